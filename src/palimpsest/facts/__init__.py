@@ -1,0 +1,1 @@
+"""What is asked: triples, phrasings, the sealed pool, the injection stream, a user's own facts."""
