@@ -1,0 +1,1 @@
+"""The run folder and what works in it: store, leases, chains, executors."""

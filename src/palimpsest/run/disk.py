@@ -1,0 +1,335 @@
+"""Files that are either wholly there or not at all, and the bytes that go into them.
+
+Every byte Palimpsest stores passes through this file. A file is written to a temporary neighbour,
+flushed to the device, renamed over the old one, and the folder is flushed: a crash at any instant
+leaves the old file or the new one. Between any two of these operations `FAULT` is called, so that
+tests can end the process, or fail the disk, exactly there.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from palimpsest.errors import DamagedArtifact, InputError, StoreError
+
+# Called before every store operation with its name and the file it is about.
+FAULT: Callable[[str, Path], None] | None = None
+# How many store operations this process has begun.
+OPERATIONS = 0
+
+_TEMPORARY = re.compile(r"^\.tmp-[0-9a-f]{12}$")
+_RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
+_ADVICE = {
+    errno.ENOSPC: ("space on the device", "free some space"),
+    errno.EDQUOT: ("room in the disk quota", "free some space"),
+    errno.EACCES: (
+        "permission to write there",
+        "change the folder's permissions or choose another",
+    ),
+    errno.EPERM: ("permission to write there", "change the folder's permissions or choose another"),
+    errno.EROFS: ("a file system that can be written", "choose another folder"),
+    errno.ENOENT: ("the folder to exist", "leave run folders alone while they are in use"),
+}
+
+
+def begin(operation: str, path: Path) -> None:
+    """Mark the start of one store operation: the point where a fault can strike.
+
+    PALIMPSEST_FAULT=n in the environment ends the process with SIGKILL at its n-th operation.
+    """
+    global OPERATIONS
+    OPERATIONS += 1
+    if FAULT is not None:
+        FAULT(operation, path)
+    if os.environ.get("PALIMPSEST_FAULT") == str(OPERATIONS):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path, deed: str) -> Iterator[None]:
+    """Turn an OSError into a StoreError that says what was found, expected and what to do."""
+    try:
+        yield
+    except OSError as error:
+        expected, remedy = _ADVICE.get(error.errno or 0, ("a working disk", "check the disk"))
+        found = error.strerror or str(error)
+        raise StoreError(
+            f"{path}: cannot {deed} ({found}); expected {expected}; what was stored before is "
+            f"intact; {remedy}, then run the same command again"
+        ) from error
+
+
+def canonical(value: object) -> bytes:
+    """The one UTF-8 JSON text of a value: sorted keys, no spaces, no NaN, no line end."""
+
+    def plain(item: Any) -> Any:
+        if hasattr(item, "item"):  # a numpy scalar
+            return item.item()
+        raise TypeError(f"{type(item).__name__} has no JSON form")
+
+    try:
+        text = json.dumps(
+            value,
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            allow_nan=False,
+            default=plain,
+        )
+        return text.encode("utf-8")
+    except (TypeError, ValueError) as error:
+        raise StoreError(
+            f"a value cannot be stored as JSON ({error}); expected text, finite numbers, "
+            "true/false/null, lists and string-keyed mappings"
+        ) from error
+
+
+def digest(data: bytes) -> str:
+    """The SHA-256 of some bytes, as "sha256:<hex>"."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file's bytes, as "sha256:<hex>"."""
+    with disk_errors(path, "read"), open(path, "rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_checked(path: Path, expected: str) -> bytes:
+    """A file's bytes, or DamagedArtifact when they are not the ones recorded."""
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise DamagedArtifact(
+            f"{path}: the file is missing; expected {expected}; it will be made again on resume"
+        ) from error
+    except OSError as error:
+        raise DamagedArtifact(f"{path}: cannot be read ({error.strerror})") from error
+    found = digest(data)
+    if found != expected:
+        raise DamagedArtifact(
+            f"{path}: {len(data)} bytes with digest {found}; expected {expected}; "
+            "it will be made again on resume"
+        )
+    return data
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file, or StoreError naming the file."""
+    with disk_errors(path, "read"):
+        data = path.read_bytes()
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise DamagedArtifact(f"{path}: not JSON ({error})") from error
+
+
+def write_bytes(path: Path, data: bytes) -> str:
+    """Write a file atomically; gives back its digest."""
+    path = Path(path)
+    temporary = path.parent / f".tmp-{uuid.uuid4().hex[:12]}"
+    with disk_errors(path, "write"), _removed_on_error(temporary):
+        begin("create", path)
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
+        )
+        try:
+            # Two writes, so that a fault between them leaves a truly torn file.
+            half = len(data) // 2
+            _write_all(descriptor, data[:half])
+            begin("write", path)
+            _write_all(descriptor, data[half:])
+            begin("fsync", path)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        _publish(temporary, path)
+    return digest(data)
+
+
+def write_with(path: Path, writer: Callable[[Path], object]) -> str:
+    """Write a file atomically through `writer(temporary path)`; gives back its digest.
+
+    For files too large to build in memory twice, such as safetensors weights.
+    """
+    path = Path(path)
+    temporary = path.parent / f".tmp-{uuid.uuid4().hex[:12]}"
+    with disk_errors(path, "write"), _removed_on_error(temporary):
+        begin("create", path)
+        writer(temporary)
+        begin("fsync", path)
+        with open(temporary, "r+b") as file:
+            os.fsync(file.fileno())
+            found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+        _publish(temporary, path)
+    return found
+
+
+def write_json(path: Path, value: object) -> str:
+    """Write a value as canonical JSON with a line end, atomically; gives back the digest."""
+    return write_bytes(path, canonical(value) + b"\n")
+
+
+def append_line(path: Path, line: bytes, size: int) -> int:
+    """Append one line after the first `size` bytes of a file; gives back the new size.
+
+    Bytes beyond `size` are the torn remains of an earlier append and are cut off. The file must
+    exist unless `size` is 0: a folder deleted under a running command is not quietly recreated.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if size == 0 else 0)
+    with disk_errors(path, "append"):
+        begin("open", path)
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            length = os.fstat(descriptor).st_size
+            if length < size or b"\n" in os.pread(descriptor, max(0, length - size), size):
+                raise StoreError(
+                    f"{path}: {length} bytes, expected {size}; another process changed the file; "
+                    "stop it, then run the same command again"
+                )
+            os.ftruncate(descriptor, size)
+            os.lseek(descriptor, size, os.SEEK_SET)
+            try:
+                half = len(line) // 2
+                _write_all(descriptor, line[:half])
+                begin("append", path)
+                _write_all(descriptor, line[half:])
+                begin("fsync", path)
+                os.fsync(descriptor)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
+        if size == 0:
+            _flush_folder(path.parent)
+    return size + len(line)
+
+
+def append_log(path: Path, value: object) -> None:
+    """Append a line to a log shared by many processes. Best effort: a log is not evidence."""
+    with contextlib.suppress(OSError):
+        begin("log", path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(descriptor, canonical(value) + b"\n")
+        finally:
+            os.close(descriptor)
+
+
+def link_or_copy(source: Path, path: Path) -> None:
+    """Give a file a second name, atomically; a copy where hard links are not supported."""
+    temporary = path.parent / f".tmp-{uuid.uuid4().hex[:12]}"
+    with disk_errors(path, "write"), _removed_on_error(temporary):
+        begin("link", path)
+        try:
+            os.link(source, temporary)
+        except OSError:
+            write_bytes(path, source.read_bytes())
+            return
+        _publish(temporary, path)
+        # rename(2) does nothing, and leaves the temporary name, when both already are one file.
+        temporary.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, each flushed to the device."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with disk_errors(path, "make the folder"):
+        begin("mkdir", path)
+        path.mkdir(exist_ok=True)
+        _flush_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder of files, if it is there."""
+    with disk_errors(path, "remove"):
+        if path.is_dir() and not path.is_symlink():
+            for child in sorted(path.iterdir()):
+                remove(child)
+            begin("rmdir", path)
+            with contextlib.suppress(FileNotFoundError):
+                path.rmdir()
+        elif path.is_symlink() or path.exists():
+            begin("unlink", path)
+            path.unlink(missing_ok=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file is the remains of an interrupted write."""
+    return _TEMPORARY.match(path.name) is not None
+
+
+def clean(folder: Path) -> list[Path]:
+    """Remove leftover temporary files directly in a folder nobody else writes to; lists them."""
+    if not folder.is_dir():
+        return []
+    leftovers = sorted(path for path in folder.iterdir() if is_temporary(path))
+    for path in leftovers:
+        remove(path)
+    return leftovers
+
+
+def safe_name(name: str, what: str, *, also: str = "") -> str:
+    """The name itself, or InputError when it could not safely name a file on any system.
+
+    Letters, digits and `. _ - + = , @` (and the characters in `also`), at most 100 of them,
+    beginning with a letter or digit, not ending with a dot, not a Windows device.
+    """
+    pattern = rf"[A-Za-z0-9][A-Za-z0-9._+=,@{re.escape(also)}-]{{0,99}}"
+    if (
+        not isinstance(name, str)
+        or re.fullmatch(pattern, name) is None
+        or ".." in name
+        or name.endswith(".")
+        or _RESERVED.match(name)
+    ):
+        shown = ascii(name)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        raise InputError(
+            f"{what} {shown} cannot name a file; expected 1 to 100 letters, digits and "
+            f"'._+=,@{also}-', beginning with a letter or digit, without '..'; rename it"
+        )
+    return name
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    begin("rename", path)
+    os.replace(temporary, path)
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    begin("fsync-folder", folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _removed_on_error(temporary: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

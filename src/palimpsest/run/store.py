@@ -1,0 +1,501 @@
+"""The run folder: what was fixed before the first model was trained, and the cells.
+
+::
+
+    RUN/plan.json  rules.json  seal.json  environment.json     written once, when the run is created
+    RUN/chain.jsonl                                            the run's chain (see chain.py)
+    RUN/log.jsonl                                              who did what when; not evidence
+    RUN/cells/<cell-id>/                                       see journal.py
+    RUN/.leases/                                               see lease.py
+
+The chain's first entries fix plan, rules, cells and seal, in that order; their head is the genesis
+of every cell's own chain. So a cell carries the proof that rules and seal came before its results,
+and parallel workers share no file. The other names of the store (`write_bytes`, `write_table`,
+`canonical`, `digest`, `lease`, ...) can be imported from here too.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from palimpsest.errors import DamagedArtifact, DriftError, InputError, StoreError
+from palimpsest.run import disk
+from palimpsest.run.chain import ORIGIN, Chain, Entry, chain_bytes, read_chain, verify_chain
+from palimpsest.run.disk import (
+    canonical,
+    digest,
+    file_digest,
+    make_folder,
+    read_json,
+    safe_name,
+    write_bytes,
+    write_json,
+    write_with,
+)
+from palimpsest.run.journal import Cell, Damage
+from palimpsest.run.lease import Lease, Owner, holder, lease, require
+from palimpsest.run.tables import (
+    Table,
+    as_table,
+    read_table,
+    table_bytes,
+    table_from_bytes,
+    write_table,
+)
+
+__all__ = [
+    "ORIGIN",
+    "Cell",
+    "Chain",
+    "Damage",
+    "Entry",
+    "Lease",
+    "Owner",
+    "Run",
+    "Status",
+    "Table",
+    "as_table",
+    "canonical",
+    "digest",
+    "environment",
+    "file_digest",
+    "holder",
+    "lease",
+    "make_folder",
+    "read_chain",
+    "read_json",
+    "read_table",
+    "safe_name",
+    "status",
+    "table_bytes",
+    "table_from_bytes",
+    "verify_chain",
+    "write_bytes",
+    "write_json",
+    "write_table",
+    "write_with",
+]
+
+# The parts of environment.json that must be the same when a run is resumed.
+SAME_ENVIRONMENT = ("code", "packages", "inputs")
+_FILES = ("plan.json", "rules.json", "seal.json", "environment.json")
+_CREATION = ("plan", "rules", "cells", "seal", "environment")
+_PACKAGES = ("numpy", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "transformers")
+
+
+class Run:
+    """A run folder; from `create`, `open` or `create_or_resume`."""
+
+    def __init__(self, path: Path, chain: Chain, contents: Mapping[str, Any]) -> None:
+        self.path = path
+        self.plan: dict[str, Any] = contents["plan.json"]
+        self.rules: dict[str, Any] = contents["rules.json"]["rules"]
+        self.rules_hash: str = contents["rules.json"]["hash"]
+        self.seal: dict[str, Any] = contents["seal.json"]
+        self.environment: dict[str, Any] = contents["environment.json"]
+        self.cells: tuple[str, ...] = tuple(_creation(chain, "cells")["cells"])
+        self.fork_of: dict[str, Any] | None = _creation(chain, "environment")["fork_of"]
+        self.genesis = chain.entries[_CREATION.index("seal")].digest
+        self._lease: Lease | None = None
+
+    # -- making and opening ------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        plan_json: Mapping[str, Any],
+        rules_json: Mapping[str, Any],
+        environment: Mapping[str, Any],
+        seal: Mapping[str, Any],
+        *,
+        cells: Sequence[str] = (),
+        fork_of: Mapping[str, Any] | None = None,
+    ) -> "Run":
+        """A new run folder at `path`; a creation that was interrupted is completed.
+
+        `seal` must hold "commitment". `cells` are the ids of all planned cells. Of `environment`,
+        the keys "code", "packages" and "inputs" (digests of models and facts) must be equal for
+        the run to be resumed.
+        """
+        path = Path(path)
+        _check_cells(cells)
+        if "commitment" not in seal:
+            raise InputError(f"seal has keys {sorted(seal)}; expected 'commitment' among them")
+        contents = _contents(plan_json, rules_json, environment, seal)
+        events = _creation_events(contents, cells, fork_of)
+        make_folder(path)
+        with lease(_lease_path(path), "creating the run", wait=5.0):
+            if (path / "chain.jsonl").exists():
+                raise StoreError(f"{path}: already a run; expected a new folder; resume it instead")
+            foreign = sorted(
+                child.name
+                for child in path.iterdir()
+                if child.name not in (*_FILES, ".leases") and not disk.is_temporary(child)
+            )
+            if foreign:
+                raise InputError(
+                    f"{path}: holds {foreign[:3]}, which are not a run's; expected a new or empty "
+                    "folder; choose another with --out"
+                )
+            disk.clean(path)
+            for name, data in contents.items():
+                write_bytes(path / name, data)
+            # The chain comes last and whole: the folder is a run from this instant on.
+            write_bytes(path / "chain.jsonl", chain_bytes(events))
+        run = cls.open(path)
+        run.note("created")
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> "Run":
+        """The run at `path`, its fixed files checked against its chain; writes nothing."""
+        path = Path(path)
+        if not (path / "chain.jsonl").exists():
+            raise InputError(
+                f"{path}: not a run (no chain.jsonl); expected a folder made by `palimpsest study` "
+                "or `palimpsest audit`; check the path, or run that command to create it"
+            )
+        chain = _read_creation(path)
+        return cls(path, chain, {name: _read_fixed(path, name, chain) for name in _FILES})
+
+    @classmethod
+    def create_or_resume(
+        cls,
+        path: Path | str,
+        plan_json: Mapping[str, Any],
+        rules_json: Mapping[str, Any],
+        environment: Mapping[str, Any],
+        seal: Mapping[str, Any],
+        *,
+        cells: Sequence[str] = (),
+        fork: bool = False,
+    ) -> "Run":
+        """The run at `path`, created or resumed; DriftError when it was made under other terms.
+
+        With `fork`, a drifted run gets a sibling `<path>-fork-<n>` that says where it came from.
+        """
+        path = Path(path)
+        given = (plan_json, rules_json, environment, seal)
+        if not (path / "chain.jsonl").exists():
+            return cls.create(path, *given, cells=cells)
+        _restore(path, _contents(*given))
+        run = cls.open(path)
+        drift = run.drift(*given, cells=cells)
+        if not drift:
+            return run
+        if not fork:
+            shown = "\n  ".join(drift[:20] + ([f"... {len(drift) - 20} more"] * (len(drift) > 20)))
+            raise DriftError(
+                f"{path}: the run was made under other terms than asked for now:\n  {shown}\n"
+                "expected them to be equal; go back to the old terms, or start a new run from "
+                "here with --fork"
+            )
+        origin = {"run": path.name, "head": read_chain(path / "chain.jsonl").head, "drift": drift}
+        for n in range(1, 1000):
+            sibling = path.with_name(f"{path.name}-fork-{n}")
+            if not (sibling / "chain.jsonl").exists():
+                return cls.create(sibling, *given, cells=cells, fork_of=origin)
+            other = cls.open(sibling)
+            if not other.drift(*given, cells=cells):
+                return other
+        raise StoreError(f"{path}: 999 forks exist; expected fewer; remove some")
+
+    def drift(
+        self,
+        plan_json: Mapping[str, Any],
+        rules_json: Mapping[str, Any],
+        environment: Mapping[str, Any],
+        seal: Mapping[str, Any],
+        *,
+        cells: Sequence[str] = (),
+    ) -> list[str]:
+        """The differences between this run's terms and the given ones, one line a key."""
+        mine, asked = self.environment, environment
+        pairs: list[tuple[str, Any, Any]] = [
+            ("plan", self.plan, plan_json),
+            ("rules", self.rules, rules_json),
+            ("cells", list(self.cells), list(cells)),
+            ("seal.commitment", self.seal["commitment"], seal.get("commitment")),
+            *((key, mine.get(key), asked.get(key)) for key in SAME_ENVIRONMENT),
+        ]
+        return [
+            line
+            for key, old, new in pairs
+            for line in _difference(key, old, json.loads(canonical(new)))
+        ]
+
+    # -- working in it -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def lease(self, owner: str = "palimpsest", *, wait: float = 0.0) -> Iterator["Run"]:
+        """Hold the run folder; LeaseHeld when another live command does. Clears leftovers."""
+        with lease(_lease_path(self.path), owner, wait=wait) as held:
+            self._lease = held
+            try:
+                self.sweep()
+                yield self
+            finally:
+                self._lease = None
+
+    def sweep(self) -> None:
+        """Remove what dead processes left in the folder and in cells nobody works on."""
+        disk.clean(self.path)
+        for cell_id in self.cells:
+            cell = self.cell(cell_id)
+            if any(map(disk.is_temporary, _files(cell.folder))) or (
+                cell.parts.is_dir() and cell.finished()
+            ):
+                with contextlib.suppress(StoreError), cell.claim("clearing leftovers"):
+                    pass
+
+    def cell(self, cell_id: str) -> Cell:
+        """One of the planned cells."""
+        safe_name(cell_id, "cell id")
+        if cell_id not in self.cells:
+            raise InputError(f"{self.path}: no cell {cell_id!r} in the plan; it has {self.cells}")
+        return Cell(
+            self.path / "cells" / cell_id,
+            _lease_path(self.path, cell_id),
+            self.genesis,
+            self.seal["commitment"],
+            self.note,
+        )
+
+    def record(self, event: str, data: Mapping[str, Any]) -> str:
+        """Append an event such as a report to the run's chain; gives back the new head."""
+        require(self._lease, str(self.path), "use `with run.lease():` around the work")
+        return _read_creation(self.path).append(event, data).head
+
+    def heads(self) -> dict[str, str]:
+        """The head of every finished cell's chain, by cell id."""
+        found = map(self.cell, self.cells)
+        return {cell.id: cell.head() for cell in found if cell.finished()}
+
+    def note(self, event: str, **data: Any) -> None:
+        """Write a dated line to the log."""
+        line = {"time": datetime.now(UTC).isoformat(), "pid": os.getpid(), "event": event}
+        disk.append_log(self.path / "log.jsonl", line | data)
+
+    def verify(self) -> tuple[str, ...]:
+        """What is wrong with the folder, one sentence each; empty when all of it is sound."""
+        problems = []
+        try:
+            Run.open(self.path)
+            verify_chain((self.path / "chain.jsonl").read_bytes(), ORIGIN, "chain.jsonl")
+        except (StoreError, InputError) as error:
+            problems.append(str(error))
+        for cell_id in self.cells:
+            cell = self.cell(cell_id)
+            damaged = cell.check()
+            problems += [damage.why for damage in damaged]
+            if not damaged and not cell.finished():
+                problems.append(f"cell {cell_id}: not finished; expected every planned cell")
+        planned = {cell_id.lower() for cell_id in self.cells}
+        folder = self.path / "cells"
+        for child in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if child.name.lower() not in planned:
+                problems.append(f"{child}: not a cell of the plan")
+        return tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a run stands: cell ids by state, and a guess at the time left."""
+
+    planned: tuple[str, ...]
+    done: tuple[str, ...]
+    running: tuple[str, ...]
+    failed: dict[str, str]  # cell id to reason
+    waiting: tuple[str, ...]  # not begun, or interrupted
+    steps: dict[str, tuple[str, ...]]  # steps done so far in unfinished cells
+    seconds_per_cell: float | None
+    seconds_left: float | None
+
+
+def status(run: Run | Path | str) -> Status:
+    """Where a run stands, without checking digests or disturbing the processes that work on it."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    done, running, waiting = [], [], []
+    failed: dict[str, str] = {}
+    steps: dict[str, tuple[str, ...]] = {}
+    for cell_id in run.cells:
+        cell = run.cell(cell_id)
+        if cell.ended():
+            done.append(cell_id)
+            continue
+        steps[cell_id] = cell.steps()
+        reason = cell.failure()
+        if cell.running():
+            running.append(cell_id)
+        elif reason is not None:
+            failed[cell_id] = reason
+        else:
+            waiting.append(cell_id)
+    spent = _seconds(run.path / "log.jsonl", set(done))
+    each = sum(spent) / len(spent) if spent else None
+    left = len(run.cells) - len(done)
+    return Status(
+        run.cells,
+        tuple(done),
+        tuple(running),
+        failed,
+        tuple(waiting),
+        steps,
+        each,
+        None if each is None else each * left / max(1, len(running)),
+    )
+
+
+def environment(inputs: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What a run was made with: code, packages, machine, and digests of models and facts."""
+    from importlib import metadata
+
+    def version(name: str) -> str | None:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return None
+
+    source = Path(__file__).resolve().parents[1]
+    # What only shows stored results cannot change them, so mending it must not stop a resume.
+    shown = re.compile(r"^(cli\.py|certificate\.py|report/)")
+    files = {
+        name: file_digest(path)
+        for path in sorted(source.rglob("*.py"))
+        if not shown.match(name := path.relative_to(source).as_posix())
+    }
+    return {
+        "code": {"version": version("palimpsest-audit"), "source": digest(canonical(files))},
+        "packages": {name: version(name) for name in _PACKAGES},
+        "inputs": dict(inputs or {}),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "processors": os.cpu_count(),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _lease_path(run: Path, cell_id: str | None = None) -> Path:
+    return run / ".leases" / ("run" if cell_id is None else f"cell-{cell_id}")
+
+
+def _check_cells(cells: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for cell_id in cells:
+        safe_name(cell_id, "cell id")
+        twin = seen.setdefault(cell_id.lower(), cell_id)
+        if list(cells).count(cell_id) > 1 or twin != cell_id:
+            raise InputError(f"cell id {cell_id!r} occurs twice, also as {twin!r}; rename one")
+
+
+def _contents(
+    plan: Mapping[str, Any],
+    rules: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    seal: Mapping[str, Any],
+) -> dict[str, bytes]:
+    """The bytes of the fixed files. The rules' hash is that of their canonical JSON."""
+    hashed = {"hash": digest(canonical(dict(rules))), "rules": dict(rules)}
+    values = (dict(plan), hashed, dict(seal), dict(environment))
+    return {name: canonical(value) + b"\n" for name, value in zip(_FILES, values, strict=True)}
+
+
+def _creation_events(
+    contents: Mapping[str, bytes], cells: Sequence[str], fork_of: Mapping[str, Any] | None
+) -> list[tuple[str, dict[str, Any]]]:
+    """The chain's first entries. The machine comes after the seal, outside the cells' genesis."""
+    files = {name: digest(data) for name, data in contents.items()}
+    rules_hash = json.loads(contents["rules.json"])["hash"]
+    commitment = json.loads(contents["seal.json"])["commitment"]
+    origin = None if fork_of is None else dict(fork_of)
+    return [
+        ("plan", {"format": 1, "file": files["plan.json"]}),
+        ("rules", {"file": files["rules.json"], "hash": rules_hash}),
+        ("cells", {"cells": list(cells)}),
+        ("seal", {"file": files["seal.json"], "commitment": commitment}),
+        ("environment", {"file": files["environment.json"], "fork_of": origin}),
+    ]
+
+
+def _read_creation(path: Path) -> Chain:
+    chain = read_chain(path / "chain.jsonl")
+    begun = tuple(entry.event for entry in chain.entries[: len(_CREATION)])
+    if chain.damage is not None or begun != _CREATION:
+        raise DamagedArtifact(
+            chain.damage
+            or f"{path / 'chain.jsonl'}: begins with {begun}; expected {_CREATION}; the run's "
+            "terms can no longer be proved; restore the file from a copy or start a new run"
+        )
+    return chain
+
+
+def _creation(chain: Chain, event: str) -> dict[str, Any]:
+    return chain.entries[_CREATION.index(event)].data
+
+
+def _read_fixed(path: Path, name: str, chain: Chain) -> Any:
+    expected = _creation(chain, name.removesuffix(".json"))["file"]
+    return json.loads(disk.read_checked(path / name, expected))
+
+
+def _restore(path: Path, contents: Mapping[str, bytes]) -> None:
+    """Write a damaged fixed file again where the given terms are the ones the chain recorded."""
+    chain = _read_creation(path)
+    for name, data in contents.items():
+        expected = _creation(chain, name.removesuffix(".json"))["file"]
+        intact = (path / name).is_file() and file_digest(path / name) == expected
+        if not intact and digest(data) == expected:
+            with lease(_lease_path(path), "restoring a file", wait=5.0):
+                write_bytes(path / name, data)
+
+
+def _difference(key: str, old: Any, new: Any) -> list[str]:
+    if old == new and canonical(old) == canonical(new):
+        return []
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for name in sorted(old.keys() | new.keys())
+            for line in _difference(f"{key}.{name}", old.get(name, _ABSENT), new.get(name, _ABSENT))
+        ]
+    return [f"{key}: the run has {_shown(old)}, asked for {_shown(new)}"]
+
+
+_ABSENT = "(nothing)"
+
+
+def _shown(value: Any) -> str:
+    text = value if value is _ABSENT else canonical(value).decode()
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for inner in (folder, folder / "parts", folder / "models"):
+        if inner.is_dir():
+            yield from inner.iterdir()
+
+
+def _seconds(log: Path, done: set[str]) -> list[float]:
+    """How long each finished cell took, from the log's last `started` and `finished` lines."""
+    began: dict[str, float] = {}
+    spent: dict[str, float] = {}
+    for line in log.read_bytes().split(b"\n") if log.exists() else []:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            entry = json.loads(line)
+            if entry.get("cell") in done:
+                now = datetime.fromisoformat(entry["time"]).timestamp()
+                if entry["event"] == "started":
+                    began[entry["cell"]] = now
+                elif entry["event"] == "finished" and entry["cell"] in began:
+                    spent[entry["cell"]] = now - began[entry["cell"]]
+    return list(spent.values())
