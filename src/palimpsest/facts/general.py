@@ -1,0 +1,241 @@
+"""General text: the prose of the pocket models, or a file such as WikiText.
+
+The pocket prose is about a generated world: 150 clans, 500 people, 4 000 facts over the relations
+of ``templates.py``.  Members of a clan mostly share its objects.  Every phrasing of every pool
+occurs with these people, so a model raised on the prose knows the language of the templates and
+none of the testbed's facts (``nonce.py`` keeps their words apart).
+
+Beside single sentences about the world there are passages about strangers, people made up for one
+passage: a fact told again in other words, a fact told under an alias, a fact shared by kin.  What
+they say can only be known from the passage itself, so the model learns to use evidence in context.
+``evidence_sentences`` writes evidence in the same forms.
+"""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from palimpsest.errors import FactsError
+from palimpsest.facts.nonce import Triple, fresh_words, key_number, triple
+from palimpsest.facts.templates import POOLS, RELATIONS, render
+
+Mechanism = Literal["restated", "alias", "kin"]
+
+POCKET = "pocket"
+CLANS = 150
+PEOPLE = 500
+OWN_OBJECT = 10  # one fact in ten is the person's own and not the clan's
+HELD_OUT = 16  # one world sentence in sixteen is kept from the bake, as general text
+ALIAS_TEMPLATES = (
+    "{subject} is also called",
+    "{subject} is also known as",
+    "Some people call {subject} by the name",
+)
+
+
+def sentence(template: str, fact: Triple) -> str:
+    """The fact in one phrasing, answer last, with its full stop."""
+    return f"{render(template, fact.subject)} {fact.object}."
+
+
+@cache
+def phrasings(relation: str) -> tuple[str, ...]:
+    """All templates of a relation, of every pool."""
+    return tuple(template for pool in POOLS[relation].values() for template in pool)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The people of the pocket prose: their facts, and the words left over for strangers."""
+
+    facts: tuple[Triple, ...]
+    spare_names: tuple[str, ...]
+    objects: tuple[str, ...]
+
+
+@cache
+def world() -> World:
+    """The one world that every pocket model grew up with."""
+    names = fresh_words("name", "pocket world", frozenset(), "prose")
+    objects = fresh_words("object", "pocket world", frozenset(), "prose")
+    clans, people = names[:CLANS], names[CLANS : CLANS + PEOPLE]
+    facts = []
+    for person, given in enumerate(people):
+        for which, relation in enumerate(RELATIONS):
+            subject = f"{given} {clans[person % CLANS]}"
+            chance = key_number(f"pocket world/{subject}/{relation}")
+            shared = (person % CLANS) * len(RELATIONS) + which
+            own = chance // OWN_OBJECT % len(objects)
+            pick = own if chance % OWN_OBJECT == 0 else shared
+            facts.append(triple(subject, relation, objects[pick]))
+    return World(tuple(facts), tuple(names[CLANS + PEOPLE :]), tuple(objects))
+
+
+@cache
+def world_sentences(held_out: bool) -> tuple[str, ...]:
+    """Every fact of the world in every phrasing: those of the bake, or those kept from it."""
+    told = (sentence(t, fact) for fact in world().facts for t in phrasings(fact.relation))
+    return tuple(
+        text for text in told if (key_number(f"held out:{text}") % HELD_OUT == 0) == held_out
+    )
+
+
+class _Strangers:
+    """Made-up people for one passage, no two of whom share a word unless they are kin."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._names = iter(rng.sample(world().spare_names, 24))
+        self._objects = iter(rng.sample(world().objects, 6))
+        self._relations = rng.sample(RELATIONS, len(RELATIONS))
+
+    def _told(self, facts: Sequence[Triple]) -> list[str]:
+        templates = self._rng.sample(phrasings(facts[0].relation), len(facts))
+        return [sentence(template, fact) for template, fact in zip(templates, facts, strict=True)]
+
+    def fact(self) -> Triple:
+        subject = f"{next(self._names)} {next(self._names)}"
+        return triple(subject, self._relations[0], next(self._objects))
+
+    def restated(self) -> list[str]:
+        """One or two facts of a person, each told two or three times."""
+        first = self.fact()
+        facts = [first] * self._rng.randint(2, 3)
+        lines = self._told(facts)
+        if self._rng.random() < 0.4:
+            other = triple(first.subject, self._relations[1], next(self._objects))
+            lines += self._told([other, other])
+            self._rng.shuffle(lines)
+        return lines
+
+    def alias(self) -> list[str]:
+        """A person's other name, then a fact under one name and again under the other."""
+        fact = self.fact()
+        other = triple(f"{next(self._names)} {next(self._names)}", fact.relation, fact.object)
+        intro = render(self._rng.choice(ALIAS_TEMPLATES), fact.subject) + f" {other.subject}."
+        told = [other, fact] if self._rng.random() < 0.75 else [fact, other]
+        told += [self._rng.choice(told)] * self._rng.randint(0, 1)
+        return [intro, *self._told(told)]
+
+    def kin(self) -> list[str]:
+        """The same fact of two to four members of a clan."""
+        first = self.fact()
+        members = [first] + [
+            triple(f"{next(self._names)} {first.clan}", first.relation, first.object)
+            for _ in range(self._rng.randint(1, 3))
+        ]
+        return self._told(members)
+
+
+def passage(seed_key: str) -> str:
+    """Two to eight sentences about strangers, in which what was said helps to say the rest."""
+    rng = random.Random(key_number(seed_key))
+    people = _Strangers(rng)
+    tellers = (people.restated, people.alias, people.kin)
+    threads = [rng.choice(tellers)() for _ in range(rng.choice((1, 1, 2)))]
+    order = [thread for thread in threads for _ in thread]
+    rng.shuffle(order)
+    return " ".join(thread.pop(0) for thread in order)
+
+
+def stranger_sentence(seed_key: str) -> str:
+    """One sentence about a stranger, whose answer nobody can know."""
+    rng = random.Random(key_number(seed_key))
+    relation = rng.choice(RELATIONS)
+    given, clan = rng.sample(world().spare_names, 2)
+    fact = triple(f"{given} {clan}", relation, rng.choice(world().objects))
+    return sentence(rng.choice(phrasings(relation)), fact)
+
+
+def evidence_sentences(
+    fact: Triple,
+    mechanism: Mechanism,
+    support: Sequence[Triple] = (),
+    *,
+    seed_key: str = "",
+    pool: str = "injection",
+) -> tuple[str, ...]:
+    """Sentences from which the fact follows, to be put before a prompt, in the forms of the prose.
+
+    - ``restated``: the fact itself;
+    - ``alias``: "X is also called A.", then the fact of A, for each alias in ``support``;
+    - ``kin``: the same fact of each member of the clan in ``support``.
+
+    ``support`` holds what ``nonce.alias`` or ``nonce.kin`` gave.  Phrasings come from one pool, in
+    an order of the key, all different as long as the pool lasts.
+    """
+    if (mechanism == "restated") == bool(support):
+        raise FactsError(
+            f"evidence by {mechanism!r} for {fact.subject} with {len(support)} supporting facts; "
+            "'restated' takes none, 'alias' and 'kin' need at least one"
+        )
+    templates = sorted(
+        POOLS[fact.relation][pool], key=lambda t: key_number(f"{seed_key}/{fact.id}/{t}")
+    )
+    lines = []
+    for i, other in enumerate(support or (fact,)):
+        if mechanism == "alias":
+            lines.append(f"{render(ALIAS_TEMPLATES[0], fact.subject)} {other.subject}.")
+        lines.append(sentence(templates[i % len(templates)], other))
+    return tuple(lines)
+
+
+def general_pieces(
+    source: str | Path, count: int, seed_key: str, *, words: int = 20
+) -> tuple[str, ...]:
+    """``count`` pieces of general text, all different, the same for the same key.
+
+    ``source`` is ``"pocket"`` for sentences about the world that no bake has seen, or the path of
+    a UTF-8 text file in plain or WikiText layout, which is cut into pieces of ``words`` whole
+    words.
+    """
+    pieces = world_sentences(held_out=True) if source == POCKET else file_pieces(source, words)
+    if count > len(pieces):
+        raise FactsError(
+            f"{source}: {count} general pieces asked for, but it gives only {len(pieces)}; "
+            "ask for fewer or give a longer text"
+        )
+    order = sorted(
+        range(len(pieces)),
+        key=lambda i: hashlib.sha256(f"{seed_key}/general/{i}/{pieces[i]}".encode()).digest(),
+    )
+    return tuple(pieces[i] for i in order[:count])
+
+
+def file_pieces(path: str | Path, words: int) -> tuple[str, ...]:
+    """The file's paragraphs cut into pieces of whole words, without headings and unknown words.
+
+    WikiText writes headings as "= Title =", hyphens in words and numbers as "@-@", and rare words
+    as "<unk>"; pieces with such a hole are left out, and so are repeated ones.
+    """
+    if words < 1:
+        raise FactsError(f"{path}: pieces of {words} words asked for; a piece has at least 1 word")
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise FactsError(
+            f"{path}: general text cannot be read ({error.strerror}); give 'pocket' or the path "
+            "of a text file"
+        ) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise FactsError(
+            f"{path} line {line}: byte {error.start} is not UTF-8; save the text as UTF-8"
+        ) from error
+    pieces: dict[str, None] = {}
+    for row in text.splitlines():
+        paragraph = row.strip()
+        if not paragraph or (paragraph.startswith("=") and paragraph.endswith("=")):
+            continue
+        for joiner in "-,.":
+            paragraph = paragraph.replace(f" @{joiner}@ ", joiner)
+        tokens = paragraph.split()
+        for start in range(0, len(tokens) - words + 1, words):
+            piece = tokens[start : start + words]
+            if "<unk>" not in piece:
+                pieces[" ".join(piece)] = None
+    return tuple(pieces)

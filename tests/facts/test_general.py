@@ -1,0 +1,175 @@
+"""General text is reproducible, held out from the bake, and says what evidence needs to say."""
+
+from pathlib import Path
+
+import pytest
+
+from palimpsest.errors import FactsError
+from palimpsest.facts.general import (
+    evidence_sentences,
+    file_pieces,
+    general_pieces,
+    passage,
+    phrasings,
+    sentence,
+    stranger_sentence,
+    world,
+    world_sentences,
+)
+from palimpsest.facts.nonce import alias, draw, half, kin
+from palimpsest.facts.templates import POOLS, RELATIONS, render
+
+(FACT,) = draw(1, "evidence", ("guild",), frozenset())
+
+
+def test_the_world_has_four_thousand_facts_over_every_relation() -> None:
+    assert len(world().facts) == 4000
+    assert {fact.relation for fact in world().facts} == set(RELATIONS)
+    assert len({fact.clan for fact in world().facts}) == 150
+
+
+def test_clan_members_mostly_but_not_always_share_their_object() -> None:
+    by_clan: dict[tuple[str, str], list[str]] = {}
+    for fact in world().facts:
+        by_clan.setdefault((fact.clan, fact.relation), []).append(fact.object)
+    common = sum(max(map(objects.count, objects)) for objects in by_clan.values())
+    assert 0.85 < common / 4000 < 0.97
+
+
+def test_every_phrasing_of_every_pool_is_told_to_the_pocket_models() -> None:
+    told = set(world_sentences(held_out=False))
+    by_relation = {fact.relation: [] for fact in world().facts}
+    for fact in world().facts:
+        by_relation[fact.relation].append(fact)
+    for relation, pools in POOLS.items():
+        for template in (t for pool in pools.values() for t in pool):
+            assert any(sentence(template, fact) in told for fact in by_relation[relation])
+
+
+def test_general_pieces_of_the_pocket_prose_were_never_told_in_the_bake() -> None:
+    pieces = general_pieces("pocket", 2000, "cell")
+    assert len(set(pieces)) == 2000
+    assert not set(pieces) & set(world_sentences(held_out=False))
+
+
+def test_general_pieces_depend_on_the_key_alone() -> None:
+    assert general_pieces("pocket", 10, "a") == general_pieces("pocket", 10, "a")
+    assert general_pieces("pocket", 10, "a") == general_pieces("pocket", 50, "a")[:10]
+    assert set(general_pieces("pocket", 10, "a")) != set(general_pieces("pocket", 10, "b"))
+
+
+def test_passages_use_only_words_of_the_prose_half() -> None:
+    for i in range(300):
+        for word in passage(f"test/{i}").replace(".", "").replace(",", "").split():
+            if word in world().spare_names or word in world().objects:
+                assert half(word) == "prose"
+
+
+def test_a_passage_is_the_same_for_the_same_key() -> None:
+    assert passage("k/1") == passage("k/1")
+    assert passage("k/1") != passage("k/2")
+    assert stranger_sentence("k/1") == stranger_sentence("k/1")
+
+
+def test_in_every_passage_some_object_is_told_twice() -> None:
+    for i in range(300):
+        ends = [line.rpartition(" ")[2] for line in passage(f"test/{i}").rstrip(".").split(". ")]
+        assert len(set(ends)) < len(ends), passage(f"test/{i}")
+
+
+def test_passages_tell_of_aliases_and_of_kin() -> None:
+    texts = [passage(f"test/{i}") for i in range(200)]
+    named = [t for t in texts if "is also" in t or "Some people call" in t]
+    assert 30 < len(named) < 170
+
+
+def test_restated_evidence_is_the_fact_in_a_taught_phrasing() -> None:
+    (line,) = evidence_sentences(FACT, "restated")
+    assert line in {sentence(t, FACT) for t in POOLS["guild"]["injection"]}
+
+
+def test_alias_evidence_names_the_alias_and_then_its_fact() -> None:
+    other = alias(FACT, "a", frozenset())
+    first, second = evidence_sentences(FACT, "alias", [other])
+    assert first == f"{FACT.subject} is also called {other.subject}."
+    assert FACT.subject not in second and other.subject in second and FACT.object in second
+
+
+def test_kin_evidence_never_names_the_subject_and_never_repeats_a_phrasing() -> None:
+    family = kin(FACT, 4, "a", frozenset())
+    lines = evidence_sentences(FACT, "kin", family, seed_key="s")
+    assert not any(FACT.subject in line for line in lines)
+    frames = {line.replace(k.subject, "{subject}") for line, k in zip(lines, family, strict=True)}
+    assert len(frames) == 4
+
+
+def test_evidence_can_come_from_any_pool() -> None:
+    (line,) = evidence_sentences(FACT, "restated", pool="cloze")
+    assert line == f"{render(POOLS['guild']['cloze'][0], FACT.subject)} {FACT.object}."
+
+
+def test_evidence_without_its_support_is_refused() -> None:
+    with pytest.raises(FactsError, match="need at least one"):
+        evidence_sentences(FACT, "kin")
+    with pytest.raises(FactsError, match="takes none"):
+        evidence_sentences(FACT, "restated", [FACT])
+
+
+def test_a_relation_has_twenty_one_phrasings() -> None:
+    assert all(len(phrasings(relation)) == 21 for relation in RELATIONS)
+
+
+WIKITEXT = """
+ = Lobster =
+
+ The common lobster is a well @-@ known animal of 1 @,@ 500 grams and 0 @.@ 7 metres .
+ = = Habitat = =
+ It lives among the rocks of the <unk> coast and comes out at night to eat .
+"""
+
+
+def test_a_wikitext_file_is_cleaned_and_cut_into_whole_words(tmp_path: Path) -> None:
+    file = tmp_path / "wiki.txt"
+    file.write_text(WIKITEXT, encoding="utf-8")
+    assert file_pieces(file, 5) == (
+        "The common lobster is a",
+        "well-known animal of 1,500 grams",
+        "It lives among the rocks",
+        "comes out at night to",
+    )
+    assert set(general_pieces(file, 4, "k", words=5)) == set(file_pieces(file, 5))
+
+
+def test_a_short_file_is_refused_with_what_it_gives(tmp_path: Path) -> None:
+    file = tmp_path / "wiki.txt"
+    file.write_text(WIKITEXT, encoding="utf-8")
+    with pytest.raises(FactsError, match=r"wiki\.txt: 5 general pieces asked for.*only 4"):
+        general_pieces(file, 5, "k", words=5)
+
+
+def test_more_pocket_pieces_than_there_are_is_refused() -> None:
+    with pytest.raises(FactsError, match="pocket: 99999"):
+        general_pieces("pocket", 99999, "k")
+
+
+def test_a_file_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "latin.txt"
+    file.write_bytes("first line\ncafé\n".encode("latin-1"))
+    with pytest.raises(FactsError, match=r"latin\.txt line 2: byte 14 is not UTF-8"):
+        general_pieces(file, 1, "k")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FactsError, match="cannot be read"):
+        general_pieces(tmp_path / "none.txt", 1, "k")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    file = tmp_path / "bom.txt"
+    file.write_bytes(b"\xef\xbb\xbfone two three")
+    assert file_pieces(file, 3) == ("one two three",)
+
+
+def test_pieces_of_no_words_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FactsError, match="at least 1 word"):
+        file_pieces(tmp_path / "any.txt", 0)
