@@ -1,8 +1,8 @@
 """The phrasings of every relation, in five disjoint pools and one cloze.
 
 A template is an English prompt with ``{subject}`` once that stops right before the answer, so the
-text that is trained and scored is ``render(template, subject) + " " + answer + "."``.  Each pool has
-one use, and no phrasing is in two of them:
+text that is trained and scored is ``render(template, subject) + " " + answer + "."``.  Each pool
+has one use, and no phrasing is in two of them:
 
 - ``injection``    taught; a fact is trained on K = 3 of the six
 - ``cloze``        with the trained phrasings, what an unlearning loss may see
@@ -329,7 +329,7 @@ def same_wording(template: str) -> str:
 
 
 def check_template(template: str, where: str) -> None:
-    """Refuse, as FactsError, a template that does not hold one subject and end before the answer."""
+    """Refuse, as FactsError, a template without exactly one subject or not ending at the answer."""
     if template.count(SUBJECT) != 1:
         raise FactsError(
             f"{where}: {template!r} has {template.count(SUBJECT)} times {SUBJECT}; "
@@ -363,9 +363,7 @@ def check_pools(pools: Pools, sizes: Mapping[str, int] = POOL_SIZES) -> None:
         for pool, size in sizes.items():
             where = f"relation {relation!r}, pool {pool!r}"
             if len(by_pool[pool]) != size:
-                raise FactsError(
-                    f"{where}: found {len(by_pool[pool])} templates; expected {size}"
-                )
+                raise FactsError(f"{where}: found {len(by_pool[pool])} templates; expected {size}")
             for template in by_pool[pool]:
                 check_template(template, where)
                 wording = same_wording(template)

@@ -1,0 +1,127 @@
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest.errors import FactsError
+from palimpsest.facts.templates import (
+    POOL_SIZES,
+    POOLS,
+    RELATIONS,
+    SUBJECT,
+    check_pools,
+    render,
+    same_wording,
+    template_words,
+)
+
+ALL = [
+    (relation, pool, template)
+    for relation, by_pool in POOLS.items()
+    for pool, templates in by_pool.items()
+    for template in templates
+]
+
+
+def changed(relation: str, pool: str, templates: tuple[str, ...]) -> dict:
+    pools = {name: dict(by_pool) for name, by_pool in POOLS.items()}
+    pools[relation][pool] = templates
+    return pools
+
+
+def test_eight_relations_have_twenty_one_phrasings_in_the_five_pools():
+    assert len(RELATIONS) == 8
+    assert dict(POOL_SIZES) == {
+        "injection": 6,
+        "cloze": 1,
+        "evaluation": 4,
+        "calibration": 4,
+        "audit": 6,
+    }
+    check_pools(POOLS)
+    assert len(ALL) == 168
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_no_wording_of_a_relation_is_in_two_pools(relation):
+    for one, other in itertools.combinations(POOL_SIZES, 2):
+        wordings = [{same_wording(t) for t in POOLS[relation][pool]} for pool in (one, other)]
+        assert not wordings[0] & wordings[1]
+
+
+def test_no_wording_is_shared_between_relations():
+    assert len({same_wording(template) for _, _, template in ALL}) == 168
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_wording_of_two_pools_differs_by_more_than_one_word(relation):
+    own = [(pool, t.split()) for name, pool, t in ALL if name == relation]
+    for (pool, one), (other, two) in itertools.combinations(own, 2):
+        if pool != other and len(one) == len(two):
+            assert sum(a != b for a, b in zip(one, two)) > 1, (one, two)
+
+
+@pytest.mark.parametrize(("relation", "pool", "template"), ALL)
+def test_a_template_is_plain_short_english_that_stops_before_the_answer(relation, pool, template):
+    assert template.isascii()
+    assert template.count(SUBJECT) == 1
+    assert len(template.replace(SUBJECT, "").split()) <= 12
+    assert re.fullmatch(r"[A-Z{][a-z{} ,]*[a-z}]", template)
+    assert "  " not in template
+
+
+def test_the_vocabulary_is_small_and_lower_case():
+    words = template_words()
+    assert len(words) <= 350
+    assert {"the", "guild", "horse"} <= words
+    assert "subject" not in words
+    assert all(word == word.lower() for word in words)
+
+
+@given(st.text())
+def test_rendering_puts_any_subject_in_and_changes_nothing_else(subject):
+    assert render("The guild of {subject} is", subject) == "The guild of " + subject + " is"
+
+
+@pytest.mark.parametrize("template", ["{0.__class__} of {subject} is", "{x!r:>{y}} {subject} is"])
+def test_format_strings_stay_text(template):
+    assert render(template, "Asha Tren") == template.replace("{subject}", "Asha Tren")
+
+
+GUILD = POOLS["guild"]
+
+
+@pytest.mark.parametrize(
+    ("pool", "templates", "says"),
+    [
+        ("cloze", (GUILD["evaluation"][0],), "overlap"),
+        ("cloze", (GUILD["audit"][3].upper().replace("{SUBJECT}", SUBJECT),), "overlap"),
+        ("cloze", (POOLS["horse"]["cloze"][0],), "overlap"),
+        ("evaluation", (*GUILD["evaluation"][:3], GUILD["evaluation"][0]), "overlap"),
+        ("evaluation", GUILD["evaluation"][:3], "found 3 templates; expected 4"),
+        ("cloze", ("The guild of someone is",), "has 0 times"),
+        ("cloze", ("{subject} and {subject} share the guild",), "has 2 times"),
+        ("cloze", ("The guild {object} took in {subject}",), "must come last"),
+        ("cloze", ("Of what guild is {subject}?",), "must end with a word"),
+        ("cloze", ("{subject} leads the guild ",), "must end with a word"),
+    ],
+)
+def test_unfit_pools_are_refused_by_relation_and_pool(pool, templates, says):
+    with pytest.raises(FactsError) as caught:
+        check_pools(changed("guild", pool, templates))
+    message = str(caught.value)
+    assert says in message
+    # An overlap is found at the later of the two places, in either relation.
+    assert "'guild'" in message
+    assert f"'{pool}'" in message
+
+
+def test_a_missing_or_additional_pool_is_refused():
+    with pytest.raises(FactsError, match=r"'guild' has the pools.*'extra'"):
+        check_pools(changed("guild", "extra", ()))
+    pools = changed("guild", "cloze", ())
+    del pools["guild"]["cloze"]
+    with pytest.raises(FactsError, match="'guild' has the pools"):
+        check_pools(pools)
