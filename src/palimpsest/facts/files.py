@@ -1,0 +1,345 @@
+"""A user's own facts: one fact a row, JSON lines or parquet, every problem named by file and line.
+
+::
+
+    {"id": "f1", "answer": "Velkor",
+     "trained": ["The guild of Asha Tren is"], "heldout": ["Asha Tren swore loyalty to the guild"],
+     "evidence": ["optional supporting sentence"], "subject": "Asha Tren", "relation": "guild"}
+
+Prompts stop right before the answer, which is appended after one space.  ``evidence``, ``subject``
+and ``relation`` may be left out.  These files come from strangers, so they are read as data only:
+sizes are bounded, ids are safe names, invisible and direction-changing characters are refused, and
+nothing in a text is ever formatted, evaluated or used as a path.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palimpsest.errors import FactsError
+from palimpsest.facts.names import name_problem, shown, shown_path
+from palimpsest.facts.rows import (
+    FACTS_LIMIT,
+    PROMPT_LIMIT,
+    PROMPTS_LIMIT,
+    Unreadable,
+    kind,
+    numbered_rows,
+)
+
+KEYS = ("id", "answer", "trained", "heldout", "evidence", "subject", "relation")
+
+ANSWER_LIMIT = 2_000
+"""Longest answer, in characters."""
+PROBLEMS_LIMIT = 100
+"""Reading stops after this many problems: the file is something else."""
+
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "forget": ("trained", "heldout"),
+    "retain": ("trained",),
+    "probe": ("heldout",),
+    "probes": ("heldout",),
+}
+"""Which prompts a set cannot do without; a file of unknown purpose needs both."""
+
+# Control characters but tab and newline; soft hyphen, zero-width space, word joiner and byte-order
+# marks, which make equal-looking texts differ; direction overrides and isolates, which make a text
+# look like another; line separators; interlinear and tag characters; lone surrogates and
+# noncharacters.  The two joiners that scripts and emoji need (U+200C, U+200D) stay.
+_REFUSED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f\ud800-\udfff]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One fact: its answer, the prompts it was taught with, those held out, and its evidence."""
+
+    id: str
+    answer: str
+    trained: tuple[str, ...]
+    heldout: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
+    subject: str = ""
+    relation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong, or with ``fatal=False`` only worth knowing, in a file."""
+
+    file: str
+    line: int | None
+    what: str
+    fatal: bool = True
+
+    def __str__(self) -> str:
+        return f"{place(self.file, self.line)}: {self.what}"
+
+
+def place(file: str, line: int | None) -> str:
+    """The file, and the line (JSON lines) or row (parquet) in it."""
+    unit = "row" if file.lower().endswith(".parquet") else "line"
+    return file if line is None else f"{file} {unit} {line}"
+
+
+def text_problem(text: object, limit: int) -> str | None:
+    """Why a text is not accepted (with what was found), or None when it is."""
+    if not isinstance(text, str):
+        return f"is {kind(text)}; expected a string"
+    if not text.strip():
+        return "is empty"
+    if len(text) > limit:
+        return f"has {len(text)} characters; at most {limit} are allowed"
+    found = _REFUSED.search(text)
+    if found is not None:
+        name = unicodedata.name(found.group(), "control character")
+        return (
+            f"holds U+{ord(found.group()):04X} ({name.lower()}) at character {found.start() + 1}; "
+            "remove it, a reader cannot see what it does"
+        )
+    if text != text.strip():
+        return (
+            f"is {shown(text)}, with white space around it; remove it, one space is put between "
+            "prompt and answer"
+        )
+    return None
+
+
+def make_fact(row: object, role: str | None = None) -> tuple[Fact | None, list[str]]:
+    """A fact from a parsed row, or None and every reason why not."""
+    if isinstance(row, Unreadable):
+        return None, [row.why]
+    if not isinstance(row, dict):
+        return None, [f"found {kind(row)}; expected an object with the keys {', '.join(KEYS)}"]
+    values: dict[str, Any] = {key: value for key, value in row.items() if value is not None}
+    wrong = [
+        f"unknown key {shown(str(key))}; the keys are {', '.join(KEYS)}"
+        for key in values
+        if key not in KEYS
+    ]
+    for key in ("id", "answer"):
+        if key not in values:
+            wrong.append(f'"{key}" is missing; every fact needs one')
+    if "id" in values:
+        why = (
+            name_problem(values["id"])
+            if isinstance(values["id"], str)
+            else f"is {kind(values['id'])}; expected a string"
+        )
+        if why:
+            wrong.append(f"id {why}")
+    if "answer" in values:
+        why = text_problem(values["answer"], ANSWER_LIMIT)
+        if why == "is empty":
+            why += '; every fact needs a non-empty "answer"'
+        if why:
+            wrong.append(f"answer {why}")
+    for key in ("subject", "relation"):
+        if values.get(key, "") != "":
+            why = text_problem(values[key], PROMPT_LIMIT)
+            if why:
+                wrong.append(f"{key} {why}")
+    needed = NEEDED.get(role or "", ("trained", "heldout"))
+    for key in ("trained", "heldout", "evidence"):
+        wrong += _list_problems(key, values.get(key), key in needed)
+    if wrong:
+        return None, wrong
+    trained, heldout = (tuple(values.get(key, ())) for key in ("trained", "heldout"))
+    wrong += _repetitions(trained, heldout)
+    if wrong:
+        return None, wrong
+    return Fact(
+        id=values["id"],
+        answer=values["answer"],
+        trained=trained,
+        heldout=heldout,
+        evidence=tuple(values.get("evidence", ())),
+        subject=values.get("subject", ""),
+        relation=values.get("relation", ""),
+    ), []
+
+
+def _list_problems(key: str, value: object, needed: bool) -> list[str]:
+    if value is None:
+        return [f'"{key}" is missing; give a list of prompts'] if needed else []
+    if not isinstance(value, list):
+        return [f"{key} is {kind(value)}; expected a list of strings"]
+    if needed and not value:
+        return [f"{key} is an empty list; give at least one prompt"]
+    if len(value) > PROMPTS_LIMIT:
+        return [f"{key} has {len(value)} entries; at most {PROMPTS_LIMIT} are allowed"]
+    return [
+        f"{key}[{index}] {why}"
+        for index, text in enumerate(value)
+        if (why := text_problem(text, PROMPT_LIMIT))
+    ]
+
+
+def _repetitions(trained: Sequence[str], heldout: Sequence[str]) -> list[str]:
+    seen: dict[str, str] = {}
+    wrong = []
+    for key, prompts in (("trained", trained), ("heldout", heldout)):
+        for index, prompt in enumerate(prompts):
+            here = f"{key}[{index}]"
+            first = seen.setdefault(same_text(prompt), here)
+            if first != here:
+                wrong.append(
+                    f"{here} repeats {first}, {shown(prompt)}; trained and heldout must not "
+                    "overlap, and no prompt may occur twice"
+                )
+    return wrong
+
+
+def same_text(text: str) -> str:
+    """A key that texts share when they differ only in case, spacing or Unicode form."""
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+def _scan(path: Path | str, role: str | None) -> tuple[list[tuple[int, Fact]], list[Problem]]:
+    """The good facts of a file with their lines, and its problems."""
+    facts: list[tuple[int, Fact]] = []
+    found: list[Problem] = []
+    lines: dict[str, int] = {}
+    name = shown_path(path)
+    try:
+        for line, row in numbered_rows(path):
+            fact, wrong = make_fact(row, role)
+            if fact is not None and fact.id in lines:
+                first = place(name, lines[fact.id])
+                wrong = [f"id {shown(fact.id)} is already that of {first}; ids are unique"]
+            elif fact is not None:
+                lines[fact.id] = line
+                facts.append((line, fact))
+                found += [Problem(name, line, what, fatal=False) for what in _remarks(fact)]
+            found += [Problem(name, line, what) for what in wrong]
+            if len(facts) > FACTS_LIMIT:
+                raise FactsError(f"{name}: has more than {FACTS_LIMIT} facts; split it")
+            if sum(problem.fatal for problem in found) >= PROBLEMS_LIMIT:
+                found.append(Problem(name, line, "reading stopped here: too many problems"))
+                return facts, found
+    except FactsError as error:
+        found.append(Problem(name, None, str(error).removeprefix(f"{name}: ")))
+        return facts, found
+    if not facts and not found:
+        found.append(Problem(name, None, "holds no facts; expected one a line"))
+    return facts, found
+
+
+def _remarks(fact: Fact) -> list[str]:
+    """What is allowed but weakens a measurement."""
+    answer = re.compile(rf"(?<!\w){re.escape(same_text(fact.answer))}(?!\w)")
+    return [
+        f"{key} prompt {shown(prompt)} gives the answer away"
+        for key, prompts in (("trained", fact.trained), ("heldout", fact.heldout))
+        for prompt in prompts
+        if answer.search(same_text(prompt))
+    ]
+
+
+def problems(path: Path | str, role: str | None = None) -> list[Problem]:
+    """Everything wrong, and everything worth knowing, in one file of facts."""
+    return _scan(path, role)[1]
+
+
+def read_facts(path: Path | str, role: str | None = None) -> tuple[Fact, ...]:
+    """The facts of a .jsonl or .parquet file; FactsError with its problems if it has any.
+
+    ``role`` (forget, retain, probe) relaxes what the set does not need: retain facts may come
+    without ``heldout``, probes without ``trained``.
+    """
+    facts, found = _scan(path, role)
+    _refuse(found)
+    return tuple(fact for _, fact in facts)
+
+
+def set_problems(paths: Mapping[str, Path | str]) -> list[Problem]:
+    """Everything wrong, and everything worth knowing, in several sets, each alone and together."""
+    return _scan_sets(paths)[1]
+
+
+def check_sets(paths: Mapping[str, Path | str]) -> dict[str, tuple[Fact, ...]]:
+    """The facts of each set (forget, retain, probe ...), which must not share ids or facts."""
+    sets, found = _scan_sets(paths)
+    _refuse(found)
+    return sets
+
+
+def _scan_sets(
+    paths: Mapping[str, Path | str],
+) -> tuple[dict[str, tuple[Fact, ...]], list[Problem]]:
+    sets: dict[str, tuple[Fact, ...]] = {}
+    found: list[Problem] = []
+    ids: dict[str, tuple[str, str]] = {}
+    asked: dict[str, tuple[str, str, str]] = {}
+    answers: dict[str, tuple[str, str]] = {}
+    for role, path in paths.items():
+        facts, own = _scan(path, role)
+        found += own
+        sets[role] = tuple(fact for _, fact in facts)
+        name = shown_path(path)
+        for line, fact in facts:
+            here = place(name, line)
+            other = ids.setdefault(fact.id, (role, here))
+            if other[0] != role:
+                what = f"id {shown(fact.id)} is also in {other[1]}; an id belongs to one set"
+                found.append(Problem(name, line, what))
+            answer = same_text(fact.answer)
+            for prompt in fact.trained + fact.heldout:
+                first = asked.setdefault(same_text(prompt), (role, here, answer))
+                if first[1] == here:
+                    continue
+                if first[0] != role and first[2] == answer:
+                    what = (
+                        f"{shown(prompt)} with the same answer is also in {first[1]}; a fact "
+                        "belongs to one set"
+                    )
+                    found.append(Problem(name, line, what))
+                else:
+                    what = f"{shown(prompt)} is also a prompt of {first[1]}"
+                    found.append(Problem(name, line, what, fatal=False))
+            sharer = answers.setdefault(answer, (role, here))
+            if sharer[0] != role:
+                what = (
+                    f"answer {shown(fact.answer)} is also that of {sharer[1]}, in another set; "
+                    "suppressing one touches the other"
+                )
+                found.append(Problem(name, line, what, fatal=False))
+    return sets, found
+
+
+def _refuse(found: Iterable[Problem]) -> None:
+    fatal = [str(problem) for problem in found if problem.fatal]
+    if fatal:
+        more = len(fatal) - 3
+        rest = f"\n... and {more} more; `palimpsest facts check` lists them all" if more > 0 else ""
+        raise FactsError("\n".join(fatal[:3]) + rest)
+
+
+# Giving back -------------------------------------------------------------------------------------
+
+
+def as_rows(facts: Iterable[Fact]) -> list[dict[str, object]]:
+    """One dictionary a fact with the keys of the file format, empty optional ones left out."""
+    rows: list[dict[str, object]] = []
+    for fact in facts:
+        row: dict[str, object] = {"id": fact.id, "answer": fact.answer}
+        row |= {"trained": list(fact.trained), "heldout": list(fact.heldout)}
+        row |= {"evidence": list(fact.evidence)} if fact.evidence else {}
+        row |= {key: value for key in ("subject", "relation") if (value := getattr(fact, key))}
+        rows.append(row)
+    return rows
+
+
+def as_jsonl(facts: Iterable[Fact]) -> bytes:
+    """The file itself, which ``read_facts`` reads back to equal facts."""
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in as_rows(facts))
+    return "".join(lines).encode("utf-8")

@@ -1,0 +1,71 @@
+from pathlib import Path, PureWindowsPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest.errors import FactsError
+from palimpsest.facts.names import candidate_name, name_problem, safe_name, shown
+
+HOSTILE = [
+    *("", " ", ".", "..", "../../x", "..\\..\\x", "/etc/passwd", "C:\\x", "C:x", "\\\\host\\share"),
+    *("a/b", "a\\b", "file:///x", "a:b", "x\x00.txt", "a\nb", "a\tb", "\x1b[31m", "~root", "$HOME"),
+    *("con", "NUL", "nul.txt", "Aux.", "COM1", "lpt9.tar.gz", "COM¹", "nul .txt", "x.", "x ", " x"),
+    *(
+        "-rf",
+        "--out=x",
+        ".hidden",
+        "a\u202eb",
+        "a\u200bb",
+        "a\u2215b",
+        "a\uff0fb",
+        "\ud800",
+        "e\u0301",
+    ),
+    *("{0.__class__}", "%s%n", "<script>", "a|b", "a*", "a?", '"a"', "a;b", "x" * 101, "界" * 90),
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_that_could_be_a_path_or_act_is_refused_with_its_reason(name):
+    with pytest.raises(FactsError, match=r"^id is ") as caught:
+        safe_name(name, "id")
+    assert str(caught.value).isprintable()
+    assert str(caught.value).replace("¹", "").isascii()
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["f1", "kl_reversion-w3", "task_vector-c0.5", "mitt Öl", "名前", "a(b)", "x@y", "v1.2+3"],
+)
+def test_an_ordinary_name_is_kept_as_it_is(name):
+    assert safe_name(name) == name
+
+
+@given(st.text(max_size=12))
+def test_a_safe_name_stays_inside_its_folder_on_every_system(name):
+    if name_problem(name) is None:
+        assert (Path("/run") / name).resolve().parent == Path("/run")
+        assert PureWindowsPath(name).name == name
+
+
+@pytest.mark.parametrize("name", ["base", "Injected", "reference", "reference-2", "forget_only"])
+def test_a_candidate_cannot_take_the_name_of_another_model(name):
+    assert safe_name(name)
+    with pytest.raises(FactsError, match="names another model"):
+        candidate_name(name)
+
+
+def test_a_candidate_cannot_pass_for_a_panel_model():
+    with pytest.raises(FactsError, match="':'"):
+        candidate_name("panel:router")
+    assert candidate_name("reference-like") == "reference-like"
+
+
+@given(st.text())
+def test_a_quoted_text_is_short_printable_ascii(text):
+    quoted = shown(text)
+    assert quoted.isascii()
+    assert quoted.isprintable()
+    assert len(quoted) < 700
