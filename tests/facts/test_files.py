@@ -147,6 +147,7 @@ def test_each_set_needs_only_the_prompts_it_is_asked_with(tmp_path):
         ({"subject": ["Asha"]}, "subject is a list"),
         ({"relation": "\u202e"}, "relation holds U+202E"),
         ({"note": "x"}, "unknown key 'note'; the keys are id, answer"),
+        ({"note": None}, "unknown key 'note'"),
         ({"\u202e{0.__class__}": 1}, "unknown key '\\u202e{0.__class__}'"),
     ],
 )

@@ -120,7 +120,7 @@ def make_fact(row: object, role: str | None = None) -> tuple[Fact | None, list[s
     values: dict[str, Any] = {key: value for key, value in row.items() if value is not None}
     wrong = [
         f"unknown key {shown(str(key))}; the keys are {', '.join(KEYS)}"
-        for key in values
+        for key in row
         if key not in KEYS
     ]
     for key in ("id", "answer"):
