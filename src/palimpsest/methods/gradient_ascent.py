@@ -1,0 +1,35 @@
+"""Gradient ascent on the forget answers, with descent on the retain answers.
+
+    L = −NLL(forget answers) + w · NLL(retain answers)
+
+NLL is the mean over texts of the mean over answer tokens. Jang et al. 2023, *Knowledge Unlearning
+for Mitigating Privacy Risks in Language Models* (ascent); Yao et al. 2024, arXiv:2402.15159 (with
+a retain term).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from palimpsest.methods.context import GradientMethod, View
+from palimpsest.plan import Unlearning
+
+
+@dataclass(frozen=True)
+class GradientAscent(GradientMethod):
+    weight: float = 12.0
+    """Weight of the retain term."""
+    rate: float = 1.0
+    """Multiple of the plan's learning rate for ascent."""
+
+    name: ClassVar[str] = "ga"
+    summary: ClassVar[str] = "climbs the loss of forget answers while learning retain answers"
+    needs: ClassVar[tuple[str, ...]] = ()
+    citation: ClassVar[str] = "Jang et al. 2023; Yao et al. 2024, arXiv:2402.15159"
+
+    def loss(self, view: View) -> Tensor:
+        return self.weight * view.retain_nll() - view.forget_nll()
+
+    def learning_rate(self, budget: Unlearning) -> float:
+        return self.rate * budget.ascent_learning_rate

@@ -1,0 +1,29 @@
+"""KL reversion: full-parameter return of the forget answers to the base model's distribution.
+
+    L = KL(base ‖ θ) on forget answers + w · KL(injected ‖ θ) on retain answers
+
+"Path-specific" reversion of Yang and Yeung, *Unlearning as Distribution Restoration*.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from palimpsest.methods.context import GradientMethod, View, kl_from
+
+
+@dataclass(frozen=True)
+class KLReversion(GradientMethod):
+    weight: float = 12.0
+    """Weight of the retain term."""
+
+    name: ClassVar[str] = "kl_reversion"
+    summary: ClassVar[str] = "pulls forget answers back to the base model, retain to the injected"
+    needs: ClassVar[tuple[str, ...]] = ("base",)
+    citation: ClassVar[str] = "Yang & Yeung, Unlearning as Distribution Restoration"
+
+    def loss(self, view: View) -> Tensor:
+        forget = kl_from(view.exercise.base_forget, view.forget)
+        retain = kl_from(view.exercise.injected_retain, view.retain)
+        return forget + self.weight * retain

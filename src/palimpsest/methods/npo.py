@@ -1,0 +1,40 @@
+"""Negative preference optimisation on the forget answers, with descent on the retain answers.
+
+    L = (2/β) · mean log(1 + (π_θ(y|x) / π_inj(y|x))^β) + w · NLL(retain answers)
+
+π(y|x) is the probability of the whole answer; the injected model is the preference reference. As
+β → 0 its gradient tends to gradient ascent on the answer's log-likelihood. Zhang et al. 2024,
+*Negative Preference Optimization*, COLM, arXiv:2404.05868 (β = 0.1 is its default).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import functional
+
+from palimpsest.methods.context import GradientMethod, View
+from palimpsest.plan import Unlearning
+
+
+@dataclass(frozen=True)
+class NPO(GradientMethod):
+    weight: float = 12.0
+    """Weight of the retain term."""
+    beta: float = 0.1
+    """Inverse temperature of the preference."""
+    rate: float = 1.0
+    """Multiple of the plan's learning rate for ascent."""
+
+    name: ClassVar[str] = "npo"
+    summary: ClassVar[str] = "treats forget answers as dispreferred to what the injected model said"
+    needs: ClassVar[tuple[str, ...]] = ()
+    citation: ClassVar[str] = "Zhang et al. 2024, arXiv:2404.05868"
+
+    def loss(self, view: View) -> Tensor:
+        ratio = view.forget_answers() - view.injected_answers()
+        forget = 2 / self.beta * functional.softplus(self.beta * ratio).mean()
+        return forget + self.weight * view.retain_nll()
+
+    def learning_rate(self, budget: Unlearning) -> float:
+        return self.rate * budget.ascent_learning_rate

@@ -1,0 +1,26 @@
+"""Checkpoint rollback: the base model again.
+
+    θ = θ_base
+
+Forgets everything, the retain set too; a floor to compare with, not counted among the candidates.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from palimpsest.methods.context import Context, State
+
+
+@dataclass(frozen=True)
+class Rollback:
+    name: ClassVar[str] = "rollback"
+    summary: ClassVar[str] = "returns the base checkpoint"
+    needs: ClassVar[tuple[str, ...]] = ("base",)
+    citation: ClassVar[str] = ""
+
+    @property
+    def label(self) -> str:
+        return "base"
+
+    def run(self, context: Context) -> State:
+        return context.base

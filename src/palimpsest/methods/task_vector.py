@@ -1,0 +1,36 @@
+"""Task-vector negation: subtract what learning the forget set alone does to the weights.
+
+    θ = θ_injected − c · (θ_forget_only − θ_base)
+
+Ilharco et al. 2023, *Editing Models with Task Arithmetic*, ICLR, arXiv:2212.04089.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from palimpsest.methods.context import Context, State
+
+
+@dataclass(frozen=True)
+class TaskVector:
+    coefficient: float = 1.0
+    """How many times the forget-only update is taken away."""
+
+    name: ClassVar[str] = "task_vector"
+    summary: ClassVar[str] = "subtracts the weight change of a model trained on the forget set alone"
+    needs: ClassVar[tuple[str, ...]] = ("base", "forget_only")
+    citation: ClassVar[str] = "Ilharco et al. 2023, arXiv:2212.04089"
+
+    @property
+    def label(self) -> str:
+        return f"c{self.coefficient:g}"
+
+    def run(self, context: Context) -> State:
+        if self.coefficient == 0.0:
+            return context.injected
+        return {
+            name: injected - self.coefficient * (context.forget_only[name] - context.base[name])
+            if injected.is_floating_point()
+            else injected
+            for name, injected in context.injected.items()
+        }

@@ -1,0 +1,62 @@
+"""Texts as token ids, with the answer span found by character offsets.
+
+Prompt and answer are tokenised together, because a tokenizer may merge across their border; the
+answer's tokens are those that reach past the prompt's last character.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from palimpsest.errors import ModelError
+from palimpsest.facts.questions import Question
+from palimpsest.models.net import Encoded
+
+
+def encode_answers(tokenizer: Any, questions: Sequence[Question]) -> tuple[Encoded, ...]:
+    """Give each question as token ids with its answer as the scored span."""
+    batch = _tokenise(tokenizer, [question.text for question in questions])
+    encoded = []
+    for question, ids, offsets in zip(questions, *batch):
+        start = next(
+            (n for n, (_, end) in enumerate(offsets) if end > len(question.prompt)), len(ids)
+        )
+        while offsets and offsets[-1][1] <= len(question.prompt) and len(ids) > start:
+            ids, offsets = ids[:-1], offsets[:-1]
+        if start >= len(ids):
+            raise ModelError(
+                f"question {question.id}: the tokenizer gives no token for the answer "
+                f"{question.answer!r}; expected at least one"
+            )
+        if start == 0:
+            raise ModelError(
+                f"question {question.id}: no token stands before the answer "
+                f"{question.answer!r}; give the prompt at least one word"
+            )
+        encoded.append(Encoded(tuple(ids), start))
+    return tuple(encoded)
+
+
+def encode_texts(
+    tokenizer: Any, texts: Sequence[str], limit: int | None = None
+) -> tuple[Encoded, ...]:
+    """Give each text as token ids, scored from its second token, cut to ``limit`` tokens."""
+    all_ids, _ = _tokenise(tokenizer, list(texts))
+    encoded = []
+    for text, ids in zip(texts, all_ids):
+        kept = tuple(ids[:limit])
+        if len(kept) < 2:
+            raise ModelError(f"text {text[:40]!r} has {len(kept)} tokens; expected at least 2")
+        encoded.append(Encoded(kept, 1))
+    return tuple(encoded)
+
+
+def _tokenise(
+    tokenizer: Any, texts: list[str]
+) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(
+            f"tokenizer {type(tokenizer).__name__} gives no character offsets; expected a fast "
+            "tokenizer (tokenizer.json); convert it with transformers first"
+        )
+    output = tokenizer(texts, return_offsets_mapping=True, verbose=False)
+    return output["input_ids"], output["offset_mapping"]

@@ -1,0 +1,159 @@
+"""One or several causal language models of one shape, as a function of their parameters.
+
+Everything that trains or scores talks to a ``Net``: it takes a batch of token ids and the
+positions somebody asked about, and gives log-probabilities there and nowhere else. Two nets
+exist: ``WholeNet`` (here) wraps any ``transformers`` model; ``StackedNet`` in ``stacked.py``
+evaluates several pocket-sized models at once. Both carry a leading *stack* axis, so a loss is
+written once.
+
+Position ``t`` predicts token ``t + 1``. Batches are right-padded: under causal attention a padded
+token can only reach positions behind it, which nobody scores, so no mask is needed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One text as token ids, with the span somebody scores.
+
+    ``ids[start:]`` are the scored tokens; ``start`` is at least 1 because the first token of a text
+    has no prediction.
+    """
+
+    ids: tuple[int, ...]
+    start: int
+
+    @property
+    def scored(self) -> int:
+        return len(self.ids) - self.start
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts side by side and the positions at which they are scored.
+
+    ids: (rows, width) int64, right-padded.
+    rows, columns: (scored,) int64; logits at ``[rows, columns]`` predict ``targets``.
+    targets: (scored,) int64.
+    """
+
+    ids: Tensor
+    rows: Tensor
+    columns: Tensor
+    targets: Tensor
+
+    @property
+    def scored(self) -> int:
+        return int(self.targets.shape[0])
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(
+            self.ids.to(device),
+            self.rows.to(device),
+            self.columns.to(device),
+            self.targets.to(device),
+        )
+
+
+def collate(texts: Sequence[Encoded], pad: int = 0) -> Batch:
+    """Give the batch of these texts, scored tokens in text order."""
+    width = max(len(text.ids) for text in texts)
+    ids = torch.full((len(texts), width), pad, dtype=torch.int64)
+    rows: list[int] = []
+    columns: list[int] = []
+    targets: list[int] = []
+    for row, text in enumerate(texts):
+        ids[row, : len(text.ids)] = torch.tensor(text.ids, dtype=torch.int64)
+        for column in range(text.start, len(text.ids)):
+            rows.append(row)
+            columns.append(column - 1)
+            targets.append(text.ids[column])
+    as_tensor = torch.tensor
+    return Batch(
+        ids,
+        as_tensor(rows, dtype=torch.int64),
+        as_tensor(columns, dtype=torch.int64),
+        as_tensor(targets, dtype=torch.int64),
+    )
+
+
+class Net(Protocol):
+    """Models of one shape; ``stack`` of them side by side."""
+
+    stack: int
+    params: dict[str, Tensor]
+    """Trainable leaves under their transformers names; a stacked net has a leading stack axis."""
+
+    def logits(self, batch: Batch, params: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Give float32 logits (stack, scored, vocabulary) at the batch's scored positions."""
+
+    def state(self, member: int = 0) -> dict[str, Tensor]:
+        """Give the transformers state dict of one member, detached."""
+
+    @property
+    def device(self) -> torch.device:
+        """Give the device the parameters live on."""
+
+
+class WholeNet:
+    """Any ``transformers`` causal language model, alone (a stack of one)."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.stack = 1
+        self.params: dict[str, Tensor] = dict(model.named_parameters())
+        self._head = model.get_output_embeddings()
+        self._split: bool | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.params.values())).device
+
+    def logits(self, batch: Batch, params: Mapping[str, Tensor] | None = None) -> Tensor:
+        if params is not None:
+            return self._substituted(batch, params)
+        if self._split is None:
+            self._split = self._head_is_last(batch)
+        if self._split:
+            hidden = self.model.base_model(input_ids=batch.ids, use_cache=False)[0]
+            scored = self._head(hidden[batch.rows, batch.columns])
+        else:
+            full = self.model(input_ids=batch.ids, use_cache=False).logits
+            scored = full[batch.rows, batch.columns]
+        return scored.float().unsqueeze(0)
+
+    def state(self, member: int = 0) -> dict[str, Tensor]:
+        return {name: value.detach() for name, value in self.model.state_dict().items()}
+
+    def _substituted(self, batch: Batch, params: Mapping[str, Tensor]) -> Tensor:
+        output = torch.func.functional_call(
+            self.model,
+            dict(params),
+            kwargs={"input_ids": batch.ids, "use_cache": False},
+            tie_weights=True,
+        )
+        scored: Tensor = output.logits[batch.rows, batch.columns]
+        return scored.float().unsqueeze(0)
+
+    def _head_is_last(self, batch: Batch) -> bool:
+        """Tell whether logits are the output embedding of the body's last state and nothing more.
+
+        Some families scale or cap logits after the head; for those the whole forward is used.
+        Decided once, on the first row of the first batch.
+        """
+        if self._head is None or not hasattr(self.model, "base_model"):
+            return False
+        with torch.no_grad():
+            row = batch.ids[:1, :8]
+            body = self.model.base_model(input_ids=row, use_cache=False)[0]
+            whole = self.model(input_ids=row, use_cache=False).logits
+            parts = self._head(body)
+        return parts.shape == whole.shape and torch.allclose(
+            parts.float(), whole.float(), atol=1e-4, rtol=1e-3
+        )

@@ -1,0 +1,60 @@
+"""Nets of one architecture made out of state dicts: stacked where that is faster, else one student.
+
+Pocket-sized models of a known family become a ``StackedNet``. Anything else is trained and scored
+in one module whose weights are exchanged, so memory does not grow with the number of candidates.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from palimpsest.models.load import Loaded
+from palimpsest.models.net import Net, WholeNet
+from palimpsest.models.stacked import StackedNet, supports
+
+STACKED_PARAMETERS = 5_000_000
+"""Above this size a step is bound by arithmetic and stacking gains nothing."""
+
+
+class Nets:
+    """Makes nets that share the loaded model's architecture."""
+
+    def __init__(self, loaded: Loaded, *, stack: int = 4, checkpointing: bool = False) -> None:
+        self.loaded = loaded
+        self._student: WholeNet | None = None
+        if checkpointing:
+            loaded.model.gradient_checkpointing_enable()
+        fits = loaded.parameters <= STACKED_PARAMETERS and supports(loaded.model.config)
+        self.stack = stack if fits and stack > 1 else 1
+        self.stacked = fits and stack > 1
+
+    def __call__(self, states: Sequence[Mapping[str, Tensor]]) -> Net:
+        """Give a trainable net holding these weights; a whole net is valid until the next call."""
+        if self.stacked:
+            return StackedNet(self.loaded.model.config, list(states))
+        if len(states) != 1:
+            raise ValueError(f"{len(states)} states for a net of one; check Nets.stack first")
+        return self.whole(states[0])
+
+    def whole(self, state: Mapping[str, Tensor]) -> WholeNet:
+        """Give the one ``transformers`` student with these weights in it."""
+        if self._student is None:
+            self._student = WholeNet(self.loaded.model)
+        return _filled(self._student, state)
+
+    def another(self, state: Mapping[str, Tensor]) -> Net:
+        """Give a net that stays valid beside the student, for models made of two."""
+        if self.stacked:
+            return StackedNet(self.loaded.model.config, [state])
+        return _filled(WholeNet(copy.deepcopy(self.loaded.model)), state)
+
+
+@torch.no_grad()
+def _filled(net: WholeNet, state: Mapping[str, Tensor]) -> WholeNet:
+    net.model.load_state_dict(dict(state), strict=True)
+    for parameter in net.params.values():
+        parameter.grad = None
+        parameter.requires_grad_(True)
+    return net

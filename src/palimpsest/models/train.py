@@ -1,0 +1,115 @@
+"""The one training loop: injection, unlearning and re-acquisition are all calls of ``train``.
+
+AdamW without weight decay, constant learning rate, gradient norm clipped at 1.0. A stack of models
+is trained as if each were alone: its own loss, its own gradient norm, and a member that diverges
+stops counting without touching the others. On a CPU the same call gives the same bytes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from palimpsest.facts.stream import Stream
+from palimpsest.models.net import Batch, Encoded, Net, collate
+
+CLIP = 1.0
+Data = TypeVar("Data")
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Texts to learn, each scored token with its share of the step's loss (scored,)."""
+
+    batch: Batch
+    weights: Tensor
+
+    def to(self, device: torch.device) -> "TextBatch":
+        return TextBatch(self.batch.to(device), self.weights.to(device))
+
+
+def train(
+    net: Net,
+    steps: Iterable[Sequence[Data]],
+    loss: Callable[[Net, Data], Tensor],
+    *,
+    learning_rate: float,
+    params: Mapping[str, Tensor] | None = None,
+    after_step: Callable[[int], None] | None = None,
+) -> dict[int, int]:
+    """Train in place; give the members that diverged and the step (from 1) at which each did.
+
+    loss: gives (stack,) for one part of a step; the parts of a step add up (gradient accumulation).
+    params: the leaves to train, the net's own by default; each with a leading stack axis if the
+    net is a stack of more than one.
+    """
+    leaves = list((net.params if params is None else params).values())
+    optimiser = torch.optim.AdamW(leaves, lr=learning_rate, weight_decay=0.0, fused=True)
+    diverged: dict[int, int] = {}
+    for number, parts in enumerate(steps, start=1):
+        optimiser.zero_grad(set_to_none=True)
+        total = torch.zeros(net.stack, device=net.device)
+        for part in parts:
+            losses = loss(net, part)
+            losses.sum().backward()
+            total += losses.detach()
+        norms = _clip(leaves, net.stack)
+        optimiser.step()
+        for member in range(net.stack):
+            healthy = bool(torch.isfinite(total[member])) and bool(torch.isfinite(norms[member]))
+            if not healthy and member not in diverged:
+                diverged[member] = number
+        if after_step is not None:
+            after_step(number)
+        if len(diverged) == net.stack:
+            break
+    return diverged
+
+
+def text_loss(net: Net, part: TextBatch) -> Tensor:
+    """Give each member's weighted negative log-likelihood (stack,) of the texts."""
+    logits = net.logits(part.batch)
+    vocabulary = logits.shape[-1]
+    nll = functional.cross_entropy(
+        logits.reshape(-1, vocabulary), part.batch.targets.repeat(net.stack), reduction="none"
+    )
+    return (nll.view(net.stack, -1) * part.weights).sum(-1)
+
+
+def text_batch(texts: Sequence[Encoded], items: int, pad: int = 0) -> TextBatch:
+    """Give the batch in which every text weighs ``1 / items``, shared evenly by its tokens."""
+    shares = [1.0 / (text.scored * items) for text in texts for _ in range(text.scored)]
+    return TextBatch(collate(texts, pad), torch.tensor(shares, dtype=torch.float32))
+
+
+def stream_steps(
+    stream: Stream, encoded: Sequence[Encoded], *, pad: int = 0, accumulate: int = 1
+) -> Iterable[list[TextBatch]]:
+    """Yield the stream's steps as batches, each cut into at most ``accumulate`` parts."""
+    for step in stream.steps:
+        texts = sorted((encoded[index] for index in step), key=lambda text: len(text.ids))
+        size = -(-len(texts) // accumulate) if texts else 1
+        yield [
+            text_batch(texts[start : start + size], stream.step_items, pad)
+            for start in range(0, len(texts), size)
+        ]
+
+
+def _clip(leaves: Sequence[Tensor], stack: int) -> Tensor:
+    """Scale each member's gradient to norm ``CLIP`` at most; give the norms before (stack,)."""
+    grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
+    if not grads:
+        return torch.zeros(stack)
+    if stack == 1:
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+        torch._foreach_mul_(grads, (CLIP / (norm + 1e-6)).clamp(max=1.0))
+        return norm.reshape(1)
+    squares = [grad.reshape(stack, -1).square().sum(-1) for grad in grads]
+    norms = torch.stack(squares).sum(0).sqrt()
+    scale = (CLIP / (norms + 1e-6)).clamp(max=1.0)
+    for grad in grads:
+        grad.mul_(scale.view(stack, *(1,) * (grad.dim() - 1)))
+    return norms

@@ -1,0 +1,101 @@
+"""Named plans: the pocket matrix, small ones for trying, and the paper's nine checkpoints.
+
+The pocket dose was set so that the injected model's median retain NLL is near 1 nat, before any
+verdict was looked at, and is frozen here.
+"""
+
+from dataclasses import replace
+
+from palimpsest.errors import PlanError
+from palimpsest.models.families import PAPER, POCKET
+from palimpsest.plan import (
+    Engine,
+    General,
+    Injection,
+    MethodGrid,
+    Plan,
+    Replication,
+    RoundTrip,
+    Unlearning,
+    check,
+)
+
+WEIGHTS = (3.0, 12.0, 50.0, 200.0)
+PAPER_POOL = (
+    MethodGrid("kl_reversion", (("weight", WEIGHTS),)),
+    MethodGrid("gate_mask", (("weight", WEIGHTS),)),
+    MethodGrid("task_vector", (("coefficient", (0.5, 1.0, 1.5, 2.0)),)),
+    MethodGrid("ga", (("weight", WEIGHTS),)),
+    MethodGrid("npo", (("weight", WEIGHTS),)),
+)
+
+POCKET_MATRIX = Plan(
+    name="pocket",
+    models=tuple(spec.name for spec in POCKET),
+    seeds=(0, 1, 2, 3, 4),
+    injection=Injection(steps=150, learning_rate=1e-3),
+    unlearning=Unlearning(steps=110, learning_rate=1e-3, ascent_learning_rate=2.5e-4),
+    round_trip=RoundTrip(steps=75, learning_rate=1e-3),
+    methods=PAPER_POOL,
+)
+
+PAPER_MATRIX = Plan(
+    name="paper",
+    models=tuple(checkpoint.id for checkpoint in PAPER),
+    seeds=(0, 1, 2, 3, 4),
+    injection=Injection(steps=200, learning_rate=2e-5),
+    unlearning=Unlearning(steps=110, learning_rate=2e-5, ascent_learning_rate=5e-6),
+    round_trip=RoundTrip(steps=75, learning_rate=2e-5),
+    general=General(source="wikitext-2.txt", train_pieces=2400),
+    methods=PAPER_POOL,
+    engine=Engine(device="cuda", dtype="bfloat16", stack=1, batch_tokens=4096),
+)
+
+PRESETS = {
+    "pocket": POCKET_MATRIX,
+    "pocket-small": replace(
+        POCKET_MATRIX,
+        name="pocket-small",
+        models=("pocket/qwen2-s", "pocket/gpt2-s"),
+        seeds=(0, 1),
+        replication=Replication(draws=2),
+    ),
+    "demo": replace(
+        POCKET_MATRIX,
+        name="demo",
+        models=("pocket/qwen2-s",),
+        seeds=(0,),
+        replication=Replication(draws=3, cells="every"),
+    ),
+    "smollm2": replace(
+        PAPER_MATRIX,
+        name="smollm2",
+        models=("smollm2-135m",),
+        seeds=(0,),
+        injection=Injection(steps=150, learning_rate=2e-5, fact_items=2, general_items=6),
+        unlearning=Unlearning(
+            steps=110, learning_rate=2e-5, ascent_learning_rate=5e-6, forget_items=2, retain_items=2
+        ),
+        round_trip=RoundTrip(steps=75, learning_rate=2e-5, items=2),
+        engine=Engine(device="cpu", dtype="float32", stack=1, batch_tokens=2048),
+    ),
+    "paper": PAPER_MATRIX,
+}
+
+FAIR_SWEEP = (
+    MethodGrid("ga", (("rate", (0.25, 0.5, 1.0, 2.0)), ("weight", WEIGHTS))),
+    MethodGrid("npo", (("rate", (0.5, 1.0)), ("beta", (0.1, 0.5)), ("weight", WEIGHTS))),
+)
+"""32 configurations that give ascent and NPO every chance: rate × β × retain weight."""
+
+PRESETS["fair-sweep"] = replace(
+    PRESETS["demo"], name="fair-sweep", seeds=(0, 1, 2), methods=FAIR_SWEEP
+)
+
+
+def preset(name: str) -> Plan:
+    """Give a named plan, checked."""
+    if name not in PRESETS:
+        raise PlanError(f"preset {name!r} is unknown; there are {', '.join(PRESETS)}")
+    return check(PRESETS[name])
+

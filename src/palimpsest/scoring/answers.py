@@ -1,0 +1,167 @@
+"""Answer-span NLL, and in the same forward pass every divergence that is asked for.
+
+A ``Sheet`` holds all questions of a cell, tokenised once and laid out in batches of similar length.
+One pass of a net over a sheet gives every stored number: the sum of the answer tokens' NLL in nats
+and, where a frozen teacher was recorded, the sum of the full-vocabulary KL divergence to it.
+Log-softmax is float32 whatever the model's dtype.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palimpsest.facts.questions import Question
+from palimpsest.models.encode import encode_answers, encode_texts
+from palimpsest.models.net import Batch, Encoded, Net, collate
+from palimpsest.scoring.divergence import Teacher, divergence
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Page:
+    """One batch of a sheet; ``owners`` (scored,) says which question each scored token is of."""
+
+    batch: Batch
+    owners: Tensor
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Questions ready to be scored."""
+
+    questions: tuple[Question, ...]
+    tokens: tuple[int, ...]
+    pages: tuple[Page, ...]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One model's numbers, in the sheet's order of questions; NaN where no teacher was asked.
+
+    nll_sum, kl_reference, kl_injected: (questions,) sums over the scored tokens, in nats.
+    """
+
+    nll_sum: Floats
+    kl_reference: Floats
+    kl_injected: Floats
+
+
+def general_questions(texts: Sequence[str]) -> tuple[Question, ...]:
+    """Give pieces of general text as pseudo-questions, scored from their second token on."""
+    return tuple(
+        Question("general", f"g{number}", "general", 0, "", text)
+        for number, text in enumerate(texts)
+    )
+
+
+def make_sheet(
+    tokenizer: Any,
+    questions: Sequence[Question],
+    *,
+    piece_tokens: int,
+    batch_tokens: int,
+    pad: int = 0,
+) -> Sheet:
+    """Tokenise the questions once and lay them out in pages of at most ``batch_tokens``."""
+    asked = [question for question in questions if question.pool != "general"]
+    pieces = [question for question in questions if question.pool == "general"]
+    encoded = dict(zip((q.id for q in asked), encode_answers(tokenizer, asked)))
+    encoded |= dict(
+        zip(
+            (q.id for q in pieces),
+            encode_texts(tokenizer, [q.answer for q in pieces], piece_tokens),
+        )
+    )
+    texts = [encoded[question.id] for question in questions]
+    return Sheet(
+        tuple(questions),
+        tuple(text.scored for text in texts),
+        tuple(_page(texts, rows, pad) for rows in _bucketed(texts, batch_tokens)),
+    )
+
+
+@torch.no_grad()
+def score(
+    net: Net,
+    sheet: Sheet,
+    *,
+    reference: Teacher | None = None,
+    injected: Teacher | None = None,
+) -> list[Scores]:
+    """Give the scores of each member of the net: one forward per page feeds them all."""
+    size = len(sheet.questions)
+    nll = np.zeros((net.stack, size))
+    teachers: Mapping[str, Teacher] = {
+        name: teacher
+        for name, teacher in (("reference", reference), ("injected", injected))
+        if teacher is not None
+    }
+    sums = {name: np.full((net.stack, size), np.nan) for name in ("reference", "injected")}
+    for name, teacher in teachers.items():
+        sums[name][:, sorted(teacher.asked)] = 0.0
+    for number, page in enumerate(sheet.pages):
+        logp = torch.log_softmax(net.logits(page.batch.to(net.device)), dim=-1)
+        targets = page.batch.targets.to(net.device).expand(net.stack, -1)
+        token_nll = -logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        _add(nll, page.owners, token_nll)
+        for name, teacher in teachers.items():
+            part = teacher.pages[number]
+            if part is None:
+                continue
+            apart = divergence(logp[:, part.positions], part.logp.to(net.device))
+            _add(sums[name], page.owners[part.positions], apart)
+    return [
+        Scores(nll[member], sums["reference"][member], sums["injected"][member])
+        for member in range(net.stack)
+    ]
+
+
+def item_columns(model: str, stage: str, sheet: Sheet, scores: Scores) -> dict[str, Any]:
+    """Give the rows of ``items.parquet`` for one model, as columns."""
+    questions = sheet.questions
+    return {
+        "model": [model] * len(questions),
+        "stage": [stage] * len(questions),
+        "set": [question.set for question in questions],
+        "fact": [question.fact for question in questions],
+        "pool": [question.pool for question in questions],
+        "template": np.array([question.template for question in questions], dtype=np.int32),
+        "nll_sum": scores.nll_sum,
+        "tokens": np.array(sheet.tokens, dtype=np.int32),
+        "kl_reference": scores.kl_reference,
+        "kl_injected": scores.kl_injected,
+    }
+
+
+def _add(sums: Floats, owners: Tensor, values: Tensor) -> None:
+    """Add each token's value (stack, scored) to its question's sum (stack, questions).
+
+    In float64, so that the order of a batch cannot show in a stored digit.
+    """
+    index = owners.cpu().numpy()
+    for member, row in enumerate(values.double().cpu().numpy()):
+        np.add.at(sums[member], index, row)
+
+
+def _bucketed(texts: Sequence[Encoded], batch_tokens: int) -> list[list[int]]:
+    """Give rows of each page: texts of similar length together, padded size within the limit."""
+    pages: list[list[int]] = []
+    for row in sorted(range(len(texts)), key=lambda row: (len(texts[row].ids), row)):
+        width = len(texts[row].ids)
+        if pages and width * (len(pages[-1]) + 1) <= batch_tokens:
+            pages[-1].append(row)
+        else:
+            pages.append([row])
+    return pages
+
+
+def _page(texts: Sequence[Encoded], rows: Sequence[int], pad: int) -> Page:
+    owners = [row for row in rows for _ in range(texts[row].scored)]
+    return Page(
+        collate([texts[row] for row in rows], pad), torch.tensor(owners, dtype=torch.int64)
+    )
