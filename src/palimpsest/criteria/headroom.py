@@ -1,0 +1,106 @@
+"""Counterfactual headroom: how much injecting the forget set taught that retained data would not.
+
+    G     = mean NLL_reference(F) - mean NLL_injected(F)
+    G-hat = mean NLL_base(F | evidence in context) - mean NLL_injected(F)
+
+G is large for counterfactual facts and near zero when retained data reconstruct them; G-hat
+estimates it without the reference. It detects the regime and is not claimed to do more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from palimpsest.criteria.intervals import Interval, cluster_bootstrap
+from palimpsest.criteria.rules import Rules
+from palimpsest.errors import ScoreError
+
+Regime = Literal["counterfactual", "inferable", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """Headroom of a set of facts, with the regime it puts them in."""
+
+    facts: int
+    estimate: Interval
+    """G-hat, resampling facts."""
+    contrast: Interval
+    """G-hat minus ``headroom_fraction`` of what injection taught; its sign decides the regime."""
+    taught: float
+    """Mean base NLL minus mean injected NLL."""
+    true: Interval | None
+    """G, when a reference was scored."""
+    regime: Regime
+    reason: str
+
+
+def measure_headroom(
+    facts: Sequence[str],
+    base_nlls: ArrayLike,
+    evidence_nlls: ArrayLike,
+    injected_nlls: ArrayLike,
+    rules: Rules,
+    reference_nlls: ArrayLike | None = None,
+) -> Headroom:
+    """G-hat (and G) over ``facts`` and the regime decision; every array is (facts,).
+
+    With few facts the bootstrap interval is too narrow; fewer than
+    ``rules.headroom_minimum_facts`` leave the regime undecided.
+    """
+    if len(facts) < 2:
+        raise ScoreError(f"headroom was asked for {len(facts)} facts; an interval needs 2 or more")
+    base = _scores("base", facts, base_nlls)
+    evidence = _scores("base with evidence", facts, evidence_nlls)
+    injected = _scores("injected", facts, injected_nlls)
+    estimate = _interval(facts, evidence - injected, rules)
+    contrast = _interval(
+        facts, evidence - injected - rules.headroom_fraction * (base - injected), rules
+    )
+    taught = float((base - injected).mean())
+    true = None
+    if reference_nlls is not None:
+        true = _interval(facts, _scores("reference", facts, reference_nlls) - injected, rules)
+    regime, reason = _decide(len(facts), taught, contrast, rules)
+    return Headroom(len(facts), estimate, contrast, taught, true, regime, reason)
+
+
+def _decide(count: int, taught: float, contrast: Interval, rules: Rules) -> tuple[Regime, str]:
+    share = f"{rules.headroom_fraction:.0%} of the {taught:.2f} nats injection taught"
+    if count < rules.headroom_minimum_facts:
+        return "undecided", f"{count} facts are fewer than {rules.headroom_minimum_facts}"
+    if taught <= 0:
+        return "undecided", f"injection taught nothing ({taught:.2f} nats on average)"
+    if contrast.low > 0:
+        return "counterfactual", f"evidence in context leaves more than {share} unexplained"
+    if contrast.high < 0:
+        return "inferable", f"evidence in context leaves less than {share} unexplained"
+    return "undecided", f"the interval of what evidence leaves unexplained contains {share}"
+
+
+def _interval(facts: Sequence[str], values: NDArray[np.float64], rules: Rules) -> Interval:
+    return cluster_bootstrap(
+        values,
+        list(facts),
+        "mean",
+        resamples=rules.bootstrap_resamples,
+        confidence=rules.confidence,
+        method="bca" if rules.bootstrap_method == "bca" else "percentile",
+        seed=rules.bootstrap_seed,
+    )
+
+
+def _scores(model: str, facts: Sequence[str], nlls: ArrayLike) -> NDArray[np.float64]:
+    values = np.asarray(nlls, dtype=np.float64)
+    if values.shape != (len(facts),):
+        raise ScoreError(
+            f"model {model}: scores of shape {values.shape} for {len(facts)} facts; expected one "
+            "per fact"
+        )
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        raise ScoreError(f"model {model}, fact {facts[wrong[0]]}: the NLL is {values[wrong[0]]}")
+    return values

@@ -1,0 +1,276 @@
+"""The one-sided exact Mann–Whitney test of forget deltas below probe deltas.
+
+Null hypothesis: given the pooled m + n values, every choice of m of them as "forget" is equally
+likely. The statistic U counts the pairs (forget, probe) with forget above probe, a tie counting
+one half, and the p-value is the chance of a U as small as the one seen or smaller. Ties get the
+exact conditional distribution of that statistic, not a normal approximation.
+
+Mann & Whitney (1947), Annals of Mathematical Statistics 18; ties as in Streitberg & Röhmel (1986),
+Statistical Software Newsletter 12.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate, groupby
+from operator import mul
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
+
+from palimpsest.errors import ScoreError
+
+Method = Literal["exact", "exact-ties", "normal"]
+
+EXACT_PAIRS = 10_000
+"""Largest m * n computed exactly (m = n = 100); beyond it the normal approximation is used."""
+
+_REMEMBERED_VALUES = 48
+"""Samples up to this size keep their halves' counts, which small tie patterns share widely."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTest:
+    """Result of one test; ``p_value`` is small when forget deltas lie below probe deltas."""
+
+    forget_count: int
+    probe_count: int
+    statistic: float
+    """U: pairs with the forget delta above the probe delta, ties counting one half."""
+    p_value: float
+    method: Method
+    """"exact"; "exact-ties": exact given the tie pattern; "normal": tie-corrected normal
+    approximation with continuity correction, never below 1 / arrangements."""
+    floor: float
+    """Smallest p-value this pooled sample could have given, whatever the labels."""
+    count: int | None
+    """Arrangements with a statistic as small or smaller; None under the normal approximation."""
+    arrangements: int
+    """Number of ways to choose the forget facts among all facts: C(m + n, m)."""
+
+    @property
+    def exact_p(self) -> Fraction:
+        """The p-value as a fraction (of the float itself under the normal approximation)."""
+        if self.count is None:
+            return Fraction(self.p_value)
+        return Fraction(self.count, self.arrangements)
+
+
+def rank_test(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> RankTest:
+    """The test of (m,) forget deltas below (n,) probe deltas."""
+    forget = np.asarray(forget_deltas, dtype=np.float64)
+    probe = np.asarray(probe_deltas, dtype=np.float64)
+    if forget.ndim != 1 or probe.ndim != 1:
+        raise ScoreError(
+            f"forget and probe deltas have shapes {forget.shape} and {probe.shape}; "
+            "expected one value per fact, (m,) and (n,)"
+        )
+    return rank_tests(forget[None, :], probe[None, :])[0]
+
+
+def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankTest, ...]:
+    """One test per row of (models, m) forget deltas and (models, n) probe deltas."""
+    forget = np.asarray(forget_deltas, dtype=np.float64)
+    probe = np.asarray(probe_deltas, dtype=np.float64)
+    if forget.ndim != 2 or probe.ndim != 2 or len(forget) != len(probe):
+        raise ScoreError(
+            f"forget and probe deltas have shapes {forget.shape} and {probe.shape}; "
+            "expected (models, m) and (models, n)"
+        )
+    _require_finite("forget", forget)
+    _require_finite("probe", probe)
+
+    m, n = forget.shape[1], probe.shape[1]
+    arrangements = math.comb(m + n, m)
+    doubled_u, ties = _doubled_statistics(forget, probe)
+    counts: dict[tuple[tuple[int, ...], int], int] = {}
+    results = []
+    for u, pattern in zip(doubled_u.tolist(), ties):
+        blocks = _block_sizes(pattern.tobytes())
+        tied = len(blocks) < m + n
+        if m * n > EXACT_PAIRS:
+            p, floor = _normal_tail(u, m, n, blocks, arrangements)
+            results.append(RankTest(m, n, u / 2, p, "normal", floor, None, arrangements))
+            continue
+        count = counts.get((blocks, u))
+        if count is None:
+            count = counts[blocks, u] = tail_count(blocks, m, u)
+        results.append(
+            RankTest(
+                m,
+                n,
+                u / 2,
+                count / arrangements,
+                "exact-ties" if tied else "exact",
+                _floor_count(blocks, m) / arrangements,
+                count,
+                arrangements,
+            )
+        )
+    return tuple(results)
+
+
+def tail_count(blocks: Sequence[int], m: int, doubled_u: int) -> int:
+    """How many arrangements have a doubled statistic 2 U of at most ``doubled_u``, exactly.
+
+    ``blocks`` are the sizes of the runs of equal values in the sorted pooled sample (all ones
+    without ties). The sample is cut between two blocks near its middle; each part gives the exact
+    counts of its own subsets, and the two meet in one sum over how many were chosen below the cut.
+    """
+    total = sum(blocks)
+    if 2 * m > total:  # choose the smaller group: the probes' U is m n minus the forget facts' U
+        probes = total - m
+        above = tail_count(blocks, probes, 2 * m * probes - doubled_u - 1)
+        return math.comb(total, m) - above
+    # 2 U moves in steps of two when no value ties with an odd number of others.
+    step = 2 if all(size % 2 for size in blocks) else 1
+    cut, lower_size = _middle(blocks)
+    upper_size = total - lower_size
+    packed_counts = _remembered_counts if total <= _REMEMBERED_VALUES else _packed_counts
+    lower_rows = packed_counts(tuple(blocks[:cut]), m, step)
+    upper_rows = packed_counts(tuple(blocks[cut:]), m, step)
+    count = 0
+    for below in range(max(0, m - upper_size), min(m, lower_size) + 1):
+        above = m - below
+        budget = (doubled_u - 2 * above * (lower_size - below)) // step
+        points_lower = 2 * below * (lower_size - below) // step + 1
+        points_upper = 2 * above * (upper_size - above) // step + 1
+        if budget < 0:
+            continue
+        if budget >= points_lower + points_upper - 2:
+            count += math.comb(lower_size, below) * math.comb(upper_size, above)
+            continue
+        lower = _counts(lower_rows, lower_size, below, points_lower)
+        upper = np.cumsum(_counts(upper_rows, upper_size, above, points_upper))
+        # Small lower statistics leave room for every upper subset; the rest need the convolution.
+        first = max(0, budget - points_upper + 1)
+        last = min(budget, points_lower - 1)
+        count += int(lower[:first].sum()) * math.comb(upper_size, above)
+        room = upper[budget - last : budget - first + 1][::-1]
+        count += sum(map(mul, lower[first : last + 1].tolist(), room.tolist()))
+    return count
+
+
+def _middle(blocks: Sequence[int]) -> tuple[int, int]:
+    """Index of the block boundary nearest the middle of the sample, and the values below it."""
+    sizes = list(accumulate(blocks, initial=0))
+    cut = min(range(len(sizes)), key=lambda i: abs(2 * sizes[i] - sizes[-1]))
+    return cut, sizes[cut]
+
+
+def _packed_counts(blocks: tuple[int, ...], most: int, step: int) -> tuple[int, ...]:
+    """For each k, the number of k-subsets with 2 U = i * step, for every i, in one integer.
+
+    The generating polynomial is held at a power of two wide enough that no coefficient spills, so
+    multiplying by x**s is a shift and the whole lattice is added at once. Only k up to half the
+    values is kept: a larger subset mirrors its complement.
+    """
+    total = sum(blocks)
+    largest = min(most, total // 2)
+    bits = 8 * _width(total, largest)
+    rows = [1] + [0] * largest
+    earlier = 0
+    for size in blocks:
+        doubled_midrank = 2 * earlier + size + 1
+        for seen in range(earlier + 1, earlier + size + 1):
+            for k in range(min(largest, seen), 0, -1):
+                # As the k-th chosen value, it lies above (midrank - k) values not chosen. Within
+                # a tie this may be negative, but what it undoes was added earlier in the block.
+                shift = (doubled_midrank - 2 * k) * bits // step
+                rows[k] += rows[k - 1] << shift if shift >= 0 else rows[k - 1] >> -shift
+        earlier += size
+    return tuple(rows)
+
+
+_remembered_counts = lru_cache(maxsize=1024)(_packed_counts)
+
+
+def _width(total: int, largest: int) -> int:
+    """Bytes that hold any count of subsets of ``total`` values with at most ``largest``."""
+    return (math.comb(total, largest).bit_length() + 7) // 8
+
+
+def _counts(rows: tuple[int, ...], total: int, k: int, points: int) -> NDArray[Any]:
+    """The number of k-subsets of ``total`` values at each lattice point, exact, (points,)."""
+    width = _width(total, len(rows) - 1)
+    data = rows[min(k, total - k)].to_bytes(points * width, "little")
+    counts: NDArray[Any]
+    if width <= 8:
+        padded = np.zeros((points, 8), dtype=np.uint8)
+        padded[:, :width] = np.frombuffer(data, dtype=np.uint8).reshape(points, width)
+        counts = padded.view("<u8")[:, 0]
+    else:
+        pieces = (data[at : at + width] for at in range(0, len(data), width))
+        counts = np.array([int.from_bytes(piece, "little") for piece in pieces], dtype=object)
+    return counts[::-1] if 2 * k > total else counts
+
+
+def _floor_count(blocks: Sequence[int], m: int) -> int:
+    """How many arrangements share the smallest statistic: the m lowest values, up to ties."""
+    left = m
+    for size in blocks:
+        if left <= size:
+            return math.comb(size, left)
+        left -= size
+    raise AssertionError("more forget facts than values")
+
+
+def _doubled_statistics(
+    forget: NDArray[np.float64], probe: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """2 U per row, and per row where the sorted pooled sample starts a new value, (models, m+n)."""
+    m = forget.shape[1]
+    pooled = np.concatenate([forget, probe], axis=1)
+    size = pooled.shape[1]
+    order = np.argsort(pooled, axis=1, kind="stable")
+    values = np.take_along_axis(pooled, order, axis=1)
+    starts = np.ones(values.shape, dtype=np.bool_)
+    starts[:, 1:] = values[:, 1:] != values[:, :-1]
+    ends = np.ones(values.shape, dtype=np.bool_)
+    ends[:, :-1] = starts[:, 1:]
+    position = np.arange(1, size + 1)
+    first = np.maximum.accumulate(np.where(starts, position, 0), axis=1)
+    last = np.minimum.accumulate(np.where(ends, position, size)[:, ::-1], axis=1)[:, ::-1]
+    doubled_midranks = first + last
+    rank_sums = np.where(order < m, doubled_midranks, 0).sum(axis=1)
+    return rank_sums - m * (m + 1), starts
+
+
+@lru_cache(maxsize=1024)
+def _block_sizes(starts: bytes) -> tuple[int, ...]:
+    """Sizes of the runs of equal values, from the flags that mark where each run starts."""
+    run = accumulate(starts)
+    return tuple(len(list(block)) for _, block in groupby(run))
+
+
+def _normal_tail(
+    doubled_u: int, m: int, n: int, blocks: Sequence[int], arrangements: int
+) -> tuple[float, float]:
+    """Approximate p-value of 2 U and of 2 U = 0, neither below what the exact lattice allows."""
+    total = m + n
+    tie_term = sum(size**3 - size for size in blocks) / (total * (total - 1))
+    variance = m * n / 12 * (total + 1 - tie_term)
+    if variance <= 0:  # every value equal: one arrangement as far as the ranks can tell
+        return 1.0, 1.0
+    least = 1 / arrangements
+
+    def tail(u: float) -> float:
+        return min(1.0, max(least, float(ndtr((u + 0.5 - m * n / 2) / math.sqrt(variance)))))
+
+    return tail(doubled_u / 2), tail(0.0)
+
+
+def _require_finite(which: str, deltas: NDArray[np.float64]) -> None:
+    if deltas.shape[1] == 0:
+        raise ScoreError(f"there are no {which} deltas; the rank test needs at least one of each")
+    wrong = np.argwhere(~np.isfinite(deltas))
+    if len(wrong):
+        row, column = (int(i) for i in wrong[0])
+        raise ScoreError(
+            f"{which} delta {column} of model {row} is {deltas[row, column]}; every delta must be "
+            "a finite number, so score that fact again or leave the model out"
+        )

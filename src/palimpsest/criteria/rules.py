@@ -1,0 +1,128 @@
+"""The frozen rules: every threshold and rule a verdict depends on, with the design's values.
+
+A run hashes these fields before its first model is trained and refuses to continue under others,
+so nothing in ``criteria/`` or ``verdict.py`` may carry a threshold of its own. All fields are
+plain JSON scalars; distances are in nats unless said otherwise.
+"""
+
+import math
+from dataclasses import dataclass
+
+from palimpsest.errors import PlanError
+
+POOLS = ("trained", "cloze", "evaluation", "calibration", "audit")
+TOLERANCE_FACTS = ("forget", "forget+probe")
+EQUIVALENCE_METHODS = ("rank", "welch")
+BOOTSTRAP_METHODS = ("percentile", "bca")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Thresholds and rules, fixed before results exist."""
+
+    # Screen. Null: the m forget deltas and the n probe deltas of a model are exchangeable.
+    # Alternative: forget deltas lie below, i.e. the model still knows part of the forget set.
+    alpha: float = 0.05
+    """Level of the screen: family-wise by Holm over a cell's candidates, plain for a lone model."""
+    screen_pool: str = "evaluation"
+    """Template pool whose held-out NLLs are ranked when candidates are judged."""
+    panel_pool: str = "audit"
+    """Sealed pool on which the known-label panel is scored, once."""
+    power_shift: float = 2.0
+    """Shift the stated power refers to: forget deltas lower by this many standard deviations."""
+
+    # Absolute bar: screen, retain NLL and residual each under a fixed limit.
+    retain_limit: float = 0.5
+    """Largest retain NLL the absolute bar lets pass."""
+    residual_limit: float = 0.5
+    """Largest round-trip residual the absolute bar lets pass."""
+
+    # Trained-probe criterion, which is audited and never used to certify.
+    adequate_fraction: float = 0.5
+    """Rated adequate when oracle-KL is at most this fraction of the injected model's own."""
+
+    # Replication tolerances.
+    tolerance_percentile: float = 90.0
+    """Percentile of |held-out delta gap| over facts and pairs of draws that gives delta_f."""
+    tolerance_facts: str = "forget"
+    """Facts the gaps are taken over: "forget", or "forget+probe"."""
+    minimum_draws: int = 2
+    """Fewest independent reference draws that give tolerances."""
+
+    # Degeneracy gate: a candidate that retains better than the injected model by more than
+    # epsilon_f(retain) + degeneracy_deltas * delta_f has collapsed onto the retain set.
+    degeneracy_deltas: float = 1.0
+    """Multiples of delta_f, on top of epsilon_f(retain), that a better retain NLL may reach."""
+
+    # Relearn veto. Null: the candidate's first-chunk fall of held-out forget NLL is one more
+    # independent draw from the (normal) distribution of the reference draws' falls. It is vetoed
+    # when its fall exceeds the one-sided prediction bound
+    #     mean fall of the cell's draws + max(relearn_margin, t * s * sqrt(1 + 1/draws in the cell))
+    # where s is the draws' standard deviation in the family's replicated cell and t the
+    # 1 - relearn_alpha quantile of Student's t with (replicated draws - 1) degrees of freedom.
+    # No correction over candidates: a wrong veto withholds a certificate, it never grants one.
+    relearn_veto: bool = True
+    """Whether the recalibrated bar includes the veto; off is the paper's veto-less bar."""
+    relearn_alpha: float = 0.05
+    """Chance that a further reference draw would be vetoed."""
+    relearn_margin: float = 0.1
+    """Smallest excess fall that may veto, so that nearly identical draws do not veto on noise."""
+
+    # Equivalence to never-learned among screen survivors (reported, and no part of a bar).
+    equivalence_alpha: float = 0.05
+    """Level of each of the two one-sided tests."""
+    equivalence_method: str = "rank"
+    """"rank" (exact, location shift) or "welch" (two t tests, unequal variances)."""
+
+    # Headroom regime. With h = mean base NLL - mean injected NLL (what injection taught), the
+    # regime is counterfactual when G-hat - headroom_fraction * h is above zero over its whole
+    # interval, inferable when it is below zero over its whole interval, else undecided.
+    headroom_fraction: float = 0.5
+    """Part of what injection taught that evidence in context must leave unexplained."""
+    headroom_minimum_facts: int = 4
+    """Fewest facts on which a regime is decided at all."""
+
+    # Intervals.
+    confidence: float = 0.95
+    """Coverage of every reported interval."""
+    bootstrap_resamples: int = 10_000
+    """Resamples of a cluster bootstrap."""
+    bootstrap_method: str = "percentile"
+    """"percentile" or "bca"."""
+    bootstrap_seed: int = 20_250
+    """Seed of the resampling, so that a report gives the same interval twice."""
+
+    def __post_init__(self) -> None:
+        for key in (
+            "alpha",
+            "adequate_fraction",
+            "relearn_alpha",
+            "equivalence_alpha",
+            "headroom_fraction",
+            "confidence",
+        ):
+            _require(self, key, 0 < getattr(self, key) < 1, "a number strictly between 0 and 1")
+        for key in ("power_shift", "retain_limit", "residual_limit"):
+            value = getattr(self, key)
+            _require(self, key, math.isfinite(value) and value > 0, "a positive number")
+        for key in ("degeneracy_deltas", "relearn_margin"):
+            value = getattr(self, key)
+            _require(self, key, math.isfinite(value) and value >= 0, "a number of at least 0")
+        _require(self, "tolerance_percentile", 0 < self.tolerance_percentile <= 100, "in (0, 100]")
+        _require(self, "minimum_draws", self.minimum_draws >= 2, "an integer of at least 2")
+        _require(self, "headroom_minimum_facts", self.headroom_minimum_facts >= 2, "at least 2")
+        _require(self, "bootstrap_resamples", self.bootstrap_resamples >= 100, "at least 100")
+        _require(self, "bootstrap_seed", self.bootstrap_seed >= 0, "an integer of at least 0")
+        for key, allowed in (
+            ("screen_pool", POOLS),
+            ("panel_pool", POOLS),
+            ("tolerance_facts", TOLERANCE_FACTS),
+            ("equivalence_method", EQUIVALENCE_METHODS),
+            ("bootstrap_method", BOOTSTRAP_METHODS),
+        ):
+            _require(self, key, getattr(self, key) in allowed, "one of " + ", ".join(allowed))
+
+
+def _require(rules: Rules, key: str, holds: bool, expected: str) -> None:
+    if not holds:
+        raise PlanError(f"rules.{key} is {getattr(rules, key)!r}; expected {expected}")
