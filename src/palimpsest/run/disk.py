@@ -30,6 +30,7 @@ _RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNOREC
 _ADVICE = {
     errno.ENOSPC: ("space on the device", "free some space"),
     errno.EDQUOT: ("room in the disk quota", "free some space"),
+    errno.EFBIG: ("a smaller file or a higher limit", "raise the file size limit"),
     errno.EACCES: (
         "permission to write there",
         "change the folder's permissions or choose another",

@@ -17,9 +17,6 @@ and parallel workers share no file. The other names of the store (`write_bytes`,
 import contextlib
 import json
 import os
-import platform
-import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -49,6 +46,18 @@ from palimpsest.run.tables import (
     table_bytes,
     table_from_bytes,
     write_table,
+)
+from palimpsest.run.terms import (
+    CREATION,
+    FILES,
+    SAME_ENVIRONMENT,
+    creation_events,
+    difference,
+    environment,
+    fixed_contents,
+    read_fixed,
+    read_terms,
+    term,
 )
 
 __all__ = [
@@ -84,12 +93,6 @@ __all__ = [
     "write_with",
 ]
 
-# The parts of environment.json that must be the same when a run is resumed.
-SAME_ENVIRONMENT = ("code", "packages", "inputs")
-_FILES = ("plan.json", "rules.json", "seal.json", "environment.json")
-_CREATION = ("plan", "rules", "cells", "seal", "environment")
-_PACKAGES = ("numpy", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "transformers")
-
 
 class Run:
     """A run folder; from `create`, `open` or `create_or_resume`."""
@@ -101,9 +104,9 @@ class Run:
         self.rules_hash: str = contents["rules.json"]["hash"]
         self.seal: dict[str, Any] = contents["seal.json"]
         self.environment: dict[str, Any] = contents["environment.json"]
-        self.cells: tuple[str, ...] = tuple(_creation(chain, "cells")["cells"])
-        self.fork_of: dict[str, Any] | None = _creation(chain, "environment")["fork_of"]
-        self.genesis = chain.entries[_CREATION.index("seal")].digest
+        self.cells: tuple[str, ...] = tuple(term(chain, "cells")["cells"])
+        self.fork_of: dict[str, Any] | None = term(chain, "environment")["fork_of"]
+        self.genesis = chain.entries[CREATION.index("seal")].digest
         self._lease: Lease | None = None
 
     # -- making and opening ------------------------------------------------------------------
@@ -130,8 +133,7 @@ class Run:
         _check_cells(cells)
         if "commitment" not in seal:
             raise InputError(f"seal has keys {sorted(seal)}; expected 'commitment' among them")
-        contents = _contents(plan_json, rules_json, environment, seal)
-        events = _creation_events(contents, cells, fork_of)
+        contents = fixed_contents(plan_json, rules_json, environment, seal, fork_of)
         make_folder(path)
         with lease(_lease_path(path), "creating the run", wait=5.0):
             if (path / "chain.jsonl").exists():
@@ -139,7 +141,7 @@ class Run:
             foreign = sorted(
                 child.name
                 for child in path.iterdir()
-                if child.name not in (*_FILES, ".leases") and not disk.is_temporary(child)
+                if child.name not in (*FILES, ".leases") and not disk.is_temporary(child)
             )
             if foreign:
                 raise InputError(
@@ -150,7 +152,7 @@ class Run:
             for name, data in contents.items():
                 write_bytes(path / name, data)
             # The chain comes last and whole: the folder is a run from this instant on.
-            write_bytes(path / "chain.jsonl", chain_bytes(events))
+            write_bytes(path / "chain.jsonl", chain_bytes(creation_events(contents, cells)))
         run = cls.open(path)
         run.note("created")
         return run
@@ -164,8 +166,8 @@ class Run:
                 f"{path}: not a run (no chain.jsonl); expected a folder made by `palimpsest study` "
                 "or `palimpsest audit`; check the path, or run that command to create it"
             )
-        chain = _read_creation(path)
-        return cls(path, chain, {name: _read_fixed(path, name, chain) for name in _FILES})
+        chain = read_terms(path)
+        return cls(path, chain, {name: read_fixed(path, name, chain) for name in FILES})
 
     @classmethod
     def create_or_resume(
@@ -185,9 +187,9 @@ class Run:
         """
         path = Path(path)
         given = (plan_json, rules_json, environment, seal)
-        if not (path / "chain.jsonl").exists():
+        if not (path / "chain.jsonl").exists() and not (path / "cells").exists():
             return cls.create(path, *given, cells=cells)
-        _restore(path, _contents(*given))
+        _mend(path, given, cells)
         run = cls.open(path)
         drift = run.drift(*given, cells=cells)
         if not drift:
@@ -199,7 +201,7 @@ class Run:
                 "expected them to be equal; go back to the old terms, or start a new run from "
                 "here with --fork"
             )
-        origin = {"run": path.name, "head": read_chain(path / "chain.jsonl").head, "drift": drift}
+        origin = {"run": path.name, "head": run.chain().head, "drift": drift}
         for n in range(1, 1000):
             sibling = path.with_name(f"{path.name}-fork-{n}")
             if not (sibling / "chain.jsonl").exists():
@@ -230,7 +232,7 @@ class Run:
         return [
             line
             for key, old, new in pairs
-            for line in _difference(key, old, json.loads(canonical(new)))
+            for line in difference(key, old, json.loads(canonical(new)))
         ]
 
     # -- working in it -----------------------------------------------------------------------
@@ -261,7 +263,10 @@ class Run:
         """One of the planned cells."""
         safe_name(cell_id, "cell id")
         if cell_id not in self.cells:
-            raise InputError(f"{self.path}: no cell {cell_id!r} in the plan; it has {self.cells}")
+            raise InputError(
+                f"{self.path}: no cell {cell_id!r}; expected one of {len(self.cells)} planned "
+                f"cells such as {self.cells[:3]}"
+            )
         return Cell(
             self.path / "cells" / cell_id,
             _lease_path(self.path, cell_id),
@@ -270,10 +275,14 @@ class Run:
             self.note,
         )
 
+    def chain(self) -> Chain:
+        """The run's chain as it is on disk now."""
+        return read_terms(self.path)
+
     def record(self, event: str, data: Mapping[str, Any]) -> str:
         """Append an event such as a report to the run's chain; gives back the new head."""
         require(self._lease, str(self.path), "use `with run.lease():` around the work")
-        return _read_creation(self.path).append(event, data).head
+        return self.chain().append(event, data).head
 
     def heads(self) -> dict[str, str]:
         """The head of every finished cell's chain, by cell id."""
@@ -355,36 +364,6 @@ def status(run: Run | Path | str) -> Status:
     )
 
 
-def environment(inputs: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What a run was made with: code, packages, machine, and digests of models and facts."""
-    from importlib import metadata
-
-    def version(name: str) -> str | None:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            return None
-
-    source = Path(__file__).resolve().parents[1]
-    # What only shows stored results cannot change them, so mending it must not stop a resume.
-    shown = re.compile(r"^(cli\.py|certificate\.py|report/)")
-    files = {
-        name: file_digest(path)
-        for path in sorted(source.rglob("*.py"))
-        if not shown.match(name := path.relative_to(source).as_posix())
-    }
-    return {
-        "code": {"version": version("palimpsest-audit"), "source": digest(canonical(files))},
-        "packages": {name: version(name) for name in _PACKAGES},
-        "inputs": dict(inputs or {}),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "processors": os.cpu_count(),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
 def _lease_path(run: Path, cell_id: str | None = None) -> Path:
     return run / ".leases" / ("run" if cell_id is None else f"cell-{cell_id}")
 
@@ -393,90 +372,55 @@ def _check_cells(cells: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for cell_id in cells:
         safe_name(cell_id, "cell id")
-        twin = seen.setdefault(cell_id.lower(), cell_id)
-        if list(cells).count(cell_id) > 1 or twin != cell_id:
-            raise InputError(f"cell id {cell_id!r} occurs twice, also as {twin!r}; rename one")
+        twin = seen.get(cell_id.lower())
+        if twin is not None:
+            raise InputError(f"cell ids {twin!r} and {cell_id!r} name one folder; rename one")
+        seen[cell_id.lower()] = cell_id
 
 
-def _contents(
-    plan: Mapping[str, Any],
-    rules: Mapping[str, Any],
-    environment: Mapping[str, Any],
-    seal: Mapping[str, Any],
-) -> dict[str, bytes]:
-    """The bytes of the fixed files. The rules' hash is that of their canonical JSON."""
-    hashed = {"hash": digest(canonical(dict(rules))), "rules": dict(rules)}
-    values = (dict(plan), hashed, dict(seal), dict(environment))
-    return {name: canonical(value) + b"\n" for name, value in zip(_FILES, values, strict=True)}
+def _mend(
+    path: Path, given: tuple[Mapping[str, Any], ...], cells: Sequence[str], wait: float = 5.0
+) -> None:
+    """Write a damaged chain or fixed file again where the given terms are those of the run.
 
-
-def _creation_events(
-    contents: Mapping[str, bytes], cells: Sequence[str], fork_of: Mapping[str, Any] | None
-) -> list[tuple[str, dict[str, Any]]]:
-    """The chain's first entries. The machine comes after the seal, outside the cells' genesis."""
-    files = {name: digest(data) for name, data in contents.items()}
-    rules_hash = json.loads(contents["rules.json"])["hash"]
-    commitment = json.loads(contents["seal.json"])["commitment"]
-    origin = None if fork_of is None else dict(fork_of)
-    return [
-        ("plan", {"format": 1, "file": files["plan.json"]}),
-        ("rules", {"file": files["rules.json"], "hash": rules_hash}),
-        ("cells", {"cells": list(cells)}),
-        ("seal", {"file": files["seal.json"], "commitment": commitment}),
-        ("environment", {"file": files["environment.json"], "fork_of": origin}),
-    ]
-
-
-def _read_creation(path: Path) -> Chain:
-    chain = read_chain(path / "chain.jsonl")
-    begun = tuple(entry.event for entry in chain.entries[: len(_CREATION)])
-    if chain.damage is not None or begun != _CREATION:
-        raise DamagedArtifact(
-            chain.damage
-            or f"{path / 'chain.jsonl'}: begins with {begun}; expected {_CREATION}; the run's "
-            "terms can no longer be proved; restore the file from a copy or start a new run"
-        )
-    return chain
-
-
-def _creation(chain: Chain, event: str) -> dict[str, Any]:
-    return chain.entries[_CREATION.index(event)].data
-
-
-def _read_fixed(path: Path, name: str, chain: Chain) -> Any:
-    expected = _creation(chain, name.removesuffix(".json"))["file"]
-    return json.loads(disk.read_checked(path / name, expected))
-
-
-def _restore(path: Path, contents: Mapping[str, bytes]) -> None:
-    """Write a damaged fixed file again where the given terms are the ones the chain recorded."""
-    chain = _read_creation(path)
+    Of a damaged chain the witnesses are the cells: each was begun from the digest of the terms.
+    Later entries of a damaged chain are lost, and the log says so.
+    """
+    plan, rules, environment, seal = given
+    try:
+        chain = read_terms(path)
+    except DamagedArtifact as damage:
+        known = path / "environment.json"
+        with contextlib.suppress(StoreError):
+            environment = read_json(known) if known.exists() else environment
+        contents = fixed_contents(plan, rules, environment, seal, None)
+        data = chain_bytes(creation_events(contents, cells))
+        genesis = verify_chain(data).entries[CREATION.index("seal")].digest
+        for witness in sorted(path.glob("cells/*/chain.jsonl")):
+            begun = _first_previous(witness)
+            if begun not in (None, genesis):
+                raise DamagedArtifact(
+                    f"{damage}; {witness} was begun under other terms than asked for now; expected "
+                    "the plan the run was made with; restore chain.jsonl from a copy"
+                ) from damage
+        with lease(_lease_path(path), "mending the chain", wait=wait):
+            write_bytes(path / "chain.jsonl", data)
+            disk.append_log(path / "log.jsonl", {"event": "chain mended", "why": str(damage)})
+        chain = read_terms(path)
+    contents = fixed_contents(plan, rules, environment, seal, term(chain, "environment")["fork_of"])
     for name, data in contents.items():
-        expected = _creation(chain, name.removesuffix(".json"))["file"]
+        expected = term(chain, name.removesuffix(".json"))["file"]
         intact = (path / name).is_file() and file_digest(path / name) == expected
         if not intact and digest(data) == expected:
-            with lease(_lease_path(path), "restoring a file", wait=5.0):
+            with lease(_lease_path(path), "mending a file", wait=wait):
                 write_bytes(path / name, data)
 
 
-def _difference(key: str, old: Any, new: Any) -> list[str]:
-    if old == new and canonical(old) == canonical(new):
-        return []
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            line
-            for name in sorted(old.keys() | new.keys())
-            for line in _difference(f"{key}.{name}", old.get(name, _ABSENT), new.get(name, _ABSENT))
-        ]
-    return [f"{key}: the run has {_shown(old)}, asked for {_shown(new)}"]
-
-
-_ABSENT = "(nothing)"
-
-
-def _shown(value: Any) -> str:
-    text = value if value is _ABSENT else canonical(value).decode()
-    return text if len(text) <= 200 else text[:197] + "..."
+def _first_previous(path: Path) -> str | None:
+    """The digest a chain says it begins from, or None where that is not legible."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
+        return str(json.loads(path.read_bytes().split(b"\n")[0])["previous"])
+    return None
 
 
 def _files(folder: Path) -> Iterator[Path]:

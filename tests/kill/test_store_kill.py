@@ -1,0 +1,88 @@
+"""A study killed at any instant ends, once resumed, with the bytes of one that was left alone.
+
+Real child processes, real SIGKILL. PALIMPSEST_FULL=1 runs the full counts, on a real disk.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palimpsest
+
+FULL = os.environ.get("PALIMPSEST_FULL") == "1"
+TOY = Path(__file__).with_name("toy_study.py")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    # A kill leaves the same files in memory as on a disk, where each flush takes milliseconds.
+    memory = Path("/dev/shm")
+    if FULL or not os.access(memory, os.W_OK):
+        yield tmp_path
+    else:
+        with tempfile.TemporaryDirectory(dir=memory) as name:
+            yield Path(name)
+
+
+def toy(mode: str, folder: Path, count: int) -> dict[str, Any]:
+    source = str(Path(palimpsest.__file__).parents[1])
+    quiet = {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(TOY), mode, str(folder), str(count)],
+        env={key: value for key, value in os.environ.items() if key != "PALIMPSEST_FAULT"} | quiet,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Error") == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_store_operation_changes_no_byte_and_repeats_no_step(folder: Path) -> None:
+    result = toy("every", folder, 1)
+    assert result["operations"] > 150
+    assert result["kills"] == result["attempts"] == result["operations"]
+    assert result["different"] == []
+    assert result["repeated"] == []
+
+
+def test_a_resume_that_is_killed_too_changes_no_byte_and_repeats_no_step(folder: Path) -> None:
+    result = toy("twice", folder, 400 if FULL else 30)
+    assert result["kills"] > result["attempts"]
+    assert result["different"] == []
+    assert result["repeated"] == []
+
+
+def test_a_kill_at_random_instants_changes_no_byte_and_repeats_no_step(folder: Path) -> None:
+    result = toy("instants", folder, 200 if FULL else 30)
+    assert result["kills"] > 0
+    assert result["different"] == []
+    assert result["repeated"] == []
+
+
+def test_a_kill_during_the_repair_of_a_damaged_cell_changes_no_byte(folder: Path) -> None:
+    result = toy("mended", folder, 1 if FULL else 5)
+    assert result["kills"] >= (80 if FULL else 16)
+    assert result["different"] == []
+
+
+def test_sixteen_processes_lose_no_cell_and_double_none_though_four_are_killed(
+    folder: Path,
+) -> None:
+    result = toy("workers", folder, 500 if FULL else 60)
+    assert result["killed"] > 0
+    assert result["failed"] == 0
+    assert result["lost"] == []
+    assert result["doubled"] == []
+    assert result["rows"] == []
+    assert result["problems"] == []
