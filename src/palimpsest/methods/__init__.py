@@ -6,15 +6,19 @@ registered by import order.
 """
 
 import importlib
+import math
+import os
+import sys
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, cast
 
 from palimpsest.errors import MethodError
-from palimpsest.plan import MethodGrid
+from palimpsest.plan import Knob, MethodGrid
 
 ENTRY_POINTS = "palimpsest.methods"
+PARTS = ("name", "summary", "needs", "citation", "label", "run")
 
 PAPER = {
     "kl_reversion": "palimpsest.methods.kl_reversion:KLReversion",
@@ -46,24 +50,25 @@ def method_class(name: str) -> type[Any]:
             "or name a class as package.module:Class"
         )
     module, _, attribute = target.partition(":")
+    if ":" in name and (here := os.getcwd()) not in sys.path:
+        # Last, so that a file beside the user can be named but cannot hide an installed package.
+        sys.path.append(here)
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a module of somebody else's may fail in any way
         raise MethodError(
-            f"method {name!r}: {target} cannot be imported ({error}); "
+            f"method {name!r}: {target} cannot be imported ({type(error).__name__}: {error}); "
             "expected an importable package.module:Class"
         ) from error
-    missing = [
-        part
-        for part in ("name", "summary", "needs", "citation", "label", "run")
-        if not hasattr(found, part)
-    ]
-    if missing or not is_dataclass(found):
+    missing = [part for part in PARTS if not hasattr(found, part)]
+    frozen = isinstance(found, type) and is_dataclass(found) and _frozen(found)
+    if missing or not frozen:
         raise MethodError(
-            f"method {name!r}: {target} is not a method (missing {', '.join(missing) or 'fields'}); "
-            "expected a frozen dataclass with name, summary, needs, citation, label and run(context)"
+            f"method {name!r}: {target} "
+            + (f"lacks {', '.join(missing)}" if missing else "is not a frozen dataclass")
+            + f"; expected a frozen dataclass with {', '.join(PARTS[:-1])} and run(context)"
         )
-    return found  # type: ignore[no-any-return]
+    return cast(type[Any], found)
 
 
 def candidates(grids: Sequence[MethodGrid]) -> tuple[Any, ...]:
@@ -79,14 +84,8 @@ def candidates(grids: Sequence[MethodGrid]) -> tuple[Any, ...]:
                     f"methods.{grid.name}: unknown knob {unknown[0]!r}; "
                     f"it takes {', '.join(known) or 'none'}"
                 )
-            number = {
-                knob: float(value)
-                if known[knob] in (float, "float") and not isinstance(value, str | bool)
-                else value
-                for knob, value in knobs.items()
-            }
             try:
-                made.append(kind(**number))
+                made.append(kind(**{knob: _fit(knob, knobs[knob], known[knob]) for knob in knobs}))
             except (TypeError, ValueError) as error:
                 raise MethodError(f"methods.{grid.name}: {error}") from error
     titles = [title(method) for method in made]
@@ -99,3 +98,53 @@ def candidates(grids: Sequence[MethodGrid]) -> tuple[Any, ...]:
 def title(method: Any) -> str:
     """Give a candidate's name in tables: the method and its knobs."""
     return f"{method.name}-{method.label}"
+
+
+def describe() -> list[dict[str, Any]]:
+    """Give one row per method that can be named, for listing.
+
+    Columns: name, pool (paper, extended or plug-in), summary, needs, knobs (name -> default) and
+    citation. An installed method that cannot be imported has its reason as summary.
+    """
+    rows = []
+    for name in names():
+        pool = "paper" if name in PAPER else "extended" if name in EXTENDED else "plug-in"
+        row: dict[str, Any] = {"name": name, "pool": pool}
+        try:
+            kind = method_class(name)
+            knobs = {item.name: _default(item) for item in fields(kind)}
+            row |= {"summary": kind.summary, "needs": tuple(kind.needs)}
+            rows.append(row | {"knobs": knobs, "citation": kind.citation})
+        except MethodError as error:
+            rows.append(row | {"summary": str(error), "needs": (), "knobs": {}, "citation": ""})
+    return rows
+
+
+def _default(item: Field[Any]) -> Any:
+    if item.default_factory is not MISSING:
+        return item.default_factory()
+    return "required" if item.default is MISSING else item.default
+
+
+def _frozen(kind: type[Any]) -> bool:
+    return bool(kind.__dataclass_params__.frozen)
+
+
+def _fit(knob: str, value: Knob, declared: Any) -> Knob:
+    """Give a plan's value as the type its knob is declared with; other types pass unchanged."""
+    kind = getattr(declared, "__name__", str(declared))
+    if kind not in _EXPECTED:
+        return value
+    if kind == type(value).__name__ and kind != "float":
+        return value
+    if kind in ("float", "int") and not isinstance(value, bool):
+        try:  # YAML reads 2e-5 as text: its floats need a dot.
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if math.isfinite(number) and (kind == "float" or number.is_integer()):
+            return number if kind == "float" else int(number)
+    raise ValueError(f"{knob} is {value!r}; expected {_EXPECTED[kind]}")
+
+
+_EXPECTED = {"float": "a number", "int": "a whole number", "str": "text", "bool": "true or false"}

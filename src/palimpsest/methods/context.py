@@ -7,16 +7,19 @@ never a held-out template. Methods that only differ from each other in a loss su
 """
 
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from palimpsest.errors import TrainingDiverged
+from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
+from palimpsest.facts.questions import TRAINED_POOLS, Question
 from palimpsest.facts.stream import deck
+from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
 from palimpsest.models.train import train
 from palimpsest.plan import Unlearning
@@ -48,10 +51,12 @@ class Lesson:
     """The trained phrasings of one set, with frozen models' log-probabilities at the answers.
 
     teachers: name of a frozen model -> one (answer tokens, vocabulary) tensor per text.
+    prompts: each text up to its answer, for methods that put another answer there.
     """
 
     texts: tuple[Encoded, ...]
     teachers: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    prompts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,7 @@ class Exercise:
 
     forget_rows, retain_rows: (positions,) the text, from 0, that each scored position is of.
     base_forget, injected_forget, injected_retain: (positions, vocabulary) log-probabilities.
+    forget_texts, retain_texts: which texts of the lessons these are.
     """
 
     batch: Batch
@@ -100,6 +106,20 @@ class Exercise:
     base_forget: Tensor
     injected_forget: Tensor
     injected_retain: Tensor
+    forget_texts: tuple[int, ...] = ()
+    retain_texts: tuple[int, ...] = ()
+
+    def to(self, device: torch.device) -> "Exercise":
+        return Exercise(
+            self.batch.to(device),
+            self.forget_rows.to(device),
+            self.retain_rows.to(device),
+            self.base_forget.to(device),
+            self.injected_forget.to(device),
+            self.injected_retain.to(device),
+            self.forget_texts,
+            self.retain_texts,
+        )
 
 
 @dataclass(frozen=True)
@@ -107,10 +127,13 @@ class View:
     """What a loss sees of one student at one exercise.
 
     logp: (positions, vocabulary) log-probabilities, forget positions first.
+    step, steps: the optimiser's step, from 0, and how many there are.
     """
 
     logp: Tensor
     exercise: Exercise
+    step: int = 0
+    steps: int = 1
 
     @property
     def forget(self) -> Tensor:
@@ -156,10 +179,17 @@ class GradientMethod:
     summary: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = ""
+    scalars: ClassVar[tuple[str, ...]] = ("weight",)
+    """Knobs that only ``loss`` reads, so that methods differing in them can train side by side."""
 
     @property
     def label(self) -> str:
         return knob_label(self)
+
+    def __post_init__(self) -> None:
+        """Check the knobs; a ValueError names the one that cannot be."""
+        if hasattr(self, "weight"):
+            require(self, "weight", self.weight >= 0, "0 or more")
 
     def loss(self, view: View) -> Tensor:
         """Give the scalar to be minimised at one exercise."""
@@ -175,7 +205,7 @@ class GradientMethod:
     def effective(
         self, net: Net, leaves: Mapping[str, Tensor], progress: float
     ) -> Mapping[str, Tensor] | None:
-        """Give the parameters the forward pass uses at ``progress`` in [0, 1]; None for the net's."""
+        """Give the forward pass's parameters at ``progress`` in [0, 1]; None for the net's own."""
         return None
 
     def finish(self, net: Net, leaves: Mapping[str, Tensor]) -> None:
@@ -188,12 +218,10 @@ class GradientMethod:
         return state
 
 
-def descend(
-    context: Context, methods: Sequence[GradientMethod]
-) -> list[State | TrainingDiverged]:
+def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State | TrainingDiverged]:
     """Train one student per method side by side; give each one's state dict, or why it has none.
 
-    The methods share everything but scalar knobs of their losses (``stackable``), so hooks of the
+    The methods share everything but scalars of their losses (``stackable``), so the hooks of the
     first speak for all.
     """
     first = methods[0]
@@ -204,13 +232,16 @@ def descend(
 
     def loss(student: Net, part: Exercise) -> Tensor:
         nonlocal taken
+        part = part.to(student.device)
         progress = taken / max(1, total - 1)
-        taken += 1
         logits = student.logits(part.batch, first.effective(student, leaves, progress))
         logp = torch.log_softmax(logits, dim=-1)
-        return torch.stack(
-            [method.loss(View(logp[member], part)) for member, method in enumerate(methods)]
-        )
+        losses = [
+            method.loss(View(logp[member], part, taken, total))
+            for member, method in enumerate(methods)
+        ]
+        taken += 1
+        return torch.stack(losses)
 
     diverged = train(
         net,
@@ -229,13 +260,13 @@ def descend(
 
 
 def stackable(one: Method, other: Method) -> bool:
-    """Tell whether two methods can be trained side by side: they differ in the retain weight only."""
+    """Tell whether two methods can train side by side: they differ only in scalars of the loss."""
     if type(one) is not type(other) or not isinstance(one, GradientMethod):
         return False
-    names = {item.name for item in fields(one)}
-    if "weight" not in names:
-        return one == other
-    return bool(replace(one, weight=0.0) == replace(other, weight=0.0))  # type: ignore[call-arg]
+    if type(one).run is not GradientMethod.run:
+        return False
+    shared = [item.name for item in fields(one) if item.name not in one.scalars]
+    return all(getattr(one, knob) == getattr(other, knob) for knob in shared)
 
 
 def exercise(context: Context, forget: Sequence[int], retain: Sequence[int]) -> Exercise:
@@ -256,7 +287,23 @@ def exercise(context: Context, forget: Sequence[int], retain: Sequence[int]) -> 
         said(context.forget, "base", forget),
         said(context.forget, "injected", forget),
         said(context.retain, "injected", retain),
+        tuple(forget),
+        tuple(retain),
     )
+
+
+def lesson(
+    tokenizer: Any, questions: Sequence[Question], teachers: Mapping[str, Net], pad: int = 0
+) -> Lesson:
+    """Give the lesson of these questions; a held-out phrasing among them is refused."""
+    for question in questions:
+        if question.pool not in TRAINED_POOLS:
+            raise MethodError(
+                f"question {question.id} is held out; methods may see only {TRAINED_POOLS}"
+            )
+    texts = encode_answers(tokenizer, questions)
+    said = {name: teach(net, texts, pad) for name, net in teachers.items()}
+    return Lesson(texts, said, tuple(question.prompt for question in questions))
 
 
 @torch.no_grad()
@@ -290,6 +337,12 @@ def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
     return (teacher.exp() * (teacher - student)).sum(-1).mean()
 
 
+def require(method: Any, knob: str, holds: bool, expected: str) -> None:
+    """Raise ValueError, naming the knob, unless what it must be holds."""
+    if not holds:
+        raise ValueError(f"{knob} is {getattr(method, knob)!r}; expected {expected}")
+
+
 def knob_label(method: Any) -> str:
     """Give the knobs in short, ``w12`` for ``weight=12``; later knobs only where not default."""
     if not is_dataclass(method):
@@ -299,6 +352,6 @@ def knob_label(method: Any) -> str:
         value = getattr(method, item.name)
         if number and value == item.default:
             continue
-        short = f"{value:g}" if isinstance(value, float) else str(value)
+        short = f"{value:g}" if isinstance(value, float) else re.sub(r"[^\w.+]+", "_", str(value))
         parts.append(f"{item.name[0] if number == 0 else item.name}{short}")
     return "-".join(parts) or "default"

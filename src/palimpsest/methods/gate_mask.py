@@ -18,7 +18,7 @@ from torch import Tensor
 
 from palimpsest.errors import MethodError
 from palimpsest.facts.nonce import key_number
-from palimpsest.methods.context import Context, GradientMethod, View, kl_from
+from palimpsest.methods.context import Context, GradientMethod, View, kl_from, require
 from palimpsest.models.net import Net
 from palimpsest.plan import Unlearning
 
@@ -41,6 +41,12 @@ class GateMask(GradientMethod):
     needs: ClassVar[tuple[str, ...]] = ("base", "gated MLP")
     citation: ClassVar[str] = "Yang & Yeung, Unlearning as Distribution Restoration"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "sparsity", 0 < self.sparsity < 1, "a share between 0 and 1")
+        for knob in ("sharpness", "final_sharpness", "score_rate"):
+            require(self, knob, getattr(self, knob) > 0, "a number above 0")
+
     def loss(self, view: View) -> Tensor:
         forget = kl_from(view.exercise.base_forget, view.forget)
         retain = kl_from(view.exercise.injected_retain, view.retain)
@@ -53,7 +59,7 @@ class GateMask(GradientMethod):
         """Give one score per gate weight, drawn closely around zero from the cell's seed."""
         gates = {name: value for name, value in net.params.items() if _is_gate(name)}
         if not gates:
-            raise MethodError("gate_mask: the model has no gate_proj; it applies to gated MLPs only")
+            raise MethodError("gate_mask: the model has no gate_proj; expected gated MLPs")
         seed = key_number(f"{context.seed_key}/gate_mask") % 2**63
         generator = torch.Generator().manual_seed(seed)
         scores = {}
@@ -71,13 +77,14 @@ class GateMask(GradientMethod):
         masked = {name: value.detach() for name, value in net.params.items()}
         for name, scores in leaves.items():
             border = threshold.view(-1, 1, 1) if scores.dim() == 3 else threshold
-            masked[name] = masked[name] * torch.sigmoid(alpha * (scores - border))
+            keep = torch.sigmoid(alpha * (scores - border))
+            masked[name] = (masked[name] * keep).to(masked[name].dtype)
         return masked
 
     @torch.no_grad()
     def finish(self, net: Net, leaves: Mapping[str, Tensor]) -> None:
         flat = _flat(net, leaves)
-        zeroed = int(self.sparsity * flat.shape[1])
+        zeroed = round(self.sparsity * flat.shape[1])
         keep = torch.ones_like(flat, dtype=torch.bool)
         # Ranks, not a threshold: ties must not change the share.
         keep.scatter_(1, flat.argsort(dim=1, stable=True)[:, :zeroed], False)
@@ -88,9 +95,9 @@ class GateMask(GradientMethod):
             start += size
 
     def _thresholds(self, net: Net, leaves: Mapping[str, Tensor]) -> Tensor:
-        """Give each member's score below which the stated share of its gate weights lies (stack,)."""
+        """Give each member's highest score that is still zeroed (stack,)."""
         flat = _flat(net, leaves).detach()
-        return flat.kthvalue(max(1, int(self.sparsity * flat.shape[1])), dim=1).values
+        return flat.kthvalue(max(1, round(self.sparsity * flat.shape[1])), dim=1).values
 
 
 def _flat(net: Net, leaves: Mapping[str, Tensor]) -> Tensor:

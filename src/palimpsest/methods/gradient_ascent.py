@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from palimpsest.methods.context import GradientMethod, View
+from palimpsest.methods.context import GradientMethod, View, require
 from palimpsest.plan import Unlearning
 
 
@@ -27,6 +27,10 @@ class GradientAscent(GradientMethod):
     summary: ClassVar[str] = "climbs the loss of forget answers while learning retain answers"
     needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Jang et al. 2023; Yao et al. 2024, arXiv:2402.15159"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "rate", self.rate > 0, "a number above 0")
 
     def loss(self, view: View) -> Tensor:
         return self.weight * view.retain_nll() - view.forget_nll()

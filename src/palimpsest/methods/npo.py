@@ -3,7 +3,7 @@
     L = (2/β) · mean log(1 + (π_θ(y|x) / π_inj(y|x))^β) + w · NLL(retain answers)
 
 π(y|x) is the probability of the whole answer; the injected model is the preference reference. As
-β → 0 its gradient tends to gradient ascent on the answer's log-likelihood. Zhang et al. 2024,
+β → 0 its gradient tends to that of ascent on the answer's summed log-likelihood. Zhang et al. 2024,
 *Negative Preference Optimization*, COLM, arXiv:2404.05868 (β = 0.1 is its default).
 """
 
@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.methods.context import GradientMethod, View
+from palimpsest.methods.context import GradientMethod, View, require
 from palimpsest.plan import Unlearning
 
 
@@ -30,6 +30,12 @@ class NPO(GradientMethod):
     summary: ClassVar[str] = "treats forget answers as dispreferred to what the injected model said"
     needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Zhang et al. 2024, arXiv:2404.05868"
+    scalars: ClassVar[tuple[str, ...]] = ("weight", "beta")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "beta", self.beta > 0, "a number above 0")
+        require(self, "rate", self.rate > 0, "a number above 0")
 
     def loss(self, view: View) -> Tensor:
         ratio = view.forget_answers() - view.injected_answers()

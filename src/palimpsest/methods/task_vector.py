@@ -17,7 +17,7 @@ class TaskVector:
     """How many times the forget-only update is taken away."""
 
     name: ClassVar[str] = "task_vector"
-    summary: ClassVar[str] = "subtracts the weight change of a model trained on the forget set alone"
+    summary: ClassVar[str] = "subtracts what learning the forget set alone does to the weights"
     needs: ClassVar[tuple[str, ...]] = ("base", "forget_only")
     citation: ClassVar[str] = "Ilharco et al. 2023, arXiv:2212.04089"
 

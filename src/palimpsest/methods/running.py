@@ -1,0 +1,178 @@
+"""Running a cell's methods so that one method's fault costs one candidate and never the cell.
+
+A method gives a state dict or a ``Failure`` with its reason: it does not apply to the model, its
+training diverged, it raised, or it returned something that is not the injected architecture with
+finite weights. Gradient methods that differ only in scalars of their losses train side by side.
+"""
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palimpsest.errors import MethodError, TrainingDiverged
+from palimpsest.facts.nonce import key_number
+from palimpsest.methods import title
+from palimpsest.methods.context import (
+    Context,
+    GradientMethod,
+    Method,
+    State,
+    descend,
+    stackable,
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no candidate; ``applies`` is False where the method was never meant for it."""
+
+    reason: str
+    applies: bool = True
+
+
+def groups(methods: Sequence[Method], stack: int) -> list[list[Method]]:
+    """Give the methods in order, neighbours that can be trained side by side in one list.
+
+    stack: the most that may go in one list; 1 where the engine cannot stack.
+    """
+    made: list[list[Method]] = []
+    for method in methods:
+        if made and len(made[-1]) < stack and stackable(made[-1][0], method):
+            made[-1].append(method)
+        else:
+            made.append([method])
+    return made
+
+
+def run_group(context: Context, methods: Sequence[Method]) -> list[State | Failure]:
+    """Give one state dict or one failure per method, in order; raises for no method's fault."""
+    first = methods[0]
+    together = len(methods) > 1 and all(stackable(first, method) for method in methods)
+    if not together or _out_of_place(first, context):
+        return [checked_run(method, context) for method in methods]
+    gradient = [method for method in methods if isinstance(method, GradientMethod)]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_seed(context, first))
+            results = descend(_own(context, first), gradient)
+    except (Exception, SystemExit):
+        # One member's fault stops the whole stack: alone, each pays for itself.
+        return [checked_run(method, context) for method in methods]
+    return [
+        Failure(str(result)) if isinstance(result, TrainingDiverged) else checked(result, context)
+        for result in results
+    ]
+
+
+def checked_run(method: Method, context: Context) -> State | Failure:
+    """Give the method's state dict, or why it has none."""
+    misfit = _out_of_place(method, context)
+    if misfit is not None:
+        return misfit
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_seed(context, method))
+            result: Any = method.run(_own(context, method))
+    except (TrainingDiverged, MethodError) as error:
+        return Failure(str(error))
+    except (Exception, SystemExit) as error:
+        return Failure(_raised(error))
+    return checked(result, context)
+
+
+def checked(result: Any, context: Context) -> State | Failure:
+    """Give the state dict if it is the injected architecture with finite weights, else why not."""
+    if not isinstance(result, Mapping):
+        return Failure(f"returned {type(result).__name__}; expected a state dict")
+    expected = context.injected
+    tied = _tied(expected)
+    state: dict[str, Tensor] = {}
+    for name, like in expected.items():
+        value = result.get(name, result.get(tied.get(name, "")))
+        if value is None:
+            return Failure(f"another architecture: {name} is missing")
+        if not isinstance(value, Tensor):
+            return Failure(f"{name} is a {type(value).__name__}; expected a tensor")
+        if value.shape != like.shape:
+            return Failure(
+                f"another architecture: {name} is {tuple(value.shape)}; "
+                f"expected {tuple(like.shape)}"
+            )
+        if value.is_floating_point() != like.is_floating_point():
+            return Failure(f"another architecture: {name} is {value.dtype}; expected {like.dtype}")
+        value = value.detach().to(device=like.device, dtype=like.dtype)
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            return Failure(f"weights are not finite: {name} holds NaN or infinity")
+        state[name] = value
+    for name, value in result.items():
+        # A tied head may be listed under a name of its own that the injected state leaves out.
+        if name not in expected and not _repeats(value, state):
+            return Failure(f"another architecture: {name} is not in the injected model")
+    for name, source in tied.items():
+        if not torch.equal(state[name], state[source]):
+            return Failure(f"another architecture: {name} is tied to {source} but differs from it")
+    return state
+
+
+def _out_of_place(method: Method, context: Context) -> Failure | None:
+    if "gated MLP" in method.needs and not context.gated:
+        return Failure("does not apply: gated MLPs only", applies=False)
+    return None
+
+
+def _own(context: Context, method: Method) -> Context:
+    """Give the context, with copies of the frozen models where the method is not ours.
+
+    A method that edits the injected model in place would otherwise corrupt every later one.
+    """
+    if type(method).__module__.startswith("palimpsest.methods."):
+        return context
+    return replace(
+        context,
+        base=_copy(context.base),
+        injected=_copy(context.injected),
+        forget_only=_copy(context.forget_only),
+    )
+
+
+def _copy(state: State) -> dict[str, Tensor]:
+    """Give a state dict of new tensors, tied ones tied again."""
+    tied = _tied(state)
+    copies = {name: value.clone() for name, value in state.items() if name not in tied}
+    return {name: copies[tied.get(name, name)] for name in state}
+
+
+def _seed(context: Context, method: Method) -> int:
+    """Give torch's seed for this method: from the cell, never from what ran before."""
+    return key_number(f"{context.seed_key}/{title(method)}") % 2**63
+
+
+def _tied(state: State) -> dict[str, str]:
+    """Give each name whose tensor is another name's memory, with that earlier name."""
+    owners: dict[tuple[int, torch.Size], str] = {}
+    tied = {}
+    for name, value in state.items():
+        owner = owners.setdefault((value.data_ptr(), value.shape), name)
+        if owner != name and value.numel():
+            tied[name] = owner
+    return tied
+
+
+def _repeats(value: Any, state: State) -> bool:
+    return isinstance(value, Tensor) and any(
+        value.shape == other.shape and torch.equal(value.to(other), other)
+        for other in state.values()
+    )
+
+
+def _raised(error: BaseException) -> str:
+    """Give the error in one line with the place it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name} line {frames[-1].lineno})" if frames else ""
+    said = " ".join(str(error).split())[:300]
+    return f"raised {type(error).__name__}{': ' if said else ''}{said}{place}"
