@@ -1,14 +1,16 @@
 """Any checkpoint as a model ready to score or train, refused before harm when it is not one.
 
 A name is a pocket model (``pocket/qwen2-s``), ``smollm2-135m``, a folder, a ``.gguf`` file, or a
-Hugging Face id; a folder may hold a whole model or a LoRA adapter.  Only safetensors (or GGUF) are
-read and no code of a checkpoint ever runs.
+Hugging Face id; a folder or an id may hold a whole model or a LoRA adapter.  Only safetensors and
+GGUF are read, no code of a checkpoint ever runs, and everything a file claims is checked before
+memory is asked for: ``inspect_folder.py`` reads the claims, ``skeleton.py`` compares them.
 """
 
+import copy
 import hashlib
+import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,13 @@ import torch
 from torch import Tensor
 
 from palimpsest.errors import ModelError
+from palimpsest.models import gguf, hub
+from palimpsest.models.adapter import adapter_base, merged
 from palimpsest.models.families import POCKET, family_of
-from palimpsest.models.pocket import pocket_folder
+from palimpsest.models.inspect_folder import check_tokenizer, file_in, read_config, read_weights
+from palimpsest.models.pocket import check_digests, pocket_folder
+from palimpsest.models.quiet import foreign, quiet
+from palimpsest.models.skeleton import build_config, check_loaded, filled, skeleton
 
 SMOLLM2 = "smollm2-135m"
 DTYPES: Mapping[str, torch.dtype] = {
@@ -27,11 +34,22 @@ DTYPES: Mapping[str, torch.dtype] = {
     "float16": torch.float16,
 }
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+# What a config says beyond how the model computes.
+_INCIDENTAL = {
+    "_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache",
+}  # fmt: skip
+_SHAPE_KEYS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "head_dim", "tie_word_embeddings",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a name leads: ``kind`` is pocket, smollm2, folder, adapter, gguf or hub."""
+    """Where a name leads: ``kind`` is pocket, smollm2, folder, adapter, gguf or hub.
+
+    ``path`` is the folder or file, None for what is not on this machine's disk under that name.
+    """
 
     name: str
     kind: str
@@ -43,7 +61,8 @@ class Loaded:
     """A model in evaluation mode with its tokenizer and where it came from.
 
     ``digest`` covers weights, config and tokenizer; ``gated`` says whether the feed-forward layers
-    have a gate that a mask can act on; ``source`` is the kind of ``Source``.
+    have a gate that a mask can act on; ``revision`` is the commit of a hub model, the package of
+    SmolLM2, else empty; ``source`` is the kind of ``Source``.
     """
 
     name: str
@@ -57,6 +76,16 @@ class Loaded:
     parameters: int
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What is known of a model before its weights are read: enough to say whether it fits."""
+
+    name: str
+    config: Any
+    tokenizer: Any
+    parameters: int
+
+
 def resolve(name: str) -> Source:
     """Give where a name would be loaded from; reads no weights and no network."""
     text = str(name)
@@ -64,15 +93,23 @@ def resolve(name: str) -> Source:
         return Source(text, "smollm2", None)
     if text.startswith("pocket/") or any(text == spec.folder for spec in POCKET):
         return Source(text, "pocket", pocket_folder(text))
-    path = Path(text).expanduser()
-    if path.is_dir():
-        adapter = (path / "adapter_config.json").exists()
-        return Source(text, "adapter" if adapter else "folder", path)
-    if path.suffix == ".gguf" and path.is_file():
-        return Source(text, "gguf", path)
-    if _HUB_ID.fullmatch(text):
-        return Source(text, "hub", None)
-    raise ModelError(f"{text!r}: no such folder; expected a folder, a pocket model or a hub id")
+    if text and "\0" not in text and len(text) < 4096:
+        path = Path(text).expanduser()
+        if path.is_dir():
+            return Source(text, _kind_of(path), path)
+        if path.suffix == ".gguf" and path.is_file():
+            return Source(text, "gguf", path)
+        if path.exists():
+            raise ModelError(
+                f"{text}: is a file; expected a checkpoint folder in Hugging Face layout or a "
+                ".gguf file; name the folder it is in"
+            )
+        if _HUB_ID.fullmatch(text) and ".." not in text:
+            return Source(text, "hub", None)
+    raise ModelError(
+        f"{text[:200]!r}: no such folder or file; expected a folder, a .gguf file, a pocket model "
+        f"(pocket/qwen2-s), {SMOLLM2} or a Hugging Face id (owner/name); check the spelling"
+    )
 
 
 def load(
@@ -83,68 +120,235 @@ def load(
     revision: str | None = None,
     base: "Loaded | str | None" = None,
 ) -> Loaded:
-    """Give the model of that name, checked, in evaluation mode, with dropout zero."""
-    from transformers import AutoModelForCausalLM
+    """Give the model of that name, checked, in evaluation mode, with dropout zero.
 
+    ``base`` is the model under a LoRA adapter; without it the adapter's own config names one.
+    """
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
     source = resolve(name)
-    if source.path is None:
-        raise ModelError(f"{name}: cannot be loaded yet")
-    with _quiet():
-        model = AutoModelForCausalLM.from_pretrained(
-            str(source.path), dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True
-        )
-    model.config.use_cache = False
-    model = model.eval().to(device)
-    return Loaded(
-        name,
-        model,
-        load_tokenizer(name, revision),
-        family_of(model.config.model_type),
-        any(part.endswith("gate_proj") for part, _ in model.named_modules()),
-        state_digest(model.state_dict()),
-        revision or "",
-        source.kind,
-        sum(value.numel() for value in model.parameters()),
-    )
+    # Nothing in loading needs randomness; if a library draws some, the caller's is not touched.
+    with torch.random.fork_rng(devices=[]):
+        if source.kind == "gguf" and source.path is not None:
+            _only_hub(source, revision)
+            gguf.check_gguf(source.path)
+            tokenizer = gguf.gguf_tokenizer(source.path)
+            model, commit, kind = gguf.gguf_model(source.path, DTYPES[dtype]), "", "gguf"
+        else:
+            folder, commit = _folder(source, revision, weights=True)
+            kind = _kind_of(folder) if source.kind == "hub" else source.kind
+            if kind == "adapter":
+                return _load_adapter(source, folder, commit, dtype, device, base)
+            tokenizer = _folder_tokenizer(folder)
+            model = _folder_model(folder, DTYPES[dtype])
+        kind = "hub" if source.kind == "hub" else kind
+        return _finished(name, model, tokenizer, commit, kind, device)
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
-    """Give the tokenizer of that name."""
-    from transformers import AutoTokenizer
-
-    with _quiet():
-        return AutoTokenizer.from_pretrained(str(resolve(name).path), trust_remote_code=False)
+    """Give the tokenizer of that name; an adapter without one has its base's."""
+    source = resolve(name)
+    if source.kind == "gguf" and source.path is not None:
+        gguf.check_gguf(source.path)
+        return gguf.gguf_tokenizer(source.path)
+    folder, _ = _folder(source, revision, weights=False)
+    if _kind_of(folder) == "adapter" and not check_tokenizer(folder):
+        return load_tokenizer(adapter_base(folder))
+    return _folder_tokenizer(folder)
 
 
 def load_config(name: str, revision: str | None = None) -> Any:
-    """Give the transformers config of that name; reads no weights."""
-    from transformers import AutoConfig
+    """Give the transformers config of that name; an adapter has its base's.  Reads no weights."""
+    source = resolve(name)
+    if source.kind == "gguf" and source.path is not None:
+        gguf.check_gguf(source.path)
+        return gguf.gguf_config(source.path)
+    folder, _ = _folder(source, revision, weights=False)
+    if _kind_of(folder) == "adapter":
+        return load_config(adapter_base(folder))
+    return build_config(read_config(folder), str(folder))
 
-    with _quiet():
-        return AutoConfig.from_pretrained(str(resolve(name).path), trust_remote_code=False)
+
+def outline(name: str, revision: str | None = None, base: str | None = None) -> Outline:
+    """Give config, tokenizer and parameter count of that name; reads no weights."""
+    source = resolve(name)
+    adapter = source.kind == "adapter"
+    config = load_config(base if adapter and base else name, None if adapter else revision)
+    tokenizer = load_tokenizer(name, revision)
+    parameters = sum(value.numel() for value in skeleton(config, name).parameters())
+    return Outline(name, config, tokenizer, parameters)
 
 
 def state_digest(state: Mapping[str, Tensor]) -> str:
     """Give the SHA-256 of names, dtypes, shapes and bytes, whatever the order of the tensors."""
     whole = hashlib.sha256()
+    known: dict[tuple[Any, ...], bytes] = {}
     for name in sorted(state):
-        value = state[name].detach().to("cpu").contiguous()
+        value = state[name].detach()
+        # Tied tensors are the same bytes under two names; they are read once.
+        key = (value.data_ptr(), value.dtype, value.shape, value.stride(), str(value.device))
+        if key not in known or value.numel() == 0:
+            flat = value.to("cpu").contiguous().reshape(-1).view(torch.uint8)
+            known[key] = hashlib.sha256(memoryview(flat.numpy())).digest()
         whole.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
-        whole.update(value.reshape(-1).view(torch.uint8).numpy())
+        whole.update(known[key])
     return f"sha256:{whole.hexdigest()}"
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers from talking: no bars, errors only."""
-    from transformers.utils import logging
+def check_compatible(base: Loaded | Outline, other: Loaded | Outline) -> None:
+    """Refuse a model that cannot be scored beside the base: tokenizer, vocabulary, architecture."""
+    mine, theirs = _config_of(base), _config_of(other)
+    what = f"{other.name} beside {base.name}"
+    advice = "give models that were trained from this base"
+    if theirs.model_type != mine.model_type:
+        raise ModelError(
+            f"{what}: its architecture is {theirs.model_type}; expected {mine.model_type}; {advice}"
+        )
+    if theirs.vocab_size != mine.vocab_size:
+        raise ModelError(
+            f"{what}: its vocabulary has {theirs.vocab_size} rows; expected {mine.vocab_size}, "
+            "because divergences are taken over the whole vocabulary; save it without resizing "
+            "the embeddings"
+        )
+    for key in _SHAPE_KEYS:
+        found, expected = getattr(theirs, key, None), getattr(mine, key, None)
+        if found != expected:
+            raise ModelError(f"{what}: its {key} is {found}; expected {expected}; {advice}")
+    difference = _tokenizer_difference(base.tokenizer, other.tokenizer)
+    if difference:
+        raise ModelError(
+            f"{what}: its tokenizer has {difference}; expected the same tokenizer, because scores "
+            "of different tokens cannot be compared; save the candidate with the base's tokenizer"
+        )
 
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()
+
+def _kind_of(folder: Path) -> str:
+    """Tell an adapter folder from a whole model; a folder with both is refused."""
+    if file_in(folder, "adapter_config.json") is None:
+        return "folder"
+    if file_in(folder, "model.safetensors") or file_in(folder, "model.safetensors.index.json"):
+        raise ModelError(
+            f"{folder}: holds both an adapter (adapter_config.json) and a whole model; expected "
+            "one of them; move the adapter into a folder of its own"
+        )
+    return "adapter"
+
+
+def _folder(source: Source, revision: str | None, weights: bool) -> tuple[Path, str]:
+    """Give the folder on disk that a source stands for, and its revision."""
+    if source.kind == "hub":
+        return hub.snapshot(source.name, revision, weights)
+    _only_hub(source, revision)
+    if source.kind == "smollm2":
+        return gguf.smollm2_folder()
+    if source.path is None:
+        raise ModelError(f"{source.name}: leads to no folder")
+    if source.kind == "pocket":
+        check_digests(source.name)
+    return source.path, ""
+
+
+def _only_hub(source: Source, revision: str | None) -> None:
+    if revision:
+        raise ModelError(
+            f"{source.name}: revision {revision!r} was given for a {source.kind} model; expected "
+            "none; revisions belong to Hugging Face ids, leave it out"
+        )
+
+
+def _folder_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    if not check_tokenizer(folder):
+        raise ModelError(
+            f"{folder}: has no tokenizer (tokenizer.json or another vocabulary); expected one "
+            "beside the weights; save it there with tokenizer.save_pretrained"
+        )
+    if file_in(folder, "adapter_config.json") is None:
+        read_config(folder)  # AutoTokenizer reads it too
+    with foreign(f"{folder}: its tokenizer", "the tokenizer of a causal language model"):
+        return AutoTokenizer.from_pretrained(
+            str(folder), trust_remote_code=False, local_files_only=True
+        )
+
+
+def _folder_model(folder: Path, dtype: torch.dtype) -> Any:
+    """Give the model of a checkpoint folder with every check made, on the CPU."""
+    config = build_config(read_config(folder), str(folder))
+    return filled(folder, config, read_weights(folder), dtype)
+
+
+def _load_adapter(
+    source: Source, folder: Path, commit: str, dtype: str, device: str, base: "Loaded | str | None"
+) -> Loaded:
+    own_tokenizer = _folder_tokenizer(folder) if check_tokenizer(folder) else None
+    if isinstance(base, Loaded):
+        # The given model stays as it is; merging would write into its weights.
+        under, tokenizer = copy.deepcopy(base.model).to("cpu", DTYPES[dtype]), base.tokenizer
+    else:
+        loaded = load(base or adapter_base(folder), dtype=dtype)
+        under, tokenizer = loaded.model, loaded.tokenizer
+    model = merged(under, folder)
+    kind = "hub" if source.kind == "hub" else "adapter"
+    return _finished(source.name, model, own_tokenizer or tokenizer, commit, kind, device)
+
+
+def _finished(
+    name: str, model: Any, tokenizer: Any, revision: str, kind: str, device: str
+) -> Loaded:
+    """Check the weights themselves, set the model to rest, and say what it is."""
+    check_loaded(name, model, tokenizer)
+    digest = hashlib.sha256(state_digest(model.state_dict()).encode())
+    digest.update(_computes(model.config).encode())
+    digest.update(_pipeline(tokenizer).encode())
+    with foreign(f"{name}: moving it to {device!r}", "a device with room for the model"), quiet():
+        model = model.eval().to(device)
+    return Loaded(
+        name=name,
+        model=model,
+        tokenizer=tokenizer,
+        family=family_of(model.config.model_type),
+        gated=any(part.endswith("gate_proj") for part, _ in model.named_modules()),
+        digest=f"sha256:{digest.hexdigest()}",
+        revision=revision,
+        source=kind,
+        parameters=sum(value.numel() for value in model.parameters()),
+    )
+
+
+def _computes(config: Any) -> str:
+    """Give the part of a config that says how the model computes, as canonical JSON."""
+    kept = {
+        key: value
+        for key, value in config.to_dict().items()
+        if key not in _INCIDENTAL and not key.startswith("_") and "drop" not in key
+    }
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _pipeline(tokenizer: Any) -> str:
+    """Give what a tokenizer does, as canonical JSON; padding and truncation are the caller's."""
+    if not getattr(tokenizer, "is_fast", False):
+        return json.dumps(sorted(tokenizer.get_vocab().items()))
+    parts = json.loads(tokenizer.backend_tokenizer.to_str())
+    return json.dumps(
+        {key: value for key, value in parts.items() if key not in ("padding", "truncation")},
+        sort_keys=True,
+    )
+
+
+def _config_of(model: Loaded | Outline) -> Any:
+    return model.config if isinstance(model, Outline) else model.model.config
+
+
+def _tokenizer_difference(base: Any, other: Any) -> str:
+    """Say how the other tokenizer differs from the base's, "" when they do the same."""
+    if _pipeline(base) == _pipeline(other):
+        return ""
+    mine, theirs = base.get_vocab(), other.get_vocab()
+    if len(mine) != len(theirs):
+        return f"{len(theirs)} tokens for {len(mine)}"
+    moved = sorted(token for token in mine if theirs.get(token) != mine[token])
+    if moved:
+        return f"token {moved[0]!r} at id {theirs.get(moved[0])} for {mine[moved[0]]}"
+    return "the same vocabulary but another normalisation, splitting, merging or special tokens"

@@ -1,0 +1,346 @@
+"""What a checkpoint folder holds, refused before anything in it is built or run.
+
+Only stdlib reading happens here: JSON files of bounded size, safetensors headers, names of files.
+A folder that wants code to run (pickles, ``auto_map``), that points outside itself, or that asks
+for absurd sizes ends in one ModelError.
+"""
+
+import json
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from palimpsest.errors import ModelError
+from palimpsest.models.safetensors_header import Stored, read_header
+
+MEGABYTE = 2**20
+CONFIG_LIMIT = 4 * MEGABYTE
+INDEX_LIMIT = 64 * MEGABYTE
+VOCABULARY_LIMIT = 2_000_000
+ADDED_TOKENS_LIMIT = 50_000  # the largest known tokenizers have a few thousand
+# Bytes each tokenizer file may have; the largest known tokenizer.json has 34 MB.
+TOKENIZER_FILES: Mapping[str, int] = {
+    "tokenizer.json": 128 * MEGABYTE,
+    "tokenizer_config.json": 16 * MEGABYTE,
+    "added_tokens.json": 4 * MEGABYTE,
+    "special_tokens_map.json": 4 * MEGABYTE,
+    "vocab.json": 64 * MEGABYTE,
+    "vocab.txt": 64 * MEGABYTE,
+    "merges.txt": 64 * MEGABYTE,
+    "tokenizer.model": 64 * MEGABYTE,
+    "tekken.json": 64 * MEGABYTE,
+    "chat_template.json": 4 * MEGABYTE,
+    "chat_template.jinja": 4 * MEGABYTE,
+}
+VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "tekken.json", "vocab.txt")
+PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".distcp", ".joblib", ".npy", ".npz"}
+# (word in the key of a config, largest whole number it may hold): beyond any published model, and
+# small enough that even an empty skeleton of it is built in seconds.
+BOUNDS = (
+    ("vocab", 8_000_000),
+    ("expert", 4096),
+    ("layers", 1024),
+    ("layer", 1024),
+    ("head_dim", 2**16),
+    ("head", 2**14),
+    ("position", 2**28),
+    ("size", 2**20),
+    ("dim", 2**20),
+    ("embd", 2**20),
+    ("inner", 2**20),
+)
+ANY_BOUND = 2**40
+# Keys that make transformers fetch or choose code, or read files the folder was not asked for.
+CODE_KEYS = ("auto_map", "custom_pipelines", "transformers_weights", "fusion_config")
+CHOICE_KEYS = ("attn_implementation", "experts_implementation")
+QUANTISERS = frozenset(
+    {"awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "hqq", "mxfp4", "quanto"}
+)
+_PLAIN_NAME = re.compile(r"[\w][\w.-]{0,200}")
+_HEX = re.compile(r"[0-9a-f]{40,64}")
+
+
+def file_in(folder: Path, name: str) -> Path | None:
+    """Give the real path of a regular file of the folder, None when it has no such file."""
+    if not _PLAIN_NAME.fullmatch(name) or ".." in name:
+        raise ModelError(
+            f"{folder}: a file called {name[:80]!r} is named; expected a plain file name inside "
+            "the folder; do not use this checkpoint"
+        )
+    path = folder / name
+    if not path.is_symlink() and not path.exists():
+        return None
+    real = _real(path)
+    try:
+        mode = real.stat().st_mode
+    except OSError as error:
+        raise ModelError(
+            f"{path}: cannot be read ({error.strerror}); expected a regular file; get it again"
+        ) from error
+    if not stat.S_ISREG(mode):
+        raise ModelError(
+            f"{path}: is not a regular file; expected a file with content; get the checkpoint again"
+        )
+    return real
+
+
+def _real(path: Path) -> Path:
+    try:
+        real = path.resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links
+        raise ModelError(f"{path}: is a link that leads nowhere; get the file again") from error
+    if not any(real.is_relative_to(allowed) for allowed in _grounds(path.parent.resolve())):
+        raise ModelError(
+            f"{path}: is a link to {real}, outside the checkpoint folder; expected every file "
+            "inside it; copy the file into the folder if you trust it"
+        )
+    return real
+
+
+def _grounds(folder: Path) -> Iterator[Path]:
+    """The folder itself and, for a snapshot in a Hugging Face cache, the blobs it links to."""
+    yield folder
+    repository = folder.parent.parent
+    if folder.parent.name == "snapshots" and _HEX.fullmatch(folder.name):
+        yield repository / "blobs"
+        if repository.name.startswith("models--"):
+            yield repository.parent / "blobs"  # the store that repositories share
+
+
+def read_json(folder: Path, name: str, limit: int = CONFIG_LIMIT) -> dict[str, Any] | None:
+    """Give a JSON object of the folder, None when there is no such file."""
+    path = file_in(folder, name)
+    if path is None:
+        return None
+    check_size(path, limit)
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{folder / name}: is not JSON ({str(error)[:80] or 'too deep'}); expected a JSON "
+            "object; get the file again"
+        ) from error
+    except OSError as error:
+        raise ModelError(f"{folder / name}: cannot be read ({error.strerror})") from error
+    if not isinstance(value, dict):
+        raise ModelError(
+            f"{folder / name}: holds a JSON {type(value).__name__}; expected an object; get the "
+            "file again"
+        )
+    return value
+
+
+def check_size(path: Path, limit: int) -> None:
+    """Refuse a file larger than it has any reason to be."""
+    size = path.stat().st_size
+    if size > limit:
+        raise ModelError(
+            f"{path}: has {size} bytes; expected at most {limit} for {path.name}; do not use this "
+            "checkpoint, or cut the file down to what the model needs"
+        )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Give the vetted ``config.json`` of a folder, without keys that choose an implementation."""
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: no such folder; expected a checkpoint folder with config.json")
+    for entry in sorted(folder.iterdir()):
+        if entry.is_symlink():
+            _real(entry)
+    config = read_json(folder, "config.json")
+    if config is None:
+        raise ModelError(
+            f"{folder}: has no config.json; expected a checkpoint folder in Hugging Face layout "
+            "(config.json, model.safetensors, tokenizer.json); save it with save_pretrained"
+        )
+    return vetted_config(config, str(folder / "config.json"))
+
+
+def vetted_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Give a config without implementation choices, refusing code, absurd sizes, encoders."""
+    for key, value in _walk(config):
+        _check_entry(where, key, value)
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
+        architectures = []
+    if not architectures or not isinstance(config.get("model_type"), str):
+        raise ModelError(
+            f"{where}: names no architecture (model_type {config.get('model_type')!r}, "
+            f"architectures {config.get('architectures')!r}); expected for example 'llama' and "
+            "['LlamaForCausalLM']; save the model again with save_pretrained"
+        )
+    if config.get("is_encoder_decoder"):
+        raise ModelError(
+            f"{where}: {architectures[0]} is an encoder-decoder; expected a causal language model; "
+            "Palimpsest cannot audit this kind"
+        )
+    _check_modules(where, config)
+    return {key: value for key, value in config.items() if key.lstrip("_") not in CHOICE_KEYS}
+
+
+def _walk(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Give every (key, value) of a JSON value; what stands in a list has the list's key."""
+    if depth > 16:
+        raise ModelError("a config is nested more than 16 deep; expected a few; get it again")
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield str(name), inner
+            yield from _walk(inner, str(name), depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            yield key, inner
+            yield from _walk(inner, key, depth + 1)
+
+
+def _check_entry(where: str, key: str, value: Any) -> None:
+    if key in CODE_KEYS and value:
+        raise ModelError(
+            f"{where}: {key} asks for code or files of the checkpoint's own "
+            f"({str(value)[:80]}); expected an architecture that transformers has built in; "
+            "Palimpsest never runs code from a checkpoint"
+        )
+    if key.lstrip("_") in CHOICE_KEYS and "/" in str(value):
+        raise ModelError(
+            f"{where}: {key} asks for a kernel from the hub ({str(value)[:80]}); expected none; "
+            "Palimpsest never runs code from a checkpoint; remove the key"
+        )
+    if type(value) is not int:
+        return
+    bound = next((limit for word, limit in BOUNDS if word in key), ANY_BOUND)
+    if abs(value) > bound:
+        raise ModelError(
+            f"{where}: {key} is {str(value)[:40]}; expected at most {bound}; no machine holds such "
+            "a model; get the config again"
+        )
+
+
+def _check_modules(where: str, config: Mapping[str, Any]) -> None:
+    """Refuse more layers × experts than could be built in reasonable time."""
+    counts = {"layer": 1, "expert": 1}
+    for key, value in _walk(config):
+        for word in counts:
+            if word in key and type(value) is int:
+                counts[word] = max(counts[word], value)
+    modules = counts["layer"] * counts["expert"]
+    if modules > 2**16:
+        raise ModelError(
+            f"{where}: {counts['layer']} layers of {counts['expert']} experts; expected at most "
+            f"{2**16} in all; get the config again"
+        )
+
+
+def quantiser_of(config: Mapping[str, Any], where: str) -> str:
+    """Give the method a checkpoint is quantised with, "" when it is not."""
+    entry = config.get("quantization_config")
+    if entry is None:
+        return ""
+    method = entry.get("quant_method") if isinstance(entry, dict) else None
+    if method not in QUANTISERS:
+        raise ModelError(
+            f"{where}: is quantised by {str(method)[:40]!r}; expected one of "
+            f"{', '.join(sorted(QUANTISERS))}; dequantise it and save it as float16 or bfloat16"
+        )
+    return str(method)
+
+
+def check_tokenizer(folder: Path) -> bool:
+    """Tell whether the folder has a tokenizer, refusing one that is oversized or wants code."""
+    present = {name: file_in(folder, name) for name in TOKENIZER_FILES}
+    for name, path in present.items():
+        if path is not None:
+            check_size(path, TOKENIZER_FILES[name])
+    settings = read_json(folder, "tokenizer_config.json", TOKENIZER_FILES["tokenizer_config.json"])
+    if settings is not None:
+        _check_settings(folder, settings)
+    extra = read_json(folder, "added_tokens.json") or {}
+    _check_count(folder / "added_tokens.json", "added tokens", extra, ADDED_TOKENS_LIMIT)
+    whole = read_json(folder, "tokenizer.json", TOKENIZER_FILES["tokenizer.json"])
+    if whole is not None:
+        where, model = folder / "tokenizer.json", whole.get("model")
+        model = model if isinstance(model, dict) else {}
+        _check_count(where, "added tokens", whole.get("added_tokens"), ADDED_TOKENS_LIMIT)
+        _check_count(where, "vocabulary entries", model.get("vocab"), VOCABULARY_LIMIT)
+        _check_count(where, "merges", model.get("merges"), VOCABULARY_LIMIT)
+    return any(present[name] is not None for name in VOCABULARIES)
+
+
+def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    where = folder / "tokenizer_config.json"
+    if settings.get("auto_map"):
+        _check_entry(str(where), "auto_map", settings["auto_map"])
+    for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
+        _check_count(where, f"{key} entries", settings.get(key), ADDED_TOKENS_LIMIT)
+    files = settings.get("fast_tokenizer_files") or []
+    for name in files if isinstance(files, list) else [files]:
+        if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name) or ".." in name:
+            raise ModelError(
+                f"{where}: fast_tokenizer_files names {str(name)[:80]!r}; expected plain file "
+                "names inside the folder; do not use this checkpoint"
+            )
+        file_in(folder, name)
+
+
+def _check_count(path: Path, what: str, value: Any, limit: int) -> None:
+    if isinstance(value, (list, dict)) and len(value) > limit:
+        raise ModelError(
+            f"{path}: has {len(value)} {what}; expected at most {limit}; do not use this "
+            "tokenizer, or remove what the model does not need"
+        )
+
+
+def read_weights(folder: Path, single: str = "model.safetensors") -> dict[str, Stored]:
+    """Give every tensor of the folder's safetensors file or shards, by name."""
+    whole = file_in(folder, single)
+    if whole is not None:
+        return read_header(whole)
+    index = read_json(folder, f"{single}.index.json", INDEX_LIMIT)
+    if index is None:
+        raise ModelError(_no_weights(folder, single))
+    where = folder / f"{single}.index.json"
+    mapped = index.get("weight_map")
+    if not isinstance(mapped, dict) or not all(isinstance(file, str) for file in mapped.values()):
+        raise ModelError(
+            f"{where}: has no weight_map from tensors to files; expected one; get the file again"
+        )
+    tensors: dict[str, Stored] = {}
+    for name in sorted(set(mapped.values())):
+        shard = file_in(folder, name) if name.endswith(".safetensors") else None
+        if shard is None:
+            raise ModelError(
+                f"{where}: names the shard {name[:80]!r}, which is not a safetensors file of this "
+                "folder; expected all shards beside the index; get the missing ones"
+            )
+        header = read_header(shard)
+        twice = sorted(header.keys() & tensors.keys())
+        if twice:
+            raise ModelError(
+                f"{folder / name}: tensor {twice[0]!r} is in another shard too; expected each "
+                "tensor once; get the checkpoint again"
+            )
+        tensors |= header
+    missing = sorted(mapped.keys() - tensors.keys())
+    if missing:
+        raise ModelError(
+            f"{where}: tensor {missing[0]!r} and {len(missing) - 1} others are in no shard; "
+            "expected every tensor of the weight_map; get the checkpoint again"
+        )
+    return tensors
+
+
+def _no_weights(folder: Path, single: str) -> str:
+    files = sorted(path.name for path in folder.iterdir())
+    pickled = [name for name in files if Path(name).suffix in PICKLES]
+    if pickled:
+        return (
+            f"{folder}: its weights are pickled ({', '.join(pickled[:3])}), which can run any code "
+            f'when read; expected {single}; if you trust the file, convert it: python -c "from '
+            "transformers import AutoModelForCausalLM as M; "
+            "M.from_pretrained('FOLDER').save_pretrained('NEW')\""
+        )
+    others = [name for name in files if name.endswith((".safetensors", ".gguf"))]
+    return (
+        f"{folder}: has no {single} and no index of shards (found {', '.join(others[:3]) or 'none'}"
+        "); expected one of them; save the model with save_pretrained, or name a .gguf file itself"
+    )

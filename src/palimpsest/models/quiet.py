@@ -1,0 +1,45 @@
+"""Foreign libraries kept silent, and their errors turned into ours."""
+
+import logging as logs
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from palimpsest.errors import ModelError, PalimpsestError
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from talking: no bars, no warnings, errors only as exceptions."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logs.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def foreign(what: str, expected: str) -> Iterator[None]:
+    """Run a library on a user's files: quiet, and any failure as one ModelError.
+
+    The files are already vetted; what they can still do is make the library raise anything.
+    """
+    try:
+        with quiet():
+            yield
+    except PalimpsestError:
+        raise
+    except Exception as error:
+        first = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"{what} cannot be used ({type(error).__name__}: {first}); expected {expected}; "
+            "get the files again, or save them again with save_pretrained"
+        ) from error

@@ -1,0 +1,244 @@
+"""The shape a config asks for, compared with the file before memory is allocated, then filled."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palimpsest.errors import ModelError
+from palimpsest.models.inspect_folder import quantiser_of
+from palimpsest.models.quiet import foreign
+from palimpsest.models.safetensors_header import FLOATS, Stored
+
+# Tensors that older checkpoints carry and transformers now computes.
+COMPUTED = re.compile(
+    r"(rotary_emb\.inv_freq|\battn\.(masked_)?bias|\battention\.(masked_)?bias|masked_bias)$"
+)
+
+
+def build_config(config: Mapping[str, Any], where: str) -> Any:
+    """Give the transformers config of a vetted ``config.json``: a causal model, dropout zero."""
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind, architectures = config["model_type"], config["architectures"]
+    causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    causal = (causal,) if isinstance(causal, str) else tuple(causal or ())
+    if not set(architectures) & set(causal):
+        raise ModelError(
+            f"{where}: is a {architectures[0]} ({kind}); expected a causal language model that "
+            f"transformers has built in{', such as ' + causal[0] if causal else ''}; give the "
+            "checkpoint of such a model"
+        )
+    quantiser_of(config, where)
+    with foreign(f"{where}: its config", f"a config of {architectures[0]}"):
+        built = CONFIG_MAPPING[kind].from_dict(dict(config))
+    for key, value in vars(built).items():
+        if "drop" in key and isinstance(value, (int, float)) and not isinstance(value, bool):
+            setattr(built, key, 0.0)
+    built.use_cache = False
+    return built
+
+
+def skeleton(config: Any, where: str) -> Any:
+    """Give the model of a config without memory for its weights (on the meta device)."""
+    from transformers import AutoModelForCausalLM
+
+    with foreign(f"{where}: its config", "one whose numbers fit together"), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def filled(folder: Path, config: Any, tensors: Mapping[str, Stored], dtype: torch.dtype) -> Any:
+    """Give the model of a config with the weights of the files, every tensor where it belongs."""
+    bare = skeleton(config, str(folder))
+    quantised = getattr(config, "quantization_config", None) is not None
+    check_memory(bare, folder, dtype)
+    if quantised:
+        return _quantised(type(bare), folder, config, dtype)
+    _check_shapes(folder, bare, tensors)
+    state = _read(tensors, dtype)
+    with foreign(f"{folder}: its weights", f"the weights of a {type(bare).__name__}"):
+        model, info = type(bare).from_pretrained(
+            None,
+            config=config,
+            state_dict=state,
+            dtype=dtype,
+            output_loading_info=True,
+            local_files_only=True,
+        )
+    _check_info(folder, info)
+    return model
+
+
+def check_memory(bare: Any, where: object, dtype: torch.dtype) -> None:
+    """Refuse a model that this machine's memory cannot hold."""
+    floats = torch.finfo(dtype).bits // 8
+    parameters = sum(value.numel() for value in bare.parameters())
+    needed = parameters * floats + sum(b.numel() * b.element_size() for b in bare.buffers())
+    room = _free_memory()
+    if needed > room:
+        raise ModelError(
+            f"{where}: its config asks for {parameters} parameters, {needed / 2**30:.1f} GiB as "
+            f"{str(dtype).removeprefix('torch.')}; this machine has {room / 2**30:.1f} GiB free; "
+            "use a larger machine, a smaller dtype, or check the config"
+        )
+
+
+def check_loaded(name: str, model: Any, tokenizer: Any) -> None:
+    """Refuse weights that are not finite, a tokenizer that does not fit, a model that peeks."""
+    for part, value in model.state_dict().items():
+        if value.is_floating_point() and value.element_size() > 1 and not _finite(value):
+            raise ModelError(
+                f"{name}: tensor {part!r} holds NaN or infinite values; expected finite weights; "
+                "the training diverged or the file is damaged, get another checkpoint"
+            )
+    rows = model.get_input_embeddings().weight.shape[0]
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= rows:
+        raise ModelError(
+            f"{name}: its tokenizer has ids up to {largest}, its embedding {rows} rows; expected a "
+            "row for every token; give the tokenizer that belongs to the model"
+        )
+    _check_causal(name, model, rows)
+
+
+def _check_causal(name: str, model: Any, rows: int) -> None:
+    """Refuse a model whose prediction changes with the token it has to predict."""
+    row = torch.arange(6) % rows
+    other = row.clone()
+    other[-1] = (int(row[-1]) + 1 + rows // 2) % rows
+    with foreign(f"{name}: a first forward pass", "a causal language model"), torch.no_grad():
+        one = model(input_ids=row[None].to(model.device), use_cache=False).logits[0, :-1].float()
+        two = model(input_ids=other[None].to(model.device), use_cache=False).logits[0, :-1].float()
+    if not torch.isfinite(one).all():
+        raise ModelError(
+            f"{name}: its predictions are not finite; expected logits; load it as float32 or "
+            "bfloat16, or get another checkpoint"
+        )
+    if not torch.equal(one, two) and not torch.allclose(one, two, rtol=1e-3, atol=1e-5):
+        raise ModelError(
+            f"{name}: its predictions change with the token that comes after them; expected a "
+            "causal language model; this is an encoder, give another checkpoint"
+        )
+
+
+def _finite(value: Tensor) -> bool:
+    return all(bool(torch.isfinite(piece).all()) for piece in value.reshape(-1).split(2**24))
+
+
+def _free_memory() -> int:
+    """Give the bytes that could be allocated now: free and reclaimable, within a container's."""
+    limits = [int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE"))]
+    for path, pattern in (
+        ("/proc/meminfo", r"MemAvailable:\s*(\d+) kB"),
+        ("/sys/fs/cgroup/memory.max", r"^(\d+)$"),
+    ):
+        try:
+            found = re.search(pattern, Path(path).read_text())
+        except OSError:
+            continue
+        if found:
+            limits.append(int(found[1]) * (1024 if "kB" in pattern else 1))
+    return min(limits)
+
+
+def _check_shapes(folder: Path, bare: Any, tensors: Mapping[str, Stored]) -> None:
+    """Refuse tensors of another shape or kind, missing ones and strangers, from headers alone."""
+    expected = {name: tuple(value.shape) for name, value in bare.state_dict().items()}
+    renamed, certain = _renamed(bare, tensors)
+    for name, target in renamed.items():
+        stored = tensors[name]
+        if target in expected and stored.dtype not in FLOATS and expected[target]:
+            raise ModelError(
+                f"{stored.file}: tensor {name!r} is stored as {stored.dtype}; expected one of "
+                f"{', '.join(sorted(FLOATS))}; save the model again as float16, bfloat16 or float32"
+            )
+        if certain and target in expected and stored.shape != expected[target]:
+            raise ModelError(
+                f"{stored.file}: tensor {name!r} has shape {list(stored.shape)}; expected "
+                f"{list(expected[target])} from config.json; weights and config belong to "
+                "different models"
+            )
+    if not certain:
+        return  # transformers splits or joins tensors of this family; it tells after loading
+    tied = dict(getattr(bare, "all_tied_weights_keys", None) or {})
+    present = set(renamed.values())
+    present |= {one for one, two in tied.items() if two in present}
+    present |= {two for one, two in tied.items() if one in present}
+    _complain(folder, "missing", expected.keys() - present)
+    strangers = {n for n, target in renamed.items() if target not in expected}
+    ignored = "|".join(getattr(bare, "_keys_to_ignore_on_load_unexpected", None) or ["(?!)"])
+    _complain(
+        folder, "unknown", (n for n in strangers if not COMPUTED.search(n)
+                            and not re.search(ignored, renamed[n]))
+    )  # fmt: skip
+
+
+def _renamed(bare: Any, tensors: Iterable[str]) -> tuple[dict[str, str], bool]:
+    """Give each stored name as the model calls it, and whether only names change on loading."""
+    names = list(tensors)
+    expected = bare.state_dict()
+    prefix = bare.base_model_prefix
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightRenaming, rename_source_key
+    except ImportError:  # an older transformers, whose names are the model's
+        plain = {n: n if n in expected else f"{prefix}.{n}" for n in names}
+        return {n: t if t in expected else n for n, t in plain.items()}, True
+    transforms = get_model_conversion_mapping(bare)
+    renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
+    renamed = {name: rename_source_key(name, renamings, [], prefix, expected)[0] for name in names}
+    return renamed, len(renamings) == len(transforms)
+
+
+def _complain(folder: Path, what: str, names: Iterable[str]) -> None:
+    found = sorted(names)
+    if not found:
+        return
+    shown = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    raise ModelError(
+        f"{folder}: {what} tensors: {shown}; expected exactly those that config.json asks for; "
+        "weights and config belong to different models, or a shard is missing"
+    )
+
+
+def _check_info(folder: Path, info: Mapping[str, Any]) -> None:
+    """Refuse what transformers reports after loading: tensors it invented, resized or dropped."""
+    mismatched = [one if isinstance(one, str) else str(one[0]) for one in info["mismatched_keys"]]
+    _complain(folder, "wrongly shaped", mismatched)
+    _complain(folder, "missing", info["missing_keys"])
+    _complain(folder, "unknown", (n for n in info["unexpected_keys"] if not COMPUTED.search(n)))
+
+
+def _read(tensors: Mapping[str, Stored], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Give the tensors in memory of their own, so that a later change of the file harms nothing."""
+    from safetensors import safe_open
+
+    state: dict[str, Tensor] = {}
+    for file in sorted({stored.file for stored in tensors.values()}):
+        with foreign(f"{file}", "a safetensors file"), safe_open(file, framework="pt") as opened:
+            for name in (n for n, stored in tensors.items() if stored.file == file):
+                value = opened.get_tensor(name)
+                wanted = dtype if value.is_floating_point() else value.dtype
+                state[name] = value.to(wanted, copy=True)
+    return state
+
+
+def _quantised(kind: type, folder: Path, config: Any, dtype: torch.dtype) -> Any:
+    """Give a quantised model, which only transformers and the quantiser's package can read."""
+    with foreign(f"{folder}: a quantised checkpoint", "one that this machine can load"):
+        model, info = kind.from_pretrained(  # type: ignore[attr-defined]
+            str(folder),
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    _check_info(folder, info)
+    return model
