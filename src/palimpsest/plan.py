@@ -8,6 +8,7 @@ the statistics that use it are, and is part of the plan.
 import dataclasses
 import itertools
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -175,7 +176,8 @@ class CellPlan:
     @property
     def id(self) -> str:
         """Give the cell's name, from which every random number in it is derived."""
-        return f"{self.model.replace('/', '-')}--seed{self.seed}"
+        name = re.sub(r"[^A-Za-z0-9._+=,@]+", "-", self.model).strip("-.")[-80:].strip("-.")
+        return f"{name or 'model'}--seed{self.seed}"
 
 
 def check(plan: Plan) -> Plan:
@@ -215,7 +217,7 @@ def check(plan: Plan) -> Plan:
         if len(set(values)) != len(values):
             raise PlanError(f"{key}: {list(values)} names one twice; every cell must be different")
     if len({cell.id for cell in plan.cells()}) != len(plan.cells()):
-        raise PlanError("models: two names differ only in '/' and '-'; rename one folder")
+        raise PlanError("models: two names differ only in signs such as '/'; rename one folder")
     for share in plan.panel.interpolations:
         if not 0.0 < share < 1.0:
             raise PlanError(f"panel.interpolations: {share} found; expected shares between 0 and 1")
@@ -320,7 +322,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     return _scalar(kind, value, where)
 
 
-def _scalar(kind: type, value: Any, where: str) -> Any:
+def _scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is float and isinstance(value, str):
         # YAML reads 2e-5 as text: its floats need a dot.
         try:

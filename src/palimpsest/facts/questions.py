@@ -61,7 +61,7 @@ class Testbed:
         return {"forget": self.forget, "retain": self.retain, "probe": self.probe}
 
 
-def testbed(
+def draw_testbed(
     cell: str, forget: int, retain: int, probes: int, phrasings: int, pools: Pools = POOLS
 ) -> Testbed:
     """Give the facts of a cell, drawn from three disjoint seeds derived from its id."""

@@ -58,5 +58,7 @@ def _tokenise(
             f"tokenizer {type(tokenizer).__name__} gives no character offsets; expected a fast "
             "tokenizer (tokenizer.json); convert it with transformers first"
         )
+    if not texts:
+        return [], []
     output = tokenizer(texts, return_offsets_mapping=True, verbose=False)
     return output["input_ids"], output["offset_mapping"]

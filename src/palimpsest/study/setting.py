@@ -17,7 +17,7 @@ from palimpsest.facts.questions import (
     Question,
     Testbed,
     pool_questions,
-    testbed,
+    draw_testbed,
 )
 from palimpsest.facts.sealed import AuditPool
 from palimpsest.facts.stream import Stream, deck, injection_stream
@@ -124,7 +124,7 @@ def make_setting(cell: CellPlan, tokenizer: Any) -> Setting:
     """Give the setting of a cell; too few names or too short a text is an error here."""
     plan = cell.plan
     counts = plan.facts
-    facts = testbed(cell.id, counts.forget, counts.retain, counts.probes, counts.phrasings)
+    facts = draw_testbed(cell.id, counts.forget, counts.retain, counts.probes, counts.phrasings)
     train, scored = plan.general.train_pieces, plan.general.scored_pieces
     pieces = general_pieces(plan.general.source, train + scored, f"{cell.id}/general")
     return Setting(cell, tokenizer, facts, pieces[:train], pieces[train:])

@@ -1,0 +1,60 @@
+"""Palimpsest: was a language model that unlearned something restored, or only suppressed?
+
+The public names load what they need when they are first used, so importing the package is cheap
+and the statistics never load torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from palimpsest.criteria.rules import Rules
+    from palimpsest.errors import PalimpsestError
+    from palimpsest.facts.files import Fact, read_facts
+    from palimpsest.models.load import load
+    from palimpsest.plan import Plan, plan_from_yaml
+    from palimpsest.presets import preset
+    from palimpsest.study.matrix import run_cell, start
+    from palimpsest.verdict import Verdict, decide
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Fact": "palimpsest.facts.files",
+    "PalimpsestError": "palimpsest.errors",
+    "Plan": "palimpsest.plan",
+    "Rules": "palimpsest.criteria.rules",
+    "Verdict": "palimpsest.verdict",
+    "decide": "palimpsest.verdict",
+    "load": "palimpsest.models.load",
+    "plan_from_yaml": "palimpsest.plan",
+    "preset": "palimpsest.presets",
+    "read_facts": "palimpsest.facts.files",
+    "run_cell": "palimpsest.study.matrix",
+    "start": "palimpsest.study.matrix",
+}
+
+__all__ = [
+    "Fact",
+    "PalimpsestError",
+    "Plan",
+    "Rules",
+    "Verdict",
+    "decide",
+    "load",
+    "plan_from_yaml",
+    "preset",
+    "read_facts",
+    "run_cell",
+    "start",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'palimpsest' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,309 @@
+"""The command line: arguments in, answers out, no logic of its own.
+
+stdout carries the answer (one JSON document with ``--json``), everything else goes to stderr. Exit
+codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy modules are
+imported inside the commands, so ``palimpsest --help`` answers at once.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from palimpsest.errors import PalimpsestError
+
+app = typer.Typer(
+    name="palimpsest",
+    help="Was a model that unlearned something restored, or only suppressed?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+facts_app = typer.Typer(help="Check and convert files of facts.", no_args_is_help=True)
+app.add_typer(facts_app, name="facts")
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder; resumed if it exists.")]
+Workers = Annotated[int, typer.Option("--workers", min=1, help="Worker processes.")]
+Fork = Annotated[bool, typer.Option("--fork", help="Start a new run where terms differ.")]
+
+
+def main() -> None:
+    """Run a command; a deliberate error becomes one readable paragraph and its exit code."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app()
+    except PalimpsestError as error:
+        say(f"error: {error}")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        say("interrupted; everything finished so far is kept, run the same command to go on")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    model: Annotated[str, typer.Option(help="A pocket model.")] = "pocket/qwen2-s",
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """One pocket cell end to end: inject, reference, candidates, screen, round trip, verdict."""
+    from dataclasses import replace
+
+    from palimpsest.presets import preset
+
+    plan = replace(preset("demo"), models=(model,), seeds=(seed,))
+    where = out or Path("demo-run")
+    _study(plan, where, executor="local", workers=1, pool=None, fork=False, address=None)
+    _answer(where, as_json)
+
+
+@app.command()
+def design(
+    forget: Annotated[int, typer.Option(help="Forget facts, m.")] = 4,
+    probes: Annotated[int, typer.Option(help="Never-learned probes, n.")] = 16,
+    candidates: Annotated[int, typer.Option(help="Candidates, K.")] = 20,
+    alpha: Annotated[float, typer.Option(help="Level of the screen.")] = 0.05,
+    shift: Annotated[float, typer.Option(help="Shift the power refers to, in sd.")] = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """Can the screen exclude anybody? Proposition 1 as a calculator."""
+    from palimpsest.criteria.design import design_screen
+
+    found = design_screen(forget, probes, candidates, alpha, shift)
+    answer(found.to_json() if as_json else "\n".join(found.lines()))
+
+
+@app.command()
+def study(
+    plan: Annotated[str, typer.Argument(help="A YAML file or a preset, such as pocket-small.")],
+    out: Out = None,
+    executor: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    workers: Workers = 1,
+    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
+    pool: Annotated[Path | None, typer.Option(help="Your sealed audit pool.")] = None,
+    fork: Fork = False,
+    preview: Annotated[bool, typer.Option(help="Say what would be done, and stop.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """A matrix of cells; running it again resumes it."""
+    chosen = _plan(plan)
+    if preview:
+        from palimpsest.study.preview import preview_lines
+
+        answer("\n".join(preview_lines(chosen)))
+        return
+    where = out or Path("runs") / chosen.name
+    _study(chosen, where, executor, workers, pool, fork, address)
+    _answer(where, as_json)
+
+
+@app.command()
+def status(run: Path, as_json: AsJson = False) -> None:
+    """Cells done, running and failed, and the time left."""
+    from dataclasses import asdict
+
+    from palimpsest.run.store import status as read_status
+
+    found = read_status(run)
+    if as_json:
+        answer(asdict(found))
+        return
+    lines = [
+        f"{len(found.done)} of {len(found.planned)} cells done, {len(found.running)} running, "
+        f"{len(found.failed)} failed, {len(found.waiting)} waiting"
+    ]
+    if found.seconds_left is not None:
+        lines.append(f"about {found.seconds_left / 60:.0f} minutes left")
+    lines += [f"running  {cell}: {len(found.steps.get(cell, ()))} steps" for cell in found.running]
+    lines += [f"failed   {cell}: {reason}" for cell, reason in found.failed.items()]
+    answer("\n".join(lines))
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """What can be audited here: every unlearning method, its needs, knobs and source."""
+    from palimpsest.methods import describe
+
+    rows = describe()
+    if as_json:
+        answer(rows)
+        return
+    _print_methods(rows)
+
+
+@app.command()
+def seal(pool: Path, as_json: AsJson = False) -> None:
+    """Print the commitment to an audit pool of your own; put it in the plan, keep the file."""
+    from palimpsest.facts.sealed import commit_file
+
+    found = str(commit_file(pool))
+    answer({"commitment": found} if as_json else found)
+
+
+@app.command()
+def report(run: Path, as_json: AsJson = False) -> None:
+    """Regenerate every table, figure and the HTML from stored artifacts, training nothing."""
+    page = _report(run)
+    answer({"report": str(page)} if as_json else str(page))
+
+
+@facts_app.command("check")
+def facts_check(
+    files: Annotated[list[str], typer.Argument(help="FILE, or SET=FILE (forget, retain, probe).")],
+    as_json: AsJson = False,
+) -> None:
+    """Explain every problem of facts files, with file and line."""
+    from dataclasses import asdict
+
+    from palimpsest.facts.files import problems, set_problems
+
+    sets = dict(item.split("=", 1) for item in files if "=" in item)
+    found = set_problems(sets) if sets else []
+    for path in (item for item in files if "=" not in item):
+        found = [*found, *problems(path)]
+    if as_json:
+        answer([asdict(problem) for problem in found])
+    else:
+        answer("\n".join(map(str, found)) or "no problems found")
+    if any(problem.fatal for problem in found):
+        raise typer.Exit(2)
+
+
+@facts_app.command("from-tofu")
+def facts_from_tofu(
+    questions: Path,
+    out: Annotated[Path, typer.Option("--out", help="Where the facts go (.jsonl).")],
+    perturbed: Annotated[Path | None, typer.Option(help="File with paraphrases.")] = None,
+    prefix: Annotated[str, typer.Option(help="Goes before every id.")] = "tofu-",
+    without_paraphrase: Annotated[str, typer.Option(help="refuse, skip or keep.")] = "refuse",
+) -> None:
+    """TOFU question files to facts: questions as trained, paraphrases as held-out prompts."""
+    from palimpsest.facts.convert import from_tofu, read_rows
+
+    others = read_rows(perturbed) if perturbed else ()
+    _write_facts(
+        from_tofu(
+            read_rows(questions),
+            others,
+            prefix=prefix,
+            without_paraphrase=without_paraphrase,  # type: ignore[arg-type]
+        ),
+        out,
+    )
+
+
+@facts_app.command("from-csv")
+def facts_from_csv(
+    table: Path,
+    out: Annotated[Path, typer.Option("--out", help="Where the facts go (.jsonl).")],
+    prefix: Annotated[str, typer.Option(help="Goes before every id.")] = "row-",
+) -> None:
+    """A CSV with answer, trained, heldout columns to facts."""
+    from palimpsest.facts.convert import from_csv, read_rows
+
+    _write_facts(from_csv(read_rows(table), prefix=prefix), out)
+
+
+@facts_app.command("from-counterfact")
+def facts_from_counterfact(
+    table: Path,
+    out: Annotated[Path, typer.Option("--out", help="Where the facts go (.jsonl).")],
+    target: Annotated[str, typer.Option(help="target_new or target_true.")] = "target_new",
+) -> None:
+    """CounterFact records to facts."""
+    from palimpsest.facts.convert import from_counterfact, read_rows
+
+    _write_facts(from_counterfact(read_rows(table), target=target), out)
+
+
+# -- what the commands share ---------------------------------------------------------------------
+
+
+def answer(value: Any) -> None:
+    """Print the answer on stdout: text as it is, anything else as one JSON document."""
+    if not isinstance(value, str):
+        value = json.dumps(value, indent=2, allow_nan=False, default=str)
+    sys.stdout.write(value + "\n")
+
+
+def say(text: str) -> None:
+    """Print everything that is not the answer on stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _plan(name: str) -> Any:
+    from palimpsest.plan import plan_from_yaml
+    from palimpsest.presets import PRESETS, preset
+
+    if name in PRESETS or not name.endswith((".yaml", ".yml")):
+        return preset(name)
+    return plan_from_yaml(Path(name))
+
+
+def _study(
+    plan: Any,
+    out: Path,
+    executor: str,
+    workers: int,
+    pool: Path | None,
+    fork: bool,
+    address: str | None,
+) -> None:
+    from palimpsest.study.progress import follow
+
+    follow(plan, out, executor=executor, workers=workers, pool=pool, fork=fork, address=address)
+
+
+def _report(run: Path) -> Path:
+    from palimpsest.report.html import write_report
+
+    return write_report(run)
+
+
+def _answer(run: Path, as_json: bool) -> None:
+    """Write the report and say what came out."""
+    from palimpsest.report.terminal import summary_json, summary_lines
+
+    page = _report(run)
+    if as_json:
+        answer(summary_json(run) | {"report": str(page), "run": str(run)})
+        return
+    for line in summary_lines(run):
+        answer(line)
+    answer(f"\nreport: {page}")
+
+
+def _print_methods(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "what it does", "needs", "knobs", "source", show_lines=False)
+    for row in rows:
+        table.add_row(*(str(row[key]) for key in ("name", "summary", "needs", "knobs", "citation")))
+    Console(markup=False, highlight=False).print(table)
+
+
+def _write_facts(facts: Any, out: Path) -> None:
+    from palimpsest.errors import FactsError
+    from palimpsest.facts.files import as_jsonl
+    from palimpsest.run.store import write_bytes
+
+    if not facts:
+        raise FactsError("the input holds no facts; expected at least one row")
+    write_bytes(out, as_jsonl(facts))
+    say(f"{len(facts)} facts written to {out}")
+
+
+if __name__ == "__main__":
+    main()
