@@ -1,0 +1,281 @@
+"""The recalibrated certificate over a run: who is certified, where it abstains, what it picks.
+
+Four versions of the bar are counted side by side: the paper's, which has no relearn veto, and the
+one with it, each at the family's own tolerance and at the smallest delta_f of all families (the
+sensitivity row). Cells of a family without replicated references have no such bar and are counted
+apart, never as abstentions.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from palimpsest.criteria.bars import Tolerances, absolute_bar, damage_bar, global_minimum
+from palimpsest.criteria.intervals import (
+    Interval,
+    clopper_pearson,
+    clopper_pearson_clustered,
+    cluster_bootstrap,
+)
+from palimpsest.criteria.rules import Rules
+from palimpsest.criteria.selector import smallest_oracle_kl, smallest_residual
+from palimpsest.study.results import SUPPRESSION, CellResult, RunResults
+from palimpsest.verdict import Verdict, decide
+
+Selector = Callable[[CellResult, Rules], str | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Certification:
+    """One version of the bar over all cells that have tolerances."""
+
+    title: str
+    rules: Rules
+    tolerances: Mapping[str, Tolerances]
+    verdicts: Mapping[str, Verdict]
+    """By cell id."""
+    without_tolerances: tuple[str, ...]
+    """Cells that could not be judged: their family has no replicated reference."""
+    certified: tuple[tuple[CellResult, str], ...]
+    """Every certified candidate with its cell."""
+    candidates: int
+
+    @property
+    def cells(self) -> int:
+        return len(self.verdicts)
+
+    @property
+    def certified_cells(self) -> tuple[str, ...]:
+        return tuple(cell for cell, verdict in self.verdicts.items() if verdict.certified)
+
+    @property
+    def abstentions(self) -> dict[str, int]:
+        """Number of abstaining cells by reason."""
+        reasons = [verdict.reason for verdict in self.verdicts.values() if verdict.reason]
+        return dict(Counter(reasons).most_common())
+
+    def count(self, *, method: str | None = None, family: str | None = None) -> int:
+        """Certified candidates of a method, of a family, or of both."""
+        return sum(
+            (method is None or cell.methods[name] == method)
+            and (family is None or cell.family == family)
+            for cell, name in self.certified
+        )
+
+
+def certify(
+    results: RunResults, title: str, rules: Rules, tolerances: Mapping[str, Tolerances]
+) -> Certification:
+    """Every cell's verdict under one version of the bar."""
+    verdicts: dict[str, Verdict] = {}
+    certified: list[tuple[CellResult, str]] = []
+    bare: list[str] = []
+    candidates = 0
+    for cell in results.cells:
+        if cell.family not in tolerances or not cell.candidates:
+            bare.append(cell.id)
+            continue
+        candidates += len(cell.candidates)
+        verdict = decide(cell.evaluation, rules, cell.candidates, tolerances[cell.family])
+        verdicts[cell.id] = verdict
+        if verdict.certified:
+            certified += [(cell, one.name) for one in verdict.findings if one.clears]
+    return Certification(
+        title, rules, tolerances, verdicts, tuple(bare), tuple(certified), candidates
+    )
+
+
+def without_veto(results: RunResults) -> Certification:
+    """The paper's bar: families' own tolerances, no relearn veto."""
+    rules = replace(results.rules, relearn_veto=False)
+    return certify(results, "recalibrated, no veto", rules, results.tolerances)
+
+
+def with_veto(results: RunResults) -> Certification:
+    """The same with the relearn veto."""
+    rules = replace(results.rules, relearn_veto=True)
+    return certify(results, "recalibrated, relearn veto", rules, results.tolerances)
+
+
+def versions(results: RunResults) -> tuple[Certification, ...]:
+    """All four versions; none without tolerances."""
+    if not results.tolerances:
+        return ()
+    smallest = global_minimum(results.tolerances)
+    bare, vetoed = without_veto(results), with_veto(results)
+    return (
+        bare,
+        vetoed,
+        certify(results, "global minimum, no veto", bare.rules, smallest),
+        certify(results, "global minimum, relearn veto", vetoed.rules, smallest),
+    )
+
+
+# -- what each criterion would pick, and where the pick lies -------------------------------------
+
+
+def absolute_pick(cell: CellResult, rules: Rules) -> str | None:
+    """The smallest residual among candidates clearing the absolute bar; where none clears it,
+    among screen survivors, which is the oracle-free selector without a bar."""
+    measures = cell.evaluation
+    clearing = [
+        name
+        for name in cell.candidates
+        if absolute_bar(measures[name], cell.survives(name), rules).clears
+    ]
+    return smallest_residual(measures, clearing or cell.survivors)
+
+
+def trained_probe_pick(cell: CellResult, rules: Rules) -> str | None:
+    """The smallest oracle-KL of all candidates, screened or not."""
+    return smallest_oracle_kl(cell.evaluation, cell.candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where one pick lies on the held-out axes; damages are clipped at 0."""
+
+    cell: str
+    candidate: str
+    method: str
+    forget_distance: float
+    retain_damage: float
+    residual_damage: float
+    oracle_kl: float
+    delta_f: float
+
+
+def position(cell: CellResult, name: str, tolerances: Tolerances, rules: Rules) -> Position:
+    """The candidate's axes, measured with the cell's reference and the family's tolerances."""
+    bare = replace(rules, relearn_veto=False)
+    bar = damage_bar(cell.evaluation, name, cell.survives(name), tolerances, bare)
+    return Position(
+        cell.id,
+        name,
+        cell.methods[name],
+        bar.forget_distance,
+        max(0.0, bar.retain_damage),
+        max(0.0, bar.residual_damage or 0.0),
+        cell.evaluation[name].need("oracle_kl"),
+        tolerances.delta_f,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorQuality:
+    """One selector's picks on the cells where the certificate does not abstain."""
+
+    selector: str
+    picks: tuple[Position, ...]
+
+    def mean(self, axis: str) -> float | None:
+        """The mean over cells of an axis; None without a pick."""
+        values = [getattr(one, axis) for one in self.picks]
+        return float(np.mean(values)) if values else None
+
+    def interval(self, axis: str, rules: Rules) -> Interval | None:
+        """Bootstrap over cells; None with fewer than two picks."""
+        values = [getattr(one, axis) for one in self.picks]
+        if len(values) < 2:
+            return None
+        cells = [one.cell for one in self.picks]
+        return bootstrap(values, cells, "mean", rules)
+
+    @property
+    def within_noise(self) -> int:
+        """Picks whose forget distance is at most delta_f."""
+        return sum(one.forget_distance <= one.delta_f for one in self.picks)
+
+
+def selection_quality(results: RunResults, version: Certification) -> tuple[SelectorQuality, ...]:
+    """The three selectors on the same cells: those that ``version`` certifies."""
+    certified = {
+        cell_id: version.verdicts[cell_id].candidate for cell_id in version.certified_cells
+    }
+    selectors: tuple[tuple[str, Selector], ...] = (
+        ("recalibrated certificate pick", lambda cell, rules: certified[cell.id]),
+        ("absolute-bar pick", absolute_pick),
+        ("trained-probe best", trained_probe_pick),
+    )
+    found = []
+    for title, selector in selectors:
+        picks = []
+        for cell_id in certified:
+            cell = results.cell(cell_id)
+            name = selector(cell, version.rules)
+            if name is not None:
+                tolerances = version.tolerances[cell.family]
+                picks.append(position(cell, name, tolerances, version.rules))
+        found.append(SelectorQuality(title, tuple(picks)))
+    return tuple(found)
+
+
+# -- suppression: how much of it gets through -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """So many of so many, with exact one-sided upper bounds."""
+
+    count: int
+    total: int
+    upper: float | None
+    """Clopper–Pearson over cells; None without trials."""
+    upper_clustered: float | None
+    """The same with one trial per architecture, which counts when any of its cells does."""
+
+
+def bounded(events: Sequence[bool], clusters: Sequence[str], rules: Rules) -> Bounded:
+    """Count with upper bounds, also clustered by architecture."""
+    if not events:
+        return Bounded(0, 0, None, None)
+    count = sum(events)
+    upper = clopper_pearson(count, len(events), rules.confidence, "upper").high
+    clustered = clopper_pearson_clustered(events, clusters, rules.confidence, "upper").high
+    return Bounded(count, len(events), upper, clustered)
+
+
+def residual_selects_suppression(results: RunResults) -> Bounded:
+    """Cells whose smallest-residual survivor was made by a suppression method.
+
+    Cells where nobody survives select nobody, and count as cells that did not.
+    """
+    events = []
+    for cell in results.cells:
+        pick = smallest_residual(cell.evaluation, cell.survivors)
+        events.append(pick is not None and cell.methods[pick] in SUPPRESSION)
+    return bounded(events, [cell.model for cell in results.cells], results.rules)
+
+
+def suppression_certified(version: Certification) -> int:
+    """Certified candidates that suppression methods made."""
+    return sum(version.count(method=method) for method in SUPPRESSION)
+
+
+def suppression_picked(results: RunResults, version: Certification) -> Bounded:
+    """Cells in which the certificate's pick was made by a suppression method."""
+    cells = [results.cell(cell_id) for cell_id in version.verdicts]
+    picks = [version.verdicts[cell.id].candidate for cell in cells]
+    events = [
+        pick is not None and cell.methods[pick] in SUPPRESSION for cell, pick in zip(cells, picks)
+    ]
+    return bounded(events, [cell.model for cell in cells], version.rules)
+
+
+def bootstrap(
+    values: Sequence[float], clusters: Sequence[str], statistic: str, rules: Rules
+) -> Interval | None:
+    """Cluster bootstrap under the rules' settings; None with fewer than two clusters."""
+    if len(set(clusters)) < 2:
+        return None
+    return cluster_bootstrap(
+        values,
+        clusters,
+        "median" if statistic == "median" else "mean",
+        resamples=rules.bootstrap_resamples,
+        confidence=rules.confidence,
+        method="bca" if rules.bootstrap_method == "bca" else "percentile",
+        seed=rules.bootstrap_seed,
+    )

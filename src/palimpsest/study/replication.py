@@ -1,0 +1,235 @@
+"""Replication noise of the reference: delta_f and epsilon_f of each family, with their uncertainty.
+
+Independent retrainings of the reference differ; the tolerances say by how much. A family's come
+from its replicated cells (one, as the paper does, or more): delta_f is the percentile of the gaps
+of all of them together, the spreads epsilon_f are averaged, and the falls of re-acquisition give
+one pooled standard deviation. With one replicated cell this is exactly ``measure_tolerances``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from palimpsest.criteria.bars import Tolerances, measure_tolerances
+from palimpsest.criteria.intervals import Interval
+from palimpsest.criteria.items import Columns, ItemTable, Values
+from palimpsest.criteria.measures import TRAINED_POOLS, CellMeasures
+from palimpsest.criteria.rules import Rules
+from palimpsest.errors import ScoreError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """What the reference draws of one cell scored, per fact: all that tolerances are made of."""
+
+    cell: str
+    tolerances: Tolerances
+    deltas: Values
+    """(draws, facts) held-out deltas of the facts that delta_f is taken over."""
+    retain_nlls: Values
+    """(draws, retain facts) cloze NLL."""
+    residual_retain: tuple[Values, Values]
+    """(draws, retain facts) sums of KL, and (retain facts,) tokens, after re-acquisition."""
+    residual_general: tuple[Values, Values]
+    """The same over pieces of general text."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replication:
+    """The tolerances of one family and the cells they were measured in."""
+
+    family: str
+    tolerances: Tolerances
+    cells: tuple[Draws, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationIntervals:
+    """How uncertain a family's tolerances are.
+
+    Bootstrap over draws and facts together: a resample keeps the draws that were drawn at least
+    once (at least two of them) and resamples facts, retain facts and general pieces. Fewer draws
+    spread less, so the limits of a spread lie low; that is the honest sign of few draws.
+    """
+
+    family: str
+    delta_f: Interval
+    epsilon_retain: Interval
+    epsilon_residual: Interval
+    delta_without_one_draw: tuple[float, float]
+    """Smallest and largest delta_f when one draw is left out; equal ends with two draws."""
+
+
+def read_draws(cell: str, items: Columns, measures: CellMeasures, rules: Rules) -> Draws:
+    """What the draws of a replicated cell scored."""
+    names = measures.references
+    tolerances = measure_tolerances(measures, rules, names)
+    draws = [measures[name] for name in names]
+    deltas = np.stack([draw.forget_deltas for draw in draws])
+    if rules.tolerance_facts == "forget+probe":
+        deltas = np.concatenate([deltas, np.stack([d.probe_deltas for d in draws])], axis=1)
+    mine = {column: values[np.isin(items["model"], names)] for column, values in items.items()}
+    retain = ItemTable(mine).fact_nlls("retain", "cloze")
+    return Draws(
+        cell,
+        tolerances,
+        deltas,
+        np.stack([retain.by_model[name] for name in names]),
+        _sums(mine, names, "retain", TRAINED_POOLS),
+        _sums(mine, names, "general", ("general",)),
+    )
+
+
+def pool_tolerances(family: str, cells: Sequence[Draws], rules: Rules) -> Replication:
+    """The family's tolerances from all of its replicated cells."""
+    if not cells:
+        raise ScoreError(f"family {family} has no replicated cell to take tolerances from")
+    if len(cells) == 1:
+        return Replication(family, cells[0].tolerances, tuple(cells))
+    each = [draws.tolerances for draws in cells]
+    gaps = np.concatenate([np.concatenate(_gaps(draws.deltas)) for draws in cells])
+    freedom = np.array([one.draws - 1 for one in each])
+    deviations = [one.fall_deviation for one in each if one.fall_deviation is not None]
+    pooled = None
+    if len(deviations) == len(each):
+        pooled = float(np.sqrt(np.sum(freedom * np.square(deviations)) / freedom.sum()))
+    tolerances = Tolerances(
+        delta_f=float(np.percentile(gaps, rules.tolerance_percentile)),
+        epsilon_retain=float(np.mean([one.epsilon_retain for one in each])),
+        epsilon_residual=float(np.mean([one.epsilon_residual for one in each])),
+        fall_deviation=pooled,
+        # Pooled variance has the summed degrees of freedom, and the veto reads draws - 1.
+        draws=int(freedom.sum()) + 1,
+    )
+    return Replication(family, tolerances, tuple(cells))
+
+
+def replication_intervals(one: Replication, rules: Rules) -> ReplicationIntervals:
+    """Bootstrap intervals of the family's tolerances."""
+    generator = np.random.default_rng(rules.bootstrap_seed)
+    size = rules.bootstrap_resamples
+    gaps: list[Values] = []
+    retain: list[Values] = []
+    residual: list[Values] = []
+    for draws in one.cells:
+        kept = _kept_draws(generator, len(draws.deltas), size)
+        gaps.append(_resampled_gaps(generator, draws.deltas, kept))
+        facts = _multiplicities(generator, draws.retain_nlls.shape[1], size)
+        means = draws.retain_nlls @ facts.T / facts.sum(axis=1)
+        retain.append(_spreads(means, kept))
+        parts = [
+            _rates(sums, tokens, _multiplicities(generator, len(tokens), size))
+            for sums, tokens in (draws.residual_retain, draws.residual_general)
+        ]
+        residual.append(_spreads(0.5 * (parts[0] + parts[1]), kept))
+    pooled = np.concatenate(gaps, axis=1)
+    deltas = _percentiles(pooled, rules.tolerance_percentile)
+    tolerances = one.tolerances
+    left_out = [
+        float(np.percentile(np.concatenate(_gaps(rest)), rules.tolerance_percentile))
+        for draws in one.cells
+        if len(draws.deltas) > 2
+        for rest in (np.delete(draws.deltas, k, axis=0) for k in range(len(draws.deltas)))
+    ] or [tolerances.delta_f]
+    return ReplicationIntervals(
+        one.family,
+        _interval(tolerances.delta_f, deltas, rules),
+        _interval(tolerances.epsilon_retain, np.mean(retain, axis=0), rules),
+        _interval(tolerances.epsilon_residual, np.mean(residual, axis=0), rules),
+        (min(left_out), max(left_out)),
+    )
+
+
+def median_delta(by_family: Mapping[str, Tolerances]) -> float | None:
+    """The median of delta_f over families: the paper's delta_equiv; None without any family."""
+    values = [one.delta_f for one in by_family.values()]
+    return float(np.median(values)) if values else None
+
+
+def _gaps(deltas: Values) -> list[Values]:
+    return [np.abs(deltas[a] - deltas[b]) for a, b in combinations(range(len(deltas)), 2)]
+
+
+def _sums(
+    items: Columns, models: Sequence[str], which: str, pools: tuple[str, ...]
+) -> tuple[Values, Values]:
+    """KL to injected after re-acquisition, (models, facts) sums, and the (facts,) tokens."""
+    wanted = (items["stage"] == "reacquired") & (items["set"] == which)
+    wanted &= np.isin(items["pool"], pools)
+    facts = {fact: place for place, fact in enumerate(dict.fromkeys(items["fact"][wanted]))}
+    sums = np.zeros((len(models), len(facts)))
+    tokens = np.zeros((len(models), len(facts)))
+    for row, name in enumerate(models):
+        rows = np.flatnonzero(wanted & (items["model"] == name))
+        places = [facts[fact] for fact in items["fact"][rows]]
+        np.add.at(sums[row], places, items["kl_injected"][rows])
+        np.add.at(tokens[row], places, items["tokens"][rows])
+    return sums, tokens[0]
+
+
+def _kept_draws(generator: np.random.Generator, draws: int, size: int) -> NDArray[np.bool_]:
+    """Which draws (size, draws) each resample keeps: those drawn at least once, two or more."""
+    kept = np.zeros((size, draws), dtype=np.bool_)
+    left = np.arange(size)
+    while len(left):
+        chosen = generator.integers(draws, size=(len(left), draws))
+        for column in chosen.T:
+            kept[left, column] = True
+        few = kept[left].sum(axis=1) < 2
+        left = left[few]
+        kept[left] = False
+    return kept
+
+
+def _multiplicities(generator: np.random.Generator, count: int, size: int) -> Values:
+    weights = generator.multinomial(count, np.full(count, 1 / count), size=size)
+    return weights.astype(np.float64)
+
+
+def _resampled_gaps(
+    generator: np.random.Generator, deltas: Values, kept: NDArray[np.bool_]
+) -> Values:
+    """Gaps (size, pairs * facts) of resampled facts; pairs with a draw left out are NaN."""
+    size, count = len(kept), deltas.shape[1]
+    facts = generator.integers(count, size=(size, count))
+    parts = []
+    for a, b in combinations(range(len(deltas)), 2):
+        gap = np.abs(deltas[a] - deltas[b])[facts]
+        parts.append(np.where((kept[:, a] & kept[:, b])[:, None], gap, np.nan))
+    return np.concatenate(parts, axis=1)
+
+
+def _percentiles(values: Values, percentile: float) -> Values:
+    """Percentile of each row of (size, values), interpolated, leaving out NaN."""
+    ordered = np.sort(values, axis=1)  # NaN last
+    last = np.sum(np.isfinite(ordered), axis=1) - 1
+    place = percentile / 100 * last
+    below = np.floor(place).astype(np.int64)
+    rows = np.arange(len(ordered))
+    low, high = ordered[rows, below], ordered[rows, np.minimum(below + 1, last)]
+    percentiles: Values = low + (place - below) * (high - low)
+    return percentiles
+
+
+def _spreads(values: Values, kept: NDArray[np.bool_]) -> Values:
+    """Largest minus smallest of (draws, size) values over the draws kept, (size,)."""
+    high = np.where(kept.T, values, -np.inf).max(axis=0)
+    low = np.where(kept.T, values, np.inf).min(axis=0)
+    spreads: Values = high - low
+    return spreads
+
+
+def _rates(sums: Values, tokens: Values, weights: Values) -> Values:
+    """KL per token (draws, size) when facts are taken with (size, facts) multiplicities."""
+    rates: Values = (sums @ weights.T) / (weights @ tokens)
+    return rates
+
+
+def _interval(estimate: float, replicates: Values, rules: Rules) -> Interval:
+    tails = ((1 - rules.confidence) / 2, (1 + rules.confidence) / 2)
+    low, high = np.quantile(replicates, tails)
+    method = f"bootstrap over draws and facts, percentile, seed {rules.bootstrap_seed}"
+    return Interval(estimate, float(low), float(high), rules.confidence, method)
