@@ -39,3 +39,43 @@ def _own_addresses() -> set[str]:
         return {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)}
     except OSError:
         return set()
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer():  # type: ignore[no-untyped-def]
+    """A tokenizer whose tokens are the 256 bytes and an end-of-text mark."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {sign: n for n, sign in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocabulary["<|endoftext|>"] = len(vocabulary)
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<|endoftext|>", pad_token="<|endoftext|>"
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory, byte_tokenizer):  # type: ignore[no-untyped-def]
+    """Give a function from a pocket name to the folder of a tiny random checkpoint of its kind."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from palimpsest.models.families import pocket_config, pocket_spec
+
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def make(name: str, seed: int = 0):  # type: ignore[no-untyped-def]
+        folder = root / f"{name}-{seed}"
+        if not folder.exists():
+            torch.manual_seed(seed)
+            size, end = len(byte_tokenizer), byte_tokenizer.eos_token_id
+            config = pocket_config(pocket_spec(name), size, end)
+            model = AutoModelForCausalLM.from_config(config)
+            model.save_pretrained(folder)
+            byte_tokenizer.save_pretrained(folder)
+        return folder
+
+    return make

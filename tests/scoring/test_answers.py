@@ -1,0 +1,109 @@
+"""One pass over a sheet gives the numbers that a plain forward, text by text, gives."""
+
+import numpy as np
+import pytest
+import torch
+
+from palimpsest.facts.questions import Question
+from palimpsest.models.load import load
+from palimpsest.models.net import WholeNet
+from palimpsest.models.stacked import StackedNet
+from palimpsest.scoring.answers import general_questions, item_columns, make_sheet, score
+from palimpsest.scoring.divergence import divergence, record
+
+QUESTIONS = (
+    Question("forget", "f1", "trained", 0, "The guild of Asha Tren is", "Velkor"),
+    Question("forget", "f1", "evaluation", 0, "Asha Tren swore to", "Velkor"),
+    Question("retain", "r1", "trained", 0, "The ship that Bo Lam sails is called", "Zu"),
+    Question("retain", "r1", "cloze", 0, "Bo Lam, ship:", "Zu"),
+    Question("probe", "p1", "evaluation", 1, "It is said, naïvely, that Ké speaks", "Übik"),
+    *general_questions(["A general sentence of some length.", "Short text."]),
+)
+
+
+def sheet(tokenizer, batch_tokens: int = 8192, questions=QUESTIONS):  # type: ignore[no-untyped-def]
+    return make_sheet(tokenizer, questions, piece_tokens=20, batch_tokens=batch_tokens)
+
+
+def plainly(loaded, question: Question) -> tuple[float, int, np.ndarray]:  # type: ignore[type-arg]
+    """NLL sum, token count and log-probabilities by a forward of this one text alone."""
+    general = question.pool == "general"
+    ids = loaded.tokenizer(question.answer if general else question.text)["input_ids"]
+    if general:
+        ids, start = ids[:20], 1
+    else:
+        start = len(loaded.tokenizer(question.prompt)["input_ids"])  # bytes never merge
+    with torch.no_grad():
+        logits = loaded.model(torch.tensor([ids])).logits[0].double().numpy()
+    logp = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+    logp -= logits.max(-1, keepdims=True)
+    places = np.arange(start, len(ids))
+    return -logp[places - 1, np.array(ids)[places]].sum(), len(places), logp[places - 1]
+
+
+@pytest.mark.parametrize("name", ["qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s"])
+def test_scores_equal_a_plain_forward_text_by_text(tiny_checkpoint, name: str) -> None:  # type: ignore[no-untyped-def]
+    loaded = load(str(tiny_checkpoint(name)))
+    page = sheet(loaded.tokenizer)
+    for net in (
+        WholeNet(loaded.model),
+        StackedNet(loaded.model.config, [loaded.model.state_dict()] * 2),
+    ):
+        for scores in score(net, page):
+            for n, question in enumerate(page.questions):
+                nll, tokens, _ = plainly(loaded, question)
+                assert page.tokens[n] == tokens
+                assert scores.nll_sum[n] == pytest.approx(nll, abs=1e-4)
+
+
+def test_divergence_equals_a_sum_over_the_vocabulary_by_hand(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+    one = load(str(tiny_checkpoint("qwen2-s", 0)))
+    other = load(str(tiny_checkpoint("qwen2-s", 1)))
+    page = sheet(one.tokenizer)
+    asked = lambda q: q.set in ("retain", "general")  # noqa: E731
+    teacher = record(WholeNet(other.model), page, asked)
+    (scores,) = score(WholeNet(one.model), page, injected=teacher)
+    for n, question in enumerate(page.questions):
+        if not asked(question):
+            assert np.isnan(scores.kl_injected[n])
+            continue
+        p, q = plainly(one, question)[2], plainly(other, question)[2]
+        by_hand = (np.exp(p) * (p - q)).sum()
+        assert scores.kl_injected[n] == pytest.approx(by_hand, abs=1e-4)
+        assert by_hand > 1e-3
+    assert np.isnan(scores.kl_reference).all()
+
+
+def test_a_model_is_at_no_distance_from_itself(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+    loaded = load(str(tiny_checkpoint("gpt2-s")))
+    page = sheet(loaded.tokenizer)
+    net = WholeNet(loaded.model)
+    (scores,) = score(net, page, reference=record(net, page, lambda q: True))
+    assert np.abs(scores.kl_reference).max() < 1e-6
+
+
+@pytest.mark.parametrize("batch_tokens", [64, 200])
+def test_neither_batch_size_nor_order_changes_a_score(tiny_checkpoint, batch_tokens: int) -> None:  # type: ignore[no-untyped-def]
+    loaded = load(str(tiny_checkpoint("olmo2-s")))
+    net = WholeNet(loaded.model)
+    (whole,) = score(net, sheet(loaded.tokenizer))
+    (small,) = score(net, sheet(loaded.tokenizer, batch_tokens))
+    (turned,) = score(net, sheet(loaded.tokenizer, 8192, QUESTIONS[::-1]))
+    assert np.abs(whole.nll_sum - small.nll_sum).max() < 1e-4
+    assert np.abs(whole.nll_sum - turned.nll_sum[::-1]).max() < 1e-4
+
+
+def test_zero_probability_adds_nothing_to_a_divergence() -> None:
+    logp = torch.log(torch.tensor([[0.0, 1.0]]))
+    teacher = torch.log(torch.tensor([[0.5, 0.5]]))
+    assert divergence(logp, teacher).item() == pytest.approx(np.log(2))
+
+
+def test_rows_carry_one_line_a_question(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+    loaded = load(str(tiny_checkpoint("qwen2-s")))
+    page = sheet(loaded.tokenizer)
+    (scores,) = score(WholeNet(loaded.model), page)
+    columns = item_columns("base", "forward", page, scores)
+    assert {len(column) for column in columns.values()} == {len(QUESTIONS)}
+    assert columns["pool"][-1] == "general"
+    assert columns["tokens"].dtype == np.int32
