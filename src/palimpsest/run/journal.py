@@ -262,12 +262,7 @@ class Cell:
 
     def summary(self) -> dict[str, Any]:
         """The contents of a finished cell's `cell.json`."""
-        end = self._chain().find("finished")
-        if end is None:
-            raise StoreError(f"cell {self.id}: not finished; run the study again to finish it")
-        data = disk.read_checked(self.folder / "cell.json", end.data["cell.json"])
-        result: dict[str, Any] = json.loads(data)
-        return result
+        return self._summary(self._chain())
 
     def table(self, name: str) -> Table:
         """A finished cell's table ("items", "curves"), checked against its digest."""
@@ -305,7 +300,11 @@ class Cell:
     def _chain(self) -> Chain:
         if self._claimed is not None:
             return self._claimed
-        return read_chain(self.folder / "chain.jsonl", self._genesis)
+        chain = read_chain(self.folder / "chain.jsonl", self._genesis)
+        if chain.entries and chain.entries[0].data != {"cell": self.id}:
+            why = f"{chain.path} line 1: {chain.entries[0].data}; expected cell {self.id!r}"
+            return Chain(chain.path, self._genesis, (), 0, why)
+        return chain
 
     def _append(self, event: str, data: Mapping[str, Any]) -> None:
         self._claimed = self._chain().append(event, data)
@@ -329,10 +328,18 @@ class Cell:
         if chain.torn:  # nothing is ever appended to a finished cell
             return [Damage("", chain.path, f"{chain.path}: bytes after the last entry")]
         try:
-            artifacts = self.summary()["artifacts"]
+            artifacts = self._summary(chain)["artifacts"]
         except DamagedArtifact as error:
             return [Damage("", self.folder / "cell.json", str(error))]
         return _damages("", self.folder, artifacts)
+
+    def _summary(self, chain: Chain) -> dict[str, Any]:
+        end = chain.find("finished")
+        if end is None:
+            raise StoreError(f"cell {self.id}: not finished; run the study again to finish it")
+        data = disk.read_checked(self.folder / "cell.json", end.data["cell.json"])
+        result: dict[str, Any] = json.loads(data)
+        return result
 
     def _require_unfinished(self, step: str) -> None:
         require(self._lease, f"cell {self.id}", "use `with cell.claim():` around the work")
@@ -375,6 +382,8 @@ class Cell:
         for damage in damaged:
             _log.warning("damaged, made again: %s", damage.why)
             self._note("damaged", cell=self.id, step=damage.step, why=damage.why)
+            if damage.path.is_dir():
+                disk.remove(damage.path)
         chain = self._chain()
         if chain.damage is not None or (damaged and chain.find("finished") is not None):
             chain = self._repair(chain, [damage.why for damage in damaged])
@@ -416,7 +425,7 @@ def _stem(step: str) -> str:
 
 
 def _word(name: str) -> str:
-    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) is None or name == "cell":
+    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", disk.safe_name(name, "table")) is None:
         raise InputError(f"table name {name!r}; expected one lower-case word such as 'items'")
     return name
 

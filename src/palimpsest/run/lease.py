@@ -19,8 +19,6 @@ from pathlib import Path
 from palimpsest.errors import LeaseHeld, StoreError
 from palimpsest.run.disk import begin, canonical, disk_errors, make_folder
 
-# `holder` takes the lock for an instant to see whether it is free; an attempt outlasts that.
-_PATIENCE = 0.1
 _POLL = 0.02
 
 _held: "set[Lease]" = set()
@@ -62,9 +60,9 @@ def lease(path: Path, owner: str, *, wait: float = 0.0) -> Iterator[Lease]:
     """Hold the lease at `path`, or raise LeaseHeld saying who does after `wait` seconds."""
     path = Path(path)
     make_folder(path.parent)
-    deadline = time.monotonic() + max(wait, _PATIENCE)
+    deadline = time.monotonic() + wait
     while (taken := _take(path, owner)) is None:
-        if time.monotonic() > deadline:
+        if time.monotonic() >= deadline:
             raise LeaseHeld(
                 f"{path}: held by {holder(path) or 'another process'}; expected nobody; "
                 "wait for it or stop it, then run the same command again"
@@ -85,42 +83,48 @@ def holder(path: Path) -> Owner | None:
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        try:
-            return Owner(**json.loads(os.pread(descriptor, 65_536, 0)))
-        except (ValueError, TypeError):  # between taking the lock and signing it
-            return Owner("", "an unknown machine", "", 0, "", "just now")
+        if _lock(descriptor, fcntl.LOCK_SH):
+            return None
+        return Owner(**json.loads(os.pread(descriptor, 65_536, 0)))
+    except (ValueError, TypeError):  # between taking the lock and signing it
+        return Owner("", "an unknown machine", "", 0, "", "just now")
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return None
 
 
 def _take(path: Path, owner: str) -> Lease | None:
-    with disk_errors(path, "lock"):
-        begin("lease", path)
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        except FileNotFoundError:
-            make_folder(path.parent)
+    """The lease, or None when a live process holds it."""
+    while True:
+        with disk_errors(path, "lock"):
+            begin("lease", path)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            taken = Lease(path, os.open(path, flags, 0o644))
+            try:
+                locked = _lock(taken.descriptor, fcntl.LOCK_EX)
+                # The owner before may have removed the file after it was opened here: try again.
+                if locked and taken.still_held():
+                    os.ftruncate(taken.descriptor, 0)
+                    os.pwrite(taken.descriptor, canonical(_signature(owner)) + b"\n", 0)
+                    return taken
+                # `holder` shares the lock for an instant to look: that is not an owner.
+                held = not locked and not _lock(taken.descriptor, fcntl.LOCK_SH)
+            except BaseException:
+                os.close(taken.descriptor)
+                raise
+            os.close(taken.descriptor)
+        if held:
             return None
-        taken = Lease(path, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The owner before us may have removed the file between our opening and our locking it.
-            if taken.still_held():
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, canonical(_signature(owner)) + b"\n", 0)
-                return taken
-        except BlockingIOError:
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-        return None
+        time.sleep(_POLL / 10)
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _release(taken: Lease) -> None:

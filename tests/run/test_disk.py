@@ -1,0 +1,203 @@
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palimpsest.errors import DamagedArtifact, InputError, StoreError
+from palimpsest.run import disk
+
+
+def test_a_file_is_flushed_before_it_is_renamed_and_its_folder_after(
+    tmp_path: Path, fault: Any
+) -> None:
+    seen: list[str] = []
+    fault(lambda operation, path: seen.append(operation))
+    disk.write_bytes(tmp_path / "a", b"new")
+    assert seen == ["create", "write", "fsync", "rename", "fsync-folder"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("operation", ["create", "write", "fsync", "rename", "fsync-folder"])
+def test_a_failing_disk_leaves_the_old_file_or_the_new_one_and_no_third(
+    tmp_path: Path, fault: Any, operation: str, code: int
+) -> None:
+    path = tmp_path / "a"
+    disk.write_bytes(path, b"old")
+
+    def fail(at: str, _: Path) -> None:
+        if at == operation:
+            raise OSError(code, os.strerror(code))
+
+    fault(fail)
+    with pytest.raises(StoreError, match=r"cannot write .*; expected .*, then run the same"):
+        disk.write_bytes(path, b"new")
+    assert path.read_bytes() == (b"new" if operation == "fsync-folder" else b"old")
+    assert os.listdir(tmp_path) == ["a"]
+    fault(None)
+    disk.write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def in_child(code: str, *arguments: object) -> str:
+    source = str(Path(disk.__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_a_real_limit_of_the_kernel_on_file_size_leaves_the_old_file(tmp_path: Path) -> None:
+    disk.write_bytes(tmp_path / "a", b"old")
+    code = """
+import resource, sys
+from pathlib import Path
+from palimpsest.run import disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    disk.write_bytes(Path(sys.argv[1]), b"x" * 10000)
+except disk.StoreError as error:
+    print(error)
+"""
+    assert "File too large" in in_child(code, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_folder_that_may_not_be_written_is_refused_and_named(tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    disk.write_bytes(folder / "a", b"old")
+    # Permissions do not bind root, so the child becomes nobody first.
+    code = """
+import os, sys
+from pathlib import Path
+from palimpsest.run import disk
+os.chdir(sys.argv[1])
+if os.getuid() == 0:
+    os.setuid(65534)
+try:
+    disk.write_bytes(Path("a"), b"new")
+except disk.StoreError as error:
+    print(error)
+"""
+    folder.chmod(0o555)
+    try:
+        assert "expected permission to write there" in in_child(code, folder)
+    finally:
+        folder.chmod(0o755)
+    assert (folder / "a").read_bytes() == b"old"
+    disk.write_bytes(folder / "a", b"new")
+
+
+def test_a_file_in_a_folder_that_was_deleted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="expected the folder to exist"):
+        disk.write_bytes(tmp_path / "gone" / "a", b"")
+    with pytest.raises(StoreError, match="expected the folder to exist"):
+        disk.append_line(tmp_path / "gone.jsonl", b"line\n", 10)
+
+
+def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def writer(path: Path) -> None:
+        path.write_bytes(b"half")
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        disk.write_with(tmp_path / "a", writer)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_written_file_has_the_digest_that_is_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for found in (
+        disk.write_bytes(path, b"abc"),
+        disk.write_with(path, lambda temporary: temporary.write_bytes(b"abc")),
+    ):
+        assert found == disk.file_digest(path) == disk.digest(b"abc")
+    assert found.startswith("sha256:ba7816bf8f01cfea")  # FIPS 180-2, appendix B.1
+
+
+def test_leftovers_are_recognised_and_cleaned_and_nothing_else(tmp_path: Path) -> None:
+    seen: list[Path] = []
+    disk.FAULT = lambda operation, path: seen.extend(tmp_path.glob(".tmp-*"))
+    try:
+        disk.write_bytes(tmp_path / "a", b"1")
+    finally:
+        disk.FAULT = None
+    leftover = seen[0]
+    leftover.write_bytes(b"half")
+    (tmp_path / ".tmp-notes").write_bytes(b"mine")
+    assert disk.clean(tmp_path) == [leftover]
+    assert sorted(os.listdir(tmp_path)) == [".tmp-notes", "a"]
+
+
+def test_an_append_cuts_off_a_torn_line_but_refuses_a_whole_one(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    size = disk.append_line(path, b"one\n", 0)
+    path.write_bytes(b"one\ntw")
+    assert disk.append_line(path, b"three\n", size) == 10
+    assert path.read_bytes() == b"one\nthree\n"
+    with pytest.raises(StoreError, match="another process changed the file"):
+        disk.append_line(path, b"four\n", size)
+
+
+@pytest.mark.parametrize("operation", ["open", "append", "fsync"])
+def test_an_append_that_fails_leaves_the_lines_before(
+    tmp_path: Path, fault: Any, operation: str
+) -> None:
+    path = tmp_path / "a"
+    size = disk.append_line(path, b"one\n", 0)
+
+    def fail(at: str, _: Path) -> None:
+        if at == operation:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    fault(fail)
+    with pytest.raises(StoreError, match="space on the device"):
+        disk.append_line(path, b"two\n", size)
+    assert path.read_bytes() == b"one\n"
+
+
+def test_canonical_json_depends_on_the_value_alone() -> None:
+    assert disk.canonical({"b": [1, 2.5], "a": "é"}) == '{"a":"é","b":[1,2.5]}'.encode()
+    assert disk.canonical({"a": 1, "b": 2}) == disk.canonical({"b": 2, "a": 1})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, "\ud800", b"x"])
+def test_values_without_a_json_form_are_refused(value: object) -> None:
+    with pytest.raises(StoreError, match="cannot be stored as JSON"):
+        disk.canonical({"key": value})
+
+
+def test_bytes_that_are_not_the_recorded_ones_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with pytest.raises(DamagedArtifact, match=r"a: the file is missing"):
+        disk.read_checked(path, disk.digest(b"1"))
+    path.write_bytes(b"2")
+    with pytest.raises(DamagedArtifact, match=r"a: 1 bytes with digest"):
+        disk.read_checked(path, disk.digest(b"1"))
+
+
+HOSTILE = [
+    "", ".", "..", "../../x", "a/../b", "/etc/passwd", "a/b", "a\\b", "C:\\x", "C:x", "\\\\host\\x",
+    "a\0b", "a\nb", "con", "NUL.txt", "com1", "a.", "a ", " a", "-rf", ".hidden", "a..b", "é",
+    "a\u202eb", "{0.__class__}", "%s", "~root", "x" * 101, "$(id)", "a:b", "a|b", "a*",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_that_could_leave_the_folder_or_break_a_file_system_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="cannot name a file") as refusal:
+        disk.safe_name(name, "cell id")
+    assert str(refusal.value).isascii() and str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["qwen2-s-seed0", "task_vector-c0.5", "a", "A=1,b@2+c"])
+def test_names_a_plan_makes_are_taken(name: str) -> None:
+    assert disk.safe_name(name, "cell id") == name

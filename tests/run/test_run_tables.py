@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from palimpsest.errors import DamagedArtifact, StoreError
+from palimpsest.run.tables import concatenate, read_table, table_bytes, write_table
+
+COLUMNS = {
+    "model": ["base", "injected", "base"],
+    "template": np.array([0, 1, 2], dtype=np.int32),
+    "nll_sum": np.array([0.1, -0.0, np.nan]),
+    "exact": np.array([True, False, True]),
+}
+
+
+def test_a_table_comes_back_as_it_was_stored(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.parquet", COLUMNS)
+    table = read_table(tmp_path / "t.parquet")
+    assert list(table) == list(COLUMNS)
+    assert table["model"].tolist() == COLUMNS["model"]
+    for name in ("template", "nll_sum", "exact"):
+        assert table[name].dtype == COLUMNS[name].dtype  # type: ignore[union-attr]
+        np.testing.assert_array_equal(table[name], COLUMNS[name])
+    assert (table["model"] == "base").tolist() == [True, False, True]
+
+
+def test_the_same_columns_give_the_same_bytes_whatever_holds_them() -> None:
+    again = {name: np.array(values) for name, values in COLUMNS.items()}
+    assert again["model"].dtype.kind == "U"
+    assert table_bytes(again) == table_bytes(COLUMNS)
+    objects = COLUMNS | {"model": np.array(COLUMNS["model"], dtype=object)}
+    assert table_bytes(objects) == table_bytes(COLUMNS)
+
+
+def test_every_nan_is_stored_as_one() -> None:
+    odd = np.array([0xFFF8000000000001], dtype=np.uint64).view(np.float64)
+    assert table_bytes({"x": odd}) == table_bytes({"x": np.array([np.nan])})
+
+
+def test_a_table_read_and_stored_again_has_the_same_bytes(tmp_path: Path) -> None:
+    found = write_table(tmp_path / "t.parquet", COLUMNS)
+    assert write_table(tmp_path / "u.parquet", read_table(tmp_path / "t.parquet")) == found
+
+
+def test_a_table_longer_than_a_row_group_comes_back_whole(tmp_path: Path) -> None:
+    long = {"fact": [f"f{n % 70_000}" for n in range(140_000)], "n": np.arange(140_000)}
+    write_table(tmp_path / "t.parquet", long)
+    table = read_table(tmp_path / "t.parquet")
+    assert table["fact"].tolist() == long["fact"]
+    np.testing.assert_array_equal(table["n"], long["n"])
+
+
+def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
+    empty = {"fact": np.empty(0, dtype=object), "n": np.empty(0, dtype=np.int32)}
+    write_table(tmp_path / "t.parquet", empty)
+    table = read_table(tmp_path / "t.parquet")
+    assert table["fact"].dtype == object and table["n"].dtype == np.int32
+    assert len(table["fact"]) == len(table["n"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"x": [1, 2], "y": [1]}, "lengths"),
+        ({"x": np.zeros((2, 2))}, "one dimension"),
+        ({"x": ["a", None]}, "NoneType"),
+        ({"x": np.array([1], dtype=np.uint8)}, "type uint8"),
+        ({"x": ["\ud800"]}, "not Unicode"),
+        ({}, "one common length"),
+    ],
+)
+def test_columns_that_cannot_be_stored_faithfully_are_refused(
+    columns: dict[str, list[object]], words: str
+) -> None:
+    with pytest.raises(StoreError, match=words):
+        table_bytes(columns)
+
+
+def test_tables_whose_columns_or_types_differ_are_not_joined() -> None:
+    one = {"x": np.array([1], dtype=np.int32)}
+    other = {"x": np.array([1.0])}
+    with pytest.raises(StoreError, match="of step 'b'"):
+        concatenate([("a", one), ("b", other)], "items")
+    assert concatenate([("a", one), ("b", one)], "items")["x"].tolist() == [1, 1]
+
+
+def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 nothing PAR1")
+    with pytest.raises(DamagedArtifact, match=r"t\.parquet: not a parquet table"):
+        read_table(tmp_path / "t.parquet")
+    write_table(tmp_path / "t.parquet", COLUMNS)
+    with pytest.raises(DamagedArtifact, match="expected sha256:0"):
+        read_table(tmp_path / "t.parquet", "sha256:0")
