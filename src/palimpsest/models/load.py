@@ -9,6 +9,7 @@ memory is asked for: ``inspect_folder.py`` reads the claims, ``skeleton.py`` com
 import copy
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ from palimpsest.models.inspect_folder import check_tokenizer, file_in, read_conf
 from palimpsest.models.pocket import check_digests, pocket_folder
 from palimpsest.models.quiet import foreign, quiet
 from palimpsest.models.skeleton import build_config, check_loaded, filled, skeleton
+
+# Some virtual machines announce AMX and then kill the process that uses it, which bfloat16 on a
+# CPU would; the next best instructions are there wherever AMX is.  Read at torch's first product.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 SMOLLM2 = "smollm2-135m"
 DTYPES: Mapping[str, torch.dtype] = {
@@ -189,7 +194,8 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
         key = (value.data_ptr(), value.dtype, value.shape, value.stride(), str(value.device))
         if key not in known or value.numel() == 0:
             flat = value.to("cpu").contiguous().reshape(-1).view(torch.uint8)
-            known[key] = hashlib.sha256(memoryview(flat.numpy())).digest()
+            data: Any = flat.numpy()
+            known[key] = hashlib.sha256(data).digest()
         whole.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
         whole.update(known[key])
     return f"sha256:{whole.hexdigest()}"
