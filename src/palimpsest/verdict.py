@@ -353,7 +353,7 @@ def _bar_sentences(verdict: Verdict) -> list[str]:
     nearest = verdict.finding(str(n["nearest"]))
     return [
         bar,
-        f"None of the survivors clears it (failures: {causes}); the nearest, {nearest.name}, "
+        f"No survivor clears it (failures: {causes}); the nearest, {nearest.name}, "
         f"fails {' and '.join(nearest.failures)} and is not certified.",
     ]
 

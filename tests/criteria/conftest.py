@@ -30,10 +30,8 @@ def tables(
     curves: list[tuple] = []
 
     def row(model, stage, which, fact, where, template, nll, tokens=2, reference=np.nan, kl=np.nan):
-        rows.append(
-            (model, stage, which, fact, where, template, nll * tokens, tokens, reference * tokens)
-            + (kl * tokens,)
-        )
+        scores = (nll * tokens, tokens, reference * tokens, kl * tokens)
+        rows.append((model, stage, which, fact, where, template, *scores))
 
     for name, made in models.items():
         for which, values in (("forget", made.forget), ("probe", made.probe)):

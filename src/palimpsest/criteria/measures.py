@@ -8,7 +8,6 @@ are anchored to base. A missing or non-finite score is an error that names the m
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +180,7 @@ class CellMeasures:
             )
             for name, model in self.models.items()
         }
-        return replace(self, probe_facts=self.probe_facts[:count], models=MappingProxyType(models))
+        return replace(self, probe_facts=self.probe_facts[:count], models=models)
 
 
 def measure_cell(
@@ -236,7 +235,7 @@ def measure_cell(
             residual_general=parts[1],
             curve=curve.get(name),
         )
-    return CellMeasures(pool, forget.facts, probe.facts, MappingProxyType(measured))
+    return CellMeasures(pool, forget.facts, probe.facts, measured)
 
 
 def read_curves(curves: Columns) -> dict[str, RelearningCurve]:

@@ -126,7 +126,7 @@ class Power:
 
 
 EXACT_POWER_WORK = 50_000_000
-"""Most integrated values for which power is exact (about a second); beyond, U is taken as normal."""
+"""Most integrated values for an exact power (about a second); beyond it U is taken as normal."""
 
 PANEL_ORDER = 12
 """Nodes per panel of the integration."""
