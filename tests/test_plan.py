@@ -1,5 +1,6 @@
 """A plan is checked whole before anything is trained, and an error names the key."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,7 +120,9 @@ def test_a_grid_gives_every_combination_in_the_order_written() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -130,7 +133,5 @@ def test_whatever_stands_under_a_key_the_answer_is_a_plan_or_a_plan_error(
     key: str, value: object
 ) -> None:
     data = {**preset("pocket-small").as_dict(), key: value}
-    try:
-        plan_from_dict(data)
-    except PlanError as error:
-        assert str(error)
+    with contextlib.suppress(PlanError):
+        assert plan_from_dict(data).hash()

@@ -348,7 +348,9 @@ def _method_grid(data: Mapping[str, Any], where: str) -> MethodGrid:
             continue
         chosen = values if isinstance(values, list | tuple) else [values]
         if not chosen or not all(isinstance(item, int | float | str | bool) for item in chosen):
-            raise PlanError(f"{where}.{knob}: {values!r} found; expected a value or a list of values")
+            raise PlanError(
+                f"{where}.{knob}: {values!r} found; expected a value or a list of values"
+            )
         grid.append((str(knob), tuple(chosen)))
     return MethodGrid(data["name"], tuple(grid))
 

@@ -98,4 +98,3 @@ def preset(name: str) -> Plan:
     if name not in PRESETS:
         raise PlanError(f"preset {name!r} is unknown; there are {', '.join(PRESETS)}")
     return check(PRESETS[name])
-

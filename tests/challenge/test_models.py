@@ -85,4 +85,5 @@ def test_interpolation_runs_from_injected_to_reference(two) -> None:  # type: ig
         assert all(torch.allclose(made[key], value) for key, value in end.state().items())
     half = interpolated(reference.state(), injected.state(), 0.5)
     for key, value in half.items():
-        assert torch.allclose(value, (reference.state()[key] + injected.state()[key]) / 2, atol=1e-6)
+        middle = (reference.state()[key] + injected.state()[key]) / 2
+        assert torch.allclose(value, middle, atol=1e-6)

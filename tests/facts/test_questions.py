@@ -2,7 +2,7 @@
 
 import pytest
 
-from palimpsest.facts.questions import joined, pool_questions, draw_testbed
+from palimpsest.facts.questions import draw_testbed, joined, pool_questions
 from palimpsest.facts.templates import template_words
 
 

@@ -1,4 +1,4 @@
-"""The reference sees the injected model's stream without the forget set, and nothing else changes."""
+"""The reference sees the injected stream without the forget set, and nothing else changes."""
 
 from collections import Counter
 

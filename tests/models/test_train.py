@@ -115,9 +115,10 @@ def test_gradients_are_clipped_for_each_member_by_itself(tiny_checkpoint) -> Non
 
 def test_a_text_weighs_the_same_when_its_neighbours_are_taken_out(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
     loaded = load(str(tiny_checkpoint("qwen2-s")))
-    texts = tuple(Text(str(n), kind, text) for n, (kind, text) in enumerate(
-        zip(("forget", "retain", "general"), TEXTS, strict=True)
-    ))
+    texts = tuple(
+        Text(str(n), kind, text)
+        for n, (kind, text) in enumerate(zip(("forget", "retain", "general"), TEXTS, strict=True))
+    )
     stream = Stream(texts, ((0, 1, 2),), 3)
     encoded = encode_texts(loaded.tokenizer, TEXTS)
     net = whole(loaded)

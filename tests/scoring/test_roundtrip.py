@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.scoring.test_answers import QUESTIONS, sheet
 
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.load import load
@@ -9,7 +10,6 @@ from palimpsest.models.stacked import StackedNet
 from palimpsest.models.train import text_batch
 from palimpsest.scoring.divergence import record
 from palimpsest.scoring.roundtrip import in_residual, on_the_way, reacquire
-from tests.scoring.test_answers import QUESTIONS, sheet
 
 
 @pytest.fixture
@@ -21,9 +21,7 @@ def returned(tiny_checkpoint):  # type: ignore[no-untyped-def]
     steps = [[text_batch(sentence, 1)] for _ in range(10)]
     teacher = record(StackedNet(loaded.model.config, [state]), page, in_residual)
     net = StackedNet(loaded.model.config, [state, state])
-    return reacquire(
-        net, steps, chunks=5, learning_rate=3e-3, sheet=page, injected=teacher
-    )
+    return reacquire(net, steps, chunks=5, learning_rate=3e-3, sheet=page, injected=teacher)
 
 
 def test_five_chunks_are_logged_after_the_start(returned) -> None:  # type: ignore[no-untyped-def]

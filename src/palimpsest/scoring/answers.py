@@ -162,6 +162,4 @@ def _bucketed(texts: Sequence[Encoded], batch_tokens: int) -> list[list[int]]:
 
 def _page(texts: Sequence[Encoded], rows: Sequence[int], pad: int) -> Page:
     owners = [row for row in rows for _ in range(texts[row].scored)]
-    return Page(
-        collate([texts[row] for row in rows], pad), torch.tensor(owners, dtype=torch.int64)
-    )
+    return Page(collate([texts[row] for row in rows], pad), torch.tensor(owners, dtype=torch.int64))

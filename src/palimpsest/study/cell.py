@@ -189,7 +189,9 @@ class CellRun:
         failed: dict[str, str] | None = None,
     ) -> None:
         sheet, plan = self.setting.sheet, self.plan.plan.round_trip
-        forward = score(net, sheet, reference=self.teacher_reference, injected=self.teacher_injected)
+        forward = score(
+            net, sheet, reference=self.teacher_reference, injected=self.teacher_injected
+        )
         rows = {name: [item_columns(name, "forward", sheet, s)] for name, s in zip(names, forward)}
         curves: dict[str, Columns] = {}
         if round_trip:
@@ -232,7 +234,9 @@ class CellRun:
 
     @cached_property
     def base(self) -> State:
-        return {name: value.detach().clone() for name, value in self.loaded.model.state_dict().items()}
+        return {
+            name: value.detach().clone() for name, value in self.loaded.model.state_dict().items()
+        }
 
     @cached_property
     def setting(self) -> Setting:
@@ -299,11 +303,7 @@ class CellRun:
 
     def _panel_states(self) -> dict[str, State]:
         injected, reference = self.state("injected"), self.state("reference")
-        tables = [
-            name
-            for name in injected
-            if name in _embedding_names(self.loaded.model)
-        ]
+        tables = [name for name in injected if name in _embedding_names(self.loaded.model)]
         made = {"panel:embedding": corrupted(injected, tables, self._forget_tokens(subjects=True))}
         for share in self.plan.plan.panel.interpolations:
             made[f"panel:interpolate-{share:g}"] = interpolated(reference, injected, share)
@@ -387,10 +387,11 @@ def _chunks(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
 def _embedding_names(model: Any) -> set[str]:
     """Give the state-dict names of the input embedding and of an output head tied to it."""
     table = model.get_input_embeddings().weight
-    return {name for name, value in model.state_dict().items() if value.data_ptr() == table.data_ptr()}
+    return {
+        name for name, value in model.state_dict().items() if value.data_ptr() == table.data_ptr()
+    }
 
 
 def _save(state: Mapping[str, Tensor], path: Path) -> None:
     # Tied tensors share memory, which safetensors refuses; each gets its own.
     save_file({name: value.clone() for name, value in state.items()}, path)
-

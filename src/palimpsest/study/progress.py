@@ -80,7 +80,9 @@ class Watch:
             )
             self._progress.start()
             if self._total > 1:
-                self._all = self._progress.add_task("cells", total=self._total, completed=self._done)
+                self._all = self._progress.add_task(
+                    "cells", total=self._total, completed=self._done
+                )
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -16,8 +16,8 @@ from palimpsest.facts.questions import (
     TRAINED_POOLS,
     Question,
     Testbed,
-    pool_questions,
     draw_testbed,
+    pool_questions,
 )
 from palimpsest.facts.sealed import AuditPool
 from palimpsest.facts.stream import Stream, deck, injection_stream
@@ -101,9 +101,7 @@ class Setting:
             q.sentence for q in self.facts.questions if q.set == "forget" and q.pool == "trained"
         ]
         encoded = encode_texts(self.tokenizer, sentences)
-        order = deck(
-            range(len(encoded)), random.Random(key_number(f"{self.cell.id}/reacquire"))
-        )
+        order = deck(range(len(encoded)), random.Random(key_number(f"{self.cell.id}/reacquire")))
         return [
             [text_batch([encoded[next(order)] for _ in range(plan.items)], plan.items, self.pad)]
             for _ in range(plan.steps)
