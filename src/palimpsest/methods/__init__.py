@@ -28,7 +28,16 @@ PAPER = {
     "npo": "palimpsest.methods.npo:NPO",
     "rollback": "palimpsest.methods.rollback:Rollback",
 }
-EXTENDED: dict[str, str] = {}
+EXTENDED = {
+    "graddiff": "palimpsest.methods.graddiff:GradDiff",
+    "simnpo": "palimpsest.methods.simnpo:SimNPO",
+    "rmu": "palimpsest.methods.rmu:RMU",
+    "scrub": "palimpsest.methods.scrub:SCRUB",
+    "ssd": "palimpsest.methods.ssd:SSD",
+    "whp": "palimpsest.methods.whp:WHP",
+    "dpo": "palimpsest.methods.dpo:DPO",
+}
+"""Off by default: a plan names the ones it wants."""
 BUILT_IN = PAPER | EXTENDED
 
 

@@ -35,7 +35,7 @@ class Method(Protocol):
     summary: ClassVar[str]
     """What it does, in one line."""
     needs: ClassVar[tuple[str, ...]]
-    """Any of ``gated MLP``, ``forget_only``, ``base``."""
+    """Any of ``gated MLP``, ``forget_only``, ``base``, ``tokenizer``, ``decoder layers``."""
     citation: ClassVar[str]
 
     @property

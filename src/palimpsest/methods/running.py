@@ -153,12 +153,19 @@ def _seed(context: Context, method: Method) -> int:
 
 
 def _tied(state: State) -> dict[str, str]:
-    """Give each name whose tensor is another name's memory, with that earlier name."""
-    owners: dict[tuple[int, torch.Size], str] = {}
+    """Give each name that repeats an earlier matrix, with that one's name.
+
+    By value, since a state that was stored and read again no longer shares memory. Only matrices
+    count: norms and biases are often alike without being tied.
+    """
+    owners: dict[tuple[torch.Size, tuple[float, ...]], str] = {}
     tied = {}
     for name, value in state.items():
-        owner = owners.setdefault((value.data_ptr(), value.shape), name)
-        if owner != name and value.numel():
+        start = tuple(value.reshape(-1)[:8].tolist())
+        if value.dim() < 2 or len(set(start)) < 2:
+            continue
+        owner = owners.setdefault((value.shape, start), name)
+        if owner != name and torch.equal(value, state[owner]):
             tied[name] = owner
     return tied
 

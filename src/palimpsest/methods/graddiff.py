@@ -1,0 +1,41 @@
+"""Gradient difference: ascent on the forget answers and descent on the retain answers, as a sum.
+
+    L = −NLL(forget answers) + w · NLL(retain answers)
+
+NLL is the mean over all answer tokens of the batch, so that long answers weigh more (``ga`` weighs
+texts alike). Liu, Liu and Stone 2022, *Continual Learning and Private Unlearning*, CoLLAs,
+arXiv:2203.12817, in the form of Maini et al. 2024, *TOFU*, arXiv:2401.06121.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from palimpsest.methods.context import GradientMethod, View, picked, require
+from palimpsest.plan import Unlearning
+
+
+@dataclass(frozen=True)
+class GradDiff(GradientMethod):
+    weight: float = 1.0
+    """Weight of the retain term; 1, the plain difference, in TOFU."""
+    rate: float = 1.0
+    """Multiple of the plan's learning rate for ascent."""
+
+    name: ClassVar[str] = "graddiff"
+    summary: ClassVar[str] = "climbs the forget loss and descends the retain loss, token by token"
+    needs: ClassVar[tuple[str, ...]] = ()
+    citation: ClassVar[str] = "Liu et al. 2022, arXiv:2203.12817; Maini et al. 2024"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "rate", self.rate > 0, "a number above 0")
+
+    def loss(self, view: View) -> Tensor:
+        forget = -picked(view.forget, view.forget_targets).mean()
+        retain = -picked(view.retain, view.retain_targets).mean()
+        return self.weight * retain - forget
+
+    def learning_rate(self, budget: Unlearning) -> float:
+        return self.rate * budget.ascent_learning_rate

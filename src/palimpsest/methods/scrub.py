@@ -1,0 +1,54 @@
+"""SCRUB: a student that alternately leaves its teacher on the forget set and follows it elsewhere.
+
+    step of the first kind:  L = α · KL(injected ‖ θ) on retain + γ · NLL(retain answers)
+    step of the second kind: L = −KL(injected ‖ θ) on forget
+
+Steps alternate until ``max_share`` of the budget is spent; the rest are of the first kind, which
+repairs what the second did to the retain set. The first step is of the first kind: a student that
+equals its teacher has no gradient of the second. Kurmanji et al. 2023, *Towards Unbounded Machine
+Unlearning*, NeurIPS, arXiv:2302.09880. α = 0.001 and γ = 0.99 are those of its published code; its
+distillation temperature is 1 here, at which the teachers are cached. Ending the forget steps at
+half the budget follows its adaptation to language models in Li et al. 2024 (WMDP),
+arXiv:2403.03218. Every step counts against the budget, though each reads one half of its batch.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from palimpsest.methods.context import GradientMethod, View, kl_from, require
+from palimpsest.plan import Unlearning
+
+
+@dataclass(frozen=True)
+class SCRUB(GradientMethod):
+    alpha: float = 0.001
+    """Weight of the retain divergence; that of the published code."""
+    gamma: float = 0.99
+    """Weight of the retain NLL; that of the published code."""
+    max_share: float = 0.5
+    """Share of the budget along which forget steps alternate with retain steps."""
+    rate: float = 1.0
+    """Multiple of the plan's learning rate for ascent."""
+
+    name: ClassVar[str] = "scrub"
+    summary: ClassVar[str] = "leaves the injected model on forget, follows it on retain, in turns"
+    needs: ClassVar[tuple[str, ...]] = ()
+    citation: ClassVar[str] = "Kurmanji et al. 2023, arXiv:2302.09880"
+    scalars: ClassVar[tuple[str, ...]] = ("alpha", "gamma", "max_share")
+
+    def __post_init__(self) -> None:
+        require(self, "alpha", self.alpha >= 0, "0 or more")
+        require(self, "gamma", self.gamma >= 0, "0 or more")
+        require(self, "max_share", 0 <= self.max_share <= 1, "a share from 0 to 1")
+        require(self, "rate", self.rate > 0, "a number above 0")
+
+    def loss(self, view: View) -> Tensor:
+        if view.step % 2 and view.step < self.max_share * view.steps:
+            return -kl_from(view.exercise.injected_forget, view.forget)
+        follow = kl_from(view.exercise.injected_retain, view.retain)
+        return self.alpha * follow + self.gamma * view.retain_nll()
+
+    def learning_rate(self, budget: Unlearning) -> float:
+        return self.rate * budget.ascent_learning_rate

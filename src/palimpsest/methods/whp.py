@@ -1,0 +1,93 @@
+"""Relabelling after *Who's Harry Potter?*: learn the answers of a model that knows less.
+
+    v_generic = v_injected − α · relu(v_reinforced − v_injected)
+    L = −mean Σ softmax(v_generic) · log π_θ on forget answers + w · NLL(retain answers)
+
+v are log-probabilities at the answer positions. The reinforced model is the injected model trained
+further on the forget answers; what rises there is taken to be what the forget set taught.
+Eldan and Russinovich 2023, arXiv:2310.02238, whose α is 5 and which has no retain term (w = 0).
+Two things differ: the anchor dictionary that a large model writes there has no counterpart among
+invented names and is left out, and v are normalised, since a logit's constant is arbitrary.
+
+The budget pays for both trainings: its first ``reinforced_share`` of steps reinforce, the others
+relabel, all from the same exercises as any other method.
+"""
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from palimpsest.errors import TrainingDiverged
+from palimpsest.methods.context import Context, Exercise, State, View, knob_label, require
+from palimpsest.models.net import Net
+from palimpsest.models.train import train
+
+
+@dataclass(frozen=True)
+class WHP:
+    alpha: float = 5.0
+    """How strongly what reinforcement raised is lowered; the paper's."""
+    weight: float = 0.0
+    """Weight of the retain term; the paper has none."""
+    reinforced_share: float = 0.5
+    """Share of the budget's steps that reinforce; half keeps both trainings equally long."""
+    rate: float = 1.0
+    """Multiple of the plan's learning rate."""
+
+    name: ClassVar[str] = "whp"
+    summary: ClassVar[str] = "relabels forget answers with what a reinforced model does not favour"
+    needs: ClassVar[tuple[str, ...]] = ()
+    citation: ClassVar[str] = "Eldan & Russinovich 2023, arXiv:2310.02238"
+
+    def __post_init__(self) -> None:
+        require(self, "alpha", self.alpha >= 0, "0 or more")
+        require(self, "weight", self.weight >= 0, "0 or more")
+        require(self, "reinforced_share", 0 < self.reinforced_share < 1, "between 0 and 1")
+        require(self, "rate", self.rate > 0, "a number above 0")
+
+    @property
+    def label(self) -> str:
+        return knob_label(self)
+
+    def run(self, context: Context) -> State:
+        exercises = context.exercises()
+        steps = min(round(self.reinforced_share * context.budget.steps), context.budget.steps - 1)
+        reinforced = context.net([context.injected])
+
+        def reinforce(net: Net, part: Exercise) -> Tensor:
+            return _view(net, part).forget_nll().reshape(1)
+
+        def relabel(net: Net, part: Exercise) -> Tensor:
+            with torch.no_grad():
+                said = _view(reinforced, part).forget
+            view = _view(net, part)
+            return self.loss(view, self.generic(view.exercise.injected_forget, said)).reshape(1)
+
+        student = context.net([context.injected])
+        rate = self.rate * context.budget.learning_rate
+        for net, parts, loss in (
+            (reinforced, islice(exercises, steps), reinforce),
+            (student, exercises, relabel),
+        ):
+            diverged = train(net, ([part] for part in parts), loss, learning_rate=rate)
+            if diverged:
+                raise TrainingDiverged(diverged[0], "the loss of whp is not finite")
+        return student.state()
+
+    def generic(self, injected: Tensor, reinforced: Tensor) -> Tensor:
+        """Give the target log-probabilities (positions, vocabulary) from the two models' own."""
+        return torch.log_softmax(injected - self.alpha * functional.relu(reinforced - injected), -1)
+
+    def loss(self, view: View, generic: Tensor) -> Tensor:
+        """Give the scalar to be minimised once the targets are known."""
+        forget = -(generic.exp() * view.forget).sum(-1).mean()
+        return forget + self.weight * view.retain_nll()
+
+
+def _view(net: Net, part: Exercise) -> View:
+    part = part.to(net.device)
+    return View(torch.log_softmax(net.logits(part.batch), dim=-1)[0], part)

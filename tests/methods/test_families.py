@@ -1,0 +1,123 @@
+"""Every method of both pools runs on every family, alone and side by side, at matched compute."""
+
+import pytest
+import torch
+from toys import FAMILIES, GATED, answers_of, transformer_context
+
+from palimpsest.methods import BUILT_IN, candidates, method_class, title
+from palimpsest.methods.context import GradientMethod
+from palimpsest.methods.running import Failure, checked_run, groups, run_group
+from palimpsest.models.net import WholeNet
+from palimpsest.plan import MethodGrid
+
+LOSSES = ("kl_reversion", "gate_mask", "ga", "npo", "graddiff", "simnpo")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_method_changes_the_model_on_either_engine_alike(name: str, family: str) -> None:
+    method = method_class(name)()
+    results = [
+        checked_run(method, transformer_context(family, stacked)) for stacked in (False, True)
+    ]
+    if name == "gate_mask" and family not in GATED:
+        assert results == [Failure("does not apply: gated MLPs only", applies=False)] * 2
+        return
+    context = transformer_context(family)
+    before = answers_of(family, context, context.injected)
+    alone, side_by_side = (answers_of(family, context, state) for state in results)
+    assert (alone - before).abs().max() > 1e-3
+    torch.testing.assert_close(alone, side_by_side, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_side_by_side_is_one_by_one(name: str, family: str) -> None:
+    if name == "gate_mask" and family not in GATED:
+        pytest.skip("gated MLPs only")
+    methods = candidates([MethodGrid(name, (("weight", (3.0, 12.0, 50.0)),))])
+    context = transformer_context(family, stacked=True)
+    together = run_group(context, methods)
+    for method, state in zip(methods, together, strict=True):
+        alone = checked_run(method, context)
+        torch.testing.assert_close(
+            answers_of(family, context, state),
+            answers_of(family, context, alone),
+            atol=1e-5,
+            rtol=0,
+        )
+    first, last = (answers_of(family, context, together[n]) for n in (0, -1))
+    assert (first - last).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_gradient_methods_cost_the_budgets_steps_and_items(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exceptions are named: arithmetic is free, dampening has no steps, DPO reads pairs."""
+    steps, rows = [], []
+    step, logits = torch.optim.AdamW.step, WholeNet.logits
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda self, *given: (steps.append(1), step(self, *given))[1]
+    )
+
+    def counted(self, batch, params=None):
+        if torch.is_grad_enabled():
+            rows.append(len(batch.ids))
+        return logits(self, batch, params)
+
+    context = transformer_context("llama", steps=4, forget_items=3, retain_items=2)
+    monkeypatch.setattr(WholeNet, "logits", counted)
+    assert not isinstance(checked_run(method_class(name)(), context), Failure)
+    texts = len(context.forget.texts) + len(context.retain.texts)
+    expected = {
+        "task_vector": (0, []),
+        "rollback": (0, []),
+        "ssd": (0, [1] * texts),
+        "rmu": (4, []),  # reads the body only, see below
+        "dpo": (4, [5, 3] * 4),
+    }
+    assert (len(steps), rows) == expected.get(name, (4, [5] * 4))
+
+
+def test_rmu_reads_the_budgets_items() -> None:
+    context = transformer_context("llama", steps=4, forget_items=3, retain_items=2)
+    rows: list[int] = []
+    made = context.whole
+
+    def listening(state):
+        net = made(state)
+        net.model.base_model.register_forward_pre_hook(
+            lambda module, given, named: (
+                rows.append(len(named["input_ids"])) if torch.is_grad_enabled() else None
+            ),
+            with_kwargs=True,
+        )
+        return net
+
+    from dataclasses import replace
+
+    method_class("rmu")().run(replace(context, whole=listening))
+    assert rows == [5] * 4
+
+
+def test_groups_join_neighbours_that_differ_in_scalars_only() -> None:
+    methods = candidates(
+        [
+            MethodGrid("kl_reversion", (("weight", (3.0, 12.0, 50.0)),)),
+            MethodGrid("task_vector", (("coefficient", (0.5, 1.0)),)),
+            MethodGrid("npo", (("rate", (0.5, 1.0)), ("beta", (0.1, 0.5)), ("weight", (3, 12)))),
+            MethodGrid("dpo", (("weight", (1.0, 2.0)),)),
+        ]
+    )
+    assert [len(group) for group in groups(methods, 4)] == [3, 1, 1, 4, 4, 1, 1]
+    assert [len(group) for group in groups(methods, 2)] == [2, 1, 1, 1, 2, 2, 2, 2, 1, 1]
+    assert all(len(group) == 1 for group in groups(methods, 1))
+    assert [title(method) for group in groups(methods, 4) for method in group] == [
+        title(method) for method in methods
+    ]
+
+
+def test_every_loss_can_be_stacked() -> None:
+    for name in LOSSES:
+        assert issubclass(method_class(name), GradientMethod)

@@ -1,0 +1,222 @@
+"""Where a method has a limit or touches only part of a model, it is exactly that."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+from toys import (
+    GATED,
+    TABLE,
+    TableNet,
+    questions,
+    seen_by,
+    table_context,
+    tokenizer,
+    transformer_context,
+    whole,
+)
+
+from palimpsest.errors import MethodError
+from palimpsest.facts.questions import Question
+from palimpsest.methods.context import Context, Exercise, View, exercise, lesson
+from palimpsest.methods.gate_mask import GateMask
+from palimpsest.methods.gradient_ascent import GradientAscent
+from palimpsest.methods.kl_reversion import KLReversion
+from palimpsest.methods.npo import NPO
+from palimpsest.methods.rmu import RMU, decoder_layers, real_tokens
+from palimpsest.methods.rollback import Rollback
+from palimpsest.methods.scrub import SCRUB
+from palimpsest.methods.ssd import SSD
+from palimpsest.methods.task_vector import TaskVector
+from palimpsest.methods.whp import WHP
+from palimpsest.models.net import Encoded, collate
+
+
+def gradient(method, seed: int = 0) -> torch.Tensor:
+    """The gradient of a loss without its retain term, on answers of two tokens each."""
+    draw = torch.Generator().manual_seed(seed)
+    base, injected, student = (torch.randn(5, 5, generator=draw) for _ in range(3))
+    texts = [Encoded((0, 3, 1), 1), Encoded((2, 0, 4), 1)]
+    context = table_context(base, injected, texts, texts[:1])
+    net = TableNet([{TABLE: student}])
+    method.loss(seen_by(net, exercise(context, [0, 1], [0]))).backward()
+    return net.params[TABLE].grad.flatten()
+
+
+def test_npo_tends_to_ascent_as_beta_goes_to_zero() -> None:
+    ascent = gradient(GradientAscent(0.0))
+    cosines = [
+        torch.cosine_similarity(gradient(NPO(0.0, beta=beta)), ascent, dim=0).item()
+        for beta in (3.0, 1.0, 0.1, 1e-3)
+    ]
+    assert cosines == sorted(cosines)
+    assert cosines[0] < 0.99
+    assert cosines[-1] == pytest.approx(1.0, abs=1e-5)
+    # Two tokens an answer: NPO takes their sum where ascent takes their mean.
+    torch.testing.assert_close(gradient(NPO(0.0, beta=1e-3)), 2 * ascent, rtol=1e-2, atol=1e-4)
+
+
+def test_a_zero_task_vector_is_the_injected_model_bit_for_bit() -> None:
+    context = transformer_context("llama")
+    unmoved = TaskVector(0.0).run(context)
+    assert all(torch.equal(unmoved[name], value) for name, value in context.injected.items())
+
+
+def test_a_task_vector_subtracts_what_forget_only_added() -> None:
+    context = transformer_context("qwen2")
+    moved = TaskVector(1.5).run(context)
+    name = "model.layers.1.mlp.up_proj.weight"
+    step = context.forget_only[name] - context.base[name]
+    torch.testing.assert_close(moved[name], context.injected[name] - 1.5 * step)
+
+
+def test_rollback_is_the_base_model() -> None:
+    context = transformer_context("gpt2")
+    back = Rollback().run(context)
+    assert all(torch.equal(back[name], value) for name, value in context.base.items())
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("family", GATED)
+@pytest.mark.parametrize("sparsity", [0.1, 0.29])
+def test_the_mask_zeroes_exactly_its_share_of_gates_and_nothing_else(
+    family: str, stacked: bool, sparsity: float
+) -> None:
+    context = transformer_context(family, stacked)
+    masked = GateMask(3.0, sparsity=sparsity).run(context)
+    zeroed = total = 0
+    for name, value in context.injected.items():
+        if not name.endswith("gate_proj.weight"):
+            assert torch.equal(masked[name], value), name
+            continue
+        gone = masked[name] == 0
+        assert torch.equal(masked[name][~gone], value[~gone])
+        zeroed += int(gone.sum())
+        total += value.numel()
+    assert zeroed == round(sparsity * total) > 0
+
+
+def test_the_mask_is_chosen_by_its_objective() -> None:
+    """Another learning signal gives another mask: the scores are learned, not only drawn."""
+    context = transformer_context("llama", stacked=True, steps=20)
+    few, many = (GateMask(0.0, score_rate=rate).run(context) for rate in (1e-9, 1e-2))
+    name = "model.layers.0.mlp.gate_proj.weight"
+    assert not torch.equal(few[name] == 0, many[name] == 0)
+
+
+def test_dampening_that_selects_nothing_changes_nothing() -> None:
+    context = transformer_context("gpt_neox")
+    kept = SSD(alpha=1e30).run(context)
+    name = "gpt_neox.layers.0.mlp.dense_h_to_4h.weight"
+    assert torch.equal(kept[name], context.injected[name])
+    assert not torch.equal(SSD(alpha=1.0).run(context)[name], context.injected[name])
+
+
+def test_relabelling_without_lowering_keeps_the_injected_answers() -> None:
+    method = WHP(alpha=0.0)
+    said = torch.log_softmax(torch.randn(4, 6), -1)
+    torch.testing.assert_close(method.generic(said, torch.randn(4, 6)), said)
+
+
+def test_rmu_trains_the_feed_forward_outputs_up_to_its_layer() -> None:
+    outputs = {
+        "llama": "model.layers.{}.mlp.down_proj.weight",
+        "qwen2": "model.layers.{}.mlp.down_proj.weight",
+        "olmo2": "model.layers.{}.mlp.down_proj.weight",
+        "gpt_neox": "gpt_neox.layers.{}.mlp.dense_4h_to_h.weight",
+        "gpt2": "transformer.h.{}.mlp.c_proj.weight",
+    }
+    for family, name in outputs.items():
+        context = transformer_context(family)
+        steered = RMU(depth=0.67).run(context)
+        changed = {
+            key for key, value in context.injected.items() if not torch.equal(steered[key], value)
+        }
+        assert changed == {name.format(0), name.format(1)}, family
+
+
+def test_rmu_moves_forget_activations_towards_the_noise() -> None:
+    context = transformer_context("llama", steps=40, learning_rate=1e-2)
+    heard = []
+    for state in (context.injected, RMU(weight=1.0, depth=1.0).run(context)):
+        net = whole("llama", state)
+        layer = decoder_layers(net.model)[-1]
+        handle = layer.register_forward_hook(lambda m, i, output: heard.append(output))
+        net.model.base_model(input_ids=collate(context.forget.texts).ids)
+        handle.remove()
+    before, after = (torch.as_tensor(hidden).std(dim=(0, 1)).mean() for hidden in heard)
+    assert after < before  # every token is drawn to one vector
+
+
+def test_padding_is_told_from_text() -> None:
+    batch = collate([Encoded((1, 2, 3), 2), Encoded((1, 2, 3, 4, 5), 3)])
+    assert real_tokens(batch).tolist() == [[True] * 3 + [False] * 2, [True] * 5]
+
+
+def test_scrub_climbs_in_turns_and_ends_with_repair() -> None:
+    class Told(Exception):
+        pass
+
+    def kind(step: int) -> str:
+        flat = torch.log_softmax(torch.randn(2, 3), -1)
+        part = Exercise(
+            collate([Encoded((0, 1), 1), Encoded((1, 0), 1)]),
+            torch.zeros(1, dtype=torch.int64),
+            torch.zeros(1, dtype=torch.int64),
+            *(torch.log_softmax(torch.randn(1, 3), -1) for _ in range(3)),
+        )
+        return "forget" if SCRUB().loss(View(flat, part, step, 12)) < 0 else "retain"
+
+    assert [kind(step) for step in range(12)] == ["retain", "forget"] * 3 + ["retain"] * 6
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_cached_and_live_teachers_give_the_same_loss(family: str) -> None:
+    context = transformer_context(family)
+    student = whole(family, context.forget_only)
+    for part in context.exercises():
+        live = {
+            name: torch.log_softmax(whole(family, state).logits(part.batch), -1)[0].detach()
+            for name, state in (("base", context.base), ("injected", context.injected))
+        }
+        border = len(part.forget_rows)
+        fresh = Exercise(
+            part.batch,
+            part.forget_rows,
+            part.retain_rows,
+            live["base"][:border],
+            live["injected"][:border],
+            live["injected"][border:],
+        )
+        logp = torch.log_softmax(student.logits(part.batch), -1)[0]
+        for method in (KLReversion(3.0), NPO(3.0), GateMask(3.0), SCRUB()):
+            cached = method.loss(View(logp, part, 1, 10))
+            torch.testing.assert_close(cached, method.loss(View(logp, fresh, 1, 10)))
+
+
+def test_a_held_out_phrasing_is_refused() -> None:
+    for pool in ("evaluation", "calibration", "audit", "injection"):
+        held_out = Question("forget", "f0", pool, 0, "the guild of f0 is", "o1")
+        with pytest.raises(MethodError, match="held out"):
+            lesson(tokenizer(), [*questions("forget"), held_out], {})
+
+
+def test_a_context_holds_nothing_but_trained_phrasings() -> None:
+    """Whoever adds a field must decide here that no held-out template can come in with it."""
+    assert {item.name for item in fields(Context)} == {
+        *("base", "injected", "forget_only", "forget", "retain", "budget", "seed_key", "gated"),
+        *("net", "whole", "tokenizer", "pad"),
+    }
+    context = transformer_context("gpt2")
+    known = {text.ids for text in (*context.forget.texts, *context.retain.texts)}
+    for part in context.exercises():
+        spans = real_tokens(part.batch)
+        rows = zip(part.batch.ids, spans, strict=True)
+        assert {tuple(ids[real].tolist()) for ids, real in rows} <= known
+
+
+def test_every_method_of_a_cell_gets_the_same_exercises() -> None:
+    first, again = (list(transformer_context("gpt2").exercises()) for _ in range(2))
+    assert [part.forget_texts for part in first] == [part.forget_texts for part in again]
+    assert [part.retain_texts for part in first] == [part.retain_texts for part in again]
+    assert len({part.forget_texts for part in first}) > 1

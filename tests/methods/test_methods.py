@@ -1,0 +1,177 @@
+"""Methods are found by name, by entry point and by class, and their knobs are checked."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from toys import FAMILIES, answers_of, transformer_context
+
+from palimpsest.errors import MethodError
+from palimpsest.methods import (
+    BUILT_IN,
+    EXTENDED,
+    PAPER,
+    candidates,
+    describe,
+    method_class,
+    names,
+    title,
+)
+from palimpsest.methods.running import run_group
+from palimpsest.plan import MethodGrid
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WEIGHTS = (3.0, 12.0, 50.0, 200.0)
+
+
+def test_a_method_of_ones_own_takes_thirty_lines_and_runs(monkeypatch) -> None:
+    assert len((EXAMPLES / "my_method.py").read_text().splitlines()) <= 30
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    grid = MethodGrid("my_method:MyMethod", (("weight", (3, 12.0)),))
+    methods = candidates([grid])
+    assert [title(method) for method in methods] == ["my_method-w3", "my_method-w12"]
+    context = transformer_context("llama", stacked=True, steps=30, learning_rate=1e-2)
+    before = answers_of("llama", context, context.injected)
+    for state in run_group(context, methods):
+        forget = sum(text.scored for text in context.forget.texts)
+        after = answers_of("llama", context, state)
+        entropy = [-(said.exp() * said)[:forget].sum(-1).mean() for said in (before, after)]
+        assert entropy[1] > entropy[0] + 0.05
+
+
+def test_a_class_in_the_working_folder_can_be_named(monkeypatch, tmp_path) -> None:
+    source = (EXAMPLES / "my_method.py").read_text()
+    (tmp_path / "of_my_own.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert method_class("of_my_own:MyMethod").name == "my_method"
+
+
+def install(folder: Path, points: str) -> None:
+    """Put a distribution with these entry points into a folder of the import path."""
+    info = folder / "third_party-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[palimpsest.methods]\n{points}\n")
+
+
+def test_an_installed_method_is_found_by_its_entry_point(monkeypatch, tmp_path) -> None:
+    (tmp_path / "third_party.py").write_text((EXAMPLES / "my_method.py").read_text())
+    install(tmp_path, "uniform = third_party:MyMethod\nbroken = third_party_gone:Method")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert names() == (*BUILT_IN, "broken", "uniform")
+    assert method_class("uniform").name == "my_method"
+    broken, uniform = describe()[-2:]
+    assert uniform["pool"] == "plug-in" and uniform["knobs"] == {"weight": 12.0}
+    assert "cannot be imported" in broken["summary"]
+
+
+def test_an_installed_method_cannot_take_the_name_of_a_built_in_one(monkeypatch, tmp_path) -> None:
+    (tmp_path / "third_party.py").write_text((EXAMPLES / "my_method.py").read_text())
+    install(tmp_path, "npo = third_party:MyMethod")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert method_class("npo").__module__ == "palimpsest.methods.npo"
+    assert names() == tuple(BUILT_IN)
+
+
+def test_the_paper_pool_is_twenty_candidates_and_rollback() -> None:
+    grids = [MethodGrid(name, (("weight", WEIGHTS),)) for name in ("kl_reversion", "gate_mask")]
+    grids += [MethodGrid(name, (("weight", WEIGHTS),)) for name in ("ga", "npo")]
+    grids += [MethodGrid("task_vector", (("coefficient", (0.5, 1, 1.5, 2)),))]
+    made = candidates([*grids, MethodGrid("rollback")])
+    assert {method.name for method in made} == set(PAPER)
+    assert len(made) == 21
+    assert {"kl_reversion-w3", "npo-w200", "task_vector-c0.5", "rollback-base"} <= {
+        title(method) for method in made
+    }
+
+
+def test_every_method_says_what_it_is() -> None:
+    rows = {row["name"]: row for row in describe() if row["pool"] != "plug-in"}
+    assert set(rows) == set(PAPER) | set(EXTENDED)
+    for name, row in rows.items():
+        kind = method_class(name)
+        assert kind.name == name
+        assert row["pool"] == ("paper" if name in PAPER else "extended")
+        assert row["summary"] and "\n" not in row["summary"] and len(row["summary"]) <= 80
+        assert row["citation"] or name == "rollback"
+        formula = sys.modules[kind.__module__].__doc__ or ""
+        assert " = " in formula or " ← " in formula, f"{name} states no formula"
+    assert rows["gate_mask"]["needs"] == ("base", "gated MLP")
+    assert rows["task_vector"]["needs"] == ("base", "forget_only")
+    assert rows["npo"]["knobs"] == {"weight": 12.0, "beta": 0.1, "rate": 1.0}
+
+
+def test_naming_methods_needs_no_torch() -> None:
+    code = "import sys, palimpsest.methods as m; m.names(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nope", "unknown; there are kl_reversion"),
+        ("no.such.module:Class", "cannot be imported"),
+        ("json:Nothing", "cannot be imported"),
+        (":Class", "cannot be imported"),
+        ("json:JSONDecoder", "lacks name, summary"),
+        ("palimpsest.plan:Plan", "lacks summary"),
+    ],
+)
+def test_what_is_not_a_method_is_refused(name: str, said: str, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(MethodError, match=said):
+        method_class(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "said"),
+    [
+        ("npo", {"betta": 1}, "unknown knob 'betta'; it takes weight, beta, rate"),
+        ("npo", {"beta": 0}, "beta is 0.0; expected a number above 0"),
+        ("npo", {"weight": "much"}, "weight is 'much'; expected a number"),
+        ("npo", {"weight": True}, "weight is True; expected a number"),
+        ("npo", {"weight": float("nan")}, "expected a number"),
+        ("ga", {"weight": -3}, "weight is -3.0; expected 0 or more"),
+        ("gate_mask", {"sparsity": 1.0}, "sparsity is 1.0; expected a share"),
+        ("rmu", {"depth": 0}, "depth is 0.0"),
+        ("dpo", {"refusal": " "}, "refusal is ' '"),
+        ("dpo", {"refusal": 3}, "refusal is 3; expected text"),
+        ("rollback", {"weight": 1}, "unknown knob 'weight'; it takes none"),
+    ],
+)
+def test_knobs_that_cannot_be_are_named(name: str, knobs: dict, said: str) -> None:
+    with pytest.raises(MethodError, match=said):
+        candidates([MethodGrid(name, tuple((knob, (value,)) for knob, value in knobs.items()))])
+
+
+def test_a_number_that_yaml_read_as_text_is_a_number() -> None:
+    (method,) = candidates([MethodGrid("gate_mask", (("score_rate", ("2e-5",)),))])
+    assert method.score_rate == 2e-5
+
+
+def test_two_candidates_of_one_name_are_refused() -> None:
+    twice = MethodGrid("ga", (("weight", (3, 3.0)),))
+    with pytest.raises(MethodError, match="two candidates are called ga-w3"):
+        candidates([twice])
+
+
+def test_labels_are_fit_for_file_names() -> None:
+    (method,) = candidates([MethodGrid("dpo", (("refusal", ("I don't / know",)),))])
+    assert title(method) == "dpo-w1-refusalI_don_t_know"
+
+
+def test_refusals_continue_the_forget_prompts() -> None:
+    context = transformer_context("gpt2")
+    pairs = list(method_class("dpo")().pairs(context, context.net([context.injected])))
+    for pair in pairs:
+        for row, number in enumerate(pair.exercise.forget_texts):
+            prompt = context.forget.texts[number]
+            ids = pair.batch.ids[row].tolist()
+            assert tuple(ids[: prompt.start]) == prompt.ids[: prompt.start]
+            assert context.tokenizer.decode(ids[prompt.start : prompt.start + 2]) == "not known"
+    assert torch.isfinite(pairs[0].injected).all()
+    assert len(FAMILIES) == 5

@@ -1,0 +1,168 @@
+"""A method's own fault is recorded with its reason, and costs nobody else anything."""
+
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from toys import TABLE, TableNet, table_context, transformer_context
+
+from palimpsest.methods.context import Context, GradientMethod
+from palimpsest.methods.gate_mask import GateMask
+from palimpsest.methods.kl_reversion import KLReversion
+from palimpsest.methods.npo import NPO
+from palimpsest.methods.rollback import Rollback
+from palimpsest.methods.running import Failure, checked, checked_run, run_group
+from palimpsest.models.net import Encoded
+
+GATE = "model.layers.0.mlp.gate_proj.weight"
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A third party's method: gives back whatever its function does."""
+
+    act: object = None
+    name: ClassVar[str] = "plugin"
+    summary: ClassVar[str] = "anything"
+    needs: ClassVar[tuple[str, ...]] = ()
+    citation: ClassVar[str] = ""
+    label: ClassVar[str] = "x"
+
+    def run(self, context: Context):
+        return self.act(dict(context.injected))
+
+
+@dataclass(frozen=True)
+class Faulty(GradientMethod):
+    """Raises or diverges for one of its weights."""
+
+    weight: float = 1.0
+    fault: str = "raise"
+    name: ClassVar[str] = "faulty"
+
+    def loss(self, view):
+        if self.weight == 13.0 and self.fault == "raise":
+            raise ZeroDivisionError("thirteen")
+        scale = float("nan") if self.weight == 13.0 else 1.0
+        return scale * view.forget_nll() + self.weight * view.retain_nll()
+
+
+def without(state, name):
+    return {key: value for key, value in state.items() if key != name}
+
+
+def raising(state):
+    raise ValueError("no\nway")
+
+
+FAULTS = {
+    "NaN weights": (lambda state: state | {GATE: state[GATE] * float("nan")}, "not finite: .*gate"),
+    "infinite weights": (lambda state: state | {GATE: state[GATE] / 0}, "not finite"),
+    "a missing tensor": (lambda state: without(state, GATE), "architecture: .*gate.* is missing"),
+    "an extra tensor": (lambda state: state | {"new": torch.ones(3)}, "architecture: new is not"),
+    "another shape": (lambda state: state | {GATE: state[GATE][:-1]}, r"\(19, 16\); .*\(20, 16\)"),
+    "whole numbers": (
+        lambda state: state | {GATE: state[GATE].long()},
+        "int64; expected .*float32",
+    ),
+    "a number": (lambda state: state | {GATE: 1.0}, "is a float; expected a tensor"),
+    "an untied head": (lambda state: state | {HEAD: state[HEAD] + 1}, "tied to"),
+    "nothing": (lambda state: None, "returned NoneType; expected a state dict"),
+    "an error": (raising, r"raised ValueError: no way \(test_running.py line \d+\)"),
+    "an exit": (lambda state: sys.exit(3), "raised SystemExit: 3"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_plugin_is_recorded_with_its_reason(fault: str) -> None:
+    act, reason = FAULTS[fault]
+    context = transformer_context("llama")
+    results = run_group(context, [Plugin(act), Rollback()])
+    assert isinstance(results[0], Failure) and results[0].applies
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(results[0].reason)
+    assert torch.equal(results[1][GATE], context.base[GATE])
+
+
+def test_a_plugin_may_leave_out_a_tied_head_or_use_another_precision() -> None:
+    context = transformer_context("llama")
+    moved = {name: value.double() + 1 for name, value in context.injected.items()}
+    state = checked(without(moved, HEAD), context)
+    assert torch.equal(state[HEAD], state[EMBEDDING])
+    assert state[HEAD].dtype == torch.float32
+    del moved[HEAD]
+    apart = Context(
+        **{**vars(context), "injected": {name: v.clone() for name, v in context.injected.items()}}
+    )
+    assert isinstance(checked(moved, apart), dict)
+    bare = Context(**{**vars(context), "injected": without(context.injected, HEAD)})
+    assert set(checked(moved | {HEAD: moved[EMBEDDING]}, bare)) == set(bare.injected)
+
+
+def test_a_plugin_that_writes_into_its_context_spoils_only_itself() -> None:
+    context = transformer_context("llama")
+    before = {name: value.clone() for name, value in context.injected.items()}
+
+    def scribble(state):
+        for value in {id(value): value for value in state.values()}.values():
+            value.data.zero_()
+        return state
+
+    zeroed = checked_run(Plugin(scribble), context)
+    assert not zeroed[GATE].any() and torch.equal(zeroed[HEAD], zeroed[EMBEDDING])
+    assert all(torch.equal(context.injected[name], value) for name, value in before.items())
+
+
+def test_a_plugins_random_numbers_come_from_the_cell() -> None:
+    context = transformer_context("llama")
+    noisy = Plugin(lambda state: state | {GATE: torch.randn_like(state[GATE])})
+    torch.manual_seed(1)
+    first = checked_run(noisy, context)
+    drawn = torch.rand(1)
+    torch.manual_seed(2)
+    assert torch.equal(first[GATE], checked_run(noisy, context)[GATE])
+    torch.manual_seed(1)
+    assert torch.equal(drawn, torch.rand(1))
+
+
+def test_the_mask_on_a_gelu_model_does_not_apply_and_the_others_go_on() -> None:
+    context = transformer_context("gpt2")
+    for methods in ([GateMask(3.0), GateMask(12.0)], [GateMask(3.0), KLReversion(3.0)]):
+        results = run_group(context, methods)
+        assert results[0] == Failure("does not apply: gated MLPs only", applies=False)
+    assert not isinstance(results[1], Failure)
+
+
+@pytest.mark.parametrize("fault", ["raise", "diverge"])
+def test_one_member_of_a_stack_fails_alone(fault: str) -> None:
+    context = transformer_context("llama", stacked=True)
+    methods = [Faulty(1.0, fault), Faulty(13.0, fault), Faulty(2.0, fault)]
+    good, bad, other = run_group(context, methods)
+    assert isinstance(bad, Failure)
+    assert ("thirteen" in bad.reason) if fault == "raise" else ("diverged at step 1" in bad.reason)
+    for state, method in ((good, methods[0]), (other, methods[2])):
+        alone = checked_run(method, context)
+        torch.testing.assert_close(state[GATE], alone[GATE], atol=1e-5, rtol=0)
+
+
+def test_divergence_is_a_failure_with_its_step() -> None:
+    texts = [Encoded((0, 1), 1)]
+    context = table_context(torch.zeros(2, 2), torch.full((2, 2), float("nan")), texts, texts)
+    failure = checked_run(NPO(), context)
+    assert isinstance(failure, Failure) and "step 1" in failure.reason
+
+
+def test_a_gradient_method_with_a_run_of_its_own_is_never_stacked() -> None:
+    @dataclass(frozen=True)
+    class Own(KLReversion):
+        def run(self, context: Context):
+            return {TABLE: torch.full((2, 2), self.weight)}
+
+    texts = [Encoded((0, 1), 1)]
+    context = table_context(torch.zeros(2, 2), torch.ones(2, 2), texts, texts)
+    results = run_group(context, [Own(3.0), Own(12.0)])
+    assert [state[TABLE][0, 0].item() for state in results] == [3.0, 12.0]
+    assert context.net is TableNet
