@@ -144,5 +144,7 @@ def pocket_config(spec: PocketSpec, vocabulary: int, end_of_text: int) -> "Pretr
             "max_position_embeddings": POCKET_POSITIONS,
         }
         if spec.model_type == "qwen2":
-            sizes["num_key_value_heads"] = spec.heads // 2  # grouped queries, like its namesake
+            # One key head a query head: with grouped queries so small a model did not learn to
+            # use evidence in context.
+            sizes["num_key_value_heads"] = spec.heads
     return AutoConfig.for_model(spec.model_type, **sizes, **shared)
