@@ -1,0 +1,44 @@
+"""The nine pocket base models: tiny real checkpoints in Hugging Face layout, inside the package."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from palimpsest.errors import ModelError
+from palimpsest.models.families import pocket_spec
+
+ROOT = Path(__file__).parent
+DIGESTS = ROOT / "digests.json"
+
+
+def pocket_folder(name: str) -> Path:
+    """The folder of a pocket model, which loads like any other checkpoint folder."""
+    folder = ROOT / pocket_spec(name).folder
+    if not (folder / "model.safetensors").is_file():
+        raise ModelError(
+            f"{name}: no weights in {folder}; install the package with its weights, or bake them: "
+            f"python -m palimpsest.models.pocket.bake {folder.name}"
+        )
+    return folder
+
+
+def file_digests(root: Path) -> dict[str, str]:
+    """The SHA-256 of every model and tokenizer file below ``root``, by relative path."""
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.glob("*/*"))
+        if path.suffix in {".json", ".safetensors"} and path.name != "bake.json"
+    }
+
+
+def check_digests(name: str) -> None:
+    """Refuse, as ModelError, a pocket model whose files are not the ones that were shipped."""
+    folder = pocket_folder(name)
+    shipped = json.loads(DIGESTS.read_text("utf-8"))
+    expected = {path: sha for path, sha in shipped.items() if path.startswith(f"{folder.name}/")}
+    for path, sha in expected.items():
+        file = ROOT / path
+        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != sha:
+            raise ModelError(
+                f"{name}: {path} is missing or was changed; reinstall the package, or bake it again"
+            )
