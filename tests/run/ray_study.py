@@ -1,7 +1,7 @@
 """Drives the Ray executor from a process of its own, as a study does; prints one JSON document.
 
-    ray_study.py cluster FOLDER    two nodes, one of which is killed in the middle
-    ray_study.py signal FOLDER     a cluster of its own, stopped by SIGTERM in the middle
+ray_study.py cluster FOLDER    two nodes, one of which is killed in the middle
+ray_study.py signal FOLDER     a cluster of its own, stopped by SIGTERM in the middle
 """
 
 import json

@@ -1,11 +1,19 @@
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from palimpsest.errors import DamagedArtifact, StoreError
-from palimpsest.run.chain import ORIGIN, chain_bytes, parse_chain, read_chain, verify_chain
+from palimpsest.run.chain import (
+    ORIGIN,
+    chain_bytes,
+    parse_chain,
+    read_chain,
+    seal_problems,
+    verify_chain,
+)
 
 EVENTS = [("rules", {"alpha": 0.05}), ("seal", {"commitment": "x"}), ("report", {"cells": [1, 2]})]
 
@@ -87,6 +95,32 @@ def test_a_torn_line_is_dropped_by_the_next_append(tmp_path: Path, sound: bytes)
     chain = read_chain(path).append("later", {})
     assert verify_chain(path.read_bytes()).head == chain.head
     assert len(chain.entries) == 4
+
+
+STARTED = ("started", {"cell": "a"})
+OPENED = ("seal opened", {"step": "panel", "commitment": "c", "models": {"injected": "1"}})
+SCORED = ("step", {"step": "panel", "artifacts": {}})
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([STARTED, OPENED, OPENED, SCORED], "opened 2 times"),
+        ([STARTED, OPENED, SCORED, SCORED], r"recorded at lines \[3, 4\]"),
+        ([STARTED, SCORED, OPENED], "expected once, after"),
+        ([STARTED, ("seal opened", OPENED[1] | {"commitment": "d"})], "another pool"),
+    ],
+)
+def test_a_seal_opened_or_scored_twice_is_seen_in_the_chain(
+    events: list[tuple[str, dict[str, object]]], words: str
+) -> None:
+    problems = seal_problems(verify_chain(chain_bytes(events)), "c")
+    assert problems and re.search(words, problems[0])
+
+
+def test_a_seal_opened_once_and_scored_once_or_not_yet_is_in_order() -> None:
+    for events in ([STARTED, OPENED, SCORED], [STARTED, OPENED], [STARTED]):
+        assert seal_problems(verify_chain(chain_bytes(events)), "c") == []
 
 
 def test_two_writers_cannot_both_append(tmp_path: Path) -> None:

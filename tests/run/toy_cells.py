@@ -47,9 +47,10 @@ def toy_cell(
                     _mischief(run.path, cell_id)
                 draw = np.random.default_rng(sum(cell_id.encode()) + number)
                 table = {"model": [step] * 20, "nll_sum": draw.normal(size=20)}
-                cell.put(step, {"items": table}, {"threads": os.environ["OMP_NUM_THREADS"]})
+                cell.put(step, {"items": table})
             progress("finish", len(STEPS), len(STEPS))
-            cell.finish({"pool": pool_file and Path(pool_file).name}, STEPS)
+            pool = pool_file and Path(pool_file).name
+            cell.finish({"pool": pool, "threads": os.environ["OMP_NUM_THREADS"]}, STEPS)
         except Exception as error:
             cell.fail(f"{type(error).__name__}: {error}")
             raise

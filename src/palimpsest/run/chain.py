@@ -124,6 +124,30 @@ def verify_chain(data: bytes, genesis: str = ORIGIN, name: str = "chain.jsonl") 
     return chain
 
 
+def seal_problems(chain: Chain, commitment: str) -> list[str]:
+    """What a cell's chain says against its seal: opened twice, for another pool, scored twice."""
+    name = chain.path
+    openings = [entry for entry in chain.entries if entry.event == "seal opened"]
+    problems = []
+    if len(openings) > 1:
+        problems.append(f"{name}: the audit pool was opened {len(openings)} times; expected once")
+    for opening in openings:
+        step = opening.data.get("step")
+        if opening.data.get("commitment") != commitment:
+            problems.append(f"{name}: another pool than the sealed one was opened for {step!r}")
+        scored = [
+            entry.n
+            for entry in chain.entries
+            if entry.event == "step" and entry.data.get("step") == step
+        ]
+        if len(scored) > 1 or any(n < opening.n for n in scored):
+            problems.append(
+                f"{name}: step {step!r} was recorded at lines {[n + 1 for n in scored]}; expected "
+                f"once, after the audit pool was opened at line {opening.n + 1}"
+            )
+    return problems
+
+
 def _damaged(path: Path, genesis: str, entries: list[Entry], size: int, what: str) -> Chain:
     why = f"{path} line {len(entries) + 1}: {what}; expected an unbroken chain"
     return Chain(path, genesis, tuple(entries), size, why)

@@ -82,7 +82,7 @@ class Cell:
 
     def started(self) -> bool:
         """Whether any work on the cell was ever recorded."""
-        return bool(self._chain().entries)
+        return bool(self.chain().entries)
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Cell:
                 "it is scored once in a run; start a new run to score it again"
             )
         opening = {"step": step, "commitment": commitment, "models": dict(sorted(models.items()))}
-        recorded = self._chain().find("seal opened")
+        recorded = self.chain().find("seal opened")
         for earlier in ([recorded.data] if recorded else []) + self._openings():
             if earlier != opening:
                 raise SealError(
@@ -241,7 +241,7 @@ class Cell:
             disk.make_folder(self.folder / "models")
             disk.link_or_copy(self.file(step, file), self.folder / kept)
             artifacts[kept] = self.file_digest(step, file)
-        whole = {"cell": self.id, "artifacts": artifacts, "journal": self._chain().head}
+        whole = {"cell": self.id, "artifacts": artifacts, "journal": self.chain().head}
         found = disk.write_json(self.folder / "cell.json", whole | dict(cell_json))
         self._append("finished", {"cell.json": found})
         self._note("finished", cell=self.id)
@@ -249,20 +249,30 @@ class Cell:
 
     def finished(self) -> bool:
         """Whether the cell is finished and every file of it is what was recorded."""
-        chain = self._chain()
+        chain = self.chain()
         return chain.find("finished") is not None and not self._finished_damage(chain)
 
     def ended(self) -> bool:
         """Whether the cell says it is finished, without checking its files."""
-        return self._chain().find("finished") is not None
+        return self.chain().find("finished") is not None
+
+    def chain(self) -> Chain:
+        """The cell's chain: its sound beginning, and what is wrong after it, if anything."""
+        if self._claimed is not None:
+            return self._claimed
+        chain = read_chain(self.folder / "chain.jsonl", self._genesis)
+        if chain.entries and chain.entries[0].data != {"cell": self.id}:
+            why = f"{chain.path} line 1: {chain.entries[0].data}; expected cell {self.id!r}"
+            return Chain(chain.path, self._genesis, (), 0, why)
+        return chain
 
     def head(self) -> str:
         """The digest of the last entry in the cell's chain."""
-        return self._chain().head
+        return self.chain().head
 
     def summary(self) -> dict[str, Any]:
         """The contents of a finished cell's `cell.json`."""
-        return self._summary(self._chain())
+        return self._summary(self.chain())
 
     def table(self, name: str) -> Table:
         """A finished cell's table ("items", "curves"), checked against its digest."""
@@ -275,7 +285,7 @@ class Cell:
 
     def check(self) -> tuple[Damage, ...]:
         """Every damaged file, with its step; a damaged step counts as not done."""
-        chain = self._chain()
+        chain = self.chain()
         if chain.find("finished") is not None:
             return tuple(self._finished_damage(chain))
         found = [Damage("", chain.path, chain.damage)] if chain.damage else []
@@ -297,20 +307,11 @@ class Cell:
 
     # -- behind these ------------------------------------------------------------------------
 
-    def _chain(self) -> Chain:
-        if self._claimed is not None:
-            return self._claimed
-        chain = read_chain(self.folder / "chain.jsonl", self._genesis)
-        if chain.entries and chain.entries[0].data != {"cell": self.id}:
-            why = f"{chain.path} line 1: {chain.entries[0].data}; expected cell {self.id!r}"
-            return Chain(chain.path, self._genesis, (), 0, why)
-        return chain
-
     def _append(self, event: str, data: Mapping[str, Any]) -> None:
-        self._claimed = self._chain().append(event, data)
+        self._claimed = self.chain().append(event, data)
 
     def _steps(self) -> dict[str, dict[str, str]]:
-        done = [entry.data for entry in self._chain().entries if entry.event == "step"]
+        done = [entry.data for entry in self.chain().entries if entry.event == "step"]
         return {data["step"]: data["artifacts"] for data in done}
 
     def _recorded(self, step: str) -> dict[str, str]:
@@ -384,7 +385,7 @@ class Cell:
             self._note("damaged", cell=self.id, step=damage.step, why=damage.why)
             if damage.path.is_dir():
                 disk.remove(damage.path)
-        chain = self._chain()
+        chain = self.chain()
         if chain.damage is not None or (damaged and chain.find("finished") is not None):
             chain = self._repair(chain, [damage.why for damage in damaged])
         if chain.find("finished") is not None:

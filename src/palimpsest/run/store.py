@@ -25,7 +25,15 @@ from typing import Any
 
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, StoreError
 from palimpsest.run import disk
-from palimpsest.run.chain import ORIGIN, Chain, Entry, chain_bytes, read_chain, verify_chain
+from palimpsest.run.chain import (
+    ORIGIN,
+    Chain,
+    Entry,
+    chain_bytes,
+    read_chain,
+    seal_problems,
+    verify_chain,
+)
 from palimpsest.run.disk import (
     canonical,
     digest,
@@ -83,6 +91,7 @@ __all__ = [
     "read_json",
     "read_table",
     "safe_name",
+    "seal_problems",
     "status",
     "table_bytes",
     "table_from_bytes",
@@ -306,6 +315,7 @@ class Run:
             cell = self.cell(cell_id)
             damaged = cell.check()
             problems += [damage.why for damage in damaged]
+            problems += seal_problems(cell.chain(), self.seal["commitment"])
             if not damaged and not cell.finished():
                 problems.append(f"cell {cell_id}: not finished; expected every planned cell")
         planned = {cell_id.lower() for cell_id in self.cells}
