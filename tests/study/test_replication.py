@@ -61,7 +61,7 @@ def test_the_interval_matches_a_plain_loop(results: RunResults) -> None:
     cell = results.replication["qwen2"].cells[0]
     deltas = generator.normal(size=(3, 12))
     cell = replace(cell, deltas=deltas)
-    # Few facts make a lattice of few values, on which quantiles jump: compare with their neighbours.
+    # Few facts make a lattice of few values, on which quantiles jump: compare with neighbours.
     rules = replace(results.rules, confidence=0.5)
     found = replication_intervals(replace(results.replication["qwen2"], cells=(cell,)), rules)
     plain = []

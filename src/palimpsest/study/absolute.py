@@ -1,0 +1,134 @@
+"""The absolute bar under audit: can the reference and the injected model pass it themselves?
+
+Screen, retain NLL and residual against fixed limits, component by component and cell by cell, for
+the two models whose truth is known; the candidates under the same bar; and how the injected model's
+own residual, the floor, grows with the re-acquisition budget.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from palimpsest.criteria.bars import AbsoluteBar, absolute_bar
+from palimpsest.criteria.screen import screen_alone
+from palimpsest.study.results import CellResult, RunResults
+
+AUDITED = ("reference", "injected")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedModel:
+    """A model of known truth under the absolute bar in one cell."""
+
+    cell: str
+    family: str
+    model: str
+    p_value: float
+    retain_nll: float
+    residual: float
+    bar: AbsoluteBar
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Median and range of a measure over cells."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentCounts:
+    """How many of ``total`` pass each component of the bar, and all of them."""
+
+    total: int
+    screen: int
+    retain: int
+    residual: int
+    all: int
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPoint:
+    """The injected model's self-closure after some steps of re-acquisition, in a family."""
+
+    family: str
+    step: int
+    residual: Summary
+    closes: int
+    """Cells with a residual at most the limit."""
+    cells: int
+
+
+def audit_models(results: RunResults) -> tuple[AuditedModel, ...]:
+    """Reference and injected model through every component, in every cell."""
+    found = []
+    for cell in results.cells:
+        for name in AUDITED:
+            if name not in cell.evaluation:
+                continue
+            model = cell.evaluation[name]
+            screened = screen_alone(model, results.rules)
+            bar = absolute_bar(model, not screened.excluded, results.rules)
+            retain_nll, residual = model.need("retain_nll"), model.need("residual")
+            p_value = screened.test.p_value
+            found.append(
+                AuditedModel(cell.id, cell.family, name, p_value, retain_nll, residual, bar)
+            )
+    return tuple(found)
+
+
+def components(bars: Sequence[AbsoluteBar]) -> ComponentCounts:
+    """How many pass what."""
+    return ComponentCounts(
+        len(bars),
+        sum(bar.screen for bar in bars),
+        sum(bar.retain for bar in bars),
+        sum(bar.residual for bar in bars),
+        sum(bar.clears for bar in bars),
+    )
+
+
+def candidate_bars(results: RunResults, method: str | None = None) -> tuple[AbsoluteBar, ...]:
+    """Every candidate (of a method) under the absolute bar, with Holm's screen."""
+    return tuple(
+        absolute_bar(cell.evaluation[name], cell.survives(name), results.rules)
+        for cell, name in results.candidates()
+        if method is None or cell.methods[name] == method
+    )
+
+
+def budget_curve(results: RunResults) -> tuple[BudgetPoint, ...]:
+    """The injected model's residual at every logged step, by family.
+
+    Re-acquisition is one run at a constant rate, so its log after k steps is the round trip with a
+    budget of k steps.
+    """
+    points = []
+    for family in results.families:
+        curves = [_self_closure(cell) for cell in results.of_family(family)]
+        for step in sorted({step for curve in curves for step in curve}):
+            values = [curve[step] for curve in curves if step in curve]
+            closes = sum(value <= results.rules.residual_limit for value in values)
+            points.append(BudgetPoint(family, step, summary(values), closes, len(values)))
+    return tuple(points)
+
+
+def floors(results: RunResults, family: str | None = None) -> Summary | None:
+    """The floor over all cells or a family's; None without cells."""
+    cells = results.cells if family is None else results.of_family(family)
+    values = [cell.evaluation.floor for cell in cells]
+    return summary(values) if values else None
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """Median and range."""
+    return Summary(float(np.median(values)), float(min(values)), float(max(values)))
+
+
+def _self_closure(cell: CellResult) -> dict[int, float]:
+    curve = cell.evaluation.injected.need_curve()
+    residual = 0.5 * (curve.residual_retain + curve.residual_general)
+    return {int(step): float(value) for step, value in zip(curve.step, residual) if step > 0}

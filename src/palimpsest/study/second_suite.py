@@ -1,0 +1,190 @@
+"""The untouched second suite: picks frozen on the first pool, compared on one no choice ever saw.
+
+That the recalibrated pick scores best on the axes it was chosen by is partly definitional. So each
+selector names one candidate per cell from the evaluation pool alone, and the choice becomes the
+plan of a second run (``second_plan``), which that run's chain fixes before anything is scored. The
+second run makes the picks again, scores base, reference and picks on the second pool, and
+``compare`` reads it, refusing scores of a run that was planned with other picks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palimpsest.criteria.bars import damage_bar
+from palimpsest.criteria.intervals import Interval
+from palimpsest.criteria.measures import CellMeasures, measure_cell
+from palimpsest.criteria.screen import screen_alone
+from palimpsest.criteria.selector import smallest_residual, smallest_worst_axis
+from palimpsest.errors import DriftError
+from palimpsest.run.store import Run
+from palimpsest.study.recalibration import absolute_pick, bootstrap, trained_probe_pick, with_veto
+from palimpsest.study.results import SECOND_POOL, CellResult, RunResults
+from palimpsest.verdict import Verdict
+
+SELECTORS = ("recalibrated", "nearest", "residual", "absolute", "trained-probe")
+"""recalibrated: the certified pick, absent where the certificate abstains. nearest: the survivor
+with the smallest worst axis, certified or not, so that every cell has one. residual: the survivor
+with the smallest residual. absolute: as in the selection-quality table. trained-probe: the
+smallest oracle-KL."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondPosition:
+    """Where a frozen pick lies on the second pool."""
+
+    cell: str
+    selector: str
+    candidate: str
+    forget_distance: float
+    """|median forget delta - the reference's|, both on the second pool."""
+    first_distance: float
+    """The same on the pool it was chosen by."""
+    excluded: bool
+    """By the screen on the second pool, alone at alpha."""
+    delta_f: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One selector against the trained-probe best on the cells where both were scored."""
+
+    selector: str
+    cells: int
+    distance: float
+    trained_probe_distance: float
+    difference: Interval | None
+    """Mean of the selector's distance minus trained-probe's, bootstrap over cells."""
+    nearer: int
+    """Cells in which the selector's pick is nearer to the reference."""
+    within_noise: int
+    """Cells in which it lies within delta_f of the reference."""
+    excluded: int
+
+
+def frozen_picks(results: RunResults) -> dict[str, dict[str, str]]:
+    """Each cell's pick by each selector, from the first pool alone; absent where there is none."""
+    certified = with_veto(results)
+    return {cell.id: _picks(cell, results, certified.verdicts) for cell in results.cells}
+
+
+def second_plan(results: RunResults) -> dict[str, Any]:
+    """The plan of the second run: which candidate each selector froze in each cell."""
+    return {
+        "name": f"{results.name}, second suite",
+        "pool": SECOND_POOL,
+        "rules_hash": results.rules_hash,
+        "picks": frozen_picks(results),
+    }
+
+
+def read_second(path: Path | str, results: RunResults) -> dict[str, CellMeasures]:
+    """The scores of a second run, by cell; refused when it was planned for other picks."""
+    run = Run.open(path)
+    plan = second_plan(results)
+    different = [key for key in ("pool", "rules_hash", "picks") if run.plan.get(key) != plan[key]]
+    if different:
+        raise DriftError(
+            f"{path}: the second run was planned with another {', '.join(different)} than these "
+            "results give; expected the picks that were frozen before it was scored"
+        )
+    cells = [run.cell(cell_id) for cell_id in run.cells]
+    return {
+        cell.id: measure_cell(cell.table("items"), pool=SECOND_POOL)
+        for cell in cells
+        if cell.ended()
+    }
+
+
+def second_positions(
+    results: RunResults,
+    picks: Mapping[str, Mapping[str, str]],
+    scores: Mapping[str, CellMeasures] | None = None,
+) -> tuple[SecondPosition, ...]:
+    """Where the picks that were scored on the second pool lie there.
+
+    ``scores`` come from ``read_second``; by default those stored in the run's own cells are used.
+    """
+    found = []
+    for cell in results.cells:
+        second = cell.second if scores is None else scores.get(cell.id)
+        if second is None or "reference" not in second:
+            continue
+        reference = second["reference"].median_forget_delta
+        first_reference = cell.evaluation["reference"].median_forget_delta
+        for selector, name in picks.get(cell.id, {}).items():
+            if name not in second:
+                continue
+            first = cell.evaluation[name].median_forget_delta
+            found.append(
+                SecondPosition(
+                    cell.id,
+                    selector,
+                    name,
+                    abs(second[name].median_forget_delta - reference),
+                    abs(first - first_reference),
+                    screen_alone(second[name], results.rules).excluded,
+                    None if cell.tolerances is None else cell.tolerances.delta_f,
+                )
+            )
+    return tuple(found)
+
+
+def compare(
+    results: RunResults, scores: Mapping[str, CellMeasures] | None = None
+) -> tuple[Comparison, ...]:
+    """Every selector against trained-probe best on the same cells; empty when none was scored."""
+    positions = second_positions(results, frozen_picks(results), scores)
+    by_selector = {
+        selector: {one.cell: one for one in positions if one.selector == selector}
+        for selector in SELECTORS
+    }
+    rival = by_selector["trained-probe"]
+    found = []
+    for selector, mine in by_selector.items():
+        cells = [cell for cell in mine if cell in rival]
+        if not cells:
+            continue
+        gaps = [mine[cell].forget_distance - rival[cell].forget_distance for cell in cells]
+        found.append(
+            Comparison(
+                selector,
+                len(cells),
+                float(np.mean([mine[cell].forget_distance for cell in cells])),
+                float(np.mean([rival[cell].forget_distance for cell in cells])),
+                bootstrap(gaps, cells, "mean", results.rules),
+                sum(gap < 0 for gap in gaps),
+                sum(_within(mine[cell]) for cell in cells),
+                sum(mine[cell].excluded for cell in cells),
+            )
+        )
+    return tuple(found)
+
+
+def _picks(
+    cell: CellResult, results: RunResults, verdicts: Mapping[str, Verdict]
+) -> dict[str, str]:
+    rules, measures = results.rules, cell.evaluation
+    nearest = None
+    if cell.tolerances is not None and measures.references:
+        bars = {
+            name: damage_bar(measures, name, True, cell.tolerances, rules)
+            for name in cell.survivors
+        }
+        nearest = smallest_worst_axis(bars, cell.survivors)
+    verdict = verdicts.get(cell.id)
+    named = {
+        "recalibrated": None if verdict is None else verdict.candidate,
+        "nearest": nearest,
+        "residual": smallest_residual(measures, cell.survivors),
+        "absolute": absolute_pick(cell, rules),
+        "trained-probe": trained_probe_pick(cell, rules),
+    }
+    return {selector: name for selector, name in named.items() if name is not None}
+
+
+def _within(one: SecondPosition) -> bool:
+    return one.delta_f is not None and one.forget_distance <= one.delta_f

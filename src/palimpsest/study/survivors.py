@@ -1,0 +1,92 @@
+"""What surviving the screen means: how far survivors lie from never-learned, and how many are
+equivalent to it. Not being excluded is not equivalence."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from palimpsest.criteria.intervals import Interval, tost
+from palimpsest.study.recalibration import bootstrap
+from palimpsest.study.replication import median_delta
+from palimpsest.study.results import RunResults
+
+
+@dataclass(frozen=True, slots=True)
+class EquivalentShare:
+    """Survivors equivalent to never-learned at a margin."""
+
+    margin: str
+    """How the margin was chosen."""
+    smallest: float
+    largest: float
+    """The margins used, in nats; equal when one serves all."""
+    equivalent: int
+    total: int
+    share: Interval | None
+    """Cluster bootstrap by cell; None with fewer than two cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """The screen's survivors over a run."""
+
+    candidates: int
+    survivors: int
+    cells: int
+    """Cells with a survivor."""
+    median_gap: float | None
+    """Median over survivors of |median forget delta - median probe delta|."""
+    gap: Interval | None
+    """The same with a cluster bootstrap by cell."""
+    shares: tuple[EquivalentShare, ...]
+
+
+def survivors(results: RunResults) -> Survivors:
+    """Gap and equivalence of every survivor, at the median delta_f and at each family's own."""
+    alive = [(cell, name) for cell in results.cells for name in cell.survivors]
+    gaps = [abs(cell.evaluation[name].median_gap) for cell, name in alive]
+    clusters = [cell.id for cell, _ in alive]
+    shares = []
+    common = median_delta(results.tolerances)
+    if common is not None:
+        everywhere = dict.fromkeys(results.families, common)
+        shares.append(_share(results, "median delta_f", everywhere))
+        own = {family: one.delta_f for family, one in results.tolerances.items()}
+        shares.append(_share(results, "family's delta_f", own))
+    return Survivors(
+        sum(len(cell.candidates) for cell in results.cells),
+        len(alive),
+        len(set(clusters)),
+        float(np.median(gaps)) if gaps else None,
+        bootstrap(gaps, clusters, "median", results.rules),
+        tuple(shares),
+    )
+
+
+def _share(results: RunResults, title: str, margins: Mapping[str, float]) -> EquivalentShare:
+    rules = results.rules
+    outcomes: list[float] = []
+    clusters: list[str] = []
+    for cell in results.cells:
+        if cell.family not in margins:
+            continue
+        for name in cell.survivors:
+            model = cell.evaluation[name]
+            test = tost(
+                model.forget_deltas,
+                model.probe_deltas,
+                margins[cell.family],
+                rules.equivalence_alpha,
+                "welch" if rules.equivalence_method == "welch" else "rank",
+            )
+            outcomes.append(float(test.equivalent))
+            clusters.append(cell.id)
+    return EquivalentShare(
+        title,
+        min(margins.values()),
+        max(margins.values()),
+        int(sum(outcomes)),
+        len(outcomes),
+        bootstrap(outcomes, clusters, "mean", rules),
+    )

@@ -1,0 +1,68 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_run import made_plan, planted, tables, write_run
+
+from palimpsest.errors import DriftError
+from palimpsest.run.store import Run
+from palimpsest.study import second_suite
+from palimpsest.study.results import RunResults, read_run
+
+
+def score_second(folder: Path, results: RunResults, plan: dict) -> Path:
+    """A second run that scored base, reference and the picks on the second pool."""
+    run = Run.create(
+        folder, plan, {}, {}, {"commitment": "c"}, cells=[cell.id for cell in results.cells]
+    )
+    for cell in results.cells:
+        models = planted(cell.family, cell.gated, 1)
+        chosen = {"base", "reference", *plan["picks"][cell.id].values()}
+        models = {name: made for name, made in models.items() if name in chosen}
+        # On the second pool the certified pick moved to 0.4 from the reference.
+        moved = {"gate_mask-w3": replace(models["gate_mask-w3"], forget=0.5)} if cell.gated else {}
+        items, curves = tables(cell.id, models | moved, 16)
+        items["pool"] = ["calibration" if one == "evaluation" else one for one in items["pool"]]
+        with run.cell(cell.id).claim() as claimed:
+            claimed.put("second", {"items": items, "curves": curves})
+            claimed.finish({}, ["second"])
+    return folder
+
+
+def test_picks_are_frozen_from_the_first_pool(results: RunResults) -> None:
+    picks = second_suite.frozen_picks(results)
+    assert picks["qwen2-s--seed0"] == {
+        "recalibrated": "gate_mask-w3",
+        "nearest": "npo-w3",
+        "residual": "npo-w3",
+        "absolute": "npo-w3",
+        "trained-probe": "kl_reversion-w3",
+    }
+    assert "recalibrated" not in picks["gpt2-s--seed0"]
+
+
+def test_frozen_picks_are_compared_on_the_second_pool(results: RunResults, tmp_path: Path) -> None:
+    folder = score_second(tmp_path / "second", results, second_suite.second_plan(results))
+    scores = second_suite.read_second(folder, results)
+    rows = {row.selector: row for row in second_suite.compare(results, scores)}
+    ours = rows["recalibrated"]
+    assert ours.cells == 4
+    assert ours.distance == pytest.approx(0.4)
+    assert ours.trained_probe_distance == pytest.approx(1.6)
+    assert ours.difference is not None and ours.difference.estimate == pytest.approx(-1.2)
+    assert (ours.nearer, ours.within_noise, ours.excluded) == (4, 4, 0)
+    assert rows["trained-probe"].cells == 6
+    assert rows["trained-probe"].excluded == 6
+
+
+def test_scores_of_other_picks_are_refused(results: RunResults, tmp_path: Path) -> None:
+    plan = second_suite.second_plan(results)
+    plan["picks"]["qwen2-s--seed0"]["residual"] = "ga-w3"
+    folder = score_second(tmp_path / "second", results, plan)
+    with pytest.raises(DriftError, match="picks"):
+        second_suite.read_second(folder, results)
+
+
+def test_nothing_scored_gives_no_comparison(tmp_path: Path) -> None:
+    results = read_run(write_run(tmp_path / "run", made_plan(("gpt2-s",), (0,))))
+    assert second_suite.compare(results) == ()
