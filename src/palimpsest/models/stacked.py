@@ -4,8 +4,8 @@ A pocket model is so small that a ``transformers`` step spends most of its time 
 ``StackedNet`` keeps the parameters of ``stack`` models of one configuration side by side, each
 under its transformers name with a leading stack axis, and runs a forward written for them: every
 matrix product is one batched product over the stack, and behind the last attention nothing is
-computed at positions that nobody scores. Where torch's own kernels are slow on a CPU at this size
-(norms, attention, gelu_new), the gradient is written out by hand.
+computed at positions that nobody scores. Where a chain of small kernels costs more than its
+arithmetic (RMS norm, attention with its rotary embedding), the gradient is written out by hand.
 
 Hidden states are (stack, tokens, width of the model), tokens = texts * positions; the families
 order the same pieces differently. The forward is that of ``transformers`` in evaluation mode (no
@@ -24,6 +24,7 @@ from palimpsest.errors import ModelError
 from palimpsest.models.net import Batch
 
 Params = Mapping[str, Tensor]
+Scored = Tensor | None  # the scored tokens, told to the last layer only
 
 HEAD = "lm_head.weight"
 QKV = ("q_proj", "k_proj", "v_proj")
@@ -97,14 +98,18 @@ def _stacked(states: Sequence[Mapping[str, Tensor]], without: str | None) -> dic
     """Give the float32 parameters of all members, stacked, leaving out a tied head."""
     if not states:
         raise ModelError("no state to stack; give at least one")
-    names = [name for name in states[0] if name != without]
-    for member, state in enumerate(states):
-        if set(state) - {without} != set(names):
-            odd = sorted((set(state) - {without}) ^ set(names))[0]
+    shapes = [
+        {name: value.shape for name, value in state.items() if name != without} for state in states
+    ]
+    for member, other in enumerate(shapes):
+        if other != shapes[0]:
+            odd = min(name for name, _ in other.items() ^ shapes[0].items())
             raise ModelError(
                 f"state {member} and state 0 differ in {odd}; stack models of one configuration"
             )
-    return {name: torch.stack([state[name].detach().float() for state in states]) for name in names}
+    return {
+        name: torch.stack([state[name].detach().float() for state in states]) for name in shapes[0]
+    }
 
 
 @dataclass(frozen=True)
@@ -150,22 +155,14 @@ class _Shape:
         turn = torch.zeros(head_width, head_width)
         turn[second, first], turn[first, second] = -1.0, 1.0
         cos, sin = (value.repeat(1, heads).to(device) for value in (angle.cos(), angle.sin()))
-        return cls(
-            width,
-            groups,
-            head_width,
-            eps,
-            causal.to(device),
-            turn.to(device) if turned else None,
-            cos,
-            sin,
-        )
+        how = turn.to(device) if turned else None
+        return cls(width, groups, head_width, eps, causal.to(device), how, cos, sin)
 
 
 def _llama(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Tensor | None) -> Tensor:
     x = _norm(given, at + "input_layernorm", hidden, shape)
     q, k, v = _project(given, at + "self_attn.", QKV, x)
-    mixed, hidden = _only(scored, _attend(q, k, v, shape), hidden)
+    mixed, hidden = _only(scored, _Attention.apply(q, k, v, shape), hidden)
     hidden = _linear(given, at + "self_attn.o_proj", mixed, hidden)
     x = _norm(given, at + "post_attention_layernorm", hidden, shape)
     gate, up = _project(given, at + "mlp.", GATE_UP, x)
@@ -176,7 +173,7 @@ def _olmo2(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Tensor
     q, k, v = _project(given, at + "self_attn.", QKV, hidden)
     q = _norm(given, at + "self_attn.q_norm", q, shape)
     k = _norm(given, at + "self_attn.k_norm", k, shape)
-    mixed, hidden = _only(scored, _attend(q, k, v, shape), hidden)
+    mixed, hidden = _only(scored, _Attention.apply(q, k, v, shape), hidden)
     mixed = _linear(given, at + "self_attn.o_proj", mixed)
     hidden = hidden + _norm(given, at + "post_attention_layernorm", mixed, shape)
     gate, up = _project(given, at + "mlp.", GATE_UP, hidden)
@@ -184,13 +181,11 @@ def _olmo2(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Tensor
     return hidden + _norm(given, at + "post_feedforward_layernorm", x, shape)
 
 
-def _gpt_neox(
-    given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Tensor | None
-) -> Tensor:
+def _gpt_neox(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Scored) -> Tensor:
     x = _norm(given, at + "input_layernorm", hidden, shape)
     x = _linear(given, at + "attention.query_key_value", x)
     q, k, v = (y.flatten(2) for y in x.unflatten(-1, (-1, 3, shape.head_width)).unbind(-2))
-    mixed, hidden = _only(scored, _attend(q, k, v, shape), hidden)
+    mixed, hidden = _only(scored, _Attention.apply(q, k, v, shape), hidden)
     x = _norm(given, at + "post_attention_layernorm", hidden, shape)
     hidden = hidden + _linear(given, at + "attention.dense", mixed)
     x = F.gelu(_linear(given, at + "mlp.dense_h_to_4h", x))
@@ -200,10 +195,10 @@ def _gpt_neox(
 def _gpt2(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Tensor | None) -> Tensor:
     x = _convolution(given, at + "attn.c_attn", _norm(given, at + "ln_1", hidden, shape))
     q, k, v = x.chunk(3, dim=-1)
-    mixed, hidden = _only(scored, _attend(q, k, v, shape), hidden)
+    mixed, hidden = _only(scored, _Attention.apply(q, k, v, shape), hidden)
     hidden = hidden + _convolution(given, at + "attn.c_proj", mixed)
     x = _convolution(given, at + "mlp.c_fc", _norm(given, at + "ln_2", hidden, shape))
-    return hidden + _convolution(given, at + "mlp.c_proj", _GeluTanh.apply(x))
+    return hidden + _convolution(given, at + "mlp.c_proj", F.gelu(x, approximate="tanh"))
 
 
 @dataclass(frozen=True)
@@ -213,7 +208,7 @@ class _Family:
     embedding: str
     layers: str
     last_norm: str
-    layer: Callable[[Params, str, Tensor, _Shape, Tensor | None], Tensor]
+    layer: Callable[[Params, str, Tensor, _Shape, Scored], Tensor]
     verified: Mapping[str, Any]
     rope: tuple[str, ...] = ("rope_type", "rope_theta")
     positions: str | None = None
@@ -257,13 +252,18 @@ FAMILIES: Mapping[str, _Family] = {
 }
 
 
-def _only(scored: Tensor | None, *hidden: Tensor) -> tuple[Tensor, ...]:
+def _only(scored: Scored, *hidden: Tensor) -> tuple[Tensor, ...]:
     """Give the hidden states at the scored tokens, or all of them where all are needed."""
     return hidden if scored is None else tuple(x.index_select(1, scored) for x in hidden)
 
 
 def _norm(given: Params, name: str, x: Tensor, shape: _Shape) -> Tensor:
-    return _Norm.apply(x, given[name + ".weight"], given.get(name + ".bias"), shape.eps)
+    """Give the layer norm of x where there is a bias, its RMS norm where there is none."""
+    weight, bias = given[name + ".weight"], given.get(name + ".bias")
+    if bias is None:
+        return _RmsNorm.apply(x, weight, shape.eps)
+    unit = F.layer_norm(x, x.shape[-1:], eps=shape.eps)
+    return torch.addcmul(bias.unsqueeze(1), unit, weight.unsqueeze(1))
 
 
 def _project(given: Params, at: str, names: Sequence[str], x: Tensor) -> tuple[Tensor, ...]:
@@ -286,11 +286,6 @@ def _linear(given: Params, name: str, x: Tensor, start: Tensor | None = None) ->
 def _convolution(given: Params, name: str, x: Tensor) -> Tensor:
     """Give x through GPT-2's Conv1D, whose weight is stored (in, out)."""
     return torch.baddbmm(given[name + ".bias"].unsqueeze(1), x, given[name + ".weight"])
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, shape: _Shape) -> Tensor:
-    """Give the causal attention's output (stack, tokens, heads * head width)."""
-    return _Attention.apply(q, k, v, shape)
 
 
 class _Embed(torch.autograd.Function):
@@ -358,20 +353,15 @@ class _Projections(torch.autograd.Function):
         return (for_x, *(grad.mT.bmm(x) if need else None for grad, need in needed))
 
 
-class _Norm(torch.autograd.Function):
-    """Layer norm if there is a bias, RMS norm if there is none; one weight per member."""
+class _RmsNorm(torch.autograd.Function):
+    """x / sqrt(mean(x^2) + eps) * weight, with one weight per member."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-        if bias is not None:
-            x = x - x.mean(-1, keepdim=True)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         scale = x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
         unit = x * scale
         ctx.save_for_backward(unit, scale, weight)
-        ctx.centred = bias is not None
-        if bias is None:
-            return unit * weight.unsqueeze(1)
-        return torch.addcmul(bias.unsqueeze(1), unit, weight.unsqueeze(1))
+        return unit * weight.unsqueeze(1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -379,31 +369,8 @@ class _Norm(torch.autograd.Function):
         along = grad * unit
         for_weight = along.sum(1)
         along = along.bmm(weight.unsqueeze(-1) / weight.shape[-1])
-        for_x = grad * weight.unsqueeze(1)
-        if ctx.centred:
-            for_x -= for_x.mean(-1, keepdim=True)
-        for_x = for_x.addcmul_(unit, along, value=-1.0).mul_(scale)
-        return for_x, for_weight, grad.sum(1) if ctx.centred else None, None
-
-
-class _GeluTanh(torch.autograd.Function):
-    """gelu_new(x) = x (1 + tanh(a x + b x^3)) / 2; torch's own kernel is three times slower."""
-
-    A = 0.7978845608028654  # sqrt(2 / pi)
-    B = 0.044715 * A
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        tanh = x.square().mul_(_GeluTanh.B).add_(_GeluTanh.A).mul_(x).tanh_()
-        ctx.save_for_backward(x, tanh)
-        return torch.addcmul(x, x, tanh).mul_(0.5)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        x, tanh = ctx.saved_tensors
-        slope = x.square().mul_(3 * _GeluTanh.B).add_(_GeluTanh.A).mul_(x)
-        slope.addcmul_(slope * tanh, tanh, value=-1.0)
-        return slope.add_(tanh).add_(1.0).mul_(grad).mul_(0.5)
+        for_x = (grad * weight.unsqueeze(1)).addcmul_(unit, along, value=-1.0).mul_(scale)
+        return for_x, for_weight, None
 
 
 class _Attention(torch.autograd.Function):
@@ -417,10 +384,11 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, shape: _Shape) -> Tensor:
         ctx.stack, ctx.shape = q.shape[0], shape
-        q = _by_group(_turned(q, shape), shape, shape.width).mul_(shape.head_width**-0.5)
+        q = _by_group(_turned(q, shape), shape, shape.width)
         k = _by_group(_turned(k, shape), shape, shape.causal.shape[1])
         v = _by_group(v, shape, shape.causal.shape[1])
-        chances = torch.bmm(q, k.mT).add_(shape.causal).softmax(-1)
+        scores = torch.add(shape.causal, torch.bmm(q, k.mT), alpha=shape.head_width**-0.5)
+        chances = scores.softmax(-1)
         ctx.save_for_backward(q, k, v, chances)
         return _by_token(chances.bmm(v), shape, ctx.stack, shape.width)
 
@@ -432,10 +400,10 @@ class _Attention(torch.autograd.Function):
         for_v = _by_token(chances.mT.bmm(grad), shape, stack, padded)
         weighted = grad.bmm(v.mT).mul_(chances)
         for_scores = weighted.addcmul_(chances, weighted.sum(-1, keepdim=True), value=-1.0)
+        for_scores *= shape.head_width**-0.5
+        for_q = _by_token(for_scores.bmm(k), shape, stack, shape.width)
         for_k = _by_token(for_scores.mT.bmm(q), shape, stack, padded)
-        for_q = for_scores.bmm(k).mul_(shape.head_width**-0.5)
-        for_q = _by_token(for_q, shape, stack, shape.width)
-        return _turned_back(for_q, shape), _turned_back(for_k, shape), for_v, None
+        return _turned(for_q, shape, -1), _turned(for_k, shape, -1), for_v, None
 
 
 def _by_group(x: Tensor, shape: _Shape, padded: int) -> Tensor:
@@ -455,21 +423,11 @@ def _by_token(x: Tensor, shape: _Shape, stack: int, padded: int) -> Tensor:
     return x.reshape(stack, x.shape[0] // stack * shape.width, -1)
 
 
-def _turned(x: Tensor, shape: _Shape) -> Tensor:
-    """Give x with every head rotated by its position."""
+def _turned(x: Tensor, shape: _Shape, way: int = 1) -> Tensor:
+    """Give x with every head rotated by its position, or back with ``way`` -1."""
     if shape.turn is None:
         return x
+    heads = x.view(-1, shape.width, x.shape[-1])
+    quarter = (x.view(-1, shape.head_width) @ shape.turn).view(heads.shape)
     cos, sin = shape.cos[:, : x.shape[-1]], shape.sin[:, : x.shape[-1]]
-    y = x.view(-1, *cos.shape)
-    quarter = (x.view(-1, shape.head_width) @ shape.turn).view(y.shape)
-    return quarter.mul_(sin).addcmul_(y, cos).view(x.shape)
-
-
-def _turned_back(x: Tensor, shape: _Shape) -> Tensor:
-    """Give x with every head rotated the other way: the transpose of ``_turned``."""
-    if shape.turn is None:
-        return x
-    cos, sin = shape.cos[:, : x.shape[-1]], shape.sin[:, : x.shape[-1]]
-    y = x.view(-1, *cos.shape)
-    quarter = ((y * sin).view(-1, shape.head_width) @ shape.turn.T).view(y.shape)
-    return quarter.addcmul_(y, cos).view(x.shape)
+    return torch.addcmul(heads * cos, quarter, sin, value=way).view(x.shape)
