@@ -36,7 +36,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Injection:
-    """Continued pretraining that makes the injected model and, without the forget set, the reference."""
+    """Continued pretraining: of the injected model and, without the forget set, the reference."""
 
     steps: int = 200
     learning_rate: float = 2e-5
@@ -243,7 +243,7 @@ def plan_from_yaml(path: Path) -> Plan:
         raise PlanError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
         raise PlanError(
-            f"{path}: holds {type(data).__name__}; expected keys and values, such as 'preset: pocket'"
+            f"{path}: holds {type(data).__name__}; expected keys such as 'preset: pocket'"
         )
     rest = dict(data)
     start = rest.pop("preset", None)

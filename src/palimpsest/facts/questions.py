@@ -42,7 +42,7 @@ class Question:
 
 
 def joined(prompt: str, answer: str) -> str:
-    """Give prompt and answer as one text; a space goes between unless the prompt opens something."""
+    """Give prompt and answer as one text, a space between unless the prompt opens something."""
     gap = "" if not prompt or prompt[-1].isspace() or prompt[-1] in "\"'([{“‘" else " "
     return f"{prompt}{gap}{answer}"
 
@@ -96,7 +96,7 @@ def pool_questions(
 
 
 def file_questions(sets: Mapping[str, Iterable[Fact]]) -> tuple[Question, ...]:
-    """Give the questions of a user's facts: ``trained`` as given, ``heldout`` as evaluation pool."""
+    """Give the questions of a user's facts; ``heldout`` prompts are the evaluation pool."""
     return tuple(
         Question(name, fact.id, pool, number, prompt, fact.answer)
         for name, facts in sets.items()

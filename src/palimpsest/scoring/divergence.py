@@ -46,7 +46,7 @@ def divergence(logp: Tensor, teacher: Tensor) -> Tensor:
 
 @torch.no_grad()
 def record(net: Net, sheet: "Sheet", asked: Callable[[Question], bool]) -> Teacher:
-    """Give the log-probabilities of a net (a stack of one) at the answers of the asked questions."""
+    """Give a net's log-probabilities (a stack of one) at the answers of the asked questions."""
     wanted = [asked(question) for question in sheet.questions]
     chosen = torch.tensor(wanted)
     pages: list[TeacherPage | None] = []

@@ -120,7 +120,7 @@ def audit_pool(plan: Plan, pool_file: Path | str | None) -> AuditPool | None:
         return builtin_pool()
     if pool_file is None:
         raise SealError(
-            "the plan seals a pool of your own; give its file with --pool so the panel can be scored"
+            "the plan seals a pool of your own; give its file with --pool to score the panel"
         )
     return open_file(pool_file, Commitment.parse(plan.seal))
 
@@ -134,8 +134,8 @@ def inputs(plan: Plan) -> dict[str, str]:
             text = Path(plan.general.source).read_bytes()
         except OSError as error:
             raise PlanError(
-                f"general.source: {plan.general.source} cannot be read ({error.strerror}); give the "
-                "path of a plain-text file, or 'pocket'"
+                f"general.source: {plan.general.source} cannot be read ({error.strerror}); "
+                "give the path of a plain-text file, or 'pocket'"
             ) from error
         found["general text"] = f"sha256:{hashlib.sha256(text).hexdigest()}"
     return found
