@@ -5,6 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from palimpsest.errors import ModelError
+from palimpsest.models.families import POCKET, pocket_config
 from palimpsest.models.net import Batch, Encoded, WholeNet, collate
 from palimpsest.models.stacked import StackedNet, supports
 
@@ -39,6 +40,7 @@ CASES = {
             },
         },
     ),
+    "gpt_neox, an odd part rotated": ("gpt_neox", {**SIZES, "hidden_size": 80}),
     "gpt2": ("gpt2", {"n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": 32}),
 }
 
@@ -213,9 +215,28 @@ def test_another_architecture_is_refused() -> None:
     assert not supports(object())
 
 
-def test_members_of_different_shapes_are_refused() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [lambda state, name: state.pop(name), lambda state, name: state.update({name: torch.zeros(2)})],
+    ids=["missing", "another shape"],
+)
+def test_members_of_different_shapes_are_refused(change) -> None:
     config = config_of("llama")
     state = model_of(config, 0).state_dict()
-    short = {name: value for name, value in state.items() if "layers.2" not in name}
-    with pytest.raises(ModelError, match=r"layers\.2"):
-        StackedNet(config, [state, short])
+    other = dict(state)
+    change(other, "model.layers.2.mlp.up_proj.weight")
+    with pytest.raises(ModelError, match=r"state 1 .* model\.layers\.2\.mlp\.up_proj\.weight"):
+        StackedNet(config, [state, other])
+    with pytest.raises(ModelError, match="at least one"):
+        StackedNet(config, [])
+
+
+@pytest.mark.parametrize("spec", POCKET, ids=lambda spec: spec.folder)
+def test_every_pocket_model_can_be_stacked(spec) -> None:
+    config = pocket_config(spec, vocabulary=VOCABULARY, end_of_text=PAD)
+    assert supports(config)
+    assert supports(type(config).from_dict(config.to_dict()))
+    batch = ragged_batch()
+    model = model_of(config, 0)
+    ours = StackedNet(config, [model.state_dict()], trainable=False).logits(batch)
+    torch.testing.assert_close(ours, WholeNet(model).logits(batch).detach(), atol=2e-5, rtol=0)

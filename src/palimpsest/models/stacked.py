@@ -91,7 +91,8 @@ class StackedNet:
             at = f"{family.layers}.{index}."
             hidden = family.layer(given, at, hidden, shape, scored if index == last else None)
         hidden = _norm(given, family.last_norm, hidden, shape)
-        return _Linear.apply(hidden, table if self.tied else given[HEAD], None)
+        (logits,) = _Linear.apply(hidden, None, table if self.tied else given[HEAD])
+        return logits
 
 
 def _stacked(states: Sequence[Mapping[str, Tensor]], without: str | None) -> dict[str, Tensor]:
@@ -137,29 +138,27 @@ class _Shape:
         heads = config.num_attention_heads
         groups = getattr(config, "num_key_value_heads", None) or heads
         head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        eps = next(
-            getattr(config, key)
-            for key in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
-            if hasattr(config, key)
-        )
+        names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
+        eps = next(getattr(config, name) for name in names if hasattr(config, name))
         causal = torch.full((width, -width % LANES + width), float("-inf")).triu(1)
         causal = causal.repeat(heads // groups, 1)
         rope = getattr(config, "rope_parameters", None) or {}
         turned = int(head_width * rope.get("partial_rotary_factor", 1.0)) if rope else 0
         power = torch.arange(0, turned, 2, dtype=torch.float32) / max(turned, 1)
+        half = len(power)  # of 5 dimensions transformers turns 6, at the frequencies of 5
         frequency = 1.0 / (rope.get("rope_theta", 1.0) ** power)
         angle = torch.arange(width).float()[:, None] * frequency
         # Dimensions that are not turned have angle 0: cos 1, sin 0.
-        angle = torch.cat((angle, angle, torch.zeros(width, head_width - turned)), dim=-1)
-        first, second = range(turned // 2), range(turned // 2, turned)
+        angle = torch.cat((angle, angle, torch.zeros(width, head_width - 2 * half)), dim=-1)
         turn = torch.zeros(head_width, head_width)
-        turn[second, first], turn[first, second] = -1.0, 1.0
+        turn[half : 2 * half, :half] = -torch.eye(half)
+        turn[:half, half : 2 * half] = torch.eye(half)
         cos, sin = (value.repeat(1, heads).to(device) for value in (angle.cos(), angle.sin()))
         how = turn.to(device) if turned else None
         return cls(width, groups, head_width, eps, causal.to(device), how, cos, sin)
 
 
-def _llama(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Tensor | None) -> Tensor:
+def _llama(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Scored) -> Tensor:
     x = _norm(given, at + "input_layernorm", hidden, shape)
     q, k, v = _project(given, at + "self_attn.", QKV, x)
     mixed, hidden = _only(scored, _Attention.apply(q, k, v, shape), hidden)
@@ -169,7 +168,7 @@ def _llama(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Tensor
     return _linear(given, at + "mlp.down_proj", F.silu(gate) * up, hidden)
 
 
-def _olmo2(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Tensor | None) -> Tensor:
+def _olmo2(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Scored) -> Tensor:
     q, k, v = _project(given, at + "self_attn.", QKV, hidden)
     q = _norm(given, at + "self_attn.q_norm", q, shape)
     k = _norm(given, at + "self_attn.k_norm", k, shape)
@@ -192,7 +191,7 @@ def _gpt_neox(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Sco
     return hidden + _linear(given, at + "mlp.dense_4h_to_h", x)
 
 
-def _gpt2(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Tensor | None) -> Tensor:
+def _gpt2(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Scored) -> Tensor:
     x = _convolution(given, at + "attn.c_attn", _norm(given, at + "ln_1", hidden, shape))
     q, k, v = x.chunk(3, dim=-1)
     mixed, hidden = _only(scored, _Attention.apply(q, k, v, shape), hidden)
@@ -215,28 +214,26 @@ class _Family:
     unmoved_padding: bool = True  # lookups of the padding token give its embedding no gradient
 
 
-_NAMES = ("model.embed_tokens.weight", "model.layers", "model.norm")
+_LLAMA = ("model.embed_tokens.weight", "model.layers", "model.norm")
+_NEOX = ("gpt_neox.embed_in.weight", "gpt_neox.layers", "gpt_neox.final_layer_norm")
+_GPT2 = ("transformer.wte.weight", "transformer.h", "transformer.ln_f")
 FAMILIES: Mapping[str, _Family] = {
     "llama": _Family(
-        *_NAMES,
+        *_LLAMA,
         _llama,
         {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1},
     ),
-    "qwen2": _Family(*_NAMES, _llama, {"hidden_act": "silu", "use_sliding_window": False}),
-    "olmo2": _Family(*_NAMES, _olmo2, {"hidden_act": "silu", "attention_bias": False}),
+    "qwen2": _Family(*_LLAMA, _llama, {"hidden_act": "silu", "use_sliding_window": False}),
+    "olmo2": _Family(*_LLAMA, _olmo2, {"hidden_act": "silu", "attention_bias": False}),
     "gpt_neox": _Family(
-        "gpt_neox.embed_in.weight",
-        "gpt_neox.layers",
-        "gpt_neox.final_layer_norm",
+        *_NEOX,
         _gpt_neox,
         {"hidden_act": "gelu", "attention_bias": True, "use_parallel_residual": True},
         rope=("rope_type", "rope_theta", "partial_rotary_factor"),
         unmoved_padding=False,
     ),
     "gpt2": _Family(
-        "transformer.wte.weight",
-        "transformer.h",
-        "transformer.ln_f",
+        *_GPT2,
         _gpt2,
         {
             "activation_function": "gelu_new",
@@ -269,7 +266,7 @@ def _norm(given: Params, name: str, x: Tensor, shape: _Shape) -> Tensor:
 def _project(given: Params, at: str, names: Sequence[str], x: Tensor) -> tuple[Tensor, ...]:
     """Give x through several weights that share it, and their biases if any."""
     weights = [given[f"{at}{name}.weight"] for name in names]
-    outputs: tuple[Tensor, ...] = _Projections.apply(x, *weights)
+    outputs: tuple[Tensor, ...] = _Linear.apply(x, None, *weights)
     if f"{at}{names[0]}.bias" not in given:
         return outputs
     biases = [given[f"{at}{name}.bias"].unsqueeze(1) for name in names]
@@ -280,7 +277,8 @@ def _linear(given: Params, name: str, x: Tensor, start: Tensor | None = None) ->
     """Give x through one weight, added to ``start`` or, without a start, to its bias if any."""
     if start is None and name + ".bias" in given:
         start = given[name + ".bias"].unsqueeze(1)
-    return _Linear.apply(x, given[name + ".weight"], start)
+    (output,) = _Linear.apply(x, start, given[name + ".weight"])
+    return output
 
 
 def _convolution(given: Params, name: str, x: Tensor) -> Tensor:
@@ -315,33 +313,18 @@ class _Embed(torch.autograd.Function):
 
 
 class _Linear(torch.autograd.Function):
-    """x @ weight.T + start, the weight's gradient laid out like the weight."""
+    """x @ weight.T for each weight, a single one added to ``start`` (a bias or a residual).
+
+    The gradients for x are summed inside the products; a weight's is laid out like the weight.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, start: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        if start is None:
-            return torch.bmm(x, weight.mT)
-        ctx.residual = start.shape[1] == x.shape[1]
-        return torch.baddbmm(start, x, weight.mT)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        for_x = grad.bmm(weight) if ctx.needs_input_grad[0] else None
-        for_weight = grad.mT.bmm(x) if ctx.needs_input_grad[1] else None
-        if not ctx.needs_input_grad[2]:
-            return for_x, for_weight, None
-        return for_x, for_weight, grad if ctx.residual else grad.sum(1, keepdim=True)
-
-
-class _Projections(torch.autograd.Function):
-    """x @ weight.T for each weight; the gradients for x are summed inside the products."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, start: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, *weights)
-        return tuple(torch.bmm(x, weight.mT) for weight in weights)
+        if start is None:
+            return tuple(torch.bmm(x, weight.mT) for weight in weights)
+        ctx.residual = start.shape[1] == x.shape[1]
+        return (torch.baddbmm(start, x, weights[0].mT),)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -349,8 +332,11 @@ class _Projections(torch.autograd.Function):
         for_x = grads[0].bmm(weights[0])
         for grad, weight in zip(grads[1:], weights[1:], strict=True):
             for_x.baddbmm_(grad, weight)
-        needed = zip(grads, ctx.needs_input_grad[1:], strict=True)
-        return (for_x, *(grad.mT.bmm(x) if need else None for grad, need in needed))
+        for_start = None
+        if ctx.needs_input_grad[1]:
+            for_start = grads[0] if ctx.residual else grads[0].sum(1, keepdim=True)
+        needed = zip(grads, ctx.needs_input_grad[2:], strict=True)
+        return (for_x, for_start, *(grad.mT.bmm(x) if need else None for grad, need in needed))
 
 
 class _RmsNorm(torch.autograd.Function):
