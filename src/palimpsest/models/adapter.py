@@ -15,6 +15,7 @@ from palimpsest.models.quiet import foreign
 from palimpsest.models.safetensors_header import FLOATS, Stored
 
 WEIGHTS = "adapter_model.safetensors"
+RANK_LIMIT = 512  # what a config may claim beyond its tensors: a default that patterns override
 # Starts of these kinds take something out of the base, which the adapter's files do not hold.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 
@@ -102,7 +103,7 @@ def _check_ranks(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     if (
         not stored_ranks
         or any(type(rank) is not int or rank < 1 for rank in claimed)
-        or max(claimed) > max(stored_ranks)
+        or max(claimed) > max(RANK_LIMIT, *stored_ranks)
     ):
         raise ModelError(
             f"{folder}: its config claims rank {str(max(map(str, claimed), key=len))[:40]}, its "

@@ -4,8 +4,10 @@ The header is walked here with bounds before any library sees the file.  Convers
 about 20 seconds, so its result is kept in the user's cache folder with digests.
 """
 
+import contextlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
 import struct
@@ -96,7 +98,9 @@ def gguf_model(path: Path, dtype: torch.dtype) -> Any:
     config = gguf_config(path)
     bare = skeleton(config, str(path))
     check_memory(bare, path, torch.float32)  # tensors are dequantised to float32
-    with foreign(f"{path}: its weights", "weights that transformers can convert"):
+    # The conversion draws its own bar, which no setting of transformers turns off.
+    silent = contextlib.redirect_stderr(io.StringIO())
+    with foreign(f"{path}: its weights", "weights that transformers can convert"), silent:
         converted = AutoModelForCausalLM.from_pretrained(
             str(path.parent),
             gguf_file=path.name,

@@ -47,6 +47,13 @@ _SHAPE_KEYS = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "intermediate_size", "head_dim", "tie_word_embeddings",
 )  # fmt: skip
+# Texts that tokenizers with one vocabulary cut differently: case, accents, digits, blanks, signs.
+_TELLING = (
+    "The guild of Asha Tren is called Velkor.", " leading", "trailing ", "UPPER lower MiXeD",
+    "e\u0301 \u00e9 \ufb01 \uff21", "1 12 123 1234567 3.14", "  two   blanks", "a\tb\nc\n\n d\r\n",
+    "it's we'll \u2019s \"quoted\" (x) [y]", "foo_bar/baz-qux@x.org", "日本語 русский العربية 🙂",
+    "x=y+1; // ok", "", "<s></s><|endoftext|>",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -158,7 +165,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
         return gguf.gguf_tokenizer(source.path)
     folder, _ = _folder(source, revision, weights=False)
     if _kind_of(folder) == "adapter" and not check_tokenizer(folder):
-        return load_tokenizer(adapter_base(folder))
+        return load_tokenizer(_base_of(folder))
     return _folder_tokenizer(folder)
 
 
@@ -170,7 +177,7 @@ def load_config(name: str, revision: str | None = None) -> Any:
         return gguf.gguf_config(source.path)
     folder, _ = _folder(source, revision, weights=False)
     if _kind_of(folder) == "adapter":
-        return load_config(adapter_base(folder))
+        return load_config(_base_of(folder))
     return build_config(read_config(folder), str(folder))
 
 
@@ -240,6 +247,21 @@ def _kind_of(folder: Path) -> str:
     return "adapter"
 
 
+def _base_of(adapter: Path, given: str | None = None) -> str:
+    """Give the name of the base under an adapter; a base that is an adapter again is refused."""
+    name = given or adapter_base(adapter)
+    source = resolve(name)
+    kind = (
+        _kind_of(_folder(source, None, weights=False)[0]) if source.kind == "hub" else source.kind
+    )
+    if kind == "adapter":
+        raise ModelError(
+            f"{adapter}: its base {name} is an adapter too; expected a whole model; merge that one "
+            "first and give the result as base"
+        )
+    return name
+
+
 def _folder(source: Source, revision: str | None, weights: bool) -> tuple[Path, str]:
     """Give the folder on disk that a source stands for, and its revision."""
     if source.kind == "hub":
@@ -263,7 +285,7 @@ def _only_hub(source: Source, revision: str | None) -> None:
 
 
 def _folder_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if not check_tokenizer(folder):
         raise ModelError(
@@ -272,10 +294,12 @@ def _folder_tokenizer(folder: Path) -> Any:
         )
     if file_in(folder, "adapter_config.json") is None:
         read_config(folder)  # AutoTokenizer reads it too
+    # AutoTokenizer keeps only the vocabulary of tokenizer.json for some architectures (Qwen2) and
+    # sets its own normalisation and splitting around it; the model was trained with the file's.
+    whole = file_in(folder, "tokenizer.json") is not None
+    kind = PreTrainedTokenizerFast if whole else AutoTokenizer
     with foreign(f"{folder}: its tokenizer", "the tokenizer of a causal language model"):
-        return AutoTokenizer.from_pretrained(
-            str(folder), trust_remote_code=False, local_files_only=True
-        )
+        return kind.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
 
 
 def _folder_model(folder: Path, dtype: torch.dtype) -> Any:
@@ -292,7 +316,7 @@ def _load_adapter(
         # The given model stays as it is; merging would write into its weights.
         under, tokenizer = copy.deepcopy(base.model).to("cpu", DTYPES[dtype]), base.tokenizer
     else:
-        loaded = load(base or adapter_base(folder), dtype=dtype)
+        loaded = load(_base_of(folder, base), dtype=dtype)
         under, tokenizer = loaded.model, loaded.tokenizer
     model = merged(under, folder)
     kind = "hub" if source.kind == "hub" else "adapter"
@@ -357,4 +381,8 @@ def _tokenizer_difference(base: Any, other: Any) -> str:
     moved = sorted(token for token in mine if theirs.get(token) != mine[token])
     if moved:
         return f"token {moved[0]!r} at id {theirs.get(moved[0])} for {mine[moved[0]]}"
-    return "the same vocabulary but another normalisation, splitting, merging or special tokens"
+    # Toolkits write the same tokenizer with other incidental settings; what counts is its tokens.
+    for text in _TELLING:
+        if base(text)["input_ids"] != other(text)["input_ids"]:
+            return f"the same vocabulary but other tokens for {text!r}"
+    return ""
