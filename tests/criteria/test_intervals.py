@@ -88,6 +88,7 @@ def test_singleton_clusters_agree_with_scipys_bootstrap(method, statistic):
 
 def test_fast_statistics_equal_the_plain_functions():
     values, labels = clustered_sample(0, clusters=7, size=3)
+    values, labels = values[:-1], labels[:-1]  # uneven clusters: odd and even resample sizes
     for name, function in (("mean", np.mean), ("median", np.median)):
         fast = cluster_bootstrap(values, labels, name, resamples=300, seed=5)
         slow = cluster_bootstrap(values, labels, function, resamples=300, seed=5)

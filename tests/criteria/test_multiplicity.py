@@ -192,6 +192,15 @@ def test_large_designs_say_that_their_power_is_approximate():
     assert screen_power(150, 150, 20, 0.05, 0.5).method == "normal"
 
 
+def test_moments_under_the_shift_agree_with_monte_carlo():
+    generator = np.random.default_rng(2)
+    forget, probe = generator.normal(-1.5, 1, (50_000, 3)), generator.normal(0, 1, (50_000, 14))
+    statistic = (forget[:, :, None] > probe[:, None, :]).sum(axis=(1, 2))
+    mean, deviation = multiplicity._shifted_moments(3, 14, 1.5)
+    assert mean == pytest.approx(statistic.mean(), rel=0.02)
+    assert deviation == pytest.approx(statistic.std(), rel=0.02)
+
+
 def test_critical_value_is_the_last_that_rejects():
     for m, n, level in (
         (4, 16, Fraction(1, 400)),
