@@ -7,9 +7,9 @@ matrix product is one batched product over the stack, and behind the last attent
 computed at positions that nobody scores. Where a chain of small kernels costs more than its
 arithmetic (RMS norm, attention with its rotary embedding), the gradient is written out by hand.
 
-Hidden states are (stack, tokens, width of the model), tokens = texts * positions; the families
-order the same pieces differently. The forward is that of ``transformers`` in evaluation mode (no
-dropout), in float32. Whatever ``supports`` refuses goes through ``WholeNet``.
+Hidden states are (stack, tokens, width of the model), tokens = texts * positions. The forward is
+that of ``transformers`` in evaluation mode, in float32, and can be differentiated once. Whatever
+``supports`` refuses goes through ``WholeNet``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from palimpsest.errors import ModelError
@@ -52,10 +53,8 @@ class StackedNet:
         self, config: Any, states: Sequence[Mapping[str, Tensor]], trainable: bool = True
     ) -> None:
         if not supports(config):
-            raise ModelError(
-                f"a {getattr(config, 'model_type', type(config).__name__)} model with these "
-                "settings cannot be stacked; use WholeNet"
-            )
+            kind = getattr(config, "model_type", type(config).__name__)
+            raise ModelError(f"{kind} with these settings cannot be stacked; use WholeNet")
         self.config = config
         self.family = FAMILIES[config.model_type]
         self.stack = len(states)
@@ -91,17 +90,14 @@ class StackedNet:
             at = f"{family.layers}.{index}."
             hidden = family.layer(given, at, hidden, shape, scored if index == last else None)
         hidden = _norm(given, family.last_norm, hidden, shape)
-        (logits,) = _Linear.apply(hidden, None, table if self.tied else given[HEAD])
-        return logits
+        return _Linear.apply(hidden, None, table if self.tied else given[HEAD])[0]
 
 
 def _stacked(states: Sequence[Mapping[str, Tensor]], without: str | None) -> dict[str, Tensor]:
     """Give the float32 parameters of all members, stacked, leaving out a tied head."""
     if not states:
         raise ModelError("no state to stack; give at least one")
-    shapes = [
-        {name: value.shape for name, value in state.items() if name != without} for state in states
-    ]
+    shapes = [{name: state[name].shape for name in state if name != without} for state in states]
     for member, other in enumerate(shapes):
         if other != shapes[0]:
             odd = min(name for name, _ in other.items() ^ shapes[0].items())
@@ -140,8 +136,7 @@ class _Shape:
         head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
         names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
         eps = next(getattr(config, name) for name in names if hasattr(config, name))
-        causal = torch.full((width, -width % LANES + width), float("-inf")).triu(1)
-        causal = causal.repeat(heads // groups, 1)
+        causal = torch.full((width, -width % LANES + width), float("-inf"), device=device).triu(1)
         rope = getattr(config, "rope_parameters", None) or {}
         turned = int(head_width * rope.get("partial_rotary_factor", 1.0)) if rope else 0
         power = torch.arange(0, turned, 2, dtype=torch.float32) / max(turned, 1)
@@ -155,7 +150,7 @@ class _Shape:
         turn[:half, half : 2 * half] = torch.eye(half)
         cos, sin = (value.repeat(1, heads).to(device) for value in (angle.cos(), angle.sin()))
         how = turn.to(device) if turned else None
-        return cls(width, groups, head_width, eps, causal.to(device), how, cos, sin)
+        return cls(width, groups, head_width, eps, causal.repeat(heads // groups, 1), how, cos, sin)
 
 
 def _llama(given: Params, at: str, hidden: Tensor, shape: _Shape, scored: Scored) -> Tensor:
@@ -216,6 +211,9 @@ class _Family:
 
 _LLAMA = ("model.embed_tokens.weight", "model.layers", "model.norm")
 _NEOX = ("gpt_neox.embed_in.weight", "gpt_neox.layers", "gpt_neox.final_layer_norm")
+_GPT2_OFF = dict.fromkeys(
+    ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"), False
+)
 _GPT2 = ("transformer.wte.weight", "transformer.h", "transformer.ln_f")
 FAMILIES: Mapping[str, _Family] = {
     "llama": _Family(
@@ -235,13 +233,7 @@ FAMILIES: Mapping[str, _Family] = {
     "gpt2": _Family(
         *_GPT2,
         _gpt2,
-        {
-            "activation_function": "gelu_new",
-            "scale_attn_weights": True,
-            "scale_attn_by_inverse_layer_idx": False,
-            "reorder_and_upcast_attn": False,
-            "add_cross_attention": False,
-        },
+        {"activation_function": "gelu_new", "scale_attn_weights": True, **_GPT2_OFF},
         rope=(),
         positions="transformer.wpe.weight",
         unmoved_padding=False,
@@ -269,16 +261,14 @@ def _project(given: Params, at: str, names: Sequence[str], x: Tensor) -> tuple[T
     outputs: tuple[Tensor, ...] = _Linear.apply(x, None, *weights)
     if f"{at}{names[0]}.bias" not in given:
         return outputs
-    biases = [given[f"{at}{name}.bias"].unsqueeze(1) for name in names]
-    return tuple(output + bias for output, bias in zip(outputs, biases, strict=True))
+    return tuple(y + given[f"{at}{name}.bias"].unsqueeze(1) for y, name in zip(outputs, names))
 
 
 def _linear(given: Params, name: str, x: Tensor, start: Tensor | None = None) -> Tensor:
     """Give x through one weight, added to ``start`` or, without a start, to its bias if any."""
     if start is None and name + ".bias" in given:
         start = given[name + ".bias"].unsqueeze(1)
-    (output,) = _Linear.apply(x, start, given[name + ".weight"])
-    return output
+    return _Linear.apply(x, start, given[name + ".weight"])[0]
 
 
 def _convolution(given: Params, name: str, x: Tensor) -> Tensor:
@@ -287,10 +277,9 @@ def _convolution(given: Params, name: str, x: Tensor) -> Tensor:
 
 
 class _Embed(torch.autograd.Function):
-    """The tokens' embeddings, and the table again for a head tied to it.
+    """The tokens' embeddings, and the table itself for a head tied to it.
 
-    Handing the table through lets the head's gradient arrive here, so that the tokens' gradients
-    are added into it and no second table of gradients is made.
+    The head's gradient arrives here, and the tokens' are added into it without a second table.
     """
 
     @staticmethod
@@ -301,10 +290,9 @@ class _Embed(torch.autograd.Function):
         return table.index_select(1, ids), table.view_as(table)
 
     @staticmethod
-    def backward(ctx: Any, hidden: Tensor | None, table: Tensor | None) -> tuple[Any, ...]:
+    @once_differentiable
+    def backward(ctx: Any, hidden: Tensor, table: Tensor | None) -> tuple[Any, ...]:
         (ids,) = ctx.saved_tensors
-        if hidden is None:
-            return table, None, None
         if table is None:
             table = hidden.new_zeros(ctx.shape)
         if ctx.unmoved is not None:
@@ -321,12 +309,13 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, start: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, *weights)
+        ctx.residual = start is None or start.shape[1] == x.shape[1]
         if start is None:
             return tuple(torch.bmm(x, weight.mT) for weight in weights)
-        ctx.residual = start.shape[1] == x.shape[1]
         return (torch.baddbmm(start, x, weights[0].mT),)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         for_x = grads[0].bmm(weights[0])
@@ -350,6 +339,7 @@ class _RmsNorm(torch.autograd.Function):
         return unit * weight.unsqueeze(1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         unit, scale, weight = ctx.saved_tensors
         along = grad * unit
@@ -379,6 +369,7 @@ class _Attention(torch.autograd.Function):
         return _by_token(chances.bmm(v), shape, ctx.stack, shape.width)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, chances = ctx.saved_tensors
         stack, shape, padded = ctx.stack, ctx.shape, chances.shape[2]
@@ -394,12 +385,12 @@ class _Attention(torch.autograd.Function):
 
 def _by_group(x: Tensor, shape: _Shape, padded: int) -> Tensor:
     """Give a copy (stack * texts * groups, heads of a group * padded width, head width)."""
-    x = x.view(-1, shape.width, shape.groups, x.shape[-1] // shape.groups)
-    x = x.unflatten(-1, (-1, shape.head_width)).permute(0, 2, 3, 1, 4)
+    heads = x.shape[-1] // (shape.groups * shape.head_width)
+    x = x.view(-1, shape.width, shape.groups, heads, shape.head_width).permute(0, 2, 3, 1, 4)
     new = x.new_empty if padded == shape.width else x.new_zeros
     copy = new(*x.shape[:3], padded, shape.head_width)
     copy[:, :, :, : shape.width] = x
-    return copy.view(-1, copy.shape[2] * padded, shape.head_width)
+    return copy.view(-1, heads * padded, shape.head_width)
 
 
 def _by_token(x: Tensor, shape: _Shape, stack: int, padded: int) -> Tensor:
