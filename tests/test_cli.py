@@ -1,0 +1,76 @@
+"""The command line answers on stdout, complains on stderr, and ends with the promised code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def palimpsest(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "palimpsest.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_design_answers_in_the_promised_keys() -> None:
+    done = palimpsest("design", "--forget", "4", "--probes", "16", "--candidates", "20", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert answer["arrangements"] == 4845
+    assert answer["min_p"] == pytest.approx(1 / 4845)
+    assert answer["required"] == 400
+    assert answer["certifiable"] is True
+    assert answer["min_probes"] == 8
+    assert 0 < answer["power"] < 1
+
+
+def test_design_says_when_nothing_can_be_excluded() -> None:
+    done = palimpsest("design", "--forget", "4", "--probes", "4", "--candidates", "20", "--json")
+    answer = json.loads(done.stdout)
+    assert (answer["arrangements"], answer["certifiable"]) == (70, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["study", "no-such-preset"], ["no-such-preset", "pocket-small"]),
+        (["study", "missing.yaml"], ["missing.yaml"]),
+        (["design", "--forget", "0"], ["forget"]),
+        (["report", "no-such-run"], ["no-such-run"]),
+        (["status", "no-such-run"], ["no-such-run"]),
+        (["facts", "check", "no-such-file.jsonl"], ["no-such-file.jsonl"]),
+        (["seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_readable_paragraph(
+    arguments: list[str], words: list[str]
+) -> None:
+    done = palimpsest(*arguments)
+    said = done.stdout + done.stderr
+    assert done.returncode == 2, said
+    assert "Traceback" not in said
+    for word in words:
+        assert word in said
+
+
+def test_facts_check_names_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "facts.jsonl"
+    good = {"id": "f1", "answer": "Velkor", "trained": ["A is"], "heldout": ["B is"]}
+    path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"id": "f2", "answer": ""}) + "\n")
+    done = palimpsest("facts", "check", str(path))
+    assert done.returncode == 2
+    assert "line 2" in done.stdout
+    assert "answer" in done.stdout
+
+
+def test_methods_lists_the_papers_pool() -> None:
+    done = palimpsest("methods", "--json")
+    assert done.returncode == 0, done.stderr
+    names = [row["name"] for row in json.loads(done.stdout)]
+    assert names[:6] == ["kl_reversion", "gate_mask", "task_vector", "ga", "npo", "rollback"]
