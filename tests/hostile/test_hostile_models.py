@@ -84,6 +84,12 @@ class Bomb:
 # ---------------------------------------------------------------- code
 
 
+def test_the_canary_would_sing(tmp_path):
+    """The bomb works: whoever unpickles it leaves the file that the tests below look for."""
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "canary")))
+    assert (tmp_path / "canary").exists()
+
+
 @pytest.mark.parametrize(
     "file", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "model.ckpt", "model.pkl"]
 )
