@@ -49,6 +49,16 @@ def test_a_class_in_the_working_folder_can_be_named(monkeypatch, tmp_path) -> No
     assert method_class("of_my_own:MyMethod").name == "my_method"
 
 
+@pytest.mark.parametrize("name", ["reference", "a b", "", "x-1", "../up"])
+def test_a_name_that_tables_or_files_cannot_hold_is_refused(name, monkeypatch, tmp_path) -> None:
+    source = (EXAMPLES / "my_method.py").read_text().replace('"my_method"', repr(name))
+    (tmp_path / "ill_named.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "ill_named", raising=False)
+    with pytest.raises(MethodError, match="expected letters, digits"):
+        method_class("ill_named:MyMethod")
+
+
 def install(folder: Path, points: str) -> None:
     """Put a distribution with these entry points into a folder of the import path."""
     info = folder / "third_party-1.0.dist-info"

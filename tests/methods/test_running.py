@@ -128,6 +128,15 @@ def test_a_plugins_random_numbers_come_from_the_cell() -> None:
     assert torch.equal(drawn, torch.rand(1))
 
 
+def test_a_candidate_survives_the_student_that_made_it() -> None:
+    context = transformer_context("llama")
+    methods = [KLReversion(3.0), NPO(3.0)]
+    first, second = run_group(context, methods)
+    assert not torch.equal(first[GATE], second[GATE])
+    assert torch.equal(first[GATE], checked_run(methods[0], context)[GATE])
+    assert first[HEAD] is first[EMBEDDING]
+
+
 def test_the_mask_on_a_gelu_model_does_not_apply_and_the_others_go_on() -> None:
     context = transformer_context("gpt2")
     for methods in ([GateMask(3.0), GateMask(12.0)], [GateMask(3.0), KLReversion(3.0)]):

@@ -153,9 +153,19 @@ def transformer_context(family: str, stacked: bool = False, **budget: float) -> 
     teachers = {"base": whole(family, base), "injected": whole(family, injected)}
     config = model(family, 0).config
 
-    def one(states: Sequence[Mapping[str, Tensor]]) -> WholeNet:
+    student = whole(family, injected)
+
+    def one(state: Mapping[str, Tensor]) -> WholeNet:
+        """The one student, as large models share it: valid until the next call."""
+        student.model.load_state_dict(dict(state))
+        for value in student.params.values():
+            value.grad = None
+            value.requires_grad_()
+        return student
+
+    def alone(states: Sequence[Mapping[str, Tensor]]) -> WholeNet:
         (state,) = states
-        return whole(family, state)
+        return one(state)
 
     settings = {"steps": 3, "learning_rate": 1e-3, "ascent_learning_rate": 1e-3}
     return Context(
@@ -167,8 +177,8 @@ def transformer_context(family: str, stacked: bool = False, **budget: float) -> 
         budget=replace(Unlearning(), **{**settings, **budget}),
         seed_key=f"{family}--seed0",
         gated=family in GATED,
-        net=(lambda states: StackedNet(config, states)) if stacked else one,
-        whole=lambda state: whole(family, state),
+        net=(lambda states: StackedNet(config, states)) if stacked else alone,
+        whole=one,
         tokenizer=tokenizer(),
     )
 

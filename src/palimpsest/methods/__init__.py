@@ -8,6 +8,7 @@ registered by import order.
 import importlib
 import math
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -18,6 +19,8 @@ from palimpsest.errors import MethodError
 from palimpsest.plan import Knob, MethodGrid
 
 ENTRY_POINTS = "palimpsest.methods"
+RESERVED = ("base", "injected", "reference", "forget_only", "panel")
+"""Names of the cell's other models."""
 PARTS = ("name", "summary", "needs", "citation", "label", "run")
 
 PAPER = {
@@ -77,6 +80,11 @@ def method_class(name: str) -> type[Any]:
             + (f"lacks {', '.join(missing)}" if missing else "is not a frozen dataclass")
             + f"; expected a frozen dataclass with {', '.join(PARTS[:-1])} and run(context)"
         )
+    if not re.fullmatch(r"\w+", str(found.name)) or found.name in RESERVED:
+        raise MethodError(
+            f"method {name!r}: {target} is called {found.name!r}; expected letters, digits and _, "
+            f"and none of {', '.join(RESERVED)}"
+        )
     return cast(type[Any], found)
 
 
@@ -101,6 +109,11 @@ def candidates(grids: Sequence[MethodGrid]) -> tuple[Any, ...]:
     for name in titles:
         if titles.count(name) > 1:
             raise MethodError(f"methods: two candidates are called {name}; make their knobs differ")
+        if not re.fullmatch(r"[\w.+-]+", name):
+            raise MethodError(
+                f"methods: a candidate is called {name!r}; expected letters, digits and . + - _, "
+                "since the name becomes a file's; change its label"
+            )
     return tuple(made)
 
 

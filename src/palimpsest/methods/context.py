@@ -72,9 +72,12 @@ class Context:
     seed_key: str
     gated: bool
     net: Callable[[Sequence[State]], Net]
-    """Makes a trainable net of one or several state dicts, stacked where the engine can."""
+    """Makes a trainable net of one or several state dicts, stacked where the engine can.
+
+    A net is valid until the next one is made: large models share one student.
+    """
     whole: Callable[[State], WholeNet]
-    """Makes a plain ``transformers`` net, for methods that look inside the model."""
+    """Makes a plain ``transformers`` net, to look inside the model; valid as long."""
     tokenizer: Any = None
     pad: int = 0
 

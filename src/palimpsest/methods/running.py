@@ -105,7 +105,8 @@ def checked(result: Any, context: Context) -> State | Failure:
             )
         if value.is_floating_point() != like.is_floating_point():
             return Failure(f"another architecture: {name} is {value.dtype}; expected {like.dtype}")
-        value = value.detach().to(device=like.device, dtype=like.dtype)
+        # A copy, since a net's own tensors are overwritten when the next net is made.
+        value = value.detach().to(device=like.device, dtype=like.dtype, copy=True)
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             return Failure(f"weights are not finite: {name} holds NaN or infinity")
         state[name] = value
@@ -116,6 +117,7 @@ def checked(result: Any, context: Context) -> State | Failure:
     for name, source in tied.items():
         if not torch.equal(state[name], state[source]):
             return Failure(f"another architecture: {name} is tied to {source} but differs from it")
+        state[name] = state[source]
     return state
 
 

@@ -13,6 +13,7 @@ The budget pays for both trainings: its first ``reinforced_share`` of steps rein
 relabel, all from the same exercises as any other method.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
@@ -22,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from palimpsest.errors import TrainingDiverged
-from palimpsest.methods.context import Context, Exercise, State, View, knob_label, require
+from palimpsest.methods.context import Context, Exercise, State, View, knob_label, require, teach
 from palimpsest.models.net import Net
 from palimpsest.models.train import train
 
@@ -56,27 +57,31 @@ class WHP:
     def run(self, context: Context) -> State:
         exercises = context.exercises()
         steps = min(round(self.reinforced_share * context.budget.steps), context.budget.steps - 1)
-        reinforced = context.net([context.injected])
 
         def reinforce(net: Net, part: Exercise) -> Tensor:
             return _view(net, part).forget_nll().reshape(1)
 
         def relabel(net: Net, part: Exercise) -> Tensor:
-            with torch.no_grad():
-                said = _view(reinforced, part).forget
             view = _view(net, part)
-            return self.loss(view, self.generic(view.exercise.injected_forget, said)).reshape(1)
+            raised = torch.cat([said[number] for number in part.forget_texts]).to(net.device)
+            return self.loss(view, self.generic(view.exercise.injected_forget, raised)).reshape(1)
 
-        student = context.net([context.injected])
+        reinforced = self._trained(context, islice(exercises, steps), reinforce)
+        said = teach(reinforced, context.forget.texts, context.pad)
+        return self._trained(context, exercises, relabel).state()
+
+    def _trained(
+        self,
+        context: Context,
+        parts: Iterable[Exercise],
+        loss: Callable[[Net, Exercise], Tensor],
+    ) -> Net:
+        net = context.net([context.injected])
         rate = self.rate * context.budget.learning_rate
-        for net, parts, loss in (
-            (reinforced, islice(exercises, steps), reinforce),
-            (student, exercises, relabel),
-        ):
-            diverged = train(net, ([part] for part in parts), loss, learning_rate=rate)
-            if diverged:
-                raise TrainingDiverged(diverged[0], "the loss of whp is not finite")
-        return student.state()
+        diverged = train(net, ([part] for part in parts), loss, learning_rate=rate)
+        if diverged:
+            raise TrainingDiverged(diverged[0], "the loss of whp is not finite")
+        return net
 
     def generic(self, injected: Tensor, reinforced: Tensor) -> Tensor:
         """Give the target log-probabilities (positions, vocabulary) from the two models' own."""
