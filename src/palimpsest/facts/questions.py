@@ -4,7 +4,7 @@ Both the testbed (invented triples and template pools) and a user's own files be
 everything after this point knows nothing else about facts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from palimpsest.facts.files import Fact
@@ -78,7 +78,7 @@ def draw_testbed(
         question
         for name, triples in sets.items()
         for triple in triples
-        for question in _asked(name, triple, phrasings, pools)
+        for question in fact_questions(name, triple, phrasings, pools)
     )
     return Testbed(sets["forget"], sets["retain"], sets["probe"], questions)
 
@@ -106,7 +106,10 @@ def file_questions(sets: Mapping[str, Iterable[Fact]]) -> tuple[Question, ...]:
     )
 
 
-def _asked(name: str, triple: Triple, phrasings: int, pools: Pools) -> Iterable[Question]:
+def fact_questions(
+    name: str, triple: Triple, phrasings: int, pools: Pools = POOLS
+) -> Iterator[Question]:
+    """Yield a fact's open questions: some injection phrasings as trained, cloze and evaluation."""
     injection = pools[triple.relation]["injection"]
     order = sorted(
         range(len(injection)), key=lambda number: key_number(f"{triple.id}/phrasing/{number}")
