@@ -1,0 +1,123 @@
+"""Ray tasks: the bytes of local workers, and nothing lost with a node or a signal.
+
+Ray's own processes are started from a child process, as a study starts them.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_cells import artifacts, toy_run
+
+import palimpsest
+from palimpsest.errors import DriftError, InputError
+from palimpsest.run.executor import executor
+from palimpsest.run.local import LocalExecutor
+from palimpsest.run.ray import RayExecutor, _check_node
+from palimpsest.run.store import Run
+
+HERE = Path(__file__).parent
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="ray is not installed"
+)
+
+
+def study(mode: str, folder: Path) -> dict[str, Any]:
+    source = f"{Path(palimpsest.__file__).parents[1]}:{HERE}"
+    done = subprocess.run(
+        [sys.executable, str(HERE / "ray_study.py"), mode, str(folder)],
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    # All of stdout is one document: a Ray that talks there would spoil --json.
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
+    result = study("cluster", tmp_path)
+    assert result["first"]["done"] == ["a", "b", "dies-1"]
+    assert result["first"]["failed"] == {"fails-1": "ValueError: fails-1 was made to fail"}
+    # The second call leaves the finished cells alone and survives the loss of a node.
+    assert result["killed"] == 1
+    assert result["then"]["skipped"] == ["a", "b", "dies-1"]
+    assert result["then"]["done"] == ["slow-1", "slow-2"]
+    assert len(result["again"]) == 1
+    assert "panel" in result["labels"]
+
+    run = Run.open(tmp_path / "ray")
+    log = [json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()]
+    steps = [(line["cell"], line["step"]) for line in log if line["event"] == "step"]
+    assert len(steps) == len(set(steps))
+
+    local = toy_run(tmp_path / "local", list(run.cells), pause=1.0)
+    assert local.genesis == run.genesis
+    LocalExecutor(function="toy_cells:toy_cell").execute(local.path, local.cells, workers=2)
+    assert artifacts(local.path) == artifacts(run.path)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_signal_stops_the_tasks_in_good_order(tmp_path: Path) -> None:
+    result = study("signal", tmp_path)
+    assert result["message"].startswith("stopped by SIGTERM: 0 of 3 cells are finished")
+    assert result["exit"] == 143
+    assert result["leases"] == []
+    assert result["handlers"]
+    assert sum(len(steps) for steps in result["steps"].values()) >= 4
+
+
+def test_without_ray_the_error_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    run = toy_run(tmp_path / "run", ["a"])
+    with pytest.raises(InputError, match=r"palimpsest-audit\[ray\]"):
+        executor("ray").execute(run.path, ["a"], workers=1, on_event=print)
+
+
+def test_a_plan_for_a_gpu_asks_ray_for_one(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {}
+
+    class Ray:
+        @staticmethod
+        def remote(function: Any) -> Any:
+            return Ray
+
+        @staticmethod
+        def options(**given: Any) -> None:
+            asked.clear()
+            asked.update(given)
+
+    run = toy_run(tmp_path / "run", ["a"])
+    RayExecutor(num_cpus=2, memory=10)._task(Ray, run)
+    assert (asked["num_cpus"], asked["num_gpus"], asked["memory"]) == (2, 0, 10)
+    run.plan["engine"] = {"device": "cuda"}
+    RayExecutor()._task(Ray, run)
+    assert asked["num_gpus"] == 1
+    RayExecutor(num_gpus=0.5)._task(Ray, run)
+    assert asked["num_gpus"] == 0.5
+
+
+def test_a_node_without_the_folder_or_with_other_code_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = toy_run(tmp_path / "run", ["a"])
+    _check_node(str(run.path), "n1")
+    with pytest.raises(InputError, match="every node mounts at the same path"):
+        _check_node(str(tmp_path / "elsewhere"), "n1")
+    other = run.environment | {"packages": run.environment["packages"] | {"torch": "0.1"}}
+    monkeypatch.setattr("palimpsest.run.ray.environment", lambda: other)
+    with pytest.raises(DriftError, match=r"packages\.torch"):
+        _check_node(str(run.path), "n1")
