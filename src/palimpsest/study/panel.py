@@ -9,6 +9,7 @@ the screen, the retain axis and the gate say something about it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from palimpsest.criteria.bars import damage_bar
 from palimpsest.criteria.screen import screen_alone
@@ -41,8 +42,9 @@ class Challenged:
     """First-chunk fall of held-out forget NLL when re-acquired."""
 
 
+@lru_cache(maxsize=1)
 def challenge_panel(results: RunResults) -> tuple[Challenged, ...]:
-    """Every panel model of every cell."""
+    """Every panel model of every cell, remembered for the run read last."""
     return tuple(
         _challenged(results, cell, name)
         for cell in results.cells

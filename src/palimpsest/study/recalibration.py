@@ -9,6 +9,7 @@ apart, never as abstentions.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -87,20 +88,23 @@ def certify(
     )
 
 
+@lru_cache(maxsize=1)
 def without_veto(results: RunResults) -> Certification:
     """The paper's bar: families' own tolerances, no relearn veto."""
     rules = replace(results.rules, relearn_veto=False)
     return certify(results, "recalibrated, no veto", rules, results.tolerances)
 
 
+@lru_cache(maxsize=1)
 def with_veto(results: RunResults) -> Certification:
     """The same with the relearn veto."""
     rules = replace(results.rules, relearn_veto=True)
     return certify(results, "recalibrated, relearn veto", rules, results.tolerances)
 
 
+@lru_cache(maxsize=1)
 def versions(results: RunResults) -> tuple[Certification, ...]:
-    """All four versions; none without tolerances."""
+    """All four versions, remembered for the run read last; none without tolerances."""
     if not results.tolerances:
         return ()
     smallest = global_minimum(results.tolerances)

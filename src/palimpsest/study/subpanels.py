@@ -4,9 +4,13 @@ Below the certifiability bound the screen is vacuous: it excludes nobody at any 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
-from palimpsest.criteria.screen import screen_candidates
-from palimpsest.study.results import RunResults
+import numpy as np
+
+from palimpsest.criteria.multiplicity import certifiability, holm
+from palimpsest.criteria.ranktest import rank_tests
+from palimpsest.study.results import CellResult, RunResults
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +32,27 @@ class SubPanel:
         return self.certifiable == 0
 
 
+@lru_cache(maxsize=1)
 def sub_panels(results: RunResults) -> tuple[SubPanel, ...]:
     """One row per number of probes from 1 to the largest that every cell has."""
     cells = [cell for cell in results.cells if cell.candidates]
-    if not cells:
-        return ()
-    most = min(len(cell.evaluation.probe_facts) for cell in cells)
-    return tuple(_sub_panel(results, probes) for probes in range(1, most + 1))
+    most = min((len(cell.evaluation.probe_facts) for cell in cells), default=0)
+    return tuple(_sub_panel(cells, probes, results.rules.alpha) for probes in range(1, most + 1))
 
 
-def _sub_panel(results: RunResults, probes: int) -> SubPanel:
-    certifiable = candidates = excluded = at_floor = cells = 0
+def _sub_panel(cells: list[CellResult], probes: int, alpha: float) -> SubPanel:
+    certifiable = candidates = excluded = at_floor = 0
     smallest = 1.0
-    for cell in results.cells:
-        if not cell.candidates:
-            continue
-        screen = screen_candidates(
-            cell.evaluation.with_probes(probes), cell.candidates, results.rules
+    for cell in cells:
+        models = [cell.evaluation[name] for name in cell.candidates]
+        tests = rank_tests(
+            np.stack([model.forget_deltas for model in models]),
+            np.stack([model.probe_deltas[:probes] for model in models]),
         )
-        cells += 1
-        certifiable += screen.bound.certifiable
-        candidates += len(screen.screened)
-        excluded += sum(one.excluded for one in screen.screened)
-        at_floor += sum(one.test.p_value <= screen.bound.min_p for one in screen.screened)
-        smallest = min([smallest, *(one.test.p_value for one in screen.screened)])
-    return SubPanel(probes, cells, certifiable, candidates, excluded, at_floor, smallest)
+        bound = certifiability(len(cell.evaluation.forget_facts), probes, len(models), alpha)
+        certifiable += bound.certifiable
+        candidates += len(models)
+        excluded += sum(holm([test.exact_p for test in tests], alpha).rejected)
+        at_floor += sum(test.p_value <= bound.min_p for test in tests)
+        smallest = min([smallest, *(test.p_value for test in tests)])
+    return SubPanel(probes, len(cells), certifiable, candidates, excluded, at_floor, smallest)

@@ -3,6 +3,7 @@ equivalent to it. Not being excluded is not equivalence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class Survivors:
     shares: tuple[EquivalentShare, ...]
 
 
+@lru_cache(maxsize=1)
 def survivors(results: RunResults) -> Survivors:
     """Gap and equivalence of every survivor, at the median delta_f and at each family's own."""
     alive = [(cell, name) for cell in results.cells for name in cell.survivors]

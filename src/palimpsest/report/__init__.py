@@ -1,0 +1,1 @@
+"""Tables, figures and pages made from stored results; nothing here trains or loads a model."""

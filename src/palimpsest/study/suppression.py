@@ -1,0 +1,71 @@
+"""How much suppression each battery lets through, from the screen alone to the relearn veto."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from palimpsest.criteria.bars import damage_bar
+from palimpsest.study.panel import Challenged, acceptance, challenge_panel
+from palimpsest.study.recalibration import Bounded, bounded
+from palimpsest.study.results import SUPPRESSION, CellResult, RunResults
+
+BATTERIES = ("screen", "forward", "round_trip", "relearning")
+"""Each adds to the one before: the screen alone, the other forward axes, the residual, the veto."""
+
+DISGUISED = ("panel:suppression", "panel:router", "panel:embedding")
+"""Panel models whose knowledge is intact behind what they show."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetThrough:
+    """What one battery accepts of models that only suppress."""
+
+    battery: str
+    panel: dict[str, Bounded]
+    """Cells accepting each disguised panel model."""
+    candidates: dict[str, tuple[int, int]]
+    """Accepted of all candidates, by suppression method."""
+    cells: Bounded
+    """Cells in which any candidate of a suppression method is accepted."""
+
+
+def let_through(results: RunResults) -> tuple[LetThrough, ...]:
+    """One row per battery."""
+    panel = challenge_panel(results)
+    return tuple(_row(results, battery, panel) for battery in BATTERIES)
+
+
+def _row(results: RunResults, battery: str, panel: tuple[Challenged, ...]) -> LetThrough:
+    present = [name for name in DISGUISED if any(row.challenge == name for row in panel)]
+    accepts = _battery(results, battery)
+    judged = [cell for cell in results.cells if battery == "screen" or cell.tolerances is not None]
+    events = []
+    counts = {method: [0, 0] for method in SUPPRESSION if method in results.methods}
+    for cell in judged:
+        accepted = {
+            name: accepts(cell, name) for method in counts for name in cell.of_method(method)
+        }
+        for name, passes in accepted.items():
+            counts[cell.methods[name]][0] += passes
+            counts[cell.methods[name]][1] += 1
+        events.append(any(accepted.values()))
+    return LetThrough(
+        battery,
+        {name: acceptance(panel, results, name, battery) for name in present},
+        {method: (passed, total) for method, (passed, total) in counts.items()},
+        bounded(events, [cell.model for cell in judged], results.rules),
+    )
+
+
+def _battery(results: RunResults, battery: str) -> Callable[[CellResult, str], bool]:
+    rules = replace(results.rules, relearn_veto=battery == "relearning")
+
+    def accepts(cell: CellResult, name: str) -> bool:
+        survives = cell.survives(name)
+        if battery == "screen" or cell.tolerances is None:
+            return survives
+        forward = battery == "forward"
+        return damage_bar(
+            cell.evaluation, name, survives, cell.tolerances, rules, forward_only=forward
+        ).clears
+
+    return accepts
