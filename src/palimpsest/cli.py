@@ -196,7 +196,7 @@ def facts_from_tofu(
             read_rows(questions),
             others,
             prefix=prefix,
-            without_paraphrase=without_paraphrase,  # type: ignore[arg-type]
+            without_paraphrase=without_paraphrase,
         ),
         out,
     )

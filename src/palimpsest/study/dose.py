@@ -71,12 +71,18 @@ def measure(cell: CellPlan) -> Dosed:
             if q.set == "probe" and q.pool == "evaluation"
         ]
         found[name] = (numbers["forget_heldout_nll"], numbers["retain_nll"], float(np.mean(probes)))
+    (base_forget, base_retain, base_probe) = found["base"]
+    (injected_forget, injected_retain, injected_probe) = found["injected"]
     return Dosed(
-        cell.model,
-        cell.seed,
-        *(found[name][0] for name in ("base", "injected", "reference")),
-        *(found[name][1] for name in ("base", "injected", "reference")),
-        found["injected"][2] - found["base"][2],
+        model=cell.model,
+        seed=cell.seed,
+        base=base_forget,
+        injected=injected_forget,
+        reference=found["reference"][0],
+        retain_base=base_retain,
+        retain_injected=injected_retain,
+        retain_reference=found["reference"][1],
+        probe_drift=injected_probe - base_probe,
     )
 
 

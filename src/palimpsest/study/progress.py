@@ -25,7 +25,7 @@ def follow(
     address: str | None = None,
 ) -> Run:
     """Run what is left of a study and show it; StudyFailed names the cells that did not finish."""
-    from palimpsest.run.executor import execute
+    from palimpsest.run.executor import executor as executor_named
 
     run = start(plan, out, fork=fork)
     with run.lease("palimpsest study"):
@@ -36,14 +36,9 @@ def follow(
                 f"{run.path}: {len(todo)} of {len(run.cells)} cells to do, "
                 f"rules {run.rules_hash[7:19]}, seal {run.seal['commitment'][7:19]}"
             )
-            outcome = execute(
-                run.path,
-                todo,
-                executor=executor,
-                workers=workers,
-                pool_file=pool,
-                address=address,
-                on_event=watch,
+            options = {"address": address} if executor == "ray" else {}
+            outcome = executor_named(executor, **options).execute(
+                run.path, todo, workers=workers, pool_file=pool, on_event=watch
             )
     if outcome.failed:
         reasons = "; ".join(f"{cell}: {reason}" for cell, reason in outcome.failed.items())
@@ -106,9 +101,9 @@ class Watch:
             self.say(f"{event.cell}: finished ({self._done}/{self._total})")
         elif event.kind == "failed":
             self._close(event.cell)
-            self.say(f"{event.cell}: failed: {event.reason}")
-        elif event.reason:
-            self.say(f"{event.cell}: {event.reason}")
+            self.say(f"{event.cell}: failed: {event.label}")
+        else:
+            self.say(f"{event.cell}: {event.label}")
 
     def _step(self, event: Any) -> None:
         if self._progress is None:
