@@ -196,7 +196,8 @@ class _Tasks:
             self._cancel()
 
     def _submit(self, cell: str) -> None:
-        call = self.task.remote(self.function, str(self.run.path), cell, self.pool, self.mailbox)
+        where = (str(self.run.path), os.getcwd())
+        call = self.task.remote(self.function, where, cell, self.pool, self.mailbox)
         self.pending[call] = cell
 
     def _ended(self, cell: str, reference: Any) -> None:
@@ -258,10 +259,18 @@ class _Mailbox:
         return said
 
 
-def _cell(function: str, run_path: str, cell_id: str, pool: str | None, mailbox: Any) -> str | None:
-    """Do a cell on whatever node this is; give None, or the reason why it failed."""
+def _cell(
+    function: str, where: tuple[str, str], cell_id: str, pool: str | None, mailbox: Any
+) -> str | None:
+    """Do a cell on whatever node this is; give None, or the reason why it failed.
+
+    where: the run folder, and the folder that a plan's relative paths are meant from.
+    """
     import ray
 
+    run_path, meant_from = where
+    with contextlib.suppress(OSError):
+        os.chdir(meant_from)
     node = ray.get_runtime_context().get_node_id()[:8]
     place = f"node {node} (pid {os.getpid()})"
 
