@@ -225,7 +225,7 @@ def test_members_of_different_shapes_are_refused(change) -> None:
     state = model_of(config, 0).state_dict()
     other = dict(state)
     change(other, "model.layers.2.mlp.up_proj.weight")
-    with pytest.raises(ModelError, match=r"state 1 .* model\.layers\.2\.mlp\.up_proj\.weight"):
+    with pytest.raises(ModelError, match=r"0 and 1 .* model\.layers\.2\.mlp\.up_proj\.weight"):
         StackedNet(config, [state, other])
     with pytest.raises(ModelError, match="at least one"):
         StackedNet(config, [])

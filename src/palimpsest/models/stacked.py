@@ -26,8 +26,8 @@ from palimpsest.models.net import Batch
 
 Params = Mapping[str, Tensor]
 Scored = Tensor | None  # the scored tokens, told to the last layer only
-
 HEAD = "lm_head.weight"
+POSITIONS = "transformer.wpe.weight"  # only GPT-2 learns them
 QKV = ("q_proj", "k_proj", "v_proj")
 GATE_UP = ("gate_proj", "up_proj")
 LANES = 16  # floats in the widest vector register
@@ -49,9 +49,7 @@ def supports(config: Any) -> bool:
 class StackedNet:
     """Models of one pocket-sized configuration, side by side."""
 
-    def __init__(
-        self, config: Any, states: Sequence[Mapping[str, Tensor]], trainable: bool = True
-    ) -> None:
+    def __init__(self, config: Any, states: Sequence[Params], trainable: bool = True) -> None:
         if not supports(config):
             kind = getattr(config, "model_type", type(config).__name__)
             raise ModelError(f"{kind} with these settings cannot be stacked; use WholeNet")
@@ -82,18 +80,18 @@ class StackedNet:
         shape = self._shapes[width]
         unmoved = self.config.pad_token_id if family.unmoved_padding else None
         hidden, table = _Embed.apply(given[family.embedding], batch.ids.reshape(-1), unmoved)
-        if family.positions is not None:
-            hidden = hidden + given[family.positions][:, :width].repeat(1, batch.ids.shape[0], 1)
+        if POSITIONS in given:
+            hidden = hidden + given[POSITIONS][:, :width].repeat(1, batch.ids.shape[0], 1)
         scored = batch.rows * width + batch.columns
         last = self.config.num_hidden_layers - 1
-        for index in range(last + 1):
-            at = f"{family.layers}.{index}."
-            hidden = family.layer(given, at, hidden, shape, scored if index == last else None)
+        for at in range(last):
+            hidden = family.layer(given, f"{family.layers}.{at}.", hidden, shape, None)
+        hidden = family.layer(given, f"{family.layers}.{last}.", hidden, shape, scored)
         hidden = _norm(given, family.last_norm, hidden, shape)
         return _Linear.apply(hidden, None, table if self.tied else given[HEAD])[0]
 
 
-def _stacked(states: Sequence[Mapping[str, Tensor]], without: str | None) -> dict[str, Tensor]:
+def _stacked(states: Sequence[Params], without: str | None) -> dict[str, Tensor]:
     """Give the float32 parameters of all members, stacked, leaving out a tied head."""
     if not states:
         raise ModelError("no state to stack; give at least one")
@@ -101,12 +99,9 @@ def _stacked(states: Sequence[Mapping[str, Tensor]], without: str | None) -> dic
     for member, other in enumerate(shapes):
         if other != shapes[0]:
             odd = min(name for name, _ in other.items() ^ shapes[0].items())
-            raise ModelError(
-                f"state {member} and state 0 differ in {odd}; stack models of one configuration"
-            )
-    return {
-        name: torch.stack([state[name].detach().float() for state in states]) for name in shapes[0]
-    }
+            raise ModelError(f"states 0 and {member} differ in {odd}; stack models of one shape")
+    members = {name: [state[name].detach().float() for state in states] for name in shapes[0]}
+    return {name: torch.stack(values) for name, values in members.items()}
 
 
 @dataclass(frozen=True)
@@ -205,7 +200,6 @@ class _Family:
     layer: Callable[[Params, str, Tensor, _Shape, Scored], Tensor]
     verified: Mapping[str, Any]
     rope: tuple[str, ...] = ("rope_type", "rope_theta")
-    positions: str | None = None
     unmoved_padding: bool = True  # lookups of the padding token give its embedding no gradient
 
 
@@ -235,7 +229,6 @@ FAMILIES: Mapping[str, _Family] = {
         _gpt2,
         {"activation_function": "gelu_new", "scale_attn_weights": True, **_GPT2_OFF},
         rope=(),
-        positions="transformer.wpe.weight",
         unmoved_padding=False,
     ),
 }
@@ -277,10 +270,7 @@ def _convolution(given: Params, name: str, x: Tensor) -> Tensor:
 
 
 class _Embed(torch.autograd.Function):
-    """The tokens' embeddings, and the table itself for a head tied to it.
-
-    The head's gradient arrives here, and the tokens' are added into it without a second table.
-    """
+    """The tokens' embeddings, and the table for a tied head, whose gradient theirs is added to."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, ids: Tensor, unmoved: int | None) -> tuple[Tensor, Tensor]:
@@ -293,8 +283,7 @@ class _Embed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, hidden: Tensor, table: Tensor | None) -> tuple[Any, ...]:
         (ids,) = ctx.saved_tensors
-        if table is None:
-            table = hidden.new_zeros(ctx.shape)
+        table = hidden.new_zeros(ctx.shape) if table is None else table
         if ctx.unmoved is not None:
             hidden = hidden * (ids != ctx.unmoved)[:, None]
         return table.index_add_(1, ids, hidden), None, None
