@@ -1,7 +1,7 @@
 """Tables of the recalibrated certificate: counts, abstentions, selection quality, suppression."""
 
 from palimpsest.report.formats import Estimate, Share, Table, Value, number
-from palimpsest.study import recalibration
+from palimpsest.study import recalibration, self_audit
 from palimpsest.study.recalibration import Certification
 from palimpsest.study.results import SUPPRESSION, RunResults
 from palimpsest.study.second_suite import Comparison
@@ -162,6 +162,34 @@ def suppression_table(results: RunResults) -> Table:
     columns += (*(f"{name} candidates accepted" for name in methods), "cells accepting any")
     title = "Suppression each battery lets through"
     return Table("suppression", title, f"{reading}.", columns, tuple(rows))
+
+
+def self_audit_table(results: RunResults) -> Table:
+    """Held-out reference draws and the injected model under the recalibrated bar itself."""
+    draws, injected = self_audit.held_out_draws(results), self_audit.injected_models(results)
+    rows: list[tuple[Value, ...]] = []
+    for label, found in (("reference draw, held out", draws), ("injected", injected)):
+        if found:
+            failed = [
+                Share(sum(failure in one.failures for one in found), len(found))
+                for failure in self_audit.FAILURES
+            ]
+            rows.append((label, Share(sum(one.accepted for one in found), len(found)), *failed))
+    told = []
+    if draws:
+        told.append(
+            f"{sum(one.accepted for one in draws)} of {len(draws)} held-out reference draws"
+        )
+    if injected:
+        told.append(f"{sum(one.accepted for one in injected)} of {len(injected)} injected models")
+    reading = (
+        f"The recalibrated bar with its veto accepts {' and '.join(told)}."
+        if told
+        else "There are too few reference draws to audit the recalibrated bar."
+    )
+    columns = ("model", "accepted", *(f"fails {failure}" for failure in self_audit.FAILURES))
+    title = "The recalibrated bar against its own reference"
+    return Table("self-audit", title, reading, columns, tuple(rows))
 
 
 def second_suite_table(found: tuple[Comparison, ...]) -> Table:

@@ -31,6 +31,7 @@ from palimpsest.report.certificate_tables import (
     certified_table,
     second_suite_table,
     selection_table,
+    self_audit_table,
     suppression_table,
     versions_table,
 )
@@ -98,5 +99,6 @@ def all_tables(
         certified_table(results),
         selection_table(results),
         suppression_table(results),
+        self_audit_table(results),
     )
     return (*made, second_suite_table(compared)) if compared else made
