@@ -1,0 +1,97 @@
+"""The top of the page: the verdict as a sentence, its reasons, its limits and the counts behind it."""
+
+from dataclasses import dataclass
+
+from palimpsest.study.results import CellResult, RunResults
+
+REASONS = {
+    "underpowered": "too few probes to exclude anybody",
+    "not_identifiable": "the never-learned level cannot be told from these facts",
+    "all_excluded": "every candidate still knows the forget set",
+    "no_candidate_clears_bar": "no candidate clears the bar",
+}
+LIMITS = (
+    "The screen is selective: a candidate that survives is not demonstrably retaining, which is "
+    "less than restored.",
+    "The test is for methods as they come, not for a model built to defeat it; it gives no privacy "
+    "guarantee.",
+    "Results hold for the models, facts and doses tested here, and carry no evidence about others.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Masthead:
+    """What the reader sees first."""
+
+    certified: bool
+    sentence: str
+    paragraph: str
+    counts: tuple[tuple[str, str], ...]
+    """Number and what it counts."""
+    limits: tuple[str, ...] = LIMITS
+
+
+def masthead(results: RunResults) -> Masthead:
+    """The verdict of the one cell, or the count over cells."""
+    if len(results.planned) == 1 and results.cells:
+        return _cell(results.cells[0])
+    return _matrix(results)
+
+
+def _cell(cell: CellResult) -> Masthead:
+    verdict = cell.verdict
+    if verdict is None:
+        text = f"No candidate of {cell.id} could be made, so there is nothing to judge."
+        return Masthead(False, "Uncertified: there is no candidate.", text, ())
+    if verdict.candidate is not None:
+        sentence = f"Certified: {verdict.candidate}."
+    else:
+        sentence = f"Uncertified: {REASONS[str(verdict.reason)]}."
+    clearing = sum(one.clears for one in verdict.findings)
+    counts = [
+        (str(len(verdict.findings)), "candidates"),
+        (str(len(cell.survivors)), "survive the screen"),
+        (str(clearing), "clear the bar"),
+    ]
+    if cell.tolerances is not None:
+        counts.append((f"{cell.tolerances.delta_f:.2f}", "nats of retraining noise, δ_f"))
+    return Masthead(verdict.certified, sentence, verdict.paragraph(), tuple(counts))
+
+
+def _matrix(results: RunResults) -> Masthead:
+    judged = [cell for cell in results.cells if cell.verdict is not None]
+    certified = [cell for cell in judged if cell.verdict is not None and cell.verdict.certified]
+    if not results.cells:
+        sentence = f"None of {len(results.planned)} planned cells is finished."
+    else:
+        sentence = f"{len(certified)} of {len(judged)} cells certify a candidate."
+    reasons: dict[str, int] = {}
+    for cell in judged:
+        if cell.verdict is not None and cell.verdict.reason is not None:
+            told = REASONS[cell.verdict.reason]
+            reasons[told] = reasons.get(told, 0) + 1
+    total = sum(len(cell.candidates) for cell in results.cells)
+    kept = sum(len(cell.survivors) for cell in results.cells)
+    clearing = sum(
+        one.clears for cell in judged if cell.verdict is not None for one in cell.verdict.findings
+    )
+    parts = []
+    if results.cells:
+        parts.append(
+            f"{total} candidates were screened in {len(results.cells)} cells of "
+            f"{len(results.families)} {'family' if len(results.families) == 1 else 'families'}; "
+            f"{total - kept} still knew the forget set beyond chance, {kept} survived and "
+            f"{clearing} clear every axis of the bar."
+        )
+    if reasons:
+        why = "; ".join(f"{told} ({count})" for told, count in reasons.items())
+        parts.append(f"Cells that certify nobody: {why}.")
+    if results.missing:
+        parts.append(f"{len(results.missing)} of {len(results.planned)} planned cells are missing.")
+    counts = (
+        (f"{len(results.cells)}/{len(results.planned)}", "cells finished"),
+        (str(total), "candidates"),
+        (str(kept), "survive the screen"),
+        (str(clearing), "clear the bar"),
+    )
+    return Masthead(bool(certified), sentence, " ".join(parts), counts)

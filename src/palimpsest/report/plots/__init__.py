@@ -1,0 +1,1 @@
+"""Figures: what is drawn (``spec``), drawn for the page (``svg``) and for a paper (``paper``)."""
