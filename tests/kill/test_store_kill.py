@@ -57,7 +57,7 @@ def test_a_kill_at_every_store_operation_changes_no_byte_and_repeats_no_step(fol
 
 
 def test_a_resume_that_is_killed_too_changes_no_byte_and_repeats_no_step(folder: Path) -> None:
-    result = toy("twice", folder, 400 if FULL else 30)
+    result = toy("twice", folder, 150 if FULL else 30)
     assert result["kills"] > result["attempts"]
     assert result["different"] == []
     assert result["repeated"] == []

@@ -147,7 +147,8 @@ def main(mode: str, base: Path, count: int) -> None:
         if mode == "mended":
             found.pop(f"cells/{CELLS[0]}/repairs.json")
         if state != 0 or found != expected or not complete:
-            result["different"].append(plan)
+            names = sorted(name for name, _ in found.items() ^ expected.items())
+            result["different"].append([plan, state, names])
     print(json.dumps(result))
 
 

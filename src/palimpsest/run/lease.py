@@ -133,6 +133,7 @@ def _release(taken: Lease) -> None:
     # Removed while still locked, so that nobody can lock a file that is about to go.
     if taken.still_held():
         with contextlib.suppress(OSError):
+            begin("release", taken.path)
             taken.path.unlink()
     os.close(taken.descriptor)
     taken.descriptor = -1

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from palimpsest.errors import DamagedArtifact, DriftError, InputError, StoreError
+from palimpsest.errors import DamagedArtifact, DriftError, InputError, LeaseHeld, StoreError
 from palimpsest.run import disk
 from palimpsest.run.chain import (
     ORIGIN,
@@ -266,6 +266,11 @@ class Run:
                 cell.parts.is_dir() and cell.finished()
             ):
                 with contextlib.suppress(StoreError), cell.claim("clearing leftovers"):
+                    pass
+            # Taking and giving back a dead owner's lease removes its file.
+            path = _lease_path(self.path, cell_id)
+            if path.exists():
+                with contextlib.suppress(LeaseHeld), lease(path, "clearing leftovers"):
                     pass
 
     def cell(self, cell_id: str) -> Cell:
