@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from toys import FAMILIES, answers_of, transformer_context
+from toys import answers_of, transformer_context
 
 from palimpsest.errors import MethodError
 from palimpsest.methods import (
@@ -19,7 +20,7 @@ from palimpsest.methods import (
     names,
     title,
 )
-from palimpsest.methods.running import run_group
+from palimpsest.methods.running import checked_run, run_group
 from palimpsest.plan import MethodGrid
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -184,4 +185,19 @@ def test_refusals_continue_the_forget_prompts() -> None:
             assert tuple(ids[: prompt.start]) == prompt.ids[: prompt.start]
             assert context.tokenizer.decode(ids[prompt.start : prompt.start + 2]) == "not known"
     assert torch.isfinite(pairs[0].injected).all()
-    assert len(FAMILIES) == 5
+
+
+def test_refusals_are_the_same_when_prompts_must_be_read_back() -> None:
+    context = transformer_context("gpt2")
+    bare = replace(context, forget=replace(context.forget, prompts=()))
+    given, read = (
+        next(method_class("dpo")().pairs(each, each.net([each.injected])))
+        for each in (context, bare)
+    )
+    assert torch.equal(given.batch.ids, read.batch.ids)
+    assert torch.equal(given.injected, read.injected)
+
+
+def test_dpo_without_a_tokenizer_says_so() -> None:
+    context = replace(transformer_context("gpt2"), tokenizer=None)
+    assert "has no tokenizer" in checked_run(method_class("dpo")(), context).reason

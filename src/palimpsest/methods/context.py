@@ -51,7 +51,8 @@ class Lesson:
     """The trained phrasings of one set, with frozen models' log-probabilities at the answers.
 
     teachers: name of a frozen model -> one (answer tokens, vocabulary) tensor per text.
-    prompts: each text up to its answer, for methods that put another answer there.
+    prompts: each text up to its answer, for methods that put another answer there; where they are
+    not given, the tokenizer must read them back.
     """
 
     texts: tuple[Encoded, ...]

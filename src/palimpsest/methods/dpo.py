@@ -104,11 +104,15 @@ class DPO:
 
     def pairs(self, context: Context, injected: Net) -> Iterator[Pairs]:
         """Yield the exercises with their refusals, which the net reads before its first step."""
-        if context.tokenizer is None or len(context.forget.prompts) != len(context.forget.texts):
-            raise MethodError("dpo: needs a tokenizer and the forget prompts to word refusals")
+        if context.tokenizer is None:
+            raise MethodError("dpo: the context has no tokenizer; expected one to word refusals")
+        prompts = context.forget.prompts or [
+            context.tokenizer.decode(text.ids[: text.start], skip_special_tokens=True)
+            for text in context.forget.texts
+        ]
         questions = [
             Question("forget", str(number), "refusal", 0, prompt, self.refusal)
-            for number, prompt in enumerate(context.forget.prompts)
+            for number, prompt in enumerate(prompts)
         ]
         texts = encode_answers(context.tokenizer, questions)
         said = [

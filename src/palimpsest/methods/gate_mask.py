@@ -34,7 +34,11 @@ class GateMask(GradientMethod):
     final_sharpness: float = 1e4
     """α at the last step."""
     score_rate: float = 1e-3
-    """Learning rate of the scores, which are not weights and have a scale of their own."""
+    """Learning rate of the scores, which are not weights and have a scale of their own.
+
+    The paper states none; of 0.001, 0.003, 0.01 and 0.03 the first two ended with the smallest
+    objective of the binary mask on a pocket model.
+    """
 
     name: ClassVar[str] = "gate_mask"
     summary: ClassVar[str] = "zeroes a tenth of the gate_proj weights, chosen by reversion"

@@ -7,7 +7,8 @@ a random unit vector, its entries drawn uniformly from [0, 1) and fixed by the c
 last matrix of the layers ℓ − 2 … ℓ (the feed-forward output) is trained. Li et al. 2024, *The WMDP
 Benchmark*, ICML, arXiv:2403.03218, whose settings for Zephyr-7B are c = 6.5, w = 1200 and ℓ = 7
 (from 0) of 32 layers: ``depth`` = 0.25 is that place in a model of any depth. c is in the units of
-the activations, so a model with much smaller or larger ones needs its own.
+the activations and w balances it, so another model may need its own: on pocket models w = 1200
+holds everything in place and w = 1 lets the forget texts go.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
