@@ -170,10 +170,9 @@ def read_run(path: Path | str) -> RunResults:
     )
 
 
-def method_of(candidate: str, methods: tuple[str, ...]) -> str:
-    """The method in a candidate's name: a planned one, or all before the last dash."""
-    known = [name for name in methods if candidate == name or candidate.startswith(f"{name}-")]
-    return max(known, key=len) if known else candidate.rpartition("-")[0] or candidate
+def method_of(candidate: str) -> str:
+    """The method in a candidate's name: all before the first dash."""
+    return candidate.partition("-")[0]
 
 
 def _rules(run: Run) -> Rules:
@@ -199,7 +198,6 @@ def _read_cell(run: Run, cell_id: str, rules: Rules) -> tuple[CellResult, Draws 
     summary = store.summary()
     items, curves = store.table("items"), store.table("curves")
     measures = measure_cell(items, curves, rules.screen_pool)
-    planned = tuple(grid["name"] for grid in run.plan.get("methods", ()))
     candidates = tuple(summary["candidates"])
     refused = {n: r for n, r in summary["failed"].items() if r.startswith("does not apply")}
     result = CellResult(
@@ -210,7 +208,7 @@ def _read_cell(run: Run, cell_id: str, rules: Rules) -> tuple[CellResult, Draws 
         gated=summary["gated"],
         draws=len(measures.references),
         candidates=candidates,
-        methods=MappingProxyType({name: method_of(name, planned) for name in candidates}),
+        methods=MappingProxyType({name: method_of(name) for name in candidates}),
         failed=MappingProxyType({n: r for n, r in summary["failed"].items() if n not in refused}),
         not_applicable=tuple(refused),
         evaluation=measures,
