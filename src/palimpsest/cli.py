@@ -29,6 +29,10 @@ app.add_typer(facts_app, name="facts")
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder; resumed if it exists.")]
 Workers = Annotated[int, typer.Option("--workers", min=1, help="Worker processes.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option("--method", help="One more method, as name or package.module:Class; repeatable."),
+]
 Fork = Annotated[bool, typer.Option("--fork", help="Start a new run where terms differ.")]
 
 
@@ -54,6 +58,7 @@ def demo(
     out: Out = None,
     model: Annotated[str, typer.Option(help="A pocket model.")] = "pocket/qwen2-s",
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    method: Methods = None,
     as_json: AsJson = False,
 ) -> None:
     """One pocket cell end to end: inject, reference, candidates, screen, round trip, verdict."""
@@ -61,7 +66,7 @@ def demo(
 
     from palimpsest.presets import preset
 
-    plan = replace(preset("demo"), models=(model,), seeds=(seed,))
+    plan = _with_methods(replace(preset("demo"), models=(model,), seeds=(seed,)), method)
     where = out or Path("demo-run")
     _study(plan, where, executor="local", workers=1, pool=None, fork=False, address=None)
     _answer(where, as_json)
@@ -91,16 +96,17 @@ def study(
     workers: Workers = 1,
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
     pool: Annotated[Path | None, typer.Option(help="Your sealed audit pool.")] = None,
+    method: Methods = None,
     fork: Fork = False,
     preview: Annotated[bool, typer.Option(help="Say what would be done, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """A matrix of cells; running it again resumes it."""
-    chosen = _plan(plan)
+    chosen = _with_methods(_plan(plan), method)
     if preview:
-        from palimpsest.study.preview import preview_lines
+        from palimpsest.study.preview import preview as look_ahead
 
-        answer("\n".join(preview_lines(chosen)))
+        answer("\n".join(look_ahead(chosen).lines(workers)))
         return
     where = out or Path("runs") / chosen.name
     _study(chosen, where, executor, workers, pool, fork, address)
@@ -251,6 +257,15 @@ def _plan(name: str) -> Any:
     return plan_from_yaml(Path(name))
 
 
+def _with_methods(plan: Any, names: list[str] | None) -> Any:
+    """Give the plan with these methods, at their default knobs, after its own."""
+    from dataclasses import replace
+
+    from palimpsest.plan import MethodGrid
+
+    return replace(plan, methods=(*plan.methods, *(MethodGrid(name) for name in names or ())))
+
+
 def _study(
     plan: Any,
     out: Path,
@@ -290,7 +305,12 @@ def _print_methods(rows: list[dict[str, Any]]) -> None:
 
     table = Table("name", "what it does", "needs", "knobs", "source", show_lines=False)
     for row in rows:
-        table.add_row(*(str(row[key]) for key in ("name", "summary", "needs", "knobs", "citation")))
+        knobs = ", ".join(
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in row["knobs"].items()
+        )
+        needs = ", ".join(row["needs"])
+        table.add_row(row["name"], row["summary"], needs, knobs, row["citation"])
     Console(markup=False, highlight=False).print(table)
 
 

@@ -38,15 +38,22 @@ class Failure:
 def groups(methods: Sequence[Method], stack: int) -> list[list[Method]]:
     """Give the methods in order, neighbours that can be trained side by side in one list.
 
+    Neighbours that train nothing go together too: they are scored and re-acquired side by side.
     stack: the most that may go in one list; 1 where the engine cannot stack.
     """
     made: list[list[Method]] = []
     for method in methods:
-        if made and len(made[-1]) < stack and stackable(made[-1][0], method):
+        if made and len(made[-1]) < stack and _neighbours(made[-1][0], method):
             made[-1].append(method)
         else:
             made.append([method])
     return made
+
+
+def _neighbours(one: Method, other: Method) -> bool:
+    if isinstance(one, GradientMethod):
+        return stackable(one, other)
+    return type(one) is type(other)
 
 
 def run_group(context: Context, methods: Sequence[Method]) -> list[State | Failure]:

@@ -6,7 +6,7 @@ through the round trip and dropped, a stack at a time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from palimpsest.errors import TrainingDiverged
 from palimpsest.facts.questions import TRAINED_POOLS
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, verify
 from palimpsest.methods import candidates, title
-from palimpsest.methods.context import Context, Lesson, State, teach
+from palimpsest.methods.context import Context, State, lesson
 from palimpsest.methods.running import Failure, groups, run_group
 from palimpsest.models.load import Loaded, load, state_digest
 from palimpsest.models.net import Net
@@ -267,23 +267,24 @@ class CellRun:
     def context(self) -> Context:
         """What methods see; frozen models' answers are recorded here, once for all of them."""
         injected = self.state("injected")
-        pad = self.setting.pad
-        forget, retain = self.setting.lesson("forget"), self.setting.lesson("retain")
-        base_said = teach(self.nets([self.base]), forget, pad)
-        injected_net = self.nets([injected])
-        teachers = {"base": base_said, "injected": teach(injected_net, forget, pad)}
+        pad, tokenizer = self.setting.pad, self.loaded.tokenizer
+        forget, retain = self.setting.seen("forget"), self.setting.seen("retain")
+        said_base = lesson(tokenizer, forget, {"base": self.nets([self.base])}, pad)
+        frozen = {"injected": self.nets([injected])}
+        said_injected = lesson(tokenizer, forget, frozen, pad)
+        teachers = {**said_base.teachers, **said_injected.teachers}
         return Context(
             base=self.base,
             injected=injected,
             forget_only=self.state("forget_only"),
-            forget=Lesson(forget, teachers),
-            retain=Lesson(retain, {"injected": teach(injected_net, retain, pad)}),
+            forget=replace(said_injected, teachers=teachers),
+            retain=lesson(tokenizer, retain, frozen, pad),
             budget=self.plan.plan.unlearning,
             seed_key=self.plan.id,
             gated=self.loaded.gated,
             net=self.nets,
             whole=self.nets.whole,
-            tokenizer=self.loaded.tokenizer,
+            tokenizer=tokenizer,
             pad=pad,
         )
 
