@@ -1,5 +1,6 @@
-"""The top of the page: the verdict as a sentence, its reasons, its limits and the counts behind it."""
+"""The top of the page: the verdict as a sentence, its reasons, its limits and its counts."""
 
+import re
 from dataclasses import dataclass
 
 from palimpsest.study.results import CellResult, RunResults
@@ -25,7 +26,10 @@ class Masthead:
 
     certified: bool
     sentence: str
-    paragraph: str
+    reasons: tuple[str, ...]
+    """The verdict's paragraph, a sentence each."""
+    kind: str
+    """What was judged, and against what."""
     counts: tuple[tuple[str, str], ...]
     """Number and what it counts."""
     limits: tuple[str, ...] = LIMITS
@@ -42,7 +46,7 @@ def _cell(cell: CellResult) -> Masthead:
     verdict = cell.verdict
     if verdict is None:
         text = f"No candidate of {cell.id} could be made, so there is nothing to judge."
-        return Masthead(False, "Uncertified: there is no candidate.", text, ())
+        return Masthead(False, "Uncertified: there is no candidate.", (text,), cell.id, ())
     if verdict.candidate is not None:
         sentence = f"Certified: {verdict.candidate}."
     else:
@@ -55,7 +59,18 @@ def _cell(cell: CellResult) -> Masthead:
     ]
     if cell.tolerances is not None:
         counts.append((f"{cell.tolerances.delta_f:.2f}", "nats of retraining noise, δ_f"))
-    return Masthead(verdict.certified, sentence, verdict.paragraph(), tuple(counts))
+    kind = (
+        "against a retrained reference"
+        if verdict.mode == "reference-relative"
+        else "against fixed limits, without a replicated reference"
+    )
+    reasons = sentences(verdict.paragraph())
+    return Masthead(verdict.certified, sentence, reasons, f"{cell.id}, {kind}", tuple(counts))
+
+
+def sentences(paragraph: str) -> tuple[str, ...]:
+    """A verdict's paragraph, sentence by sentence, without the first, which is the title."""
+    return tuple(re.split(r"(?<=[.)]\.) (?=[A-Z\d])|(?<=[a-z\d]\.) (?=[A-Z\d])", paragraph)[1:])
 
 
 def _matrix(results: RunResults) -> Masthead:
@@ -94,4 +109,5 @@ def _matrix(results: RunResults) -> Masthead:
         (str(kept), "survive the screen"),
         (str(clearing), "clear the bar"),
     )
-    return Masthead(bool(certified), sentence, " ".join(parts), counts)
+    kind = f"{len(results.planned)} cells of one plan"
+    return Masthead(bool(certified), sentence, tuple(parts), kind, counts)

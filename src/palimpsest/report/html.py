@@ -103,7 +103,7 @@ QUESTIONS: tuple[tuple[str, str, str, tuple[str, ...], tuple[str, ...]], ...] = 
         "of the reference itself.",
         ("panel", "probes", "replication"),
         ("panel", "panel-by-family", "panel-cells", "sub-panels", "replication",
-         "absolute-bar-cells"),
+         "self-audit", "absolute-bar-cells"),
     ),
 )  # fmt: skip
 """Id, question, what it means, its figures and its tables."""

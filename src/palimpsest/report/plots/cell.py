@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from palimpsest.criteria.measures import RelearningCurve
+from palimpsest.criteria.rules import Rules
+from palimpsest.criteria.screen import screen_alone
 from palimpsest.report.formats import Table, Value, number
 from palimpsest.report.palette import in_order
 from palimpsest.report.plots.spec import (
@@ -18,6 +20,7 @@ from palimpsest.report.plots.spec import (
     Rule,
     axis_over,
     far_spread,
+    two,
 )
 from palimpsest.study.results import CellResult, RunResults
 from palimpsest.verdict import Finding
@@ -30,6 +33,20 @@ AXES = (
 """Axes of the recalibrated bar: its name in a verdict, the field of a finding, its title here."""
 
 
+BETTER = -2.0
+"""Where the axis of damage ends: how much better than retrained a model is does not matter."""
+
+
+def damage_axis(values: Sequence[float]) -> Axis:
+    """The axis of distances in units of delta_f; what is far better than the bar is at its end."""
+    return axis_over(
+        "units of retraining noise δ_f",
+        [max(value, BETTER) for value in values],
+        also=(0.0, 1.0),
+        scale=far_spread(values),
+    )
+
+
 def groups(cell: CellResult) -> list[tuple[str, tuple[str, ...]]]:
     """Candidates by method in the palette's order, or all in one group when methods have one."""
     methods = in_order(cell.methods[name] for name in cell.candidates)
@@ -39,7 +56,7 @@ def groups(cell: CellResult) -> list[tuple[str, tuple[str, ...]]]:
     return [(method, cell.of_method(method)) for method in methods]
 
 
-def forget_figure(cell: CellResult) -> Figure | None:
+def forget_figure(cell: CellResult, rules: Rules) -> Figure | None:
     """Forget and probe deltas of every candidate, with the screen's p-value."""
     if cell.verdict is None or cell.screen is None:
         return None
@@ -47,8 +64,8 @@ def forget_figure(cell: CellResult) -> Figure | None:
     models = [cell.evaluation[name] for name in (*known, *cell.candidates)]
     every = np.concatenate([np.r_[one.forget_deltas, one.probe_deltas] for one in models])
     x = axis_over("NLL − base's, nats", every.tolist(), also=(0.0,), scale=far_spread(every))
-    panels = [_deltas_panel(cell, "known models", known, x)]
-    panels += [_deltas_panel(cell, title, names, x) for title, names in groups(cell)]
+    panels = [_deltas_panel(cell, "known models", known, x, rules)]
+    panels += [_deltas_panel(cell, title, names, x, rules) for title, names in groups(cell)]
     findings = cell.verdict.findings
     kept = [one for one in findings if not one.excluded]
     reading = (
@@ -138,7 +155,16 @@ def residual_figure(cell: CellResult) -> Figure | None:
     )
     below = sum(value <= floor for value in values.values())
     best = min(values, key=lambda name: values[name])
-    panel = _measure_panel(cell, "after re-acquiring the forget set", "residual", x, rules)
+    panels = [_measure_panel(cell, "residual", "residual", x, rules)]
+    for title, measure in (
+        ("its part on retain facts", "residual_retain"),
+        ("its part on general text", "residual_general"),
+    ):
+        parts = _measured(cell, cell.candidates, measure)
+        floors = _measured(cell, ("injected",), measure)
+        marks = tuple(Rule(value, "floor") for value in floors.values())
+        along = axis_over(x.label, parts.values(), also=[0.0, *floors.values()])
+        panels.append(_measure_panel(cell, title, measure, along, marks))
     return Figure(
         "residual",
         "Round-trip residual",
@@ -146,8 +172,9 @@ def residual_figure(cell: CellResult) -> Figure | None:
         f"model's own floor of {number(floor)} nats; the smallest residual is {best}'s, "
         f"{number(values[best])}.",
         "Each row is a candidate, placed by the divergence from the injected model that remains "
-        "after it re-acquired the forget set. The floor is the injected model's own residual.",
-        (panel,),
+        "after it re-acquired the forget set: the residual, and the two parts it is the mean of. "
+        "The floor is the injected model's own residual.",
+        tuple(panels),
         _measures_table(cell, "residual", ("residual", "residual_retain", "residual_general")),
         legend=_legend(cell),
     )
@@ -256,9 +283,7 @@ def distance_figure(cell: CellResult) -> Figure | None:
         for _, field, _ in AXES
         if (value := getattr(one, field)) is not None
     ]
-    x = axis_over(
-        "units of retraining noise δ_f", values, also=(0.0, 1.0), scale=far_spread(values)
-    )
+    x = damage_axis(values)
     panels = []
     for failure, field, title in AXES:
         points, rows = [], []
@@ -269,7 +294,7 @@ def distance_figure(cell: CellResult) -> Figure | None:
                 rows.append(Row(name, "–"))
                 continue
             fails = failure in one.failures
-            rows.append(Row(name, number(value / delta)[:-1]))
+            rows.append(Row(name, two(value / delta)))
             label = f"{name}: {title} {number(value)} nats, {number(value / delta)} δ_f"
             label += ", beyond the bar" if fails else ", within the bar"
             points.append(Point(value / delta, place, cell.methods[name], label, hollow=fails))
@@ -281,6 +306,7 @@ def distance_figure(cell: CellResult) -> Figure | None:
                 points=tuple(points),
                 rules=(Rule(1.0, "bar", solid=True),),
                 inside=(x.low, 1.0),
+                notes="δ_f",
             )
         )
     within = [one for one in verdict.findings if one.worst_axis is not None and one.worst_axis <= 1]
@@ -304,24 +330,25 @@ def distance_figure(cell: CellResult) -> Figure | None:
         "would do; hollow markers lie beyond it.",
         tuple(panels),
         Table("distance", "Distances in units of delta_f", "", columns, rows_table),
-        legend=_legend(cell),
+        legend=_legend(cell, "hollow: beyond the bar"),
     )
 
 
 # -- pieces ---------------------------------------------------------------------------------------
 
 
-def _deltas_panel(cell: CellResult, title: str, names: Sequence[str], x: Axis) -> Panel:
+def _deltas_panel(
+    cell: CellResult, title: str, names: Sequence[str], x: Axis, rules: Rules
+) -> Panel:
     rows, points = [], []
     for place, name in enumerate(names):
         model = cell.evaluation[name]
         style = cell.methods.get(name, name.partition("-")[0])
-        note, outcome = "", ""
-        if cell.screen is not None and name in cell.methods:
-            found = cell.screen[name]
-            note = f"{'✕ ' if found.excluded else ''}{found.adjusted_p:.2g}"
-            outcome = f", adjusted p {found.adjusted_p:.3g}"
-            outcome += ", excluded" if found.excluded else ", survives"
+        judged = cell.screen is not None and name in cell.methods
+        found = cell.screen[name] if cell.screen and judged else screen_alone(model, rules)
+        note = f"{'✕ ' if found.excluded else ''}{found.adjusted_p:.2g}"
+        outcome = f", {'adjusted ' if judged else ''}p {found.adjusted_p:.3g}"
+        outcome += ", excluded" if found.excluded else ", survives"
         rows.append(Row(name, note))
         for fact, delta in zip(model.probe_facts, model.probe_deltas):
             label = f"{name}: probe {fact}, {number(float(delta))} nats"
@@ -331,7 +358,10 @@ def _deltas_panel(cell: CellResult, title: str, names: Sequence[str], x: Axis) -
             points.append(Point(float(delta), place, style, label))
     style = title if title in cell.methods.values() else ""
     zero = (Rule(0.0, "base", solid=True),)
-    return Panel(title, x, rows=tuple(rows), points=tuple(points), rules=zero, style=style)
+    notes = "adjusted p" if style or title == "candidates" else "p"
+    return Panel(
+        title, x, rows=tuple(rows), points=tuple(points), rules=zero, style=style, notes=notes
+    )
 
 
 def _measure_panel(
@@ -339,7 +369,7 @@ def _measure_panel(
 ) -> Panel:
     names = [name for _, group in groups(cell) for name in group]
     values = _measured(cell, names, measure)
-    rows = tuple(Row(name, number(values[name])[:-1] if name in values else "–") for name in names)
+    rows = tuple(Row(name, two(values[name]) if name in values else "–") for name in names)
     points = tuple(
         Point(
             values[name],
@@ -352,7 +382,7 @@ def _measure_panel(
         for place, name in enumerate(names)
         if name in values
     )
-    return Panel(title, x, rows=rows, points=points, rules=rules)
+    return Panel(title, x, rows=rows, points=points, rules=rules, notes="nats")
 
 
 def _known_rules(cell: CellResult, measure: str) -> tuple[Rule, ...]:
@@ -411,15 +441,18 @@ def _methods(cell: CellResult) -> tuple[str, ...]:
     return in_order(cell.methods[name] for name in cell.candidates)
 
 
-def _legend(cell: CellResult) -> tuple[tuple[str, str, bool], ...]:
-    return tuple((method, method, False) for method in _methods(cell))
+def _legend(
+    cell: CellResult, hollow: str = "hollow: excluded by the screen"
+) -> tuple[tuple[str, str, bool], ...]:
+    methods = _methods(cell)
+    return (*((method, method, False) for method in methods), (methods[0], hollow, True))
 
 
 def cell_figures(results: RunResults) -> tuple[Figure, ...]:
     """All figures of a run with one cell."""
     cell = results.cells[0]
     made = (
-        forget_figure(cell),
+        forget_figure(cell, results.rules),
         retain_figure(cell),
         residual_figure(cell),
         relearning_figure(cell),

@@ -6,7 +6,7 @@ import numpy as np
 
 from palimpsest.report.formats import Table, Value, number
 from palimpsest.report.palette import in_order
-from palimpsest.report.plots.cell import AXES
+from palimpsest.report.plots.cell import AXES, damage_axis
 from palimpsest.report.plots.spec import (
     Band,
     Figure,
@@ -18,6 +18,7 @@ from palimpsest.report.plots.spec import (
     axis_over,
     far_spread,
     jitter,
+    two,
 )
 from palimpsest.study.results import CellResult, RunResults
 
@@ -134,7 +135,7 @@ def distance_figure(results: RunResults) -> Figure | None:
         return None
     methods = in_order(results.methods)
     every = [value for *_, value in found]
-    x = axis_over("units of retraining noise δ_f", every, also=(0.0, 1.0), scale=far_spread(every))
+    x = damage_axis(every)
     panels = []
     for _, field, title in AXES:
         mine = [(cell, name, value) for cell, name, axis, value in found if axis == field]
@@ -152,6 +153,7 @@ def distance_figure(results: RunResults) -> Figure | None:
                 points=points,
                 rules=(Rule(1.0, "bar", solid=True),),
                 inside=(x.low, 1.0),
+                notes="within",
             )
         )
     rows_table: list[tuple[Value, ...]] = [
@@ -175,7 +177,10 @@ def distance_figure(results: RunResults) -> Figure | None:
             ("cell", "candidate", "method", "axis", "units of delta_f"),
             tuple(rows_table),
         ),
-        legend=tuple((method, method, False) for method in methods),
+        legend=(
+            *((method, method, False) for method in methods),
+            (methods[0], "hollow: beyond the bar", True),
+        ),
     )
 
 
@@ -332,13 +337,13 @@ def _by_family(
         mine = [one for one in values if one[0].family == family]
         present = [m for m in methods if any(cell.methods[n] == m for cell, n, _ in mine)]
         middle = _medians(results, mine)
-        rows = tuple(Row(method, number(middle[method])[:-1]) for method in present)
+        rows = tuple(Row(method, two(middle[method])) for method in present)
         if not rows:
             continue
         points = _points(
             mine, present, what, " nats", lambda cell, one, value: not cell.survives(one)
         )
-        panels.append(Panel(family, x, rows=rows, points=points, rules=rules))
+        panels.append(Panel(family, x, rows=rows, points=points, rules=rules, notes="median"))
     rows_table: list[tuple[Value, ...]] = [
         (cell.id, cell.family, one, cell.methods[one], value, not cell.survives(one))
         for cell, one, value in values

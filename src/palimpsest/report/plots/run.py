@@ -1,4 +1,4 @@
-"""Figures that every run has, of one cell or many: the diagnostic, and what the instrument can do."""
+"""Figures that every run has, of one cell or many: the diagnostic, and the instrument itself."""
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from palimpsest.report.plots.spec import (
     Row,
     Rule,
     axis_over,
+    two,
 )
 from palimpsest.study import panel as sealed
 from palimpsest.study.replication import replication_intervals
@@ -123,9 +124,15 @@ def probes_figure(results: RunResults) -> Figure | None:
     last = found[-1]
     reading = f"With {last.probes} probes the screen excludes {last.excluded} of {last.candidates}"
     reading += (
-        f" candidates; with {max(vacuous)} or fewer it could exclude nobody, whatever they knew."
+        f" candidates; with {max(vacuous)} or fewer it could exclude nobody, whatever they knew"
         if vacuous
-        else " candidates."
+        else " candidates"
+    )
+    bounds = [cell.screen.bound for cell in results.cells if cell.screen is not None]
+    least = min(bounds, key=lambda bound: bound.arrangements / bound.required)
+    reading += (
+        f": {least.forget} forget facts among {least.probes} probes can be arranged in "
+        f"{least.arrangements:,} ways, and {least.candidates} candidates need {least.required:,}."
     )
     rows: list[tuple[Value, ...]] = [
         (one.probes, one.certifiable, one.cells, one.excluded, one.candidates, one.smallest_p)
@@ -173,7 +180,7 @@ def replication_figure(results: RunResults) -> Figure | None:
             )
             points.append(Point(one.estimate, place, "reference", label))
             lines.append(Line((one.low, one.high), (place, place), "reference", label))
-        rows = tuple(Row(family, number(one.estimate)[:-1]) for family, one in values.items())
+        rows = tuple(Row(family, two(one.estimate)) for family, one in values.items())
         panels.append(Panel(title, x, rows=rows, points=tuple(points), lines=tuple(lines)))
     deltas = {family: one.delta_f.estimate for family, one in found.items()}
     least, most = min(deltas, key=lambda f: deltas[f]), max(deltas, key=lambda f: deltas[f])

@@ -122,6 +122,8 @@ class Panel:
     """Part of the x axis that is shaded: where a model should lie."""
     style: str = ""
     """The method the panel is about, if it is about one."""
+    notes: str = ""
+    """What the notes of the rows are."""
 
     def __post_init__(self) -> None:
         if (self.y is None) != bool(self.rows):
@@ -174,6 +176,11 @@ def far_spread(values: Iterable[float], limit: float = 4.0) -> str:
 def jitter(place: int) -> float:
     """A fixed offset in (-0.3, 0.3) that keeps neighbours of one row apart."""
     return 0.6 * ((place * 0.6180339887498949) % 1 - 0.5)
+
+
+def two(value: float) -> str:
+    """Two decimals, for a note."""
+    return f"{value:.2f}".replace("-", "−")
 
 
 def _scaled(value: float, scale: str) -> float:

@@ -10,7 +10,7 @@ from palimpsest.report.palette import SHAPES, Style
 from palimpsest.report.plots.spec import Axis, Figure, Panel
 from palimpsest.report.terminal import printable
 
-WIDTH, WIDE, HEIGHT, ROW = 340, 620, 230, 21
+WIDTH, WIDE, HEIGHT, ROW = 340, 560, 230, 21
 LEFT, LEFT_ROWS, RIGHT, RIGHT_NOTES, BOTTOM = 42, 118, 14, 58, 40
 LANE = 13
 """Height of one line of names of rules above the plot."""
@@ -21,7 +21,9 @@ LABEL = 19
 def symbols() -> Markup:
     """The marker shapes, defined once a page."""
     shapes = Markup().join(
-        Markup('<path id="m-{}" d="{}"/>').format(name, shape.path)
+        Markup('<path id="m-{}" d="{}"/><path id="s-{}" d="{}" transform="scale(.72)"/>').format(
+            name, shape.path, name, shape.path
+        )
         for name, shape in SHAPES.items()
     )
     return Markup('<svg class="symbols" aria-hidden="true"><defs>{}</defs></svg>').format(shapes)
@@ -71,7 +73,7 @@ class _Frame:
         self.above = (22 if panel.title else 4) + (18 if panel.y is not None else 0)
         self.lanes = self._lanes()
         self.top = self.above + LANE * (1 + max(self.lanes, default=-1)) + 4
-        tall = HEIGHT if width == WIDTH else 320
+        tall = HEIGHT if width == WIDTH else 390
         self.bottom = self.top + (ROW * len(panel.rows) + 6 if panel.rows else tall - 80)
         self.height = self.bottom + BOTTOM
 
@@ -112,8 +114,9 @@ def _axes(frame: _Frame) -> Markup:
             )
         )
     if panel.title:
-        parts.append(_text(0 if panel.rows else frame.left, 14, panel.title, "title"))
-    for value, text in panel.x.ticks((frame.right - frame.left) // 46):
+        parts.append(_text(0, 14, panel.title, "title"))
+    apart = 46 if panel.x.scale == "linear" else 30
+    for value, text in panel.x.ticks((frame.right - frame.left) // apart):
         here = frame.x(value)
         parts.append(_stroke(f"M{here} {frame.top}V{frame.bottom}", "grid"))
         parts.append(_text(here, frame.bottom + 15, text, "mid"))
@@ -125,6 +128,8 @@ def _axes(frame: _Frame) -> Markup:
             parts.append(_stroke(f"M{frame.left} {there}H{frame.right}", "grid"))
             parts.append(_text(frame.left - 6, there + 4, text, "end"))
         parts.append(_text(0, frame.above - 5, panel.y.label, "name"))
+    if panel.notes:
+        parts.append(_text(frame.width - 2, frame.top - 5, panel.notes, "end name"))
     for place, row in enumerate(panel.rows):
         there = frame.y(place)
         parts.append(_stroke(f"M{frame.left} {there}H{frame.right}", "row"))
@@ -135,7 +140,7 @@ def _axes(frame: _Frame) -> Markup:
 
 
 def _rules(frame: _Frame) -> Markup:
-    parts = []
+    parts, names = [], []
     for rule, lane in zip(frame.panel.rules, frame.lanes):
         kind = "rule solid" if rule.solid else "rule"
         if rule.axis == "x":
@@ -143,13 +148,13 @@ def _rules(frame: _Frame) -> Markup:
             half = 2.9 * len(rule.label)
             path = f"M{here} {there + 3}V{frame.bottom}"
             centre = min(max(here, half), frame.width - half)
-            parts.append(_text(centre, there, rule.label, "mid name"))
+            names.append(_text(centre, there, rule.label, "mid name over"))
         else:
             path = f"M{frame.left} {frame.y(rule.value)}H{frame.right}"
             above = frame.y(rule.value) - 4
-            parts.append(_text(frame.right, above, rule.label, "end name"))
+            names.append(_text(frame.right, above, rule.label, "end name over"))
         parts.append(_stroke(path, kind, rule.label))
-    return Markup().join(parts)
+    return Markup().join([*parts, *names])
 
 
 def _band(frame: _Frame, place: int) -> Markup:
@@ -173,8 +178,12 @@ def _points(frame: _Frame, styles: dict[str, Style]) -> Markup:
     parts = []
     groups: dict[tuple[str, bool, bool], list[Markup]] = {}
     for point in frame.panel.points:
-        mark = Markup('<use href="#m-{}" x="{}" y="{}"><title>{}</title></use>').format(
-            styles[point.style].shape, frame.x(point.x), frame.y(point.y), printable(point.label)
+        mark = Markup('<use href="#{}-{}" x="{}" y="{}"><title>{}</title></use>').format(
+            "s" if point.small and point.style != "probe" else "m",
+            styles[point.style].shape,
+            frame.x(point.x),
+            frame.y(point.y),
+            printable(point.label),
         )
         groups.setdefault((point.style, point.hollow, point.small), []).append(mark)
     for (style, hollow, small), marks in groups.items():
