@@ -1,0 +1,69 @@
+"""Side effects live where the architecture says: one place writes files, one place loads models."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "palimpsest"
+BUILD_TOOLS = ("models/pocket/bake.py",)
+SCRATCH = ("models/gguf.py",)  # saves a tokenizer into a temporary folder to read it back
+WRITERS = ("run/disk.py", "run/lease.py", *BUILD_TOOLS, *SCRATCH)
+LOADERS = (
+    "models/load.py",
+    "models/gguf.py",
+    "models/adapter.py",
+    "models/hub.py",
+    "models/skeleton.py",
+    *BUILD_TOOLS,
+)
+
+
+def calls(path: Path) -> Iterator[ast.Call]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield node
+
+
+def name_of(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def writes(call: ast.Call) -> bool:
+    """Whether a call opens a path for writing behind the store's back."""
+    name = name_of(call)
+    if name in ("write_text", "save_pretrained", "touch", "mkdir", "rename", "unlink", "rmtree"):
+        return True
+    if name == "write_bytes":  # the store's own takes a path and the bytes
+        return len(call.args) == 1
+    if name == "open" and isinstance(call.func, ast.Name):
+        mode = call.args[1] if len(call.args) > 1 else None
+        return isinstance(mode, ast.Constant) and any(sign in str(mode.value) for sign in "wax+")
+    return False
+
+
+def modules() -> list[str]:
+    return sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m not in WRITERS])
+def test_only_the_store_writes_files(module: str) -> None:
+    lines = [call.lineno for call in calls(SOURCE / module) if writes(call)]
+    assert not lines, f"{module} writes files itself at lines {lines}"
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m not in LOADERS])
+def test_only_the_loader_loads_models(module: str) -> None:
+    lines = [call.lineno for call in calls(SOURCE / module) if name_of(call) == "from_pretrained"]
+    assert not lines, f"{module} loads models itself at lines {lines}"
+
+
+def test_nothing_trusts_remote_code_or_pickles() -> None:
+    for module in modules():
+        text = (SOURCE / module).read_text(encoding="utf-8")
+        assert "trust_remote_code=True" not in text, module
+        assert "weights_only=False" not in text, module
+        assert "import pickle" not in text, module
