@@ -33,9 +33,10 @@ POCKET_MATRIX = Plan(
     name="pocket",
     models=tuple(spec.name for spec in POCKET),
     seeds=(0, 1, 2, 3, 4),
-    injection=Injection(steps=150, learning_rate=1e-3),
-    unlearning=Unlearning(steps=110, learning_rate=1e-3, ascent_learning_rate=2.5e-4),
-    round_trip=RoundTrip(steps=75, learning_rate=1e-3),
+    injection=Injection(steps=150, learning_rate=1.5e-4),
+    # The paper's ratio: ascent at a quarter of the injection rate.
+    unlearning=Unlearning(steps=110, learning_rate=1.5e-4, ascent_learning_rate=3.75e-5),
+    round_trip=RoundTrip(steps=75, learning_rate=1.5e-4),
     methods=PAPER_POOL,
 )
 
