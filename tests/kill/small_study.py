@@ -9,6 +9,7 @@ which has torch loaded already; its workers are real spawned ones. FOLDER/whole 
 nobody disturbed.
 """
 
+import ctypes
 import json
 import os
 import random
@@ -64,6 +65,7 @@ def launch(folder: Path, name: str = "local", workers: int = 2) -> int:
     if child:
         return child
     try:
+        end_with_parent()
         os.setpgid(0, 0)
         said = os.open(f"{folder}.said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(said, 1)
@@ -74,6 +76,11 @@ def launch(folder: Path, name: str = "local", workers: int = 2) -> int:
         code = 99
     sys.stderr.flush()
     os._exit(code)
+
+
+def end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the parent dies, so that a test given up leaves nothing."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def ended(child: int) -> int:
@@ -201,6 +208,7 @@ def same(base: Path, executors: str) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     mode, folder, rest = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     if mode == "same":
         print(json.dumps(same(folder, rest)))

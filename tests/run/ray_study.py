@@ -31,6 +31,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 def cluster(folder: Path) -> dict[str, Any]:
     from ray.cluster_utils import Cluster
 
+    os.environ.setdefault("RAY_worker_niceness", "0")
     quiet = {"include_dashboard": False, "object_store_memory": 100 * 1024 * 1024}
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **quiet})
     second = nodes.add_node(num_cpus=1, object_store_memory=100 * 1024 * 1024)

@@ -111,6 +111,8 @@ class RayExecutor:
         handler = signal.getsignal(signal.SIGTERM)
         try:
             if self.address is None:
+                # Ray's workers give way to everything else by default; here they are the work.
+                os.environ.setdefault("RAY_worker_niceness", "0")
                 here = {"num_cpus": max(1, round(number * self.num_cpus))}
                 here["object_store_memory"] = _OBJECT_STORE
                 ray.init(address="local", include_dashboard=False, **here, **quiet)
