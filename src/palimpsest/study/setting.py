@@ -71,11 +71,14 @@ class Setting:
         return [q for q in self.facts.questions if q.set == name and q.pool in TRAINED_POOLS]
 
     def stream(self, draw: int = 0) -> Stream:
-        """The injection stream; an independent redraw is another seed of the same recipe."""
+        """The injection stream; an independent redraw is another seed of the same recipe.
+
+        A redraw has other general text in another order, and the same facts in the same phrasings.
+        """
         plan = self.cell.plan.injection
         return injection_stream(
             self.facts.questions,
-            self.general_train,
+            self.general_train if draw == 0 else self._redrawn(draw),
             seed_key=f"{self.cell.id}/draw{draw}",
             steps=plan.steps,
             fact_items=plan.fact_items,
@@ -106,6 +109,13 @@ class Setting:
             [text_batch([encoded[next(order)] for _ in range(plan.items)], plan.items, self.pad)]
             for _ in range(plan.steps)
         ]
+
+    def _redrawn(self, draw: int) -> tuple[str, ...]:
+        general = self.cell.plan.general
+        wanted = general.train_pieces + len(self.general_scored)
+        pieces = general_pieces(general.source, wanted, f"{self.cell.id}/general/draw{draw}")
+        scored = set(self.general_scored)
+        return tuple(piece for piece in pieces if piece not in scored)[: general.train_pieces]
 
     def _sheet(self, questions: Sequence[Question]) -> Sheet:
         plan = self.cell.plan
