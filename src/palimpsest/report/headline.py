@@ -24,7 +24,8 @@ LIMITS = (
 class Masthead:
     """What the reader sees first."""
 
-    certified: bool
+    certified: bool | None
+    """None where many cells were judged."""
     sentence: str
     reasons: tuple[str, ...]
     """The verdict's paragraph, a sentence each."""
@@ -110,4 +111,4 @@ def _matrix(results: RunResults) -> Masthead:
         (str(clearing), "clear the bar"),
     )
     kind = f"{len(results.planned)} cells of one plan"
-    return Masthead(bool(certified), sentence, tuple(parts), kind, counts)
+    return Masthead(None, sentence, tuple(parts), kind, counts)

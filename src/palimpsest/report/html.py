@@ -35,6 +35,8 @@ from palimpsest.study.results import CellResult, RunResults, read_run
 TEMPLATE = Path(__file__).parent / "template"
 ROWS_SHOWN = 60
 """Rows of a figure's data that are shown on the page; more are in its CSV only."""
+LONG = 34
+"""Signs beyond which the text of a table may be broken."""
 COLUMNS = (
     "cell",
     "candidate",
@@ -154,6 +156,7 @@ def render_page(
         shown=shown,
         sort_value=_sort_value,
         is_number=_is_number,
+        kind_of=_kind_of,
         marker=lambda name, hollow=False: marker(palette[name], hollow),
         panel_svg=lambda figure, panel: panel_svg(figure, panel, palette),
     )
@@ -248,6 +251,13 @@ def _sort_value(value: Value) -> float | int | None:
 
 def _is_number(value: Value) -> bool:
     return isinstance(value, int | float | Share | Estimate) and not isinstance(value, bool)
+
+
+def _kind_of(value: Value) -> str:
+    """The class of a table's field: number, long text, or short text that stays on one line."""
+    if _is_number(value):
+        return "n"
+    return "w" if isinstance(value, str) and len(value) > LONG else "t"
 
 
 def _policy(style: str, script: str) -> str:

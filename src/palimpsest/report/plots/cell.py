@@ -265,7 +265,10 @@ def relearning_figure(cell: CellResult) -> Figure | None:
             ("model", "step", "held-out forget NLL"),
             tuple(rows),
         ),
-        legend=(("reference", "mean of reference draws", False), ("injected", "injected", False)),
+        legend=(
+            ("reference", "dark line: mean of the reference draws, in their range", False),
+            ("injected", "dashed line: injected", False),
+        ),
     )
 
 

@@ -274,8 +274,8 @@ def relearning_figure(results: RunResults) -> Figure | None:
         ),
         legend=(
             *((method, method, False) for method in methods),
-            ("reference", "references", False),
-            ("injected", "injected (dashed)", False),
+            ("reference", "dark line: references, in their range", False),
+            ("injected", "dashed line: injected", False),
         ),
     )
 

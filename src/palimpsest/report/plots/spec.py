@@ -180,7 +180,7 @@ def jitter(place: int) -> float:
 
 def two(value: float) -> str:
     """Two decimals, for a note."""
-    return f"{value:.2f}".replace("-", "−")
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
 
 
 def _scaled(value: float, scale: str) -> float:

@@ -44,7 +44,10 @@ def colour(style: Style) -> str:
 
 def panel_svg(figure: Figure, panel: Panel, styles: dict[str, Style]) -> Markup:
     """One panel."""
-    frame = _Frame(panel, WIDE if figure.wide else WIDTH)
+    width = WIDE if figure.wide else WIDTH
+    # Plots of one figure begin at one height, however many names stand above them.
+    top = max(_Frame(one, width).top for one in figure.panels)
+    frame = _Frame(panel, width, top)
     parts = [
         _axes(frame),
         *(_band(frame, place) for place in range(len(panel.bands))),
@@ -66,13 +69,13 @@ def panel_svg(figure: Figure, panel: Panel, styles: dict[str, Style]) -> Markup:
 class _Frame:
     """Where the plot lies in the panel, and where a value lies in the plot."""
 
-    def __init__(self, panel: Panel, width: int) -> None:
+    def __init__(self, panel: Panel, width: int, top: int = 0) -> None:
         self.panel, self.width = panel, width
         self.left = LEFT_ROWS if panel.rows else LEFT
         self.right = width - (RIGHT_NOTES if any(row.note for row in panel.rows) else RIGHT)
         self.above = (22 if panel.title else 4) + (18 if panel.y is not None else 0)
         self.lanes = self._lanes()
-        self.top = self.above + LANE * (1 + max(self.lanes, default=-1)) + 4
+        self.top = max(top, self.above + LANE * (1 + max(self.lanes, default=-1)) + 4)
         tall = HEIGHT if width == WIDTH else 390
         self.bottom = self.top + (ROW * len(panel.rows) + 6 if panel.rows else tall - 80)
         self.height = self.bottom + BOTTOM
