@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+from small_run import write_small
+
+from palimpsest.certificate import certify, keygen
+from palimpsest.certificate.archive import unpack
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cell."""
+    return write_small(tmp_path_factory.mktemp("small") / "run")
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return keygen(tmp_path_factory.mktemp("keys") / "key.pem")
+
+
+@pytest.fixture(scope="session")
+def bundle(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certify(run_folder, tmp_path_factory.mktemp("bundle") / "bundle.zip")
+
+
+@pytest.fixture(scope="session")
+def signed(
+    run_folder: Path, keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return certify(run_folder, tmp_path_factory.mktemp("signed") / "bundle.zip", keys[0])
+
+
+@pytest.fixture
+def members(bundle: Path) -> dict[str, bytes]:
+    return unpack(bundle.read_bytes())
