@@ -163,6 +163,103 @@ def report(run: Path, as_json: AsJson = False) -> None:
     answer({"report": str(page)} if as_json else str(page))
 
 
+@app.command()
+def certify(
+    run: Path,
+    out: Annotated[Path | None, typer.Option("--out", help="The archive to write.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Ed25519 private key (PEM) to sign with.")
+    ] = None,
+    pool: Annotated[Path | None, typer.Option(help="Your sealed audit pool, to reveal.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One archive with plan, rules, seal, scores and verdicts, for others to check."""
+    from palimpsest.certificate import certify as write_bundle
+
+    bundle = write_bundle(run, out, key, pool)
+    answer({"bundle": str(bundle)} if as_json else str(bundle))
+
+
+@app.command()
+def verify(
+    bundle: Path,
+    key: Annotated[Path | None, typer.Option(help="Public key (PEM) it must be signed by.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute the verdicts of a bundle and check hashes, rules, seal and signature."""
+    from palimpsest.certificate import verify as check_bundle
+
+    found = check_bundle(bundle, key)
+    answer(found.to_json() if as_json else "\n".join(found.lines()))
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def keygen(
+    out: Annotated[Path, typer.Argument(help="Private key file; .pub goes beside it.")],
+) -> None:
+    """Make an Ed25519 key pair for signing certificates."""
+    from palimpsest.certificate import keygen as make_key
+
+    answer("\n".join(str(path) for path in make_key(out)))
+
+
+@app.command()
+def inferability(
+    out: Out = None,
+    model: Annotated[str, typer.Option(help="A pocket model.")] = "pocket/olmo2-s",
+    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Does the oracle-free headroom follow the true one as facts become inferable?"""
+    from palimpsest.study.inferability import (
+        inferability_plan,
+        read_inferability,
+        run_inferability,
+    )
+
+    where = out or Path("runs/inferability")
+    run_inferability(inferability_plan(model, range(seeds)), where, tell=say)
+    graded, agreements = read_inferability(where)
+    if as_json:
+        answer(
+            {
+                "levels": {one.level.id: [one.true, one.estimated] for one in graded},
+                "agreement": {
+                    one.mechanism: {
+                        "spearman": one.rank_correlation.estimate,
+                        "spearman_interval": [one.rank_correlation.low, one.rank_correlation.high],
+                        "mean_absolute_error": one.absolute_error.estimate,
+                        "error_interval": [one.absolute_error.low, one.absolute_error.high],
+                    }
+                    for one in agreements
+                },
+            }
+        )
+        return
+    for level in graded:
+        answer(
+            f"{level.level.id}: G = {level.true:.2f}, estimate = {level.estimated:.2f}, "
+            f"{level.headroom.regime}"
+        )
+    for found in agreements:
+        rank, error = found.rank_correlation, found.absolute_error
+        answer(
+            f"{found.mechanism}: Spearman {rank.estimate:.2f} ({rank.low:.2f} to {rank.high:.2f}), "
+            f"mean absolute error {error.estimate:.2f} nats ({error.low:.2f} to {error.high:.2f})"
+        )
+
+
+@app.command("second-suite")
+def second_suite(run: Path, out: Out = None) -> None:
+    """Freeze each selector's pick, then score the picks on a pool no choice has used."""
+    from palimpsest.study.second import run_second
+
+    made = run_second(run, out or run.with_name(f"{run.name}-second"), tell=say)
+    answer(str(made.path))
+
+
 @facts_app.command("check")
 def facts_check(
     files: Annotated[list[str], typer.Argument(help="FILE, or SET=FILE (forget, retain, probe).")],
