@@ -209,7 +209,7 @@ def keygen(
 def inferability(
     out: Out = None,
     model: Annotated[str, typer.Option(help="A pocket model.")] = "pocket/olmo2-s",
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    seeds: Annotated[int, typer.Option(min=2)] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Does the oracle-free headroom follow the true one as facts become inferable?"""

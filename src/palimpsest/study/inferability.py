@@ -78,7 +78,7 @@ class Agreement:
 def inferability_plan(model: str, seeds: Sequence[int]) -> Plan:
     """Give the plan: a pocket cell with a dose at which kin are generalised to."""
     plan = preset("demo")
-    injection: Injection = replace(plan.injection, steps=200, learning_rate=1.5e-3)
+    injection: Injection = replace(plan.injection, steps=200, learning_rate=5e-4)
     plan = replace(plan, name="inferability", models=(model,), seeds=tuple(seeds))
     return check(replace(plan, injection=injection))
 
