@@ -193,6 +193,8 @@ def _sections(
             wanted.remove("panel-cells")
             wanted.insert(0, "panel-cells")
         found = tuple(tables[one] for one in wanted if one in tables and tables[one].rows)
+        if single:
+            found = tuple(_without(table, "cell") for table in found)
         sections.append(
             Section(
                 name,
@@ -206,11 +208,13 @@ def _sections(
 
 
 def _page_candidates(table: Table, single: bool) -> Table:
-    kept = [
-        place
-        for place, column in enumerate(table.columns)
-        if column in COLUMNS and not (single and column == "cell")
-    ]
+    left_out = {column for column in table.columns if column not in COLUMNS}
+    return _without(table, *left_out, *(("cell",) if single else ()))
+
+
+def _without(table: Table, *columns: str) -> Table:
+    """The table without some of its columns."""
+    kept = [place for place, column in enumerate(table.columns) if column not in columns]
     return Table(
         table.name,
         table.title,

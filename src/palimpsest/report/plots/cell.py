@@ -255,8 +255,8 @@ def relearning_figure(cell: CellResult) -> Figure | None:
         "Relearning curves",
         f"{reading}.",
         "One panel a method: held-out forget NLL while the forget set is trained again. The grey "
-        "band spans the reference draws, the dark line is their mean, the dashed line the injected "
-        "model. A model that only hides the facts falls faster than the references.",
+        "band spans the reference draws, the plain line is their mean, the dashed line is the "
+        "injected model. A model that only hides the facts falls faster than the references.",
         tuple(panels),
         Table(
             "relearning",
@@ -266,7 +266,7 @@ def relearning_figure(cell: CellResult) -> Figure | None:
             tuple(rows),
         ),
         legend=(
-            ("reference", "dark line: mean of the reference draws, in their range", False),
+            ("reference", "plain line: mean of the reference draws, in their range", False),
             ("injected", "dashed line: injected", False),
         ),
     )

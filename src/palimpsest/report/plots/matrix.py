@@ -263,7 +263,7 @@ def relearning_figure(results: RunResults) -> Figure | None:
         reading,
         "One panel a family: held-out forget NLL, from base, while the forget set is trained "
         "again; the median over candidates of each method. The grey band spans all references of "
-        "the family, the dark line is their median, the dashed line the injected model's.",
+        "the family, the plain line is their median, the dashed line the injected model's.",
         tuple(panels),
         Table(
             "relearning",
@@ -274,7 +274,7 @@ def relearning_figure(results: RunResults) -> Figure | None:
         ),
         legend=(
             *((method, method, False) for method in methods),
-            ("reference", "dark line: references, in their range", False),
+            ("reference", "plain line: references, in their range", False),
             ("injected", "dashed line: injected", False),
         ),
     )

@@ -89,8 +89,15 @@ def _draw(axes: Any, panel: Panel, styles: dict[str, Style]) -> None:
     axes.set_xticks([x(value) for value, _ in ticks], [text for _, text in ticks])
     axes.set_xlabel(panel.x.label)
     axes.grid(axis="x", color=GRID, linewidth=0.6)
+    lanes = _lanes(panel)
     if panel.title:
-        axes.set_title(shortened(panel.title, 48), fontsize=8, fontweight="bold", loc="left")
+        axes.set_title(
+            shortened(panel.title, 48),
+            fontsize=8,
+            fontweight="bold",
+            loc="left",
+            pad=5 + 7 * (1 + max(lanes, default=-1)),
+        )
     if panel.y is None:
         axes.set_ylim(len(panel.rows) - 0.5, -0.5)
         labels = [shortened(row.label, 24) for row in panel.rows]
@@ -120,27 +127,25 @@ def _draw(axes: Any, panel: Panel, styles: dict[str, Style]) -> None:
             linewidth=1.1,
             linestyle="--" if line.dashed else "-",
         )
-    for rule in panel.rules:
+    for rule, lane in zip(panel.rules, lanes):
         draw = axes.axvline if rule.axis == "x" else axes.axhline
-        place = x(rule.value) if rule.axis == "x" else y(rule.value)
-        draw(place, color=INK, linewidth=0.8, linestyle="-" if rule.solid else (0, (4, 3)))
+        at = x(rule.value) if rule.axis == "x" else y(rule.value)
+        draw(at, color=INK, linewidth=0.8, linestyle="-" if rule.solid else (0, (4, 3)))
         if rule.axis == "x":
-            # Above the plot; names of neighbouring rules are told apart in the caption.
             axes.annotate(
                 printable(rule.label),
-                (place, 1),
+                (at, 1),
                 xycoords=("data", "axes fraction"),
-                xytext=(2, -6),
+                xytext=(0, 2 + 7 * lane),
                 textcoords="offset points",
                 fontsize=6,
                 color=INK,
-                rotation=90,
-                va="top",
+                ha="center",
             )
         else:
             axes.annotate(
                 printable(rule.label),
-                (1, place),
+                (1, at),
                 xytext=(0, 2),
                 textcoords="offset points",
                 fontsize=6,
@@ -163,6 +168,21 @@ def _draw(axes: Any, panel: Panel, styles: dict[str, Style]) -> None:
             linestyle="none",
             clip_on=False,
         )
+
+
+def _lanes(panel: Panel) -> list[int]:
+    """For each rule the line above the plot its name is written on, so that none overlap."""
+    ends: list[float] = []
+    lanes = []
+    for rule in panel.rules:
+        if rule.axis != "x":
+            lanes.append(-1)
+            continue
+        here, half = panel.x.place(rule.value), 0.014 * len(rule.label)
+        lane = next((k for k, end in enumerate(ends) if here - half >= end), len(ends))
+        ends[lane : lane + 1] = [here + half]
+        lanes.append(lane)
+    return lanes
 
 
 def _key(style: Style, text: str, hollow: bool) -> Any:

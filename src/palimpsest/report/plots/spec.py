@@ -200,7 +200,7 @@ def _linear_ticks(low: float, high: float, most: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * size for size in (1, 2, 5, 10) if power * size >= rough)
     first = math.ceil(low / step)
-    values = []
+    values: list[float] = []
     while (first + len(values)) * step <= high:
         values.append((first + len(values)) * step)
     return values

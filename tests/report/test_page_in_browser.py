@@ -1,0 +1,160 @@
+"""The page in headless Chromium: quiet, alone, within its width, and it does what it offers."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_runs import HOSTILE
+
+PAGES = ("cell_page", "matrix_page", "hostile_page")
+VIEWS = tuple(itertools.product((1280, 390), ("light", "dark")))
+
+
+@contextmanager
+def opened(browser: Any, page: Path, width: int = 1280, scheme: str = "light") -> Iterator[Any]:
+    """The page in a fresh context that fails on console errors and requests to anywhere else."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    tab = context.new_page()
+    said: list[str] = []
+    asked: list[str] = []
+    tab.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+    tab.on("request", lambda request: asked.append(request.url))
+    address = page.as_uri()
+    tab.goto(address)
+    yield tab
+    assert said == []
+    assert asked == [address]
+    context.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_overflows_in_any_width_and_light(
+    browser: Any, page: str, request: pytest.FixtureRequest
+) -> None:
+    path = request.getfixturevalue(page)
+    for width, scheme in VIEWS:
+        with opened(browser, path, width, scheme) as tab:
+            tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+            wide = tab.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, (width, scheme)
+            paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (sum(_rgb(paper)) < 200) == (scheme == "dark")
+
+
+def test_the_button_turns_the_page_dark_and_back(browser: Any, cell_page: Path) -> None:
+    with opened(browser, cell_page) as tab:
+        before = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        tab.click("#theme")
+        assert sum(_rgb(tab.evaluate("getComputedStyle(document.body).backgroundColor"))) < 200
+        assert tab.get_attribute("#theme", "aria-pressed") == "true"
+        tab.click("#theme")
+        assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == before
+
+
+def test_columns_sort_by_click_and_by_key(browser: Any, cell_page: Path) -> None:
+    with opened(browser, cell_page) as tab:
+        head = tab.locator("#candidate-table th", has_text="retain NLL")
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == "ascending"
+        place = head.evaluate("one => one.cellIndex")
+        values = _column(tab, place)
+        assert values == sorted(values, key=float) and len(set(values)) > 1
+        head.locator("button").focus()
+        tab.keyboard.press("Enter")
+        assert head.get_attribute("aria-sort") == "descending"
+        assert _column(tab, place) == sorted(values, key=float, reverse=True)
+        others = tab.locator("#candidate-table th[aria-sort=none]").count()
+        assert others == tab.locator("#candidate-table th").count() - 1
+
+
+def test_text_and_method_filter_the_table(browser: Any, cell_page: Path) -> None:
+    with opened(browser, cell_page) as tab:
+        shown = "#candidate-table tbody tr:not([hidden])"
+        everyone = tab.locator(shown).count()
+        assert tab.text_content("#count") == f"{everyone} of {everyone}"
+        tab.fill("#find", "relearn veto")
+        few = tab.locator(shown).count()
+        assert 0 < few < everyone
+        tab.fill("#find", "")
+        tab.select_option("#method", "ga")
+        names = tab.locator(f"{shown} td:first-child").all_text_contents()
+        assert names == ["ga-w3", "ga-w12"]
+        assert tab.text_content("#count") == f"2 of {everyone}"
+
+
+def test_pointing_at_a_point_names_the_candidate_and_its_numbers(
+    browser: Any, cell_page: Path
+) -> None:
+    with opened(browser, cell_page) as tab:
+        point = tab.locator("#figure-diagnostic svg.panel use").first
+        point.scroll_into_view_if_needed()
+        box = point.bounding_box()
+        tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        tip = tab.locator("#tip")
+        assert tip.is_visible()
+        told = tip.text_content()
+        assert "held-out forget NLL" in told and "oracle-KL" in told
+        assert told == tab.get_attribute("use.on", "aria-label")
+
+
+def test_points_are_read_with_the_keyboard(browser: Any, cell_page: Path) -> None:
+    with opened(browser, cell_page) as tab:
+        tab.locator("#figure-distance svg.panel").first.focus()
+        told = []
+        for key in ("ArrowRight", "ArrowRight", "End", "Home"):
+            tab.keyboard.press(key)
+            told.append(tab.text_content("#tip"))
+        assert all("forget distance" in text for text in told)
+        assert told[0] == told[3] and len(set(told)) == 3
+        tab.keyboard.press("Escape")
+        assert not tab.locator("#tip").is_visible()
+
+
+def test_every_point_and_panel_has_a_name_for_those_who_do_not_see_it(
+    browser: Any, matrix_page: Path
+) -> None:
+    with opened(browser, matrix_page) as tab:
+        nameless = (
+            "[...document.querySelectorAll('svg.panel, svg.panel use')]"
+            ".filter(one => !one.getAttribute('aria-label')).length"
+        )
+        assert tab.evaluate(nameless) == 0
+        assert tab.evaluate("document.querySelectorAll('svg.panel use').length") > 100
+
+
+def test_hostile_names_stay_text_when_driven(browser: Any, hostile_page: Path) -> None:
+    with opened(browser, hostile_page) as tab:
+        tab.fill("#find", "onerror")
+        assert tab.locator("#candidate-table tbody tr:not([hidden])").count() == 1
+        tab.fill("#find", "")
+        for place in range(tab.locator("#candidate-table th").count()):
+            tab.locator("#candidate-table th button").nth(place).click()
+        tab.locator("#figure-diagnostic svg.panel").focus()
+        told = set()
+        for _ in range(len(HOSTILE)):
+            tab.keyboard.press("ArrowRight")
+            told.add(tab.text_content("#tip"))
+        assert any("</script><script>" in text for text in told)
+        assert tab.evaluate("window.hurt === undefined")
+        assert tab.evaluate("document.querySelectorAll('img, script').length") == 1
+
+
+def test_the_page_prints(browser: Any, cell_page: Path) -> None:
+    with opened(browser, cell_page) as tab:
+        assert tab.pdf(format="A4").startswith(b"%PDF")
+
+
+def _column(tab: Any, place: int) -> list[str]:
+    found = tab.locator(f"#candidate-table tbody tr td:nth-child({place + 1})").all_text_contents()
+    return [text.strip() for text in found]
+
+
+def _rgb(colour: str) -> list[float]:
+    return [float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]

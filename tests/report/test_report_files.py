@@ -1,0 +1,65 @@
+"""The files of a report: all there, the same bytes each time, made without torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from palimpsest.report.html import write_report
+
+
+def contents(page: Path) -> dict[str, bytes]:
+    folder = page.parent
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def test_the_same_artifacts_give_the_same_bytes(matrix_page: Path) -> None:
+    before = contents(matrix_page)
+    assert contents(write_report(matrix_page.parents[1])) == before
+
+
+def test_every_table_has_three_forms_and_every_figure_two(cell_page: Path) -> None:
+    names = contents(cell_page)
+    assert "index.html" in names
+    stems = {name.rpartition(".")[0] for name in names if name != "index.html"}
+    for stem in stems:
+        endings = ("csv", "md", "tex") if stem.startswith("tables/") else ("svg", "png")
+        assert all(f"{stem}.{ending}" in names for ending in endings)
+    figures = {stem.removeprefix("figures/") for stem in stems if stem.startswith("figures/")}
+    assert {"diagnostic", "forget-deltas", "residual", "relearning", "distance"} <= figures
+    assert all(names[name] for name in names)
+
+
+@pytest.mark.parametrize("page", ["cell_page", "matrix_page"])
+def test_figures_carry_no_date_and_no_maker(page: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(page).parent / "figures"
+    for file in folder.glob("*.svg"):
+        assert b"<dc:date>" not in file.read_bytes()
+    for file in folder.glob("*.png"):
+        data = file.read_bytes()
+        assert data.startswith(b"\x89PNG") and b"tEXt" not in data and b"Software" not in data
+
+
+def test_a_report_is_written_without_torch(cell_page: Path) -> None:
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'transformers'):\n"
+        "            raise ImportError(name + ' is not here')\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from palimpsest.report.html import write_report\n"
+        "print(write_report(sys.argv[1]))\n"
+    )
+    run = cell_page.parents[1]
+    before = contents(cell_page)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert contents(cell_page) == before
