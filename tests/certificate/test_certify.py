@@ -278,3 +278,20 @@ def test_verification_needs_no_torch(signed: Path, keys: tuple[Path, Path]) -> N
     )
     assert done.returncode == 0, done.stderr
     assert "certified, a-w1" in done.stdout
+
+
+def test_the_program_in_the_documentation_checks_a_bundle(bundle: Path, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "certificate.md").read_text()
+    program = text.split("```python\n")[1].split("```")[0]
+
+    def checked(path: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", "-c", program, str(path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    done = checked(bundle)
+    assert done.returncode == 0, done.stderr
+    assert verify(bundle).terms in done.stdout
+    members = unpack(bundle.read_bytes())
+    changed = tmp_path / "changed.zip"
+    changed.write_bytes(pack(members | {"rules.json": members["rules.json"][:-1]}))
+    assert "AssertionError" in checked(changed).stderr

@@ -25,7 +25,7 @@ from forgery import (
 )
 from small_run import NONCE, write_small
 
-from palimpsest.certificate import certify
+from palimpsest.certificate import certify, evidence, judge
 from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.bundle import statement
 from palimpsest.certificate.signature import read_public
@@ -197,6 +197,38 @@ def test_sizes_that_lie_are_refused_before_anything_is_allocated(bundle: Path) -
         data[18:22] = data[22:26] = size.to_bytes(4, "little")
         failed(bytes(data), "archive")
     failed(b"PK\3\4" * 50_000, "archive")
+
+
+def test_tables_that_say_they_are_too_large_are_refused_before_they_are_read(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(data: bytes, name: str) -> None:
+        raise AssertionError(f"{name} was read")
+
+    monkeypatch.setattr(evidence, "read_table", never)
+    monkeypatch.setattr(judge, "MAX_TABLE_BYTES", 1_000)
+    failed(pack(members), "scores")
+    monkeypatch.setattr(judge, "MAX_TABLE_BYTES", 2**30)
+    monkeypatch.setattr(evidence, "MAX_ROWS", 100)
+    failed(pack(members), "scores")
+
+
+def test_more_work_than_a_run_asks_for_is_refused(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("MAX_MODELS", "MAX_DRAWS", "MAX_FACTS", "MAX_PAIRS"):
+        with monkeypatch.context() as patch:
+            patch.setattr(judge, limit, 1)
+            failed(pack(members), "verdicts")
+    assert examine(pack(members)).ok
+
+
+def test_a_plan_of_more_cells_than_memory_holds_is_refused(members: Members) -> None:
+    plan = value(members, "plan.json") | {
+        "models": [f"m{n}" for n in range(50_000)],
+        "seeds": list(range(50_000)),
+    }
+    failed(mended(with_terms(members | {"plan.json": written(plan)})), "cells")
 
 
 # -- forgers who mend the statement --------------------------------------------------------------

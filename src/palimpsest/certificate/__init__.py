@@ -9,6 +9,7 @@
     signature.py  Ed25519 signatures in a DSSE envelope
     judge.py      bounded tables, and verdicts from them
     bundle.py     what is in a bundle, its in-toto statement, and `certify`
+    complete.py   whether scores are all of them: candidates, facts, the sealed pool once
     evidence.py   one check after another: chain, rules, cells, seal, scores
     verify.py     `verify`, and what it says in plain words
 """

@@ -5,8 +5,7 @@ the same bundle says so, if it can be computed instead.
 """
 
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from palimpsest.certificate.archive import unpack
@@ -25,15 +24,16 @@ from palimpsest.certificate.bundle import (
     scores,
     statement,
 )
+from palimpsest.certificate.complete import require_everybody, require_once
 from palimpsest.certificate.judge import MAX_ROWS, differences, read_table, table_rows, verdicts
 from palimpsest.certificate.signature import check_envelope, signer_key
 from palimpsest.errors import BundleError
-from palimpsest.facts.sealed import AuditPool, Commitment, verify
+from palimpsest.facts.names import shown
+from palimpsest.facts.sealed import Commitment, verify
 from palimpsest.plan import Plan, plan_from_dict
 from palimpsest.run.store import (
     ORIGIN,
     Chain,
-    Table,
     canonical,
     digest,
     safe_name,
@@ -45,8 +45,6 @@ from palimpsest.run.terms import CREATION, FILES, term
 MAX_TEXT_BYTES = 32 * 2**20
 """Largest JSON member."""
 MAX_CELLS = 10_000
-
-_OWN_MODELS = re.compile(r"base|injected|forget_only|reference(-[0-9]{1,6})?|panel:.*", re.DOTALL)
 
 
 class Evidence:
@@ -289,9 +287,12 @@ class Evidence:
                     f"{name}: the audit pool was opened before other steps; expected it last"
                 )
             digests = self.summaries[cell_id]["digests"]
-            for model, found in _mapping(opening.data.get("models"), name).items():
+            models = opening.data.get("models")
+            if not isinstance(models, dict) or not models:
+                raise BundleError(f"{name}: the opening of the seal names no models")
+            for model, found in models.items():
                 if digests.get(model) != found:
-                    raise BundleError(f"{name}: the pool was opened for another {_shown(model)}")
+                    raise BundleError(f"{name}: the pool was opened for another {shown(model)}")
 
     def scores(self) -> str:
         tables = [f"cells/{cell_id}/{name}" for cell_id in self.cells for name in _TABLES]
@@ -302,68 +303,14 @@ class Evidence:
         for cell_id in self.cells:
             name = f"cells/{cell_id}/items.parquet"
             items = read_table(self.members[name], name)
-            self._everybody(cell_id, items)
-            self._once(cell_id, items, pool)
+            summary, opening = self.summaries[cell_id], self.journals[cell_id].find("seal opened")
+            require_everybody(cell_id, items, summary, self.plan)
+            opened = {} if opening is None else opening.data["models"]
+            require_once(cell_id, items, summary["facts"], opened, pool)
         return (
             f"{rows} rows of scores; every planned candidate is scored or listed as failed, nobody "
             "else is, and the audit pool was scored once, on the revealed phrasings"
         )
-
-    def _everybody(self, cell_id: str, items: Table) -> None:
-        summary = self.summaries[cell_id]
-        candidates, failed = summary["candidates"], summary["failed"]
-        asked = sum(math.prod(len(v) for _, v in grid.grid) for grid in self.plan.methods)
-        listed = [*candidates, *failed]
-        if len(set(listed)) != len(listed) or len(listed) != asked:
-            raise BundleError(f"cell {cell_id}: {len(listed)} candidates; the plan has {asked}")
-        scored = set(items["model"].tolist())
-        others = {name for name in scored if not _OWN_MODELS.fullmatch(name)}
-        if others != set(candidates):
-            odd = _shown(sorted(others ^ set(candidates))[0])
-            raise BundleError(
-                f"cell {cell_id}: {odd} is scored but not a candidate, or the other way round"
-            )
-        counts = self.plan.facts
-        for which, planned in (("forget", counts.forget), ("probe", counts.probes)):
-            facts = {
-                fact
-                for set_, fact in zip(items["set"].tolist(), items["fact"].tolist())
-                if set_ == which
-            }
-            if len(facts) != planned:
-                raise BundleError(
-                    f"cell {cell_id}: scores of {len(facts)} {which} facts; the plan has {planned}"
-                )
-
-    def _once(self, cell_id: str, items: Table, pool: AuditPool | None) -> None:
-        """Nothing, when the sealed pool's rows are those of its one opening."""
-        rows: dict[str, list[tuple[str, str, int]]] = {}
-        names = ("model", "stage", "set", "fact", "pool", "template")
-        for model, stage, which, fact, own, template in zip(*(items[n].tolist() for n in names)):
-            if own == "audit":
-                if stage != "forward":
-                    raise BundleError(f"cell {cell_id}: the audit pool was scored when {stage!a}")
-                rows.setdefault(model, []).append((which, fact, template))
-        opening = self.journals[cell_id].find("seal opened")
-        opened = {} if opening is None else _mapping(opening.data.get("models"), cell_id)
-        if set(rows) != set(opened) or bool(opened) != (pool is not None):
-            raise BundleError(
-                f"cell {cell_id}: the audit pool was scored by {len(rows)} models; it was opened "
-                f"for {len(opened)}; expected the same ones"
-            )
-        facts = _relations(self.summaries[cell_id]["facts"])
-        for model, found in rows.items():
-            assert pool is not None
-            counts = {key: _phrasings(pool, facts, key) for key in {row[:2] for row in found}}
-            # Counted before they are listed: a stranger's numbers may be anything.
-            expected = sum(counts.values())
-            if len(found) != expected or set(found) != {
-                (*key, n) for key, count in counts.items() for n in range(count)
-            }:
-                raise BundleError(
-                    f"cell {cell_id}: {_shown(model)} has {len(found)} scores on the audit pool; "
-                    f"expected one for each of {expected} revealed phrasings"
-                )
 
     # -- what follows from it ----------------------------------------------------------------
 
@@ -411,33 +358,5 @@ def _require_shape(name: str, summary: Any) -> None:
         raise BundleError(f"{name}: candidates are not all named")
 
 
-def _mapping(value: Any, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise BundleError(f"{name}: the opening of the seal names no models")
-    return value
-
-
-def _relations(facts: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """The relation of each (set, fact) in a cell's summary."""
-    try:
-        return {(which, row[0]): row[2] for which, rows in facts.items() for row in rows}
-    except (KeyError, TypeError, IndexError) as error:
-        raise BundleError("cell.json lists its facts in another way than a run does") from error
-
-
-def _phrasings(
-    pool: AuditPool, relations: Mapping[tuple[str, str], str], key: tuple[str, str]
-) -> int:
-    """How many phrasings the pool holds of a (set, fact)."""
-    name = relations.get(key) if pool.by == "relation" else key[1]
-    if not isinstance(name, str) or name not in pool.phrasings:
-        raise BundleError(f"{_shown(key[1])} was scored on phrasings that the pool does not hold")
-    return len(pool.phrasings[name])
-
-
 def _named(fork: Any) -> str:
-    return _shown(str(fork.get("run"))) if isinstance(fork, dict) else "another run"
-
-
-def _shown(text: str) -> str:
-    return ascii(text[:80])
+    return shown(str(fork.get("run"))) if isinstance(fork, dict) else "another run"

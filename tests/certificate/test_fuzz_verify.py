@@ -1,0 +1,228 @@
+"""Mutated bundles: no traceback, no hang, no false pass.
+
+PALIMPSEST_FULL=1 tries 100 000 of them.
+"""
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from forgery import Members, mended, with_journal, written
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from small_run import write_small
+
+from palimpsest.certificate import certify
+from palimpsest.certificate.archive import pack, unpack
+from palimpsest.certificate.judge import differences
+from palimpsest.certificate.verify import CHECKS, examine
+from palimpsest.run.chain import ORIGIN, verify_chain
+from palimpsest.run.store import table_from_bytes
+
+FULL = os.environ.get("PALIMPSEST_FULL") == "1"
+
+
+def counted(full: int, reduced: int) -> Any:
+    return settings(
+        max_examples=full if FULL else reduced,
+        deadline=None,
+        database=None,
+        derandomize=not FULL,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return certify(write_small(tmp_path_factory.mktemp("fuzz") / "run")).read_bytes()
+
+
+def answered(data: bytes) -> bool:
+    """Whether the bytes verify; whatever they are, there is an answer that can be shown."""
+    found = examine(data)
+    assert found.ok == all(check.passed for check in found.checks)
+    assert found.ok == (len(found.checks) == len(CHECKS) and bool(found.verdicts))
+    json.dumps(found.to_json(), allow_nan=False)
+    for line in found.lines():
+        assert line.isprintable(), line
+    return found.ok
+
+
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "insert", "delete", "copy", "cut"]),
+        st.floats(0, 1, exclude_max=True),
+        st.floats(0, 1, exclude_max=True),
+        st.binary(min_size=1, max_size=8),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def edited(data: bytes, changes: list[tuple[str, float, float, bytes]]) -> bytes:
+    for kind, one, other, more in changes:
+        at, to = int(one * len(data)), int(other * len(data))
+        match kind:
+            case "set":
+                data = data[:at] + more + data[at + len(more) :]
+            case "insert":
+                data = data[:at] + more + data[at:]
+            case "delete":
+                data = data[:at] + data[at + len(more) :]
+            case "copy":
+                data = data[:at] + data[to : to + 64 * len(more)] + data[at:]
+            case "cut":
+                data = data[: max(at, 1)]
+    return data
+
+
+@counted(60_000, 300)
+@given(changes=edits)
+def test_edited_bytes_never_pass(whole: bytes, changes: Any) -> None:
+    data = edited(whole, changes)
+    assert answered(data) == (data == whole)
+
+
+@counted(10_000, 50)
+@given(data=st.binary(max_size=400), head=st.sampled_from([b"", b"PK\3\4", b"PK\5\6"]))
+def test_any_bytes_never_pass(data: bytes, head: bytes) -> None:
+    assert not answered(head + data)
+
+
+# -- a forger who mends every digest of the statement --------------------------------------------
+
+NAMES = (
+    "plan.json",
+    "rules.json",
+    "seal.json",
+    "environment.json",
+    "reveal.json",
+    "chain.jsonl",
+    "cells/m--seed0/cell.json",
+    "cells/m--seed0/chain.jsonl",
+    "cells/m--seed0/verdict.json",
+    "cells/m--seed0/items.parquet",
+    "cells/m--seed0/curves.parquet",
+)
+
+
+@counted(10_000, 60)
+@given(name=st.sampled_from(NAMES), changes=edits)
+def test_edited_files_with_mended_digests_never_pass(whole: bytes, name: str, changes: Any) -> None:
+    members = unpack(whole)
+    data = edited(members[name], changes)
+    try:
+        forged = mended(members | {name: data})
+    except RecursionError:
+        return
+    same = data == members[name] or _same_verdict(name, data, members[name])
+    assert answered(forged) == same
+
+
+def _same_verdict(name: str, data: bytes, old: bytes) -> bool:
+    """A verdict whose numbers differ by less than rounding, spelled as a run spells it."""
+    try:
+        found = json.loads(data)
+        spelled = name.endswith("verdict.json") and written(found) == data
+        return spelled and not differences(found, json.loads(old))
+    except Exception:
+        return False
+
+
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**20), 10**20),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=12),
+    st.sampled_from(["m--seed0", "../x", "\x1b[31m", "sha256:" + "0" * 64, 1e308, [], {}, [[]]]),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value inside a JSON value."""
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    copied[path[0]] = replaced(value[path[0]], path[1:], new)
+    return copied
+
+
+@counted(10_000, 100)
+@given(name=st.sampled_from(NAMES), where=st.floats(0, 1, exclude_max=True), new=leaves)
+def test_any_value_in_any_json_with_mended_digests_never_passes(
+    whole: bytes, name: str, where: float, new: Any
+) -> None:
+    members = unpack(whole)
+    if not name.endswith(".json"):
+        return
+    value = json.loads(members[name])
+    paths = places(value)
+    data = written(replaced(value, paths[int(where * len(paths))], new))
+    same = data == members[name] or _same_verdict(name, data, members[name])
+    assert answered(mended(members | {name: data})) == same
+
+
+# -- a forger who writes the cell's journal again ------------------------------------------------
+
+
+@counted(10_000, 60)
+@given(table=st.sampled_from(["items", "curves"]), changes=edits)
+def test_damaged_tables_under_a_journal_made_for_them_never_break_the_reader(
+    whole: bytes, table: str, changes: Any
+) -> None:
+    members = unpack(whole)
+    name = f"cells/m--seed0/{table}.parquet"
+    data = edited(members[name], changes)
+    forged: Members = with_journal(members | {name: data})
+    # Only bytes that parquet itself ignores may pass here, and they change no score.
+    if answered(mended(forged)):
+        old, new = (table_from_bytes(one, name) for one in (members[name], data))
+        assert _same_tables(old, new)
+
+
+def _same_tables(old: Any, new: Any) -> bool:
+    return list(old) == list(new) and all(
+        np.array_equal(old[name], new[name], equal_nan=old[name].dtype.kind == "f") for name in old
+    )
+
+
+@counted(5_000, 60)
+@given(where=st.floats(0, 1, exclude_max=True), new=leaves)
+def test_any_value_in_the_summary_under_a_journal_made_for_it_gives_an_answer(
+    whole: bytes, where: float, new: Any
+) -> None:
+    """Names and digests of models can be invented whole; what decides a verdict cannot."""
+    members = unpack(whole)
+
+    def change(summary: dict[str, Any]) -> Any:
+        paths = [path for path in places(summary) if path]
+        return replaced(summary, paths[int(where * len(paths))], new)
+
+    forged = with_journal(members, summary=change)
+    if answered(mended(forged)):
+        old, told = (json.loads(m["cells/m--seed0/cell.json"]) for m in (members, forged))
+        for key in ("cell", "artifacts", "candidates", "failed"):
+            assert old[key] == told[key]
+
+
+def test_the_chain_under_the_fuzz_is_the_real_one(whole: bytes) -> None:
+    members = unpack(whole)
+    assert verify_chain(members["chain.jsonl"], ORIGIN).head
+    assert answered(pack(members))
+    assert answered(mended(with_journal(members)))
