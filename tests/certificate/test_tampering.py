@@ -208,9 +208,31 @@ def test_tables_that_say_they_are_too_large_are_refused_before_they_are_read(
     monkeypatch.setattr(evidence, "read_table", never)
     monkeypatch.setattr(judge, "MAX_TABLE_BYTES", 1_000)
     failed(pack(members), "scores")
-    monkeypatch.setattr(judge, "MAX_TABLE_BYTES", 2**30)
+    monkeypatch.setattr(judge, "MAX_TABLE_BYTES", 2**28)
     monkeypatch.setattr(evidence, "MAX_ROWS", 100)
     failed(pack(members), "scores")
+
+
+@pytest.mark.parametrize("field", [2, 3, 7])
+def test_pages_that_ask_for_more_than_the_footer_says_are_refused(
+    field: int, members: Members
+) -> None:
+    """Field 2 is what a page unpacks to, 3 what it is stored in, 7 the entries of a dictionary."""
+    name = f"{CELL}/items.parquet"
+    data = bytearray(members[name])
+    # The first page, a dictionary: 15 04, then its sizes as 15 and a number, then its header.
+    assert data[4:7] == b"\x15\x04\x15"
+    at = 7
+    if field > 2:
+        at = data.index(0x15, at) + 1
+    if field > 3:
+        at = data.index(b"\x4c\x15", at) + 2
+    while data[at] >= 128:
+        data[at] = 255
+        at += 1
+    data[at] = 126
+    forged = mended(with_journal(members | {name: bytes(data)}))
+    assert "page" in failed(forged, "scores").checks[-1].what
 
 
 def test_more_work_than_a_run_asks_for_is_refused(

@@ -7,6 +7,7 @@
 
     archive.py    the one way to pack files, so that every byte of a bundle counts
     signature.py  Ed25519 signatures in a DSSE envelope
+    pages.py      what the pages of a table ask for, before they are decompressed
     judge.py      bounded tables, and verdicts from them
     bundle.py     what is in a bundle, its in-toto statement, and `certify`
     complete.py   whether scores are all of them: candidates, facts, the sealed pool once

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from palimpsest.certificate.pages import require_honest_pages
 from palimpsest.criteria.items import ITEM_COLUMNS
 from palimpsest.criteria.measures import CURVE_COLUMNS, CellMeasures, measure_cell
 from palimpsest.criteria.ranktest import EXACT_PAIRS
@@ -22,7 +23,7 @@ from palimpsest.verdict import Verdict, decide
 
 MAX_ROWS = 20_000_000
 """Rows of all tables together."""
-MAX_TABLE_BYTES = 2**30
+MAX_TABLE_BYTES = 256 * 2**20
 """Bytes of one table once decompressed."""
 MAX_MODELS = 1_000
 MAX_DRAWS = 100
@@ -106,6 +107,7 @@ def table_rows(data: bytes, name: str) -> int:
             f"{name}: {rows} rows in {size} bytes; expected {about.num_rows} rows in at most "
             f"{MAX_TABLE_BYTES} bytes"
         )
+    require_honest_pages(data, name, about)
     return int(rows)
 
 
