@@ -169,7 +169,7 @@ def test_rules_seal_and_chain_are_shown_in_their_order(cell_page: Path) -> None:
     text = parsed(cell_page).text
     assert frozen.rules_hash == results.rules_hash and frozen.rules_hash in text
     told = [link.what for link in frozen.links]
-    assert told[:4] == ["plan fixed", "rules fixed", "1 cells planned", "audit pool sealed"]
+    assert told[:4] == ["plan fixed", "rules fixed", "1 cell planned", "audit pool sealed"]
     assert told.index("audit pool sealed") < told.index("cell qwen2-s--seed0 started")
     assert all(link.digest in text for link in frozen.links)
 

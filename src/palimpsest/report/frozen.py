@@ -87,7 +87,8 @@ def _told(event: str, data: dict[str, Any]) -> str:
         "finished": "cell finished",
     }
     if event == "cells":
-        return f"{len(data.get('cells', ()))} cells planned"
+        count = len(data.get("cells", ()))
+        return f"{count} {'cell' if count == 1 else 'cells'} planned"
     return told.get(event, event)
 
 

@@ -27,7 +27,7 @@ from palimpsest.report.formats import Estimate, Share, Table, Value, as_csv, sho
 from palimpsest.report.frozen import Frozen, read_frozen
 from palimpsest.report.headline import Masthead, masthead
 from palimpsest.report.palette import Style, styles
-from palimpsest.report.plots.svg import colour, marker, panel_svg, symbols
+from palimpsest.report.plots.svg import LEGEND, colour, marker, panel_svg, shortened, symbols
 from palimpsest.report.tables import all_tables
 from palimpsest.report.terminal import printable
 from palimpsest.study.results import CellResult, RunResults, read_run
@@ -153,6 +153,7 @@ def render_page(
     )
     environment.globals.update(
         csv_link=_csv_link,
+        legend_text=lambda text: shortened(text, LEGEND),
         shown=shown,
         sort_value=_sort_value,
         is_number=_is_number,

@@ -300,7 +300,8 @@ def distance_figure(cell: CellResult) -> Figure | None:
             rows.append(Row(name, two(value / delta)))
             label = f"{name}: {title} {number(value)} nats, {number(value / delta)} δ_f"
             label += ", beyond the bar" if fails else ", within the bar"
-            points.append(Point(value / delta, place, cell.methods[name], label, hollow=fails))
+            at = max(value / delta, BETTER)
+            points.append(Point(at, place, cell.methods[name], label, hollow=fails))
         panels.append(
             Panel(
                 title,
@@ -330,7 +331,8 @@ def distance_figure(cell: CellResult) -> Figure | None:
         f"{reading}.",
         "Three panels, one for each axis of the bar; each row is a candidate, placed by its "
         "distance in units of retraining noise. The shaded part up to 1 is what retraining itself "
-        "would do; hollow markers lie beyond it.",
+        "would do; hollow markers lie beyond it. A model far better than the bar stands at the "
+        "left end; its number is at the right.",
         tuple(panels),
         Table("distance", "Distances in units of delta_f", "", columns, rows_table),
         legend=_legend(cell, "hollow: beyond the bar"),

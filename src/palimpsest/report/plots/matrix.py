@@ -1,12 +1,13 @@
 """The figures of a matrix: every candidate as a point, rows are methods, panels are families."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from palimpsest.report.formats import Table, Value, number
 from palimpsest.report.palette import in_order
-from palimpsest.report.plots.cell import AXES, damage_axis
+from palimpsest.report.plots.cell import AXES, BETTER, damage_axis
 from palimpsest.report.plots.spec import (
     Band,
     Figure,
@@ -139,7 +140,7 @@ def distance_figure(results: RunResults) -> Figure | None:
     panels = []
     for _, field, title in AXES:
         mine = [(cell, name, value) for cell, name, axis, value in found if axis == field]
-        points = _points(mine, methods, title, " δ_f", lambda cell, name, value: value > 1)
+        points = _points(mine, methods, title, " δ_f", lambda cell, name, value: value > 1, BETTER)
         rows = []
         for method in methods:
             values = [value for cell, name, value in mine if cell.methods[name] == method]
@@ -303,6 +304,7 @@ def _points(
     what: str,
     unit: str,
     hollow: Callable[[CellResult, str, float], bool],
+    least: float = -math.inf,
 ) -> tuple[Point, ...]:
     seen: dict[str, int] = {}
     points = []
@@ -312,7 +314,8 @@ def _points(
         label = f"{name} in {cell.id}: {what} {number(value)}{unit}"
         label += "" if cell.survives(name) else ", excluded by the screen"
         place = methods.index(method) + jitter(seen[method])
-        points.append(Point(value, place, method, label, hollow(cell, name, value), small=True))
+        at = max(value, least)
+        points.append(Point(at, place, method, label, hollow(cell, name, value), small=True))
     return tuple(points)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from palimpsest.report.palette import SHAPES, Style
 from palimpsest.report.plots.spec import Figure, Panel, Point
-from palimpsest.report.plots.svg import shortened
+from palimpsest.report.plots.svg import LEGEND, shortened
 from palimpsest.report.terminal import printable
 
 SETTINGS = {
@@ -42,12 +42,14 @@ def paper_figure(figure: Figure, styles: dict[str, Style]) -> dict[str, bytes]:
             for row in range(down)
         ]
         size = (6.4 if figure.wide else 3.2 * across, sum(heights) + 0.35)
+        # Titles of one figure stand at one height, however many names stand below them.
+        lanes = max(max(_lanes(panel), default=-1) for panel in figure.panels) + 1
         canvas = Canvas(figsize=size, layout="constrained")
         FigureCanvasAgg(canvas)
         grid = canvas.subplots(down, across, squeeze=False, height_ratios=heights)
         for place, axes in enumerate(grid.flat):
             if place < len(figure.panels):
-                _draw(axes, figure.panels[place], styles)
+                _draw(axes, figure.panels[place], styles, lanes)
             else:
                 axes.set_axis_off()
         if figure.legend:
@@ -79,7 +81,7 @@ def _height(panel: Panel, wide: bool) -> float:
     return 3.6 if wide else 2.3
 
 
-def _draw(axes: Any, panel: Panel, styles: dict[str, Style]) -> None:
+def _draw(axes: Any, panel: Panel, styles: dict[str, Style], above: int) -> None:
     """Everything is placed in shares of the axis, so that both drawings scale alike."""
     x = panel.x.place
     y = (lambda value: value) if panel.y is None else panel.y.place
@@ -89,14 +91,13 @@ def _draw(axes: Any, panel: Panel, styles: dict[str, Style]) -> None:
     axes.set_xticks([x(value) for value, _ in ticks], [text for _, text in ticks])
     axes.set_xlabel(panel.x.label)
     axes.grid(axis="x", color=GRID, linewidth=0.6)
-    lanes = _lanes(panel)
     if panel.title:
         axes.set_title(
             shortened(panel.title, 48),
             fontsize=8,
             fontweight="bold",
             loc="left",
-            pad=5 + 7 * (1 + max(lanes, default=-1)),
+            pad=5 + 7 * above,
         )
     if panel.y is None:
         axes.set_ylim(len(panel.rows) - 0.5, -0.5)
@@ -127,7 +128,7 @@ def _draw(axes: Any, panel: Panel, styles: dict[str, Style]) -> None:
             linewidth=1.1,
             linestyle="--" if line.dashed else "-",
         )
-    for rule, lane in zip(panel.rules, lanes):
+    for rule, lane in zip(panel.rules, _lanes(panel)):
         draw = axes.axvline if rule.axis == "x" else axes.axhline
         at = x(rule.value) if rule.axis == "x" else y(rule.value)
         draw(at, color=INK, linewidth=0.8, linestyle="-" if rule.solid else (0, (4, 3)))
@@ -196,5 +197,5 @@ def _key(style: Style, text: str, hollow: bool) -> Any:
         markersize=4.4,
         color=style.light,
         markerfacecolor="white" if hollow else style.light,
-        label=printable(text),
+        label=shortened(text, LEGEND),
     )

@@ -11,10 +11,12 @@ from palimpsest.report.plots.spec import Axis, Figure, Panel
 from palimpsest.report.terminal import printable
 
 WIDTH, WIDE, HEIGHT, ROW = 340, 560, 230, 21
-LEFT, LEFT_ROWS, RIGHT, RIGHT_NOTES, BOTTOM = 42, 118, 14, 58, 40
-LANE = 13
-"""Height of one line of names of rules above the plot."""
-LABEL = 19
+LEFT, LEFT_ROWS, RIGHT, RIGHT_NOTES, BOTTOM = 42, 120, 14, 58, 40
+LANE, LANE_WIDE = 13, 20
+"""Height of one line of names above the plot; a wide panel is shrunk on a phone, so it has more."""
+LEGEND = 48
+"""Signs of a name that a legend shows."""
+LABEL = 17
 """Signs of a row's label that fit beside the plot; the whole name is in the point's text."""
 
 
@@ -73,12 +75,13 @@ class _Frame:
         self.panel, self.width = panel, width
         self.left = LEFT_ROWS if panel.rows else LEFT
         self.right = width - (RIGHT_NOTES if any(row.note for row in panel.rows) else RIGHT)
-        self.above = (22 if panel.title else 4) + (18 if panel.y is not None else 0)
+        self.lane = LANE if width == WIDTH else LANE_WIDE
+        self.above = (22 if panel.title else 4) + (self.lane + 5 if panel.y is not None else 0)
         self.lanes = self._lanes()
-        self.top = max(top, self.above + LANE * (1 + max(self.lanes, default=-1)) + 4)
+        self.top = max(top, self.above + self.lane * (1 + max(self.lanes, default=-1)) + 4)
         tall = HEIGHT if width == WIDTH else 390
         self.bottom = self.top + (ROW * len(panel.rows) + 6 if panel.rows else tall - 80)
-        self.height = self.bottom + BOTTOM
+        self.height = self.bottom + BOTTOM + 2 * (self.lane - LANE)
 
     def _lanes(self) -> list[int]:
         """For each rule the line its name is written on, so that names do not overlap."""
@@ -122,9 +125,9 @@ def _axes(frame: _Frame) -> Markup:
     for value, text in panel.x.ticks((frame.right - frame.left) // apart):
         here = frame.x(value)
         parts.append(_stroke(f"M{here} {frame.top}V{frame.bottom}", "grid"))
-        parts.append(_text(here, frame.bottom + 15, text, "mid"))
+        parts.append(_text(here, frame.bottom + frame.lane + 2, text, "mid"))
     centre = round((frame.left + frame.right) / 2, 1)
-    parts.append(_text(centre, frame.bottom + 32, panel.x.label, "mid name"))
+    parts.append(_text(centre, frame.bottom + 2 * frame.lane + 6, panel.x.label, "mid name"))
     if isinstance(panel.y, Axis):
         for value, text in panel.y.ticks((frame.bottom - frame.top) // 34):
             there = frame.y(value)
@@ -147,7 +150,7 @@ def _rules(frame: _Frame) -> Markup:
     for rule, lane in zip(frame.panel.rules, frame.lanes):
         kind = "rule solid" if rule.solid else "rule"
         if rule.axis == "x":
-            here, there = frame.x(rule.value), frame.top - LANE * lane - 5
+            here, there = frame.x(rule.value), frame.top - frame.lane * lane - 5
             half = 2.9 * len(rule.label)
             path = f"M{here} {there + 3}V{frame.bottom}"
             centre = min(max(here, half), frame.width - half)
