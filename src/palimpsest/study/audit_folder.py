@@ -11,6 +11,7 @@ kept as notes; no verdict looks at them.
 """
 
 import json
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -104,8 +105,7 @@ def _numbers(file: Path) -> dict[str, float]:
         )
     numbers = {}
     for metric, value in data.items():
-        value = value.get("agg_value") if isinstance(value, dict) else value
-        finite = isinstance(value, int | float) and not isinstance(value, bool)
-        if finite and abs(value) < float("inf"):
-            numbers[str(metric)[:100]] = float(value)
+        found = value.get("agg_value") if isinstance(value, dict) else value
+        if isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found):
+            numbers[str(metric)[:100]] = float(found)
     return numbers

@@ -112,7 +112,7 @@ def make_request(values: Mapping[str, Any], folder: Path | None = None) -> Audit
     plain: dict[str, Any] = {}
     for item in fields(AuditRequest):
         if item.name in given and item.name not in ("candidates", "references", "rules", "notes"):
-            kind = {int: "int", float: "float"}.get(item.type, "str")  # type: ignore[call-overload]
+            kind = "int" if item.type is int else "float" if item.type is float else "str"
             plain[item.name] = _scalar(item.name, given[item.name], kind)
     for key in _FILES:
         if key in plain and not (key == "general" and plain[key] == POCKET):
