@@ -35,12 +35,19 @@ from palimpsest.facts.general import (
 )
 from palimpsest.facts.nonce import alias, draw, key_number, kin, syllables, words_of
 from palimpsest.facts.templates import POOLS, RELATIONS, SUBJECT, render
-from palimpsest.models.families import POCKET, PocketSpec, pocket_config, pocket_spec
+from palimpsest.models.families import (
+    POCKET,
+    POCKET_POSITIONS,
+    PocketSpec,
+    pocket_config,
+    pocket_spec,
+)
 from palimpsest.models.pocket import ROOT, file_digests
 
 END_OF_TEXT = "<|endoftext|>"
 VOCABULARY = 1024
 IGNORED = -100
+LEAST_USE = 1.5  # nats that evidence in context must take off an answer nobody could know
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +114,17 @@ def _tokenizer_text() -> Iterator[str]:
 
 
 def _batches(
-    texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, size: int, rng: random.Random
+    texts: Iterator[str],
+    tokenizer: PreTrainedTokenizerFast,
+    size: int,
+    rng: random.Random,
+    limit: int | None,
 ) -> Iterator[torch.Tensor]:
     """Batches of texts of like length, each (size, longest), padded with IGNORED on the right."""
     end = tokenizer.eos_token_id
     while True:
         drawn = [next(texts) for _ in range(16 * size)]
-        rows = sorted(([*ids, end] for ids in tokenizer(drawn)["input_ids"]), key=len)
+        rows = sorted(([*ids, end][:limit] for ids in tokenizer(drawn)["input_ids"]), key=len)
         cuts = [rows[i : i + size] for i in range(0, len(rows), size)]
         rng.shuffle(cuts)
         for cut in cuts:
@@ -214,11 +225,9 @@ def evaluate(model: Any, tokenizer: PreTrainedTokenizerFast, count: int = 48) ->
 
 def accepted(evaluation: dict[str, float]) -> bool:
     """Whether a bake may be shipped: it cannot know the facts, and it can use evidence."""
-    return (
-        2.3 <= evaluation["none"] <= 3.5
-        and evaluation["restated"] < 1.0
-        and evaluation["alias"] < 1.2
-        and evaluation["kin_1"] < 1.2
+    told = evaluation["none"] - LEAST_USE
+    return 2.3 <= evaluation["none"] <= 3.5 and all(
+        evaluation[evidence] < told for evidence in ("restated", "alias", "kin_1")
     )
 
 
@@ -234,8 +243,10 @@ def bake(spec: PocketSpec, plan: Recipe, out: Path, log: bool = True) -> dict[st
         model.parameters(), plan.learning_rate, weight_decay=plan.weight_decay, fused=True
     )
     rng = random.Random(key_number(f"{plan.seed}/batches"))
-    singles = _batches(_single_sentences(plan), tokenizer, plan.sentences, rng)
-    stories = _batches(_passages(plan), tokenizer, plan.passages, rng)
+    # A passage in forty thousand is longer than GPT-2 has positions for.
+    limit = POCKET_POSITIONS if spec.model_type == "gpt2" else None
+    singles = _batches(_single_sentences(plan), tokenizer, plan.sentences, rng, limit)
+    stories = _batches(_passages(plan), tokenizer, plan.passages, rng, limit)
     opening = sorted({tokenizer(f" {word}")["input_ids"][0] for word in world().objects})
     model.train()
     tokens, recent, trace = 0, 0.0, {}
