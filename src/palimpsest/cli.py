@@ -164,6 +164,84 @@ def report(run: Path, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def audit(
+    request: Annotated[
+        Path | None, typer.Argument(help="One YAML file; flags win over it.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Before it learned what it should forget.")
+    ] = None,
+    injected: Annotated[str | None, typer.Option(help="The model that knows too much.")] = None,
+    candidate: Annotated[
+        list[str] | None, typer.Option("--candidate", help="NAME=PATH; repeatable.")
+    ] = None,
+    candidates_folder: Annotated[
+        str | None, typer.Option(help="A folder of unlearning runs, each a checkpoint folder.")
+    ] = None,
+    forget: Annotated[str | None, typer.Option(help="Facts that should be gone.")] = None,
+    retain: Annotated[str | None, typer.Option(help="Facts that should stay.")] = None,
+    probes: Annotated[str | None, typer.Option(help="Facts no model ever learned.")] = None,
+    generate_probes: Annotated[
+        int | None, typer.Option(help="Make so many probes out of the forget facts.")
+    ] = None,
+    general: Annotated[str | None, typer.Option(help="A plain-text file.")] = None,
+    reference: Annotated[
+        list[str] | None, typer.Option("--reference", help="A retrained model; repeatable.")
+    ] = None,
+    adapter_base: Annotated[
+        str | None, typer.Option(help="The model under LoRA candidates.")
+    ] = None,
+    round_trip: Annotated[str | None, typer.Option(help="survivors or all.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of re-acquisition.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Of re-acquisition.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    out: Out = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    fork: Fork = False,
+    as_json: AsJson = False,
+) -> None:
+    """Your own models: which candidate, if any, may be called restored?"""
+    from palimpsest.study.audit import make_request, request_from_yaml, run_audit
+
+    flags = {
+        "base": base,
+        "injected": injected,
+        "candidates": candidate or None,
+        "candidates_folder": candidates_folder,
+        "forget": forget,
+        "retain": retain,
+        "probes": probes,
+        "generate_probes": generate_probes,
+        "general": general,
+        "references": reference or None,
+        "adapter_base": adapter_base,
+        "round_trip": round_trip,
+        "learning_rate": learning_rate,
+        "steps": steps,
+        "device": device,
+        "dtype": dtype,
+        "out": None if out is None else str(out),
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    asked = make_request(given) if request is None else request_from_yaml(request, given)
+    result = run_audit(
+        asked,
+        dry_run=dry_run,
+        fork=fork,
+        progress=lambda label, done, total: say(f"{label} ({done}/{total})"),
+    )
+    page = None if result.run is None else _report(result.run)
+    if as_json:
+        answer({**result.summary, "report": None if page is None else str(page)})
+    else:
+        answer(result.paragraph)
+        if page is not None:
+            answer(f"\nreport: {page}\nrun: {result.run}")
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
 def certify(
     run: Path,
     out: Annotated[Path | None, typer.Option("--out", help="The archive to write.")] = None,
