@@ -66,7 +66,8 @@ class Inputs:
         return {
             "name": CELL,
             "methods": [],
-            "models": {model.name: model.role for model in self.models},
+            # A list: ties between candidates go by their order.
+            "models": [[model.name, model.role] for model in self.models],
             "facts": {name: len(facts) for name, facts in self.sets.items()},
             "generated_probes": len(self.sets["probe"]) if self.generated else 0,
             "reacquired": request.round_trip,

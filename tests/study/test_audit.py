@@ -1,0 +1,400 @@
+"""An audit of checkpoints and files: one verdict by every way in, one model at a time."""
+
+import json
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from audit_models import PROBES, STEPS, checkpoints, fact, write_facts
+
+from palimpsest.errors import DriftError, FactsError
+from palimpsest.facts.files import Fact, read_facts
+from palimpsest.report.html import write_report
+from palimpsest.report.terminal import summary_lines
+from palimpsest.run.store import Run, read_table
+from palimpsest.study import audit_cell
+from palimpsest.study.audit import (
+    AuditResult,
+    audit,
+    make_request,
+    request_from_yaml,
+    run_audit,
+)
+from palimpsest.study.audit_folder import candidates_from_folder
+from palimpsest.study.audit_inputs import audit_questions
+from palimpsest.study.audit_probes import generated_probes
+from palimpsest.study.results import read_run
+
+Values = dict[str, Any]
+
+
+class Stop(Exception):
+    """Thrown between two models, as a power cut would be."""
+
+
+@pytest.fixture(scope="module")
+def world(tiny_checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Values:  # type: ignore[no-untyped-def]
+    """Files, and tiny models that learned them: one candidate is the injected model itself, the
+    other never saw the forget set."""
+    root = tmp_path_factory.mktemp("audit")
+    facts = write_facts(root / "facts")
+    made = checkpoints(tiny_checkpoint("qwen2-s"), root / "models", facts)
+    return {
+        **facts,
+        **STEPS,
+        "base": str(made["base"]),
+        "injected": str(made["injected"]),
+        "candidates": {"unchanged": str(made["unchanged"]), "retrained": str(made["retrained"])},
+        "learning_rate": 1e-3,
+        "round_trip": "all",
+        "root": root,
+        "made": made,
+    }
+
+
+def asked(world: Values, out: Path, **changes: Any) -> Values:
+    values = {key: value for key, value in world.items() if key not in ("root", "made")}
+    return values | {"out": str(out)} | changes
+
+
+@pytest.fixture(scope="module")
+def plain(world: Values, tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
+    return audit(**asked(world, tmp_path_factory.mktemp("plain") / "run"))
+
+
+@pytest.fixture(scope="module")
+def replicated(world: Values, tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
+    references = [str(world["made"][name]) for name in ("reference", "again")]
+    out = tmp_path_factory.mktemp("replicated") / "run"
+    return audit(**asked(world, out, references=references))
+
+
+def items(run: Path) -> bytes:
+    return (run / "cells" / "audit" / "items.parquet").read_bytes()
+
+
+# -- what comes out ------------------------------------------------------------------------------
+
+
+def test_the_injected_model_is_excluded_and_the_retrained_one_survives(plain: AuditResult) -> None:
+    assert plain.verdict is not None and plain.verdict.mode == "oracle-free"
+    found = {one.name: one for one in plain.verdict.findings}
+    assert found["unchanged"].excluded and found["unchanged"].p_value == pytest.approx(1 / 4845)
+    assert not found["retrained"].excluded
+    assert plain.exit_code == (0 if plain.verdict.certified else 3)
+
+
+def test_with_two_references_the_bar_is_relative_to_them(replicated: AuditResult) -> None:
+    assert replicated.verdict is not None and replicated.run is not None
+    assert replicated.verdict.mode == "reference-relative"
+    assert replicated.verdict.numbers["references"] == 2
+    assert replicated.verdict.numbers["reference_excluded"] is False
+    table = Run.open(replicated.run).cell("audit").table("items")
+    trained = (table["set"] == "forget") & (table["pool"] == "trained")
+    forward = trained & (table["stage"] == "forward")
+    assert np.isfinite(table["kl_reference"][forward]).all()
+    mine = forward & (table["model"] == "reference")
+    assert np.abs(table["kl_reference"][mine]).max() < 1e-4
+
+
+def test_with_one_reference_it_only_shows_that_the_screen_can_be_passed(
+    world: Values, tmp_path: Path
+) -> None:
+    values = asked(world, tmp_path / "run", references=[str(world["made"]["reference"])])
+    result = audit(**values)
+    assert result.verdict is not None and result.verdict.mode == "oracle-free"
+    assert result.verdict.numbers["references"] == 1
+    assert "reference_p" in result.verdict.numbers
+
+
+def test_the_run_folder_is_a_run_like_any_other(replicated: AuditResult) -> None:
+    assert replicated.run is not None
+    results = read_run(replicated.run)
+    assert [cell.id for cell in results.cells] == ["audit"]
+    assert results.cells[0].verdict == replicated.verdict
+    assert replicated.paragraph in summary_lines(replicated.run)
+    assert not Run.open(replicated.run).verify()
+    assert write_report(replicated.run).exists()
+
+
+def test_the_report_needs_no_reference(plain: AuditResult) -> None:
+    assert plain.run is not None and write_report(plain.run).exists()
+
+
+def test_summary_and_scores_say_the_same_as_the_verdict(replicated: AuditResult) -> None:
+    assert replicated.run is not None and replicated.verdict is not None
+    document = json.loads((replicated.run / "summary.json").read_text())
+    assert document == json.loads(json.dumps(dict(replicated.summary)))
+    assert document["format"] == "palimpsest-audit/1"
+    assert document["candidate"] == replicated.verdict.candidate
+    table = read_table(replicated.run / "scores.parquet")
+    assert sorted(table["model"]) == sorted(document["models"])
+    for name, found in document["candidates"].items():
+        row = list(table["model"]).index(name)
+        assert table["p_value"][row] == found["p_value"]
+        assert table["residual"][row] == found["residual"]
+        assert table["clears"][row] == found["clears"]
+    injected = list(table["role"]).index("injected")
+    assert table["excluded"][injected] and np.isnan(table["worst_axis"][injected])
+
+
+# -- ways in -------------------------------------------------------------------------------------
+
+
+def test_flags_yaml_and_python_give_the_same_bytes_and_verdict(
+    world: Values, plain: AuditResult, tmp_path: Path
+) -> None:
+    values = asked(world, Path("run"))
+    values["learning_rate"] = "1e-3"  # as YAML and a shell write it
+    home = world["root"]
+    relative = {
+        key: str(Path(value).relative_to(home)) if str(value).startswith(str(home)) else value
+        for key, value in values.items()
+    }
+    relative["candidates"] = {
+        name: str(Path(place).relative_to(home)) for name, place in values["candidates"].items()
+    }
+    (home / "audit.yaml").write_text(yaml.safe_dump(relative, sort_keys=False))
+    by_yaml = run_audit(request_from_yaml(home / "audit.yaml", {"out": str(tmp_path / "yaml")}))
+    flags = asked(world, tmp_path / "flags")
+    flags["candidates"] = [f"{name}={place}" for name, place in values["candidates"].items()]
+    by_flags = run_audit(make_request(flags))
+    assert plain.run is not None and by_yaml.run is not None and by_flags.run is not None
+    assert items(by_yaml.run) == items(by_flags.run) == items(plain.run)
+    assert by_yaml.verdict == by_flags.verdict == plain.verdict
+
+
+def test_a_flag_goes_before_the_file(world: Values, tmp_path: Path) -> None:
+    path = tmp_path / "audit.yaml"
+    path.write_text(yaml.safe_dump(asked(world, tmp_path / "run", steps=9)))
+    request = request_from_yaml(path, {"steps": 7, "probes": None, "generate_probes": 5})
+    assert (request.steps, request.probes, request.generate_probes) == (7, None, 5)
+
+
+def test_a_dry_run_reads_no_weights_and_writes_nothing(
+    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_cell, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    result = audit(**asked(world, tmp_path / "run"), dry_run=True)
+    assert result.verdict is None and result.exit_code == 0
+    for word in ("retrained (candidate, folder)", "sha256:", "88 questions", "GB", "time"):
+        assert word in result.paragraph
+    assert not (tmp_path / "run").exists()
+
+
+# -- stopping early ------------------------------------------------------------------------------
+
+
+def test_too_few_probes_end_it_before_any_model(
+    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_cell, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    few = tmp_path / "probes.jsonl"
+    few.write_text("".join(json.dumps(fact("probe", n)) + "\n" for n in range(3)))
+    result = audit(**asked(world, tmp_path / "run", probes=str(few)))
+    assert result.verdict is not None and result.verdict.reason == "underpowered"
+    assert result.exit_code == 3 and "at least 4 probes" in result.paragraph
+    assert result.verdict.paragraph().startswith("Uncertified (underpowered)")
+    assert not (tmp_path / "run").exists()
+
+
+def test_inferable_facts_end_it_before_any_candidate(
+    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The "base" here has learned the facts as well: with evidence or without, it knows them.
+    facts = write_facts(tmp_path / "facts", evidence=["It is written in the book of guilds"])
+    values = asked(world, tmp_path / "run", forget=facts["forget"])
+    real = audit_cell.read_headroom
+
+    def taught(table: Any, rules: Any) -> Any:
+        first = table["model"] == "evidence"
+        table["nll_sum"] = np.where(first, table["tokens"] * 0.1, table["nll_sum"])
+        return real(table, rules)
+
+    monkeypatch.setattr(audit_cell, "read_headroom", taught)
+    loaded: list[str] = []
+    load = audit_cell.load
+
+    def watched(name: str, **options: Any) -> Any:
+        loaded.append(Path(name).name)
+        return load(name, **options)
+
+    monkeypatch.setattr(audit_cell, "load", watched)
+    result = audit(**values)
+    assert result.verdict is not None and result.verdict.reason == "not_identifiable"
+    assert result.exit_code == 3 and "inferable" in result.paragraph
+    assert set(loaded) == {"base", "injected"}
+    document = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert document["stopped_early"] and document["headroom"]["regime"] == "inferable"
+    missing = read_run(tmp_path / "run").missing
+    assert missing[0].state == "failed" and "not_identifiable" in missing[0].reason
+    assert write_report(tmp_path / "run").exists()
+
+
+def test_evidence_that_says_nothing_leaves_the_facts_counterfactual(
+    world: Values, tmp_path: Path
+) -> None:
+    facts = write_facts(tmp_path / "facts", evidence=["It is written in the book of guilds"])
+    result = audit(**asked(world, tmp_path / "run", forget=facts["forget"]))
+    assert result.summary["headroom"]["regime"] == "counterfactual"
+    assert not result.summary["stopped_early"]
+
+
+# -- one model at a time, resumable, failures kept -----------------------------------------------
+
+
+def living(world: Values, out: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Give the most models that were alive at once in an audit of so many candidates."""
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    most = 0
+    load = audit_cell.load
+
+    def counted(name: str, **options: Any) -> Any:
+        nonlocal most
+        loaded = load(name, **options)
+        alive.add(loaded.model)
+        most = max(most, len(alive))
+        return loaded
+
+    with monkeypatch.context() as patch:
+        patch.setattr(audit_cell, "load", counted)
+        place = world["candidates"]["retrained"]
+        several = {f"c{n}": place for n in range(count)}
+        audit(**asked(world, out, candidates=several, steps=1, chunks=1))
+    return most
+
+
+def test_eight_candidates_take_no_more_memory_than_two(
+    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert living(world, tmp_path / "two", 2, monkeypatch) == 1
+    assert living(world, tmp_path / "eight", 8, monkeypatch) == 1
+
+
+def test_an_audit_stopped_after_any_model_ends_with_the_same_bytes(
+    world: Values, plain: AuditResult, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    begun: list[str] = []
+    for _ in range(12):
+        fresh: list[str] = []
+
+        def stop(label: str, done: int, total: int, fresh: list[str] = fresh) -> None:
+            if label == "finish" or label not in Run.open(out).cell("audit").steps():
+                if fresh:
+                    raise Stop
+                fresh.append(label)
+
+        try:
+            result = audit(**asked(world, out), progress=stop)
+        except Stop:
+            begun += fresh
+            continue
+        break
+    assert begun == ["model-base", "model-injected", "candidate-000", "candidate-001"]
+    assert plain.run is not None and result.run is not None
+    assert items(result.run) == items(plain.run)
+    assert result.verdict == plain.verdict
+
+
+def test_a_finished_audit_is_read_and_not_run_again(
+    world: Values, plain: AuditResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert plain.run is not None
+    monkeypatch.setattr(audit_cell, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    again = audit(**asked(world, plain.run))
+    assert again.verdict == plain.verdict and again.summary == plain.summary
+
+
+def test_candidates_in_another_order_are_another_audit(world: Values, plain: AuditResult) -> None:
+    assert plain.run is not None
+    turned = dict(reversed(world["candidates"].items()))
+    with pytest.raises(DriftError, match="models"):
+        audit(**asked(world, plain.run, candidates=turned))
+
+
+def test_other_rules_for_the_same_folder_are_refused(world: Values, plain: AuditResult) -> None:
+    assert plain.run is not None
+    with pytest.raises(DriftError, match="alpha"):
+        audit(**asked(world, plain.run, rules={"alpha": 0.01}))
+
+
+def test_a_candidate_that_breaks_is_recorded_and_the_others_go_on(
+    world: Values, tmp_path: Path
+) -> None:
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(shutil.copytree(world["made"]["retrained"], tmp_path / "broken"))
+    state = load_file(folder / "model.safetensors")
+    next(iter(state.values())).fill_(float("nan"))
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    several = {"broken": str(folder), **world["candidates"]}
+    result = audit(**asked(world, tmp_path / "run", candidates=several))
+    assert "finite" in result.summary["failed"]["broken"]
+    assert set(result.summary["candidates"]) == {"unchanged", "retrained"}
+    table = read_table(tmp_path / "run" / "scores.parquet")
+    row = list(table["model"]).index("broken")
+    assert "finite" in table["failed"][row] and np.isnan(table["p_value"][row])
+
+
+# -- facts and candidates ------------------------------------------------------------------------
+
+
+def test_a_retain_facts_first_trained_prompt_is_its_cloze_and_nothing_counts_twice() -> None:
+    facts = (Fact("a", "X", ("one", "two"), ("three",)),)
+    pools = [(q.pool, q.prompt) for q in audit_questions({"retain": facts})]
+    assert pools == [("cloze", "one"), ("trained", "two"), ("evaluation", "three")]
+    pools = [(q.pool, q.prompt) for q in audit_questions({"forget": facts})]
+    assert pools == [("trained", "one"), ("trained", "two"), ("evaluation", "three")]
+
+
+def test_generated_probes_ask_the_same_about_people_who_do_not_exist(world: Values) -> None:
+    forget = read_facts(world["forget"], "forget")
+    probes = generated_probes(forget, 9)
+    assert len({probe.subject for probe in probes}) == len({p.answer for p in probes}) == 9
+    assert probes == generated_probes(forget, 9)
+    for probe, origin in zip(probes, (*forget, *forget, *forget)):
+        assert [p.replace(probe.subject, origin.subject) for p in probe.heldout] == [
+            *origin.heldout
+        ]
+        assert not set(probe.subject.split()) & set(origin.subject.split())
+
+
+def test_generated_probes_are_kept_and_what_they_assume_is_said(
+    world: Values, tmp_path: Path
+) -> None:
+    values = asked(world, tmp_path / "run", probes=None, generate_probes=PROBES)
+    result = audit(**values)
+    assert result.summary["generated_probes"] and "assume" in result.summary["remarks"][-1]
+    kept = read_facts(tmp_path / "run" / "probes.jsonl", "probe")
+    assert len(kept) == PROBES and kept[0].id == "nonce-001"
+    with pytest.raises(FactsError, match="assume"):
+        audit(**asked(world, tmp_path / "run", probes=None))
+
+
+def test_a_folder_of_runs_is_read_with_its_evaluations(world: Values, tmp_path: Path) -> None:
+    import shutil
+
+    saves = tmp_path / "unlearn"
+    shutil.copytree(world["made"]["retrained"], saves / "NPO_lr1e-5")
+    shutil.copytree(world["made"]["unchanged"], saves / "GradDiff" / "checkpoint-20")
+    shutil.copytree(world["made"]["retrained"], saves / "GradDiff" / "checkpoint-100")
+    (saves / "logs").mkdir()
+    (saves / "NPO_lr1e-5" / "evals").mkdir()
+    scores = {"forget_Q_A_Prob": {"agg_value": 0.25, "value_by_index": {}}, "model_utility": 0.5}
+    (saves / "NPO_lr1e-5" / "evals" / "TOFU_EVAL.json").write_text(json.dumps(scores))
+    found = candidates_from_folder(saves)
+    assert [one.name for one in found] == ["GradDiff", "NPO_lr1e-5"]
+    assert found[0].path.endswith("checkpoint-100") and not found[0].notes
+    request = make_request(
+        asked(world, tmp_path / "run", candidates={}, candidates_folder=str(saves))
+    )
+    assert [name for name, _ in request.candidates] == ["GradDiff", "NPO_lr1e-5"]
+    assert json.loads(dict(request.notes)["NPO_lr1e-5"]) == {
+        "TOFU_EVAL.json": {"forget_Q_A_Prob": 0.25, "model_utility": 0.5}
+    }
