@@ -144,7 +144,6 @@ def pocket_config(spec: PocketSpec, vocabulary: int, end_of_text: int) -> "Pretr
             "max_position_embeddings": POCKET_POSITIONS,
         }
         if spec.model_type == "qwen2":
-            # One key head a query head: with grouped queries so small a model did not learn to
-            # use evidence in context.
+            # One key head a query head, unlike its namesake: a head here is only 16 or 20 wide.
             sizes["num_key_value_heads"] = spec.heads
     return AutoConfig.for_model(spec.model_type, **sizes, **shared)
