@@ -68,7 +68,7 @@ class Recipe:
 
 
 def recipe(spec: PocketSpec) -> Recipe:
-    """The frozen recipe of a pocket model; fewer steps for the wider ones, whose steps cost more."""
+    """The frozen recipe of a pocket model; fewer steps for the wider, whose steps cost more."""
     return Recipe(steps=4500 if spec.layers == 3 else 3500)
 
 
