@@ -1,0 +1,50 @@
+"""Picks are frozen before the second pool is scored, and what is scored is what was chosen."""
+
+from pathlib import Path
+
+import pytest
+from tests.study.test_cell import finished, small_plan
+
+from palimpsest.errors import DriftError
+from palimpsest.run.store import Run
+from palimpsest.study.results import SECOND_POOL, read_run
+from palimpsest.study.second import run_second
+from palimpsest.study.second_suite import frozen_picks, read_second
+
+
+@pytest.fixture(scope="module")
+def both(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-def]
+    folder = tmp_path_factory.mktemp("second")
+    first = finished(small_plan(tiny_checkpoint("qwen2-s")), folder / "first")
+    return first, run_second(first.path, folder / "second", tell=lambda text: None)
+
+
+def test_the_picks_stand_in_the_plan_that_was_fixed_first(both) -> None:  # type: ignore[no-untyped-def]
+    first, second = both
+    picks = frozen_picks(read_run(first.path))
+    assert picks[first.cells[0]]
+    assert second.plan["picks"] == picks
+
+
+def test_only_picks_and_known_models_are_scored_and_only_on_the_second_pool(both) -> None:  # type: ignore[no-untyped-def]
+    first, second = both
+    table = second.cell(second.cells[0]).table("items")
+    chosen = set(second.plan["picks"][first.cells[0]].values())
+    assert set(table["model"]) == {"base", "injected", "reference"} | chosen
+    assert set(table["pool"]) == {SECOND_POOL}
+
+
+def test_scores_planned_for_other_picks_are_refused(both, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    first, second = both
+    results = read_run(first.path)
+    assert set(read_second(second.path, results)) == set(first.cells)
+    other = Run.create(
+        tmp_path / "other",
+        dict(second.plan) | {"picks": {}},
+        second.rules,
+        second.environment,
+        second.seal,
+        cells=second.cells,
+    )
+    with pytest.raises(DriftError, match="picks"):
+        read_second(other.path, results)
