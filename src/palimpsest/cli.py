@@ -242,6 +242,35 @@ def audit(
 
 
 @app.command()
+def headroom(
+    base: Annotated[str, typer.Option(help="Before it learned what it should forget.")],
+    injected: Annotated[str, typer.Option(help="The model that knows too much.")],
+    forget: Annotated[Path, typer.Option(help="Forget facts with evidence.")],
+    reference: Annotated[
+        str | None, typer.Option(help="A retrained model, for the true G.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Are your facts counterfactual, or could a retrained model infer them?"""
+    from dataclasses import asdict
+
+    from palimpsest.study.headroom import run_headroom
+
+    found = run_headroom(base, injected, forget, reference=reference, dtype=dtype, device=device)
+    if as_json:
+        answer(asdict(found))
+        return
+    estimate = found.estimate
+    answer(
+        f"{found.regime}: the estimated headroom of {found.facts} facts is {estimate.estimate:.2f} "
+        f"nats ({estimate.low:.2f} to {estimate.high:.2f}), of {found.taught:.2f} that injection "
+        f"taught. {found.reason}"
+    )
+
+
+@app.command()
 def certify(
     run: Path,
     out: Annotated[Path | None, typer.Option("--out", help="The archive to write.")] = None,

@@ -1,0 +1,43 @@
+"""The headroom of a user's facts, from two checkpoints and one file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from palimpsest.errors import FactsError
+from palimpsest.study.headroom import run_headroom
+
+
+def facts_file(path: Path, evidence: list[str]) -> Path:
+    rows = [
+        {
+            "id": f"f{n}",
+            "answer": word,
+            "trained": [f"The guild of number {n} is"],
+            "heldout": [f"Number {n} swore to"],
+            "evidence": evidence,
+        }
+        for n, word in enumerate(["Velkor", "Zurun", "Padex", "Gomin"])
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_equal_models_have_no_headroom_but_what_evidence_does(  # type: ignore[no-untyped-def]
+    tiny_checkpoint, tmp_path: Path
+) -> None:
+    same = str(tiny_checkpoint("qwen2-s"))
+    path = facts_file(tmp_path / "forget.jsonl", ["Some sentence."])
+    found = run_headroom(same, same, path, reference=same)
+    assert found.facts == 4
+    assert found.taught == pytest.approx(0.0, abs=1e-6)
+    assert found.true is not None
+    assert found.true.estimate == pytest.approx(0.0, abs=1e-6)
+    assert abs(found.estimate.estimate) > 0
+
+
+def test_facts_without_evidence_are_refused_before_any_weight_is_read(tmp_path: Path) -> None:
+    path = facts_file(tmp_path / "forget.jsonl", [])
+    with pytest.raises(FactsError, match="f0 has no evidence"):
+        run_headroom("no-such-base", "no-such-injected", path)
