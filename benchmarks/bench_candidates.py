@@ -1,0 +1,101 @@
+"""What a cell costs with 5, 10, 20 and 40 candidates: time should be linear, memory flat.
+
+Each size is a process of its own, so that its peak memory is its own. Time is that of the steps
+that make, score and re-acquire candidates. A straight line is fitted; linear means that no size is
+more than 15 % off it, flat that no peak is more than 10 % above the smallest.
+"""
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+import measuring
+import numpy as np
+import pocket
+
+SIZES = (5, 10, 20, 40)
+LINE_BAR, MEMORY_BAR = 0.15, 0.10
+
+
+def cost(count: int, *, tiny: bool = False) -> dict[str, Any]:
+    """Give the seconds of the candidates' steps and the peak memory of this process in MiB."""
+    import torch
+
+    from palimpsest.study.matrix import run_cell, start
+
+    torch.set_num_threads(1)
+    cell = pocket.with_candidates(pocket.cell_plan(draws=1, tiny=tiny), count)
+    folder = pocket.run_folder("candidates")
+    begun: dict[str, float] = {}
+
+    def note(label: str, done: int, total: int) -> None:
+        begun[label] = time.perf_counter()
+
+    try:
+        run = start(cell.plan, folder / "run")
+        run_cell(run.path, cell.id, progress=note)
+        made = len(run.cell(cell.id).summary()["candidates"])
+    finally:
+        shutil.rmtree(folder)
+    first = next(moment for label, moment in begun.items() if label.startswith("candidates"))
+    if made != count:
+        raise measuring.Disagreement(f"{made} candidates were made; {count} were asked for")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": begun["finish"] - first, "peak_mib": peak}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--tiny", action="store_true", help="check only that all candidates come")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.tiny:
+        print(cost(5, tiny=True))
+        return
+    if options.one:
+        print(json.dumps(cost(options.one)))
+        return
+    seconds: dict[int, list[float]] = {size: [] for size in SIZES}
+    peaks: dict[int, list[float]] = {size: [] for size in SIZES}
+    for turn in range(options.repeats):
+        for size in SIZES if turn % 2 == 0 else reversed(SIZES):
+            child = subprocess.run(
+                [sys.executable, __file__, "--one", str(size)],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            found = json.loads(child.stdout.splitlines()[-1])
+            seconds[size].append(found["seconds"])
+            peaks[size].append(found["peak_mib"])
+            print(f"{size} candidates: {found}", flush=True)
+    times = np.array([np.median(seconds[size]) for size in SIZES])
+    slope, start = np.polyfit(SIZES, times, 1)
+    off = float(np.max(np.abs(times / (start + slope * np.array(SIZES)) - 1)))
+    memory = {size: float(np.median(peaks[size])) for size in SIZES}
+    growth = max(memory.values()) / min(memory.values()) - 1
+    print(f"{slope:.3f} s a candidate, {start:.2f} s besides; at most {off:.1%} off the line")
+    print(f"peak memory grows by {growth:.1%}")
+    measuring.write(
+        "candidates",
+        {
+            "seconds": {str(size): measuring.spread(seconds[size]) for size in SIZES},
+            "peak_mib": {str(size): measuring.spread(peaks[size]) for size in SIZES},
+            "seconds_per_candidate": float(slope),
+            "seconds_besides": float(start),
+            "off_the_line": off,
+            "memory_growth": growth,
+            "outcome": measuring.verdict_on(LINE_BAR, off, at_least=False),
+            "memory_outcome": measuring.verdict_on(MEMORY_BAR, growth, at_least=False),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Answer scoring against lm-evaluation-harness ``loglikelihood``, same requests, same budget.
+
+Both sides score the same module on the same (prompt, answer) pairs of one cell, in batches of at
+most the same number of padded tokens. The harness tokenises in every call; the engine tokenises a
+cell's questions once and then scores some sixty models on them. Both are timed: with the sheet at
+hand, which is what a cell does, and with the sheet made anew each time. The bars, 3 times for a
+pocket model and 1.5 times for SmolLM2-135M, are held against the first; the second is reported.
+"""
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import measuring
+import numpy as np
+import pocket
+import torch
+
+from palimpsest.facts.questions import Question
+from palimpsest.models.load import SMOLLM2, Loaded, load
+from palimpsest.models.nets import Nets
+from palimpsest.scoring.answers import Sheet, make_sheet, score
+from palimpsest.study.setting import make_setting
+
+BARS = {"pocket": 3.0, "smollm2": 1.5}
+TOLERANCE = 1e-4
+
+
+def asked(cell: Any, tokenizer: Any) -> list[Question]:
+    """Give the questions of a cell; general text has no prompt, so no harness request."""
+    return list(make_setting(cell, tokenizer).facts.questions)
+
+
+def harness(
+    loaded: Loaded, questions: Sequence[Question], budget: int
+) -> Callable[[], list[float]]:
+    """Give a call that scores the questions as lm-evaluation-harness does."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    for name in ("lm_eval", "lm_eval.models.huggingface"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    longest = max(len(loaded.tokenizer(question.text)["input_ids"]) for question in questions)
+    model = HFLM(
+        pretrained=loaded.model,
+        tokenizer=loaded.tokenizer,
+        batch_size=max(1, budget // longest),
+        backend="causal",
+    )
+    requests = [
+        Instance("loglikelihood", {}, (q.prompt, q.text[len(q.prompt) :]), number)
+        for number, q in enumerate(questions)
+    ]
+    return lambda: [-value for value, _ in model.loglikelihood(requests, disable_tqdm=True)]
+
+
+def engine(loaded: Loaded, questions: Sequence[Question], budget: int) -> dict[str, Any]:
+    """Give the engine's two calls: with the sheet at hand, and with tokenising."""
+    state = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
+    net = Nets(loaded)([state])
+    pad = int(loaded.tokenizer.pad_token_id or 0)
+
+    def sheet() -> Sheet:
+        return make_sheet(
+            loaded.tokenizer, questions, piece_tokens=28, batch_tokens=budget, pad=pad
+        )
+
+    ready = sheet()
+    return {
+        "engine": lambda: score(net, ready)[0].nll_sum,
+        "engine_tokenising": lambda: score(net, sheet())[0].nll_sum,
+    }
+
+
+def measure(name: str, model: str, budget: int, count: int | None, repeats: int) -> dict[str, Any]:
+    """Give the ratios of one model."""
+    loaded = load(model)
+    questions = asked(pocket.cell_plan(), loaded.tokenizer)[:count]
+    sides: dict[str, Any] = {"harness": harness(loaded, questions, budget)}
+    sides |= engine(loaded, questions, budget)
+    theirs = np.array(sides["harness"]())
+    apart = max(
+        measuring.agree(f"{name}: {side}", sides[side](), theirs, TOLERANCE)
+        for side in ("engine", "engine_tokenising")
+    )
+    print(f"{name}: {len(questions)} answers agree within {apart:.2g} nats")
+    if not repeats:
+        return {"apart": apart}
+    seconds = measuring.interleaved(sides, repeats)
+    found = {
+        side: measuring.ratios(seconds["harness"], seconds[side])
+        for side in ("engine", "engine_tokenising")
+    }
+    measuring.say(f"{name} scoring, times faster", found["engine"])
+    measuring.say(f"{name} scoring with tokenising, times faster", found["engine_tokenising"])
+    return {
+        "answers": len(questions),
+        "batch_tokens": budget,
+        "apart": apart,
+        "seconds": {side: measuring.spread(values) for side, values in seconds.items()},
+        "ratio": found["engine"],
+        "ratio_with_tokenising": found["engine_tokenising"],
+        "bar": BARS[name],
+        "outcome": measuring.verdict_on(BARS[name], found["engine"]["median"]),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--tiny", action="store_true", help="check only that both sides agree")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.tiny:
+        measure("pocket", pocket.MODEL, 512, 12, 0)
+        return
+    results = {
+        "pocket": measure("pocket", pocket.MODEL, 8192, None, options.repeats),
+        "smollm2": measure("smollm2", SMOLLM2, 2048, None, max(3, options.repeats // 2)),
+    }
+    measuring.write("scoring", results)
+
+
+if __name__ == "__main__":
+    main()
