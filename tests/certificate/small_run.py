@@ -72,6 +72,23 @@ def write_small(
     return path
 
 
+def write_small_audit(path: Path) -> Path:
+    """The folder of an audit: one cell, no panel, and terms that name the candidates."""
+    plan = small_plan().as_dict()
+    roles = {"a-w1": "candidate", "a-w2": "candidate"}
+    terms = {
+        "name": "audit",
+        "methods": [],
+        "models": [[n, roles.get(n, n.partition("-")[0])] for n in MODELS if ":" not in n],
+        "facts": FACTS,
+        "rules": plan["rules"],
+    }
+    commitment = "sha256:" + "5" * 64
+    run = Run.create(path, terms, plan["rules"], {}, {"commitment": commitment}, cells=["audit"])
+    write_small_cell(run, "audit", builtin_pool(), panel=False)
+    return path
+
+
 def write_small_cell(run: Run, cell_id: str, pool: AuditPool, panel: bool) -> None:
     models = {n: m for n, m in MODELS.items() if panel or not n.startswith("panel:")}
     first = {name: made for name, made in models.items() if not name.startswith("panel:")}

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from small_run import NONCE, write_small
+from small_run import NONCE, write_small, write_small_audit
 
 import palimpsest
 from palimpsest.certificate import certify, keygen, verify
@@ -113,6 +113,14 @@ def test_an_own_pool_is_revealed_from_its_file_and_must_be_the_sealed_one(tmp_pa
     file.write_text(file.read_text().replace("Quite new", "Rather new"))
     with pytest.raises(SealError, match="not the sealed pool"):
         certify(run, tmp_path / "other.zip", pool_path=file)
+
+
+def test_an_audit_is_certified_like_a_study_of_one_cell(tmp_path: Path) -> None:
+    run = write_small_audit(tmp_path / "run")
+    found = verify(certify(run))
+    assert found.ok, found.failure
+    assert found.verdicts == (("audit", "certified, a-w1 (reference-relative)"),)
+    assert "held-out prompts were fixed" in "\n".join(found.lines())
 
 
 def test_a_fork_is_certified_but_announced(tmp_path: Path) -> None:

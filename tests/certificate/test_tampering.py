@@ -23,7 +23,7 @@ from forgery import (
     with_verdicts,
     written,
 )
-from small_run import NONCE, write_small
+from small_run import NONCE, write_small, write_small_audit
 
 from palimpsest.certificate import certify, evidence, judge
 from palimpsest.certificate.archive import pack, unpack
@@ -328,6 +328,24 @@ def test_a_candidate_left_out_or_slipped_in_is_noticed(members: Members) -> None
 
     both = with_journal(with_items(members, unscored), summary=without)
     failed(mended(with_verdicts(both)), "scores")
+
+
+def test_a_scored_candidate_called_failed_is_noticed(members: Members) -> None:
+    def excused(summary: dict[str, Any]) -> dict[str, Any]:
+        return summary | {"candidates": ["a-w1"], "failed": {"a-w2": "did not converge"}}
+
+    failed(mended(with_verdicts(with_journal(members, summary=excused))), "scores")
+
+
+def test_an_audit_with_other_candidates_than_its_terms_is_noticed(tmp_path: Path) -> None:
+    members = unpack(certify(write_small_audit(tmp_path / "run")).read_bytes())
+    plan = value(members, "plan.json")
+    for models in (plan["models"][:-1], [["a-w3", "candidate"], *plan["models"][:-1]], [["x"]]):
+        other = with_terms(members | {"plan.json": written(plan | {"models": models})})
+        genesis = verify_chain(other["chain.jsonl"], ORIGIN).entries[3].digest
+        rewritten = with_journal(members, cell="audit", genesis=genesis)
+        other |= {name: data for name, data in rewritten.items() if name.startswith("cells/")}
+        failed(mended(other), "cells" if models == [["x"]] else "scores")
 
 
 def test_probes_left_out_are_noticed(members: Members) -> None:

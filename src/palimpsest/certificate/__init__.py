@@ -10,7 +10,7 @@
     pages.py      what the pages of a table ask for, before they are decompressed
     judge.py      bounded tables, and verdicts from them
     bundle.py     what is in a bundle, its in-toto statement, and `certify`
-    complete.py   whether scores are all of them: candidates, facts, the sealed pool once
+    complete.py   what was planned, and whether the scores are all of it
     evidence.py   one check after another: chain, rules, cells, seal, scores
     verify.py     `verify`, and what it says in plain words
 """

@@ -1,44 +1,103 @@
-"""Whether a cell's scores are all of them: nobody left out or slipped in, the sealed pool once."""
+"""What a run was planned to hold, and whether its scores are all of that and nothing else."""
 
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from palimpsest.errors import BundleError
 from palimpsest.facts.names import shown
 from palimpsest.facts.sealed import AuditPool
-from palimpsest.plan import Plan
+from palimpsest.plan import plan_from_dict
 from palimpsest.run.store import Table
 
 _OWN_MODELS = re.compile(r"base|injected|forget_only|reference(-[0-9]{1,6})?|panel:.*", re.DOTALL)
 
 
-def require_everybody(cell_id: str, items: Table, summary: Mapping[str, Any], plan: Plan) -> None:
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a plan asks for, as far as a certificate can tell whether it is there."""
+
+    cells: tuple[str, ...]
+    candidates: int
+    forget: int
+    probes: int
+    panel: bool
+    """Whether known-label models are scored on the sealed pool."""
+    seal: str
+    """Commitment of a pool of the user's own; empty for the built-in one."""
+    named: tuple[str, ...] | None = None
+    """An audit's candidates, which its terms name; None for a study, whose plan counts them."""
+
+    @property
+    def audit(self) -> bool:
+        return self.named is not None
+
+
+def planned(plan: Any, most: int) -> Planned:
+    """What a study's plan or an audit's terms ask for, if at most ``most`` cells."""
+    if not isinstance(plan, dict) or not isinstance(plan.get("models"), list):
+        raise BundleError("plan.json: neither a study's plan nor an audit's terms")
+    if plan["models"] and all(isinstance(model, list) for model in plan["models"]):
+        return _planned_audit(plan)
+    # Counted before the plan is built: models times seeds may be more than memory holds.
+    seeds = plan.get("seeds")
+    count = len(plan["models"]) * (len(seeds) if isinstance(seeds, list) else 0)
+    if not 1 <= count <= most:
+        raise BundleError(f"the plan has {count} cells; expected 1 to {most}")
+    study = plan_from_dict(plan)
+    return Planned(
+        tuple(cell.id for cell in study.cells()),
+        sum(math.prod(len(values) for _, values in grid.grid) for grid in study.methods),
+        study.facts.forget,
+        study.facts.probes,
+        study.panel.enabled,
+        study.seal,
+    )
+
+
+def _planned_audit(plan: Mapping[str, Any]) -> Planned:
+    try:
+        named = tuple(str(name) for name, role in plan["models"] if role == "candidate")
+        forget, probes = int(plan["facts"]["forget"]), int(plan["facts"]["probe"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError("plan.json: not the terms of an audit") from error
+    return Planned(("audit",), len(named), forget, probes, False, "", named)
+
+
+def require_everybody(
+    cell_id: str, items: Table, summary: Mapping[str, Any], asked: Planned
+) -> None:
     """Nothing, when planned candidates and facts are those scored; BundleError otherwise.
 
     A candidate less would loosen Holm's correction for the others, and so would a hidden one that
     was tried and not told.
     """
-    candidates = summary["candidates"]
-    listed = [*candidates, *summary["failed"]]
-    asked = sum(math.prod(len(values) for _, values in grid.grid) for grid in plan.methods)
-    if len(set(listed)) != len(listed) or len(listed) != asked:
-        raise BundleError(f"cell {cell_id}: {len(listed)} candidates; the plan has {asked}")
+    candidates, failed = summary["candidates"], summary["failed"]
+    listed = [*candidates, *failed]
+    if len(set(listed)) != len(listed) or len(listed) != asked.candidates:
+        raise BundleError(
+            f"cell {cell_id}: {len(listed)} candidates; the plan has {asked.candidates}"
+        )
+    if asked.named is not None and set(listed) != set(asked.named):
+        raise BundleError(f"cell {cell_id}: other candidates than the plan names")
     others = {name for name in set(items["model"].tolist()) if not _OWN_MODELS.fullmatch(name)}
-    if others != set(candidates):
-        odd = shown(sorted(others ^ set(candidates))[0])
+    # In an audit, one that failed on its way back has left the scores of its way there.
+    excused = set(failed) if asked.audit else set()
+    if set(candidates) != others - excused:
+        odd = shown(sorted((others - excused) ^ set(candidates))[0])
         raise BundleError(
             f"cell {cell_id}: {odd} is scored but not a candidate, or the other way round"
         )
     facts: dict[str, set[str]] = {}
     for which, fact in zip(items["set"].tolist(), items["fact"].tolist()):
         facts.setdefault(which, set()).add(fact)
-    for which, planned in (("forget", plan.facts.forget), ("probe", plan.facts.probes)):
+    for which, count in (("forget", asked.forget), ("probe", asked.probes)):
         found = len(facts.get(which, ()))
-        if found != planned:
+        if found != count:
             raise BundleError(
-                f"cell {cell_id}: scores of {found} {which} facts; the plan has {planned}"
+                f"cell {cell_id}: scores of {found} {which} facts; the plan has {count}"
             )
 
 

@@ -4,7 +4,6 @@ Every check may rely on those before it. Nothing a bundle says is believed becau
 the same bundle says so, if it can be computed instead.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,13 +23,12 @@ from palimpsest.certificate.bundle import (
     scores,
     statement,
 )
-from palimpsest.certificate.complete import require_everybody, require_once
+from palimpsest.certificate.complete import Planned, planned, require_everybody, require_once
 from palimpsest.certificate.judge import MAX_ROWS, differences, read_table, table_rows, verdicts
 from palimpsest.certificate.signature import check_envelope, signer_key
 from palimpsest.errors import BundleError
 from palimpsest.facts.names import shown
 from palimpsest.facts.sealed import Commitment, verify
-from palimpsest.plan import Plan, plan_from_dict
 from palimpsest.run.store import (
     ORIGIN,
     Chain,
@@ -56,7 +54,7 @@ class Evidence:
         self.members: dict[str, bytes] = {}
         self.statement: dict[str, Any] = {}
         self.chain: Chain
-        self.plan: Plan
+        self.asked: Planned
         self.cells: tuple[str, ...] = ()
         self.commitment = ""
         self.journals: dict[str, Chain] = {}
@@ -181,27 +179,20 @@ class Evidence:
 
     def planned(self) -> str:
         recorded = term(self.chain, "cells").get("cells")
-        if not isinstance(recorded, list) or not 1 <= len(recorded) <= MAX_CELLS:
-            raise BundleError(f"chain.jsonl: expected a list of 1 to {MAX_CELLS} cells")
-        for cell_id in recorded:
-            safe_name(cell_id, "cell id")
-        plan = document(self.members, "plan.json")
-        # Counted before the plan is built: models times seeds may be more than memory holds.
-        sizes = [len(plan.get(key)) if isinstance(plan.get(key), list) else 0 for key in _AXES]
-        if math.prod(sizes) != len(recorded):
+        self.asked = planned(document(self.members, "plan.json"), MAX_CELLS)
+        if recorded != list(self.asked.cells):
             raise BundleError(
-                f"the plan has {math.prod(sizes)} cells, the chain recorded {len(recorded)}"
+                f"the chain recorded other cells than the {len(self.asked.cells)} of the plan"
             )
-        self.plan = plan_from_dict(plan)
-        if [cell.id for cell in self.plan.cells()] != recorded:
-            raise BundleError("the cells that the chain recorded are not those of the plan")
+        for cell_id in self.asked.cells:
+            safe_name(cell_id, "cell id")
         expected = {*FIXED, STATEMENT}
-        expected |= {f"cells/{cell_id}/{name}" for cell_id in recorded for name in CELL}
+        expected |= {f"cells/{cell_id}/{name}" for cell_id in self.asked.cells for name in CELL}
         for name in sorted(expected ^ (self.members.keys() - {REVEAL, ENVELOPE})):
             where = "missing" if name in expected else "not part of a certificate"
             raise BundleError(f"{name} is {where}; expected all files of all planned cells")
-        self.cells = tuple(recorded)
-        return f"{len(recorded)} of {len(recorded)} planned cells are here, and no other"
+        self.cells = self.asked.cells
+        return f"{len(self.cells)} of {len(self.cells)} planned cells are here, and no other"
 
     # -- what happened in the cells ----------------------------------------------------------
 
@@ -250,14 +241,16 @@ class Evidence:
         commitment = Commitment.parse(str(text))
         if text != term(self.chain, "seal").get("commitment"):
             raise BundleError("seal.json and chain.jsonl differ in the commitment")
-        if self.plan.seal not in ("", text):
+        if self.asked.seal not in ("", text):
             raise BundleError("seal.json holds another commitment than the plan")
         self.commitment = str(text)
         for cell_id in self.cells:
             self._opening(cell_id)
-        if not self.plan.panel.enabled:
+        if not self.asked.panel:
             if REVEAL in self.members:
                 raise BundleError(f"{REVEAL}: the audit pool was never opened; expected no reveal")
+            if self.asked.audit:
+                return f"the held-out prompts were fixed as {text}; they are not in the bundle"
             return f"the audit pool ({text}) was never opened"
         pool, nonce = pool_of(document(self.members, REVEAL))
         if commitment.nonce not in ("", nonce):
@@ -267,7 +260,7 @@ class Evidence:
             "the revealed audit pool is the one committed to, opened once in each cell, after "
             "every other step"
         )
-        return told if self.plan.seal else f"{told} (the built-in pool, which is public)"
+        return told if self.asked.seal else f"{told} (the built-in pool, which is public)"
 
     def _opening(self, cell_id: str) -> None:
         journal, name = self.journals[cell_id], f"cells/{cell_id}/chain.jsonl"
@@ -275,10 +268,10 @@ class Evidence:
         if problems:
             raise BundleError(problems[0])
         opened = [entry for entry in journal.entries if entry.event == "seal opened"]
-        if len(opened) != int(self.plan.panel.enabled):
+        if len(opened) != int(self.asked.panel):
             raise BundleError(
                 f"{name}: the audit pool was opened {len(opened)} times; the plan says "
-                f"{int(self.plan.panel.enabled)}"
+                f"{int(self.asked.panel)}"
             )
         for opening in opened:
             follow = [(entry.event, entry.data.get("step")) for entry in journal.entries]
@@ -304,13 +297,14 @@ class Evidence:
             name = f"cells/{cell_id}/items.parquet"
             items = read_table(self.members[name], name)
             summary, opening = self.summaries[cell_id], self.journals[cell_id].find("seal opened")
-            require_everybody(cell_id, items, summary, self.plan)
+            require_everybody(cell_id, items, summary, self.asked)
             opened = {} if opening is None else opening.data["models"]
             require_once(cell_id, items, summary["facts"], opened, pool)
-        return (
-            f"{rows} rows of scores; every planned candidate is scored or listed as failed, nobody "
-            "else is, and the audit pool was scored once, on the revealed phrasings"
+        told = (
+            f"{rows} rows of scores; every planned candidate is scored or listed as failed, and "
+            "nobody else is"
         )
+        return told if pool is None else f"{told}; the audit pool was scored once, as revealed"
 
     # -- what follows from it ----------------------------------------------------------------
 
@@ -334,7 +328,6 @@ class Evidence:
         return "the in-toto statement says what the files say, byte for byte"
 
 
-_AXES = ("models", "seeds")
 _TABLES = ("items.parquet", "curves.parquet")
 _SHAPE: dict[str, type] = {
     "cell": str,
