@@ -19,6 +19,7 @@ def test_the_public_names_are_these() -> None:
         "Plan",
         "Rules",
         "Verdict",
+        "audit",
         "decide",
         "load",
         "plan_from_yaml",
@@ -39,7 +40,9 @@ def test_statistics_verdict_and_report_never_load_torch() -> None:
         "palimpsest.criteria, palimpsest.verdict, palimpsest.plan, palimpsest.presets, "
         "palimpsest.study.results, palimpsest.report.terminal, palimpsest.run.store"
     )
-    code = f"import sys, {modules}; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    code = (
+        f"import sys, {modules}; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
     assert run(code) == "[]"
 
 

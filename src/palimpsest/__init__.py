@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from palimpsest.models.load import load
     from palimpsest.plan import Plan, plan_from_yaml
     from palimpsest.presets import preset
+    from palimpsest.study.audit import audit
     from palimpsest.study.matrix import run_cell, start
     from palimpsest.verdict import Verdict, decide
 
@@ -25,6 +26,7 @@ _HOMES = {
     "Plan": "palimpsest.plan",
     "Rules": "palimpsest.criteria.rules",
     "Verdict": "palimpsest.verdict",
+    "audit": "palimpsest.study.audit",
     "decide": "palimpsest.verdict",
     "load": "palimpsest.models.load",
     "plan_from_yaml": "palimpsest.plan",
@@ -40,6 +42,7 @@ __all__ = [
     "Plan",
     "Rules",
     "Verdict",
+    "audit",
     "decide",
     "load",
     "plan_from_yaml",

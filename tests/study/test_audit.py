@@ -87,6 +87,20 @@ def test_the_injected_model_is_excluded_and_the_retrained_one_survives(plain: Au
     assert plain.exit_code == (0 if plain.verdict.certified else 3)
 
 
+def test_by_default_only_survivors_go_through_the_round_trip(
+    world: Values, plain: AuditResult, tmp_path: Path
+) -> None:
+    result = audit(**asked(world, tmp_path / "run", round_trip="survivors"))
+    assert result.verdict is not None and plain.verdict is not None
+    table = Run.open(tmp_path / "run").cell("audit").table("items")
+    returned = set(table["model"][table["stage"] == "reacquired"])
+    assert returned == {"injected", "retrained"}
+    spared = result.verdict.finding("unchanged")
+    assert spared.residual is None and spared.failures == ("screen",)
+    assert result.verdict.finding("retrained") == plain.verdict.finding("retrained")
+    assert write_report(tmp_path / "run").exists()
+
+
 def test_with_two_references_the_bar_is_relative_to_them(replicated: AuditResult) -> None:
     assert replicated.verdict is not None and replicated.run is not None
     assert replicated.verdict.mode == "reference-relative"

@@ -99,11 +99,15 @@ class AbsoluteBar:
 
 
 def absolute_bar(model: ModelMeasures, passes_screen: bool, rules: Rules) -> AbsoluteBar:
-    """Whether the model passes the screen, retain NLL and residual limits."""
+    """Whether the model passes the screen, retain NLL and residual limits.
+
+    A model the screen excluded may have been spared the round trip: it does not clear the bar, and
+    a residual nobody measured is not counted among its failures.
+    """
     return AbsoluteBar(
         screen=passes_screen,
         retain=model.need("retain_nll") <= rules.retain_limit,
-        residual=model.need("residual") <= rules.residual_limit,
+        residual=_spared(model, passes_screen) or model.need("residual") <= rules.residual_limit,
     )
 
 
@@ -200,7 +204,8 @@ def damage_bar(
     """The recalibrated bar for one model, against the cell's reference draws (draw 0 same-draw).
 
     ``forward_only`` leaves out what needs re-acquisition, (iv) and the veto: the battery that
-    adversarial panel models are shown to defeat.
+    adversarial panel models are shown to defeat. So is a model that the screen excluded and that
+    was spared the round trip: it fails by the screen.
     """
     names = cell.references if references is None else tuple(references)
     if not names:
@@ -209,7 +214,7 @@ def damage_bar(
     draws = [cell[reference] for reference in names]
     retain_nll, injected_retain = model.need("retain_nll"), injected.need("retain_nll")
     residual_damage, relearn = None, None
-    if not forward_only:
+    if not (forward_only or _spared(model, passes_screen)):
         residual_damage = model.need("residual") - (cell.floor - tolerances.epsilon_residual)
         if rules.relearn_veto:
             relearn = relearn_veto(model, draws, tolerances, rules)
@@ -223,6 +228,10 @@ def damage_bar(
         relearn=relearn,
         delta_f=tolerances.delta_f,
     )
+
+
+def _spared(model: ModelMeasures, passes_screen: bool) -> bool:
+    return not passes_screen and model.residual is None
 
 
 def _spread(values: Sequence[float]) -> float:

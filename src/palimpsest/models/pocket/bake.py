@@ -47,7 +47,6 @@ from palimpsest.models.pocket import ROOT, file_digests
 END_OF_TEXT = "<|endoftext|>"
 VOCABULARY = 1024
 IGNORED = -100
-LEAST_USE = 1.5  # nats that evidence in context must take off an answer nobody could know
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +223,12 @@ def evaluate(model: Any, tokenizer: PreTrainedTokenizerFast, count: int = 48) ->
 
 
 def accepted(evaluation: dict[str, float]) -> bool:
-    """Whether a bake may be shipped: it cannot know the facts, and it can use evidence."""
-    told = evaluation["none"] - LEAST_USE
-    return 2.3 <= evaluation["none"] <= 3.5 and all(
-        evaluation[evidence] < told for evidence in ("restated", "alias", "kin_1")
+    """Whether a bake does all it should: it cannot know the facts, and it can use evidence."""
+    return (
+        2.3 <= evaluation["none"] <= 3.5
+        and evaluation["restated"] < 1.0
+        and evaluation["alias"] < 1.2
+        and evaluation["kin_1"] < 1.2
     )
 
 
