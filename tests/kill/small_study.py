@@ -4,11 +4,12 @@
     small_study.py signals FOLDER COUNT    SIGTERM and SIGINT in turn, then resume
     small_study.py same FOLDER EXECUTORS   other numbers of workers, other executors: local-2,ray-2
 
-The study is two cells of pocket/qwen2-s trained for a few steps. Each attempt is a forked child,
-which has torch loaded already; its workers are real spawned ones. FOLDER/whole is the study that
-nobody disturbed.
+The study is two cells of pocket/qwen2-s (four with PALIMPSEST_FULL=1) trained for a few steps.
+Each attempt is a forked child, which has torch loaded already; its workers are real spawned ones.
+It is begun with two of them and resumed with one. FOLDER/whole is the study nobody disturbed.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -33,7 +34,7 @@ def small_plan() -> Plan:
     return replace(
         plan,
         name="small",
-        seeds=(0, 1),
+        seeds=(0, 1, 2, 3) if os.environ.get("PALIMPSEST_FULL") == "1" else (0, 1),
         injection=replace(plan.injection, steps=6),
         unlearning=replace(plan.unlearning, steps=4),
         round_trip=replace(plan.round_trip, steps=5),
@@ -87,6 +88,13 @@ def ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def children(pid: int) -> set[int]:
+    try:
+        return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except OSError:
+        return set()
+
+
 def log(folder: Path) -> list[dict[str, Any]]:
     path = folder / "log.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -121,7 +129,7 @@ def whole(base: Path) -> tuple[dict[str, str], float]:
 
 def verdict(folder: Path, expected: dict[str, str], what: str) -> dict[str, Any]:
     """Resume and compare; the folder goes when all is well."""
-    resumed = ended(launch(folder))
+    resumed = ended(launch(folder, workers=1))
     found = snapshot(folder)
     result = {
         "what": what,
@@ -144,12 +152,12 @@ def kills(base: Path, count: int) -> list[dict[str, Any]]:
         instant = seconds * (number + draw.random()) / count
         child = launch(folder)
         time.sleep(instant)
-        workers = {line["pid"] for line in log(folder) if "cell" in line} - {child}
-        target = max(workers) if workers and number % 2 else child
-        try:
+        # Of the study's children only those that have begun a cell are workers.
+        begun = {line["pid"] for line in log(folder) if "cell" in line}
+        workers = sorted(begun & children(child))
+        target = workers[0] if workers and number % 2 else child
+        with contextlib.suppress(ProcessLookupError):
             os.kill(target, signal.SIGKILL)
-        except ProcessLookupError:
-            target = child
         code = ended(child)
         results.append(
             verdict(folder, expected, "study" if target == child else "worker")
@@ -159,16 +167,18 @@ def kills(base: Path, count: int) -> list[dict[str, Any]]:
 
 
 def signals(base: Path, count: int) -> list[dict[str, Any]]:
-    expected, seconds = whole(base)
+    expected, _ = whole(base)
     draw = random.Random(11)
     results = []
     for number in range(count):
         folder = base / f"stopped-{number}"
         signum = (signal.SIGTERM, signal.SIGINT)[number % 2]
         child = launch(folder)
-        while not any(line["event"] == "step" for line in log(folder)):
-            time.sleep(0.02)
-        time.sleep(draw.random() * seconds / 10)
+        # After one to eight of fourteen steps or more, so that it is surely in the middle.
+        steps = draw.randint(1, 8)
+        while sum(line["event"] == "step" for line in log(folder)) < steps:
+            time.sleep(0.01)
+        time.sleep(draw.random() / 10)
         # Ctrl-C on a terminal reaches the workers, too.
         (os.killpg if signum == signal.SIGINT else os.kill)(child, signum)
         began = time.monotonic()
