@@ -45,9 +45,9 @@ def main() -> None:
     except PalimpsestError as error:
         say(f"error: {error}")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        say("interrupted; everything finished so far is kept, run the same command to go on")
-        sys.exit(130)
+    except KeyboardInterrupt as error:
+        say(str(error) or "interrupted; what is finished is kept, run the same command to go on")
+        sys.exit(getattr(error, "exit_code", 130))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
