@@ -41,7 +41,9 @@ def writes(call: ast.Call) -> bool:
         return len(call.args) == 1
     if name == "open" and isinstance(call.func, ast.Name):
         mode = call.args[1] if len(call.args) > 1 else None
-        return isinstance(mode, ast.Constant) and any(sign in str(mode.value) for sign in "wax+")
+        descriptor = isinstance(call.args[0], ast.Call)  # a file the store is about to publish
+        writing = isinstance(mode, ast.Constant) and any(sign in str(mode.value) for sign in "wax+")
+        return writing and not descriptor
     return False
 
 

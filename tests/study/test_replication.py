@@ -16,8 +16,9 @@ from palimpsest.study.results import RunResults, read_run
 
 
 def test_tolerances_are_the_planted_gaps(results: RunResults) -> None:
-    for family, gap in DRAW_GAP.items():
-        tolerances = results.tolerances[family]
+    assert set(results.tolerances) == {"qwen2", "gpt2"}
+    for family, tolerances in results.tolerances.items():
+        gap = DRAW_GAP[family]
         # Three draws in a row: gaps g, g, 2 g on each of four facts; the 90th percentile is 2 g.
         assert tolerances.delta_f == pytest.approx(2 * gap)
         assert tolerances.epsilon_retain == pytest.approx(0.2)
