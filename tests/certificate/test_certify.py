@@ -14,11 +14,11 @@ import pytest
 from small_run import NONCE, write_small, write_small_audit
 
 import palimpsest
-from palimpsest.certificate import certify, keygen, verify
+from palimpsest.certificate import apart, certify, keygen, verify
 from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.bundle import PREDICATE_TYPE
-from palimpsest.certificate.signature import pae
-from palimpsest.certificate.verify import CHECKS
+from palimpsest.certificate.signature import pae, read_public
+from palimpsest.certificate.verify import CHECKS, examine
 from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.sealed import read_pool
 from palimpsest.facts.templates import RELATIONS
@@ -269,8 +269,10 @@ class Absent:
         if name.split(".")[0] in ("torch", "transformers", "safetensors"):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
-from palimpsest.certificate import verify
-found = verify(*sys.argv[1:])
+from pathlib import Path
+from palimpsest.certificate.signature import read_public
+from palimpsest.certificate.verify import examine
+found = examine(Path(sys.argv[1]).read_bytes(), read_public(sys.argv[2]))
 print(*found.lines(), sep="\\n")
 assert found.ok and "torch" not in sys.modules
 """
@@ -303,3 +305,45 @@ def test_the_program_in_the_documentation_checks_a_bundle(bundle: Path, tmp_path
     changed = tmp_path / "changed.zip"
     changed.write_bytes(pack(members | {"rules.json": members["rules.json"][:-1]}))
     assert "AssertionError" in checked(changed).stderr
+
+
+# -- a process of its own ------------------------------------------------------------------------
+
+
+def test_an_examination_that_breaks_off_or_never_ends_is_a_failure(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    for script, said in (
+        ("kill -ABRT $$", "broke off (exit code -6"),
+        ("echo '{}'", "broke off (exit code 0"),
+        ("echo '{\"ok\": true}'", "broke off"),
+        ("echo 'Out of memory' >&2; exit 1", "Out of memory"),
+        ("sleep 60", "not done within"),
+    ):
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setattr(apart, "SECONDS", 1 if "sleep" in script else 60)
+        found = verify(bundle)
+        assert not found.ok
+        assert not found.verdicts
+        assert found.failure is not None and said in found.failure.what
+
+
+def test_a_module_beside_the_bundle_is_not_run(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("numpy", "json", "pyarrow", "palimpsest"):
+        (tmp_path / f"{name}.py").write_text("open('canary', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    assert verify(bundle).ok
+    assert not (tmp_path / "canary").exists()
+
+
+def test_what_is_told_by_another_process_is_told_whole(
+    signed: Path, keys: tuple[Path, Path]
+) -> None:
+    inside = examine(signed.read_bytes(), read_public(keys[1]))
+    assert verify(signed, keys[1]) == inside

@@ -12,6 +12,7 @@
     bundle.py     what is in a bundle, its in-toto statement, and `certify`
     complete.py   what was planned, and whether the scores are all of it
     evidence.py   one check after another: chain, rules, cells, seal, scores
+    apart.py      all of this in a process of its own
     verify.py     `verify`, and what it says in plain words
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from palimpsest.certificate.pages import require_honest_pages
+from palimpsest.certificate.pages import outline
 from palimpsest.criteria.items import ITEM_COLUMNS
 from palimpsest.criteria.measures import CURVE_COLUMNS, CellMeasures, measure_cell
 from palimpsest.criteria.ranktest import EXACT_PAIRS
@@ -86,43 +86,34 @@ def _verdicts(rules: Rules, cells: Mapping[str, Scores]) -> dict[str, Verdict | 
 
 def table_rows(data: bytes, name: str) -> int:
     """How many rows a table says it has; BundleError when it is not the table it should be."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        about = pq.read_metadata(pa.BufferReader(data))
-        schema = about.schema.to_arrow_schema()
-        groups = [about.row_group(n) for n in range(about.num_row_groups)]
-        rows, size = sum(g.num_rows for g in groups), sum(g.total_byte_size for g in groups)
-        parts = [g.column(n) for g in groups for n in range(g.num_columns)]
-        size = max(size, sum(part.total_uncompressed_size for part in parts))
-        found = {field.name: str(field.type) for field in schema}
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise BundleError(f"{name}: not a parquet table ({error})") from error
-    expected = {column: _kind(column) for column in COLUMNS[name.rpartition("/")[2]]}
-    if list(found.items()) != list(expected.items()) or len(schema) != len(expected):
-        raise BundleError(f"{name}: has the columns {found}; expected {expected}")
-    if rows != about.num_rows or rows < 0 or size > MAX_TABLE_BYTES:
+    found, expected = outline(data, name), COLUMNS[name.rpartition("/")[2]]
+    if found.columns != expected:
+        raise BundleError(f"{name}: has the columns {found.columns}; expected {expected}")
+    if found.size > MAX_TABLE_BYTES:
         raise BundleError(
-            f"{name}: {rows} rows in {size} bytes; expected {about.num_rows} rows in at most "
-            f"{MAX_TABLE_BYTES} bytes"
+            f"{name}: {found.size} bytes once decompressed; expected at most {MAX_TABLE_BYTES}"
         )
-    require_honest_pages(data, name, about)
-    return int(rows)
+    return found.rows
 
 
 def read_table(data: bytes, name: str) -> Table:
     """The columns of a table whose size was looked up; BundleError when they cannot be read."""
     rows = table_rows(data, name)
-    table = table_from_bytes(data, name)
-    found = {column: len(values) for column, values in table.items() if len(values) != rows}
-    if found:
-        raise BundleError(f"{name}: columns of {found} rows; expected {rows}")
+    try:
+        table = table_from_bytes(data, name)
+    except (ValueError, IndexError) as error:
+        raise BundleError(f"{name}: text or index that is none ({error})") from error
+    for column, values in table.items():
+        if values.dtype.name != _kind(column) or len(values) != rows:
+            raise BundleError(
+                f"{name}: column {column} has {len(values)} values of {values.dtype}; expected "
+                f"{rows} of {_kind(column)}"
+            )
     return table
 
 
 def _kind(column: str) -> str:
-    return "string" if column in _TEXT else "int32" if column in _WHOLE else "double"
+    return "object" if column in _TEXT else "int32" if column in _WHOLE else "float64"
 
 
 def _measured(cell_id: str, items: Table, curves: Table, rules: Rules) -> CellMeasures:

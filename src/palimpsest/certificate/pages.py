@@ -1,50 +1,88 @@
-"""The sizes that the pages of a parquet file ask for, read before any of them is decompressed.
+"""What a parquet file asks its reader for, looked up before a reader sees it.
 
-A file's footer says how large its columns are, but a reader allocates what each page's own header
-asks for, so a footer that lies hides a bomb. Page headers are Thrift structs in the compact
-protocol: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift.
+A reader allocates what footer and page headers ask for, and pyarrow ends the process on some
+footers that contradict themselves. So both are read here first: Thrift structs in the compact
+protocol, https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift,
+with fields by their numbers there.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from palimpsest.errors import BundleError
 
-_DEPTH = 8
+_DEPTH = 12
+_LONGEST = 2**16
+"""Elements of a list, and bytes of a page's header."""
+_FOOTER = 2**24
 _DICTIONARY = 7
-"""The field of a page header that holds a dictionary page's own header; the others hold data's."""
 _OWN_HEADERS = (5, 7, 8)
+"""Fields of a page header with the header of its kind: data, dictionary, data of version 2."""
 
 
-def require_honest_pages(data: bytes, name: str, about: Any) -> None:
-    """Nothing, when no page asks for more than the footer says; BundleError otherwise.
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A parquet file as its footer tells it."""
 
-    ``about`` is the file's metadata, as pyarrow reads it.
-    """
-    for group in (about.row_group(n) for n in range(about.num_row_groups)):
-        for column in (group.column(n) for n in range(group.num_columns)):
-            starts = [column.data_page_offset, column.dictionary_page_offset or 0]
-            at = min(start for start in starts if start > 0)
-            end, left = at + column.total_compressed_size, column.total_uncompressed_size
-            if not 4 <= at <= end <= len(data):
-                raise BundleError(f"{name}: a column outside the file")
-            while at < end:
-                try:
-                    header, body = _struct(data, at, _DEPTH)
-                    size, stored = header[2], header[3]
-                    values = max(header[field][1] for field in _OWN_HEADERS if field in header)
-                except (IndexError, KeyError, TypeError, ValueError) as error:
-                    raise BundleError(f"{name}: byte {at}: not a page") from error
-                left -= size + (body - at)
-                # An entry of a dictionary takes four bytes at least, a value is one of a row.
-                most = size // 4 if _DICTIONARY in header else group.num_rows
-                if min(size, stored, values) < 0 or left < 0 or values > most:
-                    raise BundleError(
-                        f"{name}: byte {at}: a page of {values} values in {size} bytes; its column "
-                        f"says {group.num_rows} rows in {column.total_uncompressed_size} bytes"
-                    )
-                at = body + stored
-            if at != end:
-                raise BundleError(f"{name}: a page that reaches beyond its column")
+    columns: tuple[str, ...]
+    rows: int
+    size: int
+    """Bytes of all columns once decompressed."""
+
+
+def outline(data: bytes, name: str) -> Outline:
+    """The outline of a file in which no page asks for more than the footer says, or BundleError."""
+    try:
+        footer = _footer(data)
+        schema, groups = footer[2], footer.get(4, [])
+        columns = tuple(str(leaf[4], "utf-8") for leaf in schema[1:])
+        if schema[0].get(5, 0) != len(columns) or any(5 in leaf for leaf in schema[1:]):
+            raise ValueError("columns within columns")
+        size = 0
+        for group in groups:
+            if len(group[1]) != len(columns) or group[3] < 0:
+                raise ValueError("a group of other columns")
+            size += sum(_chunk(data, chunk[3], group[3]) for chunk in group[1])
+        rows = sum(group[3] for group in groups)
+        if rows != footer[3]:
+            raise ValueError(f"{footer[3]} rows in groups of {rows}")
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BundleError(f"{name}: not a parquet table as a run stores it ({error})") from error
+    return Outline(columns, rows, size)
+
+
+def _footer(data: bytes) -> dict[int, Any]:
+    length = int.from_bytes(data[-8:-4], "little")
+    if len(data) < 12 or data[:4] != b"PAR1" or data[-4:] != b"PAR1" or length > len(data) - 12:
+        raise ValueError("no footer")
+    if length > _FOOTER:
+        raise ValueError(f"a footer of {length} bytes")
+    return _struct(data[len(data) - 8 - length : len(data) - 8], 0, _DEPTH)[0]
+
+
+def _chunk(data: bytes, about: dict[int, Any], rows: int) -> int:
+    """Bytes of a column within a group, once decompressed, as its pages confirm."""
+    at = min(start for start in (about[9], about.get(11, 0)) if start > 0)
+    end, size = at + about[7], about[6]
+    if not 4 <= at <= end <= len(data) or size < 0 or about[5] != rows:
+        raise ValueError("a column outside the file")
+    left = size
+    while at < end:
+        header, length = _struct(data[at : at + _LONGEST], 0, _DEPTH)
+        asked, stored = header[2], header[3]
+        values = max(header[field][1] for field in _OWN_HEADERS if field in header)
+        left -= asked + length
+        # An entry of a dictionary takes four bytes at least, a value is one of a row.
+        most = asked // 4 if _DICTIONARY in header else rows
+        if min(asked, stored, values) < 0 or left < 0 or values > most:
+            raise ValueError(
+                f"byte {at}: a page of {values} values in {asked} bytes; its column says {rows} "
+                f"rows in {size} bytes"
+            )
+        at += length + stored
+    if at != end:
+        raise ValueError("a page that reaches beyond its column")
+    return int(size)
 
 
 def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
@@ -59,6 +97,8 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
             field += head >> 4
         else:
             field, at = _whole(data, at)
+        if field in fields:
+            raise ValueError("a field twice")
         kind = head & 15
         if kind in (1, 2):  # a truth value, in the head itself
             fields[field] = kind == 1
@@ -74,18 +114,22 @@ def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
         case 4 | 5 | 6:
             return _whole(data, at)
         case 7:
-            return None, at + 8
+            return data[at : at + 8], at + 8
         case 8:
             size, at = _varint(data, at)
-            return None, at + size
+            return data[at : at + size], at + size
         case 9 | 10:
             size, inner = data[at] >> 4, data[at] & 15
             at += 1
             if size == 15:
                 size, at = _varint(data, at)
+            if size > _LONGEST:
+                raise ValueError(f"a list of {size}")
+            found = []
             for _ in range(size):
-                _, at = _value(data, at, inner, depth - 1)
-            return None, at
+                one, at = _value(data, at, inner, depth - 1)
+                found.append(one)
+            return found, at
         case 12:
             return _struct(data, at, depth - 1)
     raise ValueError(f"a field of kind {kind}")

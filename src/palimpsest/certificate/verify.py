@@ -84,6 +84,18 @@ class Verification:
         lines += [*([""] if self.verdicts else []), *self.what_it_means.splitlines()]
         return [_inert(line) for line in lines]
 
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> "Verification":
+        """The verification that ``to_json`` told."""
+        return cls(
+            bool(told["ok"]),
+            tuple(Check(**check) for check in told["checks"]),
+            str(told["what_it_means"]),
+            tuple(told["verdicts"].items()),
+            str(told["terms"]),
+            str(told["signer"] or ""),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The answer as plain JSON values."""
         return {
@@ -102,10 +114,19 @@ class Verification:
 def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Verification:
     """What can be said about the bundle in a file; InputError only when there is nothing to read.
 
-    ``public_key`` is a PEM file with the key that the bundle must be signed with.
+    ``public_key`` is a PEM file with the key that the bundle must be signed with. The work is done
+    by a process of its own, so that a bundle which breaks it, or is never done, has an answer too.
     """
     public = None if public_key is None else read_public(public_key)
-    return examine(_read(Path(bundle_path)), public)
+    data = _read(Path(bundle_path))
+    from palimpsest.certificate.apart import examine_apart
+
+    return examine_apart(data, public)
+
+
+def broken(why: str) -> Verification:
+    """What can be said when the examination itself did not come to an end."""
+    return Verification(False, (Check("archive", False, _inert(why)),), FAILED)
 
 
 def examine(data: bytes, public: bytes | None = None) -> Verification:

@@ -1,0 +1,68 @@
+"""The examination of a bundle in a process of its own, with bounded time and memory.
+
+Tables are read by a native library, and a stranger may know how to break it: what is known to end
+the process is refused beforehand (pages.py), and what is not known ends this process only.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+from palimpsest.certificate.verify import Verification, broken, examine
+
+SECONDS = 1_800
+"""Longest examination; the largest runs take minutes."""
+MEMORY = 8 * 2**30
+"""Address space of the process, in bytes, where the system can bound it."""
+
+
+def examine_apart(data: bytes, public: bytes | None = None) -> Verification:
+    """What ``examine`` says, or a failure when it breaks or takes too long."""
+    # -P and a path without empty entries: a module beside the bundle must not be run.
+    command = [sys.executable, "-P", "-m", __name__, "" if public is None else public.hex()]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if os.path.isabs(path)),
+        # Every thread of a numeric library takes address space, and one is enough.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+    try:
+        done = subprocess.run(
+            command, input=data, env=environment, capture_output=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return broken(f"the examination was not done within {SECONDS} seconds")
+    try:
+        return Verification.from_json(json.loads(done.stdout))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[:1]
+        return broken(
+            f"the examination broke off (exit code {done.returncode}"
+            + "".join(f"; {line}" for line in last)
+            + "); a bundle that is none, or too little memory"
+        )
+
+
+def main() -> None:
+    """Examine the bundle on the standard input."""
+    _bound_memory()
+    public = bytes.fromhex(sys.argv[1]) if sys.argv[1] else None
+    told = examine(sys.stdin.buffer.read(), public).to_json()
+    sys.stdout.write(json.dumps(told))
+
+
+def _bound_memory() -> None:
+    try:
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        most = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    except (ImportError, OSError, ValueError):
+        pass  # a system that cannot: time and the tables' own bounds remain
+
+
+if __name__ == "__main__":
+    main()
