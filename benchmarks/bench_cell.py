@@ -24,11 +24,15 @@ from palimpsest.study.results import read_run
 from palimpsest.verdict import Verdict, decide
 
 BAR = 4.0
-NLL_TOLERANCE = 1e-4
-"""Nats per answer token, on models that were not trained: the same forward."""
-TRAINED_TOLERANCE = 0.02
-"""Nats per answer token, on models that were: AdamW's first steps are signs of gradients, so that
-rounding in the last digit moves a weight whose gradient is nearly zero, and this grows."""
+MADE_FROM_BASE = ("base", "injected", "reference", "forget_only")
+UNTRAINED, INJECTED, CANDIDATE, MIDDLE = 1e-4, 2e-3, 0.1, 0.01
+"""Nats per answer token that single items may be apart, and the middle item of a candidate.
+
+Base is the same forward and must agree to rounding. Training lets rounding grow: AdamW's first
+steps are signs of gradients, a retain weight of 200 amplifies, and a mask is a choice of ranks. How
+far was measured: the engine's own two paths, one model at a time or stacked, end up to 0.05 apart
+on single items of ``gate_mask`` and 0.02 of ``kl_reversion-w200``, with 0.006 in the middle.
+"""
 
 Tables = tuple[dict[str, Any], Verdict]
 
@@ -51,29 +55,31 @@ def plain(cell: CellPlan) -> Tables:
     items, curves = straightforward.run_cell(cell, cell.plan.replication.draws)
     rules = cell.plan.rules
     measures = measure_cell(items, curves, rules.screen_pool)
-    others = ("base", "injected", "reference", "forget_only")
-    names = [name for name in dict.fromkeys(items["model"]) if not name.startswith(others)]
+    models = dict.fromkeys(items["model"])
+    names = [name for name in models if not name.startswith(MADE_FROM_BASE)]
     return items, decide(measures, rules, [str(name) for name in names])
 
 
 def check(ours: Tables, theirs: Tables) -> dict[str, float]:
     """Give how far apart the sides are; raise if it is too far or the verdicts differ."""
-    found = {}
+    found: dict[str, float] = {}
     mine, other = _by_row(ours[0]), _by_row(theirs[0])
     if mine.keys() != other.keys():
         raise measuring.Disagreement(f"rows differ: {sorted(mine.keys() ^ other.keys())[:3]}")
-    for what, chosen, tolerance in (
-        ("base", [k for k in mine if k[:2] == ("base", "forward")], NLL_TOLERANCE),
-        ("trained", [k for k in mine if k[:2] != ("base", "forward")], TRAINED_TOLERANCE),
-    ):
+    for model in dict.fromkeys(key[0] for key in mine):
+        trained = INJECTED if model.startswith(MADE_FROM_BASE) else CANDIDATE
         for column, name in enumerate(("nll", "kl_reference", "kl_injected")):
-            limit = TRAINED_TOLERANCE if column else tolerance  # teachers were trained
-            found[f"{what}_{name}"] = measuring.agree(
-                f"{name} of {what}",
-                [mine[key][column] for key in chosen],
-                [other[key][column] for key in chosen],
-                limit,
-            )
+            for stage in ("forward", "reacquired"):
+                chosen = [key for key in mine if key[:2] == (model, stage)]
+                one, two = (np.array([side[k][column] for k in chosen]) for side in (mine, other))
+                untrained = (model, stage, name) == ("base", "forward", "nll")
+                where = f"{name} of {model}, {stage}"
+                apart = measuring.agree(where, one, two, UNTRAINED if untrained else trained)
+                known = np.abs(one - two)[~np.isnan(one)]
+                if len(known) and np.median(known) > MIDDLE:
+                    raise measuring.Disagreement(f"{where}: the middle item is too far apart")
+                kind = "base" if untrained else "injected" if trained == INJECTED else "candidates"
+                found[f"{kind}_{name}"] = max(apart, found.get(f"{kind}_{name}", 0.0))
     one, two = ours[1], theirs[1]
     if (one.status, one.candidate, one.reason) != (two.status, two.candidate, two.reason):
         raise measuring.Disagreement(f"verdicts differ: {one.paragraph()} / {two.paragraph()}")
@@ -106,22 +112,22 @@ def main() -> None:
     if options.tiny:
         return
     sides = {"engine": side("engine", engine), "plain": side("plain", plain)}
-    seconds = measuring.interleaved(sides, options.repeats, warm=0)
+    turns = measuring.interleaved(sides, options.repeats, warm=0)
+    ratio = turns.ratio("plain", "engine")
+    measuring.say("whole cell, times faster", ratio)
     apart = check(last["engine"], last["plain"])
     print("whole cell agrees:", json.dumps(apart))
-    ratio = measuring.ratios(seconds["plain"], seconds["engine"])
-    measuring.say("whole cell, times faster", ratio)
     measuring.write(
         "cell",
         {
             "model": Path(cell.model).name,
             "candidates": len(last["engine"][1].findings),
-            "seconds": {name: measuring.spread(values) for name, values in seconds.items()},
+            "seconds": turns.spreads(),
             "ratio": ratio,
             "apart": apart,
             "verdict": last["engine"][1].paragraph(),
             "bar": BAR,
-            "outcome": measuring.verdict_on(BAR, ratio["median"]),
+            "outcome": measuring.verdict_on(BAR, ratio["wall"]["median"]),
         },
     )
 

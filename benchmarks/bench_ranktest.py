@@ -87,9 +87,9 @@ def main() -> None:
         theirs()
 
     sides = {"ours_with_ties": ours, "scipy_first": theirs_first, "scipy_remembering": theirs}
-    seconds = measuring.interleaved(sides, options.repeats)
-    first = measuring.ratios(seconds["scipy_first"], seconds["ours_with_ties"])
-    again = measuring.ratios(seconds["scipy_remembering"], seconds["ours_with_ties"])
+    turns = measuring.interleaved(sides, options.repeats)
+    first = turns.ratio("scipy_first", "ours_with_ties")
+    again = turns.ratio("scipy_remembering", "ours_with_ties")
     measuring.say("m = n = 40, ties, times faster than scipy's first call", first)
     measuring.say("m = n = 40, ties, times faster than scipy remembering", again)
 
@@ -105,10 +105,11 @@ def main() -> None:
         "ranktest",
         {
             "apart": apart,
-            "seconds": {name: measuring.spread(values) for name, values in seconds.items()},
+            "seconds": turns.spreads(),
             "ratio": first,
             "ratio_scipy_remembering": again,
-            "outcome": measuring.verdict_on(1.0, first["median"]),
+            "outcome": measuring.verdict_on(1.0, first["wall"]["median"]),
+            "outcome_scipy_remembering": measuring.verdict_on(1.0, again["wall"]["median"]),
             "screens_seconds": found,
             "screens_bar": SCREENS_BAR,
             "screens_outcome": measuring.verdict_on(SCREENS_BAR, found["median"], at_least=False),

@@ -1,11 +1,10 @@
 """``palimpsest report`` on a run folder, from command to page; the bar is 20 s for 45 cells.
 
-Give the run folder as argument or in PALIMPSEST_BENCH_RUN. The folder is copied first, so that a
-measured run is not touched. Every repeat must write the same page.
+The run folder is the pocket matrix in results/ unless another is named. It is copied first, so that
+a stored run is not touched. Every repeat must write the same page.
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -18,16 +17,16 @@ import pocket
 from palimpsest.run.store import Run, file_digest
 
 BAR = 20.0
+POCKET = Path(__file__).parents[1] / "results" / "pocket"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", nargs="?", type=Path, default=os.environ.get("PALIMPSEST_BENCH_RUN"))
+    parser.add_argument("run", nargs="?", type=Path, default=POCKET)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    if options.run is None:
-        print("no run folder given; name one, or set PALIMPSEST_BENCH_RUN: nothing measured")
-        return
+    if not options.run.is_dir():
+        sys.exit(f"{options.run}: no run folder; name one, such as the --out of palimpsest run")
     folder = pocket.run_folder("report")
     try:
         run = Path(shutil.copytree(options.run, folder / "run"))

@@ -121,17 +121,17 @@ def main() -> None:
         if options.tiny:
             continue
         sides = {"phase": phase, "products": replay(products.found)}
-        seconds = measuring.interleaved(sides, options.repeats)
-        fraction = measuring.ratios(seconds["products"], seconds["phase"])
+        turns = measuring.interleaved(sides, options.repeats)
+        fraction = turns.ratio("products", "phase")
         measuring.say(f"{name}, share of time that bare products take", fraction, "")
         results[name] = {
             "products": len(products.found),
             "gflop": work / 1e9,
-            "seconds": {side: measuring.spread(values) for side, values in seconds.items()},
-            "gflop_per_second": work / 1e9 / measuring.spread(seconds["phase"])["median"],
-            "gflop_per_second_products": work
-            / 1e9
-            / measuring.spread(seconds["products"])["median"],
+            "seconds": turns.spreads(),
+            "gflop_per_second": {
+                side: work / 1e9 / measuring.spread(turns.processor[side])["median"]
+                for side in sides
+            },
             "fraction": fraction,
         }
     if not options.tiny:

@@ -87,22 +87,19 @@ def measure(name: str, model: str, budget: int, count: int | None, repeats: int)
     print(f"{name}: {len(questions)} answers agree within {apart:.2g} nats")
     if not repeats:
         return {"apart": apart}
-    seconds = measuring.interleaved(sides, repeats)
-    found = {
-        side: measuring.ratios(seconds["harness"], seconds[side])
-        for side in ("engine", "engine_tokenising")
-    }
+    turns = measuring.interleaved(sides, repeats)
+    found = {side: turns.ratio("harness", side) for side in ("engine", "engine_tokenising")}
     measuring.say(f"{name} scoring, times faster", found["engine"])
     measuring.say(f"{name} scoring with tokenising, times faster", found["engine_tokenising"])
     return {
         "answers": len(questions),
         "batch_tokens": budget,
         "apart": apart,
-        "seconds": {side: measuring.spread(values) for side, values in seconds.items()},
+        "seconds": turns.spreads(),
         "ratio": found["engine"],
         "ratio_with_tokenising": found["engine_tokenising"],
         "bar": BARS[name],
-        "outcome": measuring.verdict_on(BARS[name], found["engine"]["median"]),
+        "outcome": measuring.verdict_on(BARS[name], found["engine"]["wall"]["median"]),
     }
 
 

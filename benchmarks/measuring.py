@@ -11,6 +11,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,28 +23,54 @@ class Disagreement(AssertionError):
     """The two sides of a benchmark do not compute the same thing."""
 
 
+@dataclass(frozen=True)
+class Turns:
+    """Seconds of each side, one per repeat: by the wall clock, and of the processor's time.
+
+    A process of one thread that has a core to itself takes as much of one as of the other. Where
+    others share the machine the wall clock counts their turns too, and the processor's time is the
+    steadier of the two.
+    """
+
+    seconds: dict[str, list[float]]
+    processor: dict[str, list[float]]
+
+    def ratio(self, slow: str, fast: str) -> dict[str, dict[str, float]]:
+        """Give the spread of how many times faster one side is, by either clock."""
+        return {
+            "wall": ratios(self.seconds[slow], self.seconds[fast]),
+            "processor": ratios(self.processor[slow], self.processor[fast]),
+        }
+
+    def spreads(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Give the spread of each side's seconds, by either clock."""
+        clocks = {"wall": self.seconds, "processor": self.processor}
+        return {
+            clock: {name: spread(values) for name, values in found.items()}
+            for clock, found in clocks.items()
+        }
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Give the median, the smallest and the largest of the values."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-def interleaved(
-    sides: Mapping[str, Callable[[], Any]], repeats: int, warm: int = 1
-) -> dict[str, list[float]]:
-    """Give each side's seconds, one per repeat; the sides take turns, each first every other time.
+def interleaved(sides: Mapping[str, Callable[[], Any]], repeats: int, warm: int = 1) -> Turns:
+    """Give what each side took, one value per repeat; the sides take turns at going first.
 
     warm: turns that are not counted, for caches and allocators.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    turns = Turns({name: [] for name in sides}, {name: [] for name in sides})
     names = list(sides)
     for turn in range(-warm, repeats):
         for name in names if turn % 2 == 0 else reversed(names):
-            begun = time.perf_counter()
+            begun, busy = time.perf_counter(), time.process_time()
             sides[name]()
-            spent = time.perf_counter() - begun
             if turn >= 0:
-                seconds[name].append(spent)
-    return seconds
+                turns.seconds[name].append(time.perf_counter() - begun)
+                turns.processor[name].append(time.process_time() - busy)
+    return turns
 
 
 def ratios(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
@@ -69,8 +96,12 @@ def verdict_on(bar: float, found: float, *, at_least: bool = True) -> str:
     return "reached" if (found >= bar if at_least else found <= bar) else "missed"
 
 
-def say(name: str, found: Mapping[str, float], unit: str = "x") -> None:
-    """Print one measured line."""
+def say(name: str, found: Mapping[str, Any], unit: str = "x") -> None:
+    """Print one measured line, or one for each clock."""
+    if "wall" in found:
+        for clock in found:
+            say(f"{name}, {clock}", found[clock], unit)
+        return
     low, high = found["min"], found["max"]
     print(f"{name}: {found['median']:.3g}{unit} (from {low:.3g} to {high:.3g})", flush=True)
 

@@ -40,9 +40,10 @@ def test_agreement_is_refused_when_numbers_or_gaps_differ():
 def test_sides_take_turns_and_ratios_are_of_neighbours():
     measuring = script("measuring")
     order = []
-    sides = {"one": lambda: order.append("one"), "two": lambda: order.append("two")}
-    measuring.interleaved(sides, repeats=2, warm=0)
-    assert order == ["one", "two", "two", "one"]
+    sides = {name: lambda n=name: order.append((n, sum(range(10_000)))) for name in ("one", "two")}
+    turns = measuring.interleaved(sides, repeats=2, warm=0)
+    assert set(turns.ratio("one", "two")) == {"wall", "processor"}
+    assert [name for name, _ in order] == ["one", "two", "two", "one"]
     assert measuring.ratios([4.0, 6.0, 9.0], [2.0, 2.0, 3.0]) == {
         "median": 3.0,
         "min": 2.0,
