@@ -97,12 +97,19 @@ def study(
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
     pool: Annotated[Path | None, typer.Option(help="Your sealed audit pool.")] = None,
     method: Methods = None,
+    general: Annotated[
+        str | None, typer.Option(help="General text: a plain-text file such as WikiText.")
+    ] = None,
     fork: Fork = False,
     preview: Annotated[bool, typer.Option(help="Say what would be done, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """A matrix of cells; running it again resumes it."""
+    from dataclasses import replace
+
     chosen = _with_methods(_plan(plan), method)
+    if general is not None:
+        chosen = replace(chosen, general=replace(chosen.general, source=general))
     if preview:
         from palimpsest.study.preview import preview as look_ahead
 

@@ -29,6 +29,14 @@ PAPER_POOL = (
     MethodGrid("npo", (("weight", WEIGHTS),)),
 )
 
+HALF_POOL = (
+    MethodGrid("kl_reversion", (("weight", WEIGHTS[::2]),)),
+    MethodGrid("gate_mask", (("weight", WEIGHTS[::2]),)),
+    MethodGrid("task_vector", (("coefficient", (1.0, 2.0)),)),
+    MethodGrid("ga", (("weight", WEIGHTS[::2]),)),
+    MethodGrid("npo", (("weight", WEIGHTS[::2]),)),
+)
+
 POCKET_MATRIX = Plan(
     name="pocket",
     models=tuple(spec.name for spec in POCKET),
@@ -73,7 +81,10 @@ PRESETS = {
         name="smollm2",
         models=("smollm2-135m",),
         seeds=(0,),
-        injection=Injection(steps=150, learning_rate=2e-5, fact_items=2, general_items=6),
+        # The paper's steps, rate and 3:1 mix; few items a step and half the pool, for one core.
+        injection=Injection(steps=200, learning_rate=2e-5, fact_items=2, general_items=6),
+        methods=HALF_POOL,
+        replication=Replication(draws=2),
         unlearning=Unlearning(
             steps=110, learning_rate=2e-5, ascent_learning_rate=5e-6, forget_items=2, retain_items=2
         ),

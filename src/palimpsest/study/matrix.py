@@ -143,10 +143,12 @@ def inputs(plan: Plan) -> dict[str, str]:
 
 def source_digest(name: str) -> str:
     """Give the digest of a checkpoint's files as they lie on disk; for the hub, its name."""
+    from palimpsest.models.gguf import smollm2_folder
     from palimpsest.models.load import resolve
 
     source = resolve(name)
-    if source.path is None:
+    path = smollm2_folder()[0] if source.kind == "smollm2" else source.path
+    if path is None:
         return f"{source.kind}:{name}"
-    files = [source.path] if source.path.is_file() else sorted(source.path.iterdir())
+    files = [path] if path.is_file() else sorted(path.iterdir())
     return digest(canonical({file.name: file_digest(file) for file in files if file.is_file()}))
