@@ -5,9 +5,11 @@ codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy
 imported inside the commands, so ``palimpsest --help`` answers at once.
 """
 
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +34,9 @@ Workers = Annotated[int, typer.Option("--workers", min=1, help="Worker processes
 Methods = Annotated[
     list[str] | None,
     typer.Option("--method", help="One more method, as name or package.module:Class; repeatable."),
+]
+Track = Annotated[
+    str | None, typer.Option("--track", help="tensorboard, wandb, mlflow or trackio; else none.")
 ]
 Fork = Annotated[bool, typer.Option("--fork", help="Start a new run where terms differ.")]
 
@@ -59,6 +64,7 @@ def demo(
     model: Annotated[str, typer.Option(help="A pocket model.")] = "pocket/qwen2-s",
     seed: Annotated[int, typer.Option(min=0)] = 0,
     method: Methods = None,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """One pocket cell end to end: inject, reference, candidates, screen, round trip, verdict."""
@@ -68,7 +74,7 @@ def demo(
 
     plan = _with_methods(replace(preset("demo"), models=(model,), seeds=(seed,)), method)
     where = out or Path("demo-run")
-    _study(plan, where, executor="local", workers=1, pool=None, fork=False, address=None)
+    _study(plan, where, track)
     _answer(where, as_json)
 
 
@@ -101,6 +107,7 @@ def study(
         str | None, typer.Option(help="General text: a plain-text file such as WikiText.")
     ] = None,
     fork: Fork = False,
+    track: Track = None,
     preview: Annotated[bool, typer.Option(help="Say what would be done, and stop.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -116,30 +123,34 @@ def study(
         answer("\n".join(look_ahead(chosen).lines(workers)))
         return
     where = out or Path("runs") / chosen.name
-    _study(chosen, where, executor, workers, pool, fork, address)
+    options = {"executor": executor, "workers": workers, "pool": pool, "address": address}
+    _study(chosen, where, track, fork=fork, **options)
     _answer(where, as_json)
 
 
 @app.command()
-def status(run: Path, as_json: AsJson = False) -> None:
-    """Cells done, running and failed, and the time left."""
+def status(
+    run: Path,
+    watch: Annotated[
+        bool | None,
+        typer.Option(help="Refresh until the work ends; the default on a terminal."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cells done, running and failed, what runs now, and the time left."""
     from dataclasses import asdict
 
-    from palimpsest.run.store import status as read_status
+    from palimpsest.report.live import status_lines
+    from palimpsest.report.live import watch as follow
+    from palimpsest.run.status import status as read_status
 
     found = read_status(run)
     if as_json:
         answer(asdict(found))
-        return
-    lines = [
-        f"{len(found.done)} of {len(found.planned)} cells done, {len(found.running)} running, "
-        f"{len(found.failed)} failed, {len(found.waiting)} waiting"
-    ]
-    if found.seconds_left is not None:
-        lines.append(f"about {found.seconds_left / 60:.0f} minutes left")
-    lines += [f"running  {cell}: {len(found.steps.get(cell, ()))} steps" for cell in found.running]
-    lines += [f"failed   {cell}: {reason}" for cell, reason in found.failed.items()]
-    answer("\n".join(lines))
+    elif watch or (watch is None and found.working and sys.stdout.isatty()):
+        follow(run, terminal=sys.stdout.isatty(), say=answer)
+    else:
+        answer("\n".join(status_lines(found)))
 
 
 @app.command()
@@ -206,6 +217,7 @@ def audit(
     out: Out = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
     fork: Fork = False,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Your own models: which candidate, if any, may be called restored?"""
@@ -232,12 +244,16 @@ def audit(
     }
     given = {name: value for name, value in flags.items() if value is not None}
     asked = make_request(given) if request is None else request_from_yaml(request, given)
-    result = run_audit(
-        asked,
-        dry_run=dry_run,
-        fork=fork,
-        progress=lambda label, done, total: say(f"{label} ({done}/{total})"),
-    )
+    with _tracked(track) as tracking:
+
+        def progress(label: str, done: int, total: int) -> None:
+            say(f"{label} ({done}/{total})")
+            if tracking is not None:
+                tracking.begin(asked.out).progress(label, done, total)
+
+        result = run_audit(asked, dry_run=dry_run, fork=fork, progress=progress)
+        if tracking is not None and result.run is not None:
+            tracking.begin(result.run)
     page = None if result.run is None else _report(result.run)
     if as_json:
         answer({**result.summary, "report": None if page is None else str(page)})
@@ -477,18 +493,26 @@ def _with_methods(plan: Any, names: list[str] | None) -> Any:
     return replace(plan, methods=(*plan.methods, *(MethodGrid(name) for name in names or ())))
 
 
-def _study(
-    plan: Any,
-    out: Path,
-    executor: str,
-    workers: int,
-    pool: Path | None,
-    fork: bool,
-    address: str | None,
-) -> None:
+def _study(plan: Any, out: Path, track: str | None, **options: Any) -> None:
     from palimpsest.study.progress import follow
 
-    follow(plan, out, executor=executor, workers=workers, pool=pool, fork=fork, address=address)
+    with _tracked(track) as tracking:
+        follow(plan, out, on_run=None if tracking is None else tracking.begin, **options)
+
+
+@contextlib.contextmanager
+def _tracked(name: str | None) -> Iterator[Any]:
+    """Give the tracker of that name, or None; a missing package is said before anything is run."""
+    if name is None:
+        yield None
+        return
+    from palimpsest.report.tracking import Tracking
+
+    tracking = Tracking(name, say)
+    try:
+        yield tracking
+    finally:
+        tracking.end()
 
 
 def _report(run: Path) -> Path:

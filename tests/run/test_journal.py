@@ -11,7 +11,8 @@ from toy_cell import FULL, STEPS, rows, work
 
 from palimpsest.errors import DamagedArtifact, InputError, LeaseHeld, SealError, StoreError
 from palimpsest.run import disk
-from palimpsest.run.store import Cell, Run, status
+from palimpsest.run.status import status
+from palimpsest.run.store import Cell, Run
 
 
 def contents(cell: Cell) -> dict[str, bytes]:

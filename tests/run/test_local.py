@@ -16,9 +16,9 @@ from toy_cells import artifacts, toy_run
 import palimpsest
 from palimpsest.errors import InputError, LeaseHeld
 from palimpsest.run import executor as shared
-from palimpsest.run.executor import Event, Interrupted, TimeLeft, do_cell, executor
+from palimpsest.run.executor import Event, Interrupted, do_cell, executor
 from palimpsest.run.local import LocalExecutor
-from palimpsest.run.store import status
+from palimpsest.run.status import status
 
 TOY = "toy_cells:toy_cell"
 
@@ -202,27 +202,6 @@ def test_what_cannot_run_is_refused_by_name(tmp_path: Path, toy: LocalExecutor) 
         run.path, ["a"], workers=1, on_event=shared.silent
     )
     assert "nowhere" in missing.failed["a"]
-
-
-def test_time_left_follows_finished_cells_and_the_steps_of_others() -> None:
-    left = TimeLeft(cells=5, workers=2)
-    assert left.seconds() is None
-    left.update(Event("a", "step", "train", 0, 4), now=0.0)
-    left.update(Event("b", "step", "train", 0, 4), now=0.0)
-    assert left.seconds() is None
-    left.update(Event("a", "finished"), now=100.0)
-    assert left.seconds() == pytest.approx(100 * 4 / 2)
-    left.update(Event("b", "step", "panel", 2, 4), now=100.0)
-    assert left.seconds() == pytest.approx(100 * 3.5 / 2)
-    # A resumed cell is shorter than a whole one and a failed one says nothing.
-    left.update(Event("c", "step", "panel", 3, 4), now=100.0)
-    left.update(Event("c", "finished"), now=101.0)
-    left.update(Event("b", "failed", "why"), now=101.0)
-    assert left.seconds() == pytest.approx(100 * 2 / 2)
-    # One cell left keeps one of two workers busy.
-    left.update(Event("d", "failed", "why"), now=101.0)
-    assert left.seconds() == pytest.approx(100)
-    assert TimeLeft(4, 2, seconds_per_cell=10.0).seconds() == pytest.approx(20)
 
 
 def _until(true: Callable[[], bool]) -> None:

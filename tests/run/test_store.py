@@ -12,7 +12,8 @@ from toy_cell import work
 import palimpsest
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, LeaseHeld, StoreError
 from palimpsest.run import disk
-from palimpsest.run.store import Run, canonical, digest, environment, status, verify_chain
+from palimpsest.run.status import status
+from palimpsest.run.store import Run, canonical, digest, environment, verify_chain
 
 Terms = tuple[dict[str, Any], ...]
 

@@ -21,13 +21,13 @@ from palimpsest.certificate.signature import envelope, public_of, read_private, 
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import BundleError, InputError, PlanError, SealError, StoreError
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, read_pool, verify
+from palimpsest.run.status import status
 from palimpsest.run.store import (
     ORIGIN,
     Run,
     canonical,
     digest,
     make_folder,
-    status,
     verify_chain,
     write_bytes,
 )

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
@@ -241,46 +241,3 @@ def leave(signum: int, frame: FrameType | None) -> None:
 def _keep_traceback(run_path: Path | str, cell_id: str) -> None:
     with contextlib.suppress(PalimpsestError, OSError):
         Run.open(run_path).note("traceback", cell=cell_id, traceback=traceback.format_exc())
-
-
-# -- for whoever watches ---------------------------------------------------------------------------
-
-
-@dataclass
-class TimeLeft:
-    """A guess at the time left, from the cells finished so far and the steps of the others.
-
-    `seconds_per_cell` is what earlier cells of the run took, as `store.status` gives it.
-    """
-
-    cells: int
-    workers: int
-    seconds_per_cell: float | None = None
-    _begun: dict[str, tuple[float, int]] = field(default_factory=dict)  # when, at which step
-    _share: dict[str, float] = field(default_factory=dict)
-    _spent: list[float] = field(default_factory=list)
-    _ended: int = 0
-
-    def update(self, event: Event, now: float | None = None) -> None:
-        """Take note of an event; `now` is a monotonic clock's seconds."""
-        now = time.monotonic() if now is None else now
-        if event.kind == "step":
-            self._begun.setdefault(event.cell, (now, event.done))
-            self._share[event.cell] = event.done / max(1, event.total)
-        elif event.kind == "again":
-            self._begun.pop(event.cell, None)
-        else:
-            began, first = self._begun.pop(event.cell, (now, 1))
-            self._share.pop(event.cell, None)
-            self._ended += 1
-            # A cell that was resumed, or failed, says nothing about how long a whole one takes.
-            if event.kind == "finished" and first == 0:
-                self._spent.append(now - began)
-
-    def seconds(self) -> float | None:
-        """Give the seconds left, or None before any cell has finished."""
-        each = sum(self._spent) / len(self._spent) if self._spent else self.seconds_per_cell
-        if each is None:
-            return None
-        left = max(0.0, self.cells - self._ended - sum(self._share.values()))
-        return each * left / max(1, min(self.workers, self.cells - self._ended))

@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,6 @@ __all__ = [
     "Lease",
     "Owner",
     "Run",
-    "Status",
     "Table",
     "as_table",
     "canonical",
@@ -92,7 +90,6 @@ __all__ = [
     "read_table",
     "safe_name",
     "seal_problems",
-    "status",
     "table_bytes",
     "table_from_bytes",
     "verify_chain",
@@ -303,6 +300,10 @@ class Run:
         found = map(self.cell, self.cells)
         return {cell.id: cell.head() for cell in found if cell.finished()}
 
+    def held(self) -> bool:
+        """Whether a live command holds the run folder."""
+        return holder(_lease_path(self.path)) is not None
+
     def note(self, event: str, **data: Any) -> None:
         """Write a dated line to the log."""
         line = {"time": datetime.now(UTC).isoformat(), "pid": os.getpid(), "event": event}
@@ -329,54 +330,6 @@ class Run:
             if child.name.lower() not in planned:
                 problems.append(f"{child}: not a cell of the plan")
         return tuple(problems)
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Where a run stands: cell ids by state, and a guess at the time left."""
-
-    planned: tuple[str, ...]
-    done: tuple[str, ...]
-    running: tuple[str, ...]
-    failed: dict[str, str]  # cell id to reason
-    waiting: tuple[str, ...]  # not begun, or interrupted
-    steps: dict[str, tuple[str, ...]]  # steps done so far in unfinished cells
-    seconds_per_cell: float | None
-    seconds_left: float | None
-
-
-def status(run: Run | Path | str) -> Status:
-    """Where a run stands, without checking digests or disturbing the processes that work on it."""
-    run = run if isinstance(run, Run) else Run.open(run)
-    done, running, waiting = [], [], []
-    failed: dict[str, str] = {}
-    steps: dict[str, tuple[str, ...]] = {}
-    for cell_id in run.cells:
-        cell = run.cell(cell_id)
-        if cell.ended():
-            done.append(cell_id)
-            continue
-        steps[cell_id] = cell.steps()
-        reason = cell.failure()
-        if cell.running():
-            running.append(cell_id)
-        elif reason is not None:
-            failed[cell_id] = reason
-        else:
-            waiting.append(cell_id)
-    spent = _seconds(run.path / "log.jsonl", set(done))
-    each = sum(spent) / len(spent) if spent else None
-    left = len(run.cells) - len(done)
-    return Status(
-        run.cells,
-        tuple(done),
-        tuple(running),
-        failed,
-        tuple(waiting),
-        steps,
-        each,
-        None if each is None else each * left / max(1, len(running)),
-    )
 
 
 def _lease_path(run: Path, cell_id: str | None = None) -> Path:
@@ -442,19 +395,3 @@ def _files(folder: Path) -> Iterator[Path]:
     for inner in (folder, folder / "parts", folder / "models"):
         if inner.is_dir():
             yield from inner.iterdir()
-
-
-def _seconds(log: Path, done: set[str]) -> list[float]:
-    """How long each finished cell took, from the log's last `started` and `finished` lines."""
-    began: dict[str, float] = {}
-    spent: dict[str, float] = {}
-    for line in log.read_bytes().split(b"\n") if log.exists() else []:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            entry = json.loads(line)
-            if entry.get("cell") in done:
-                now = datetime.fromisoformat(entry["time"]).timestamp()
-                if entry["event"] == "started":
-                    began[entry["cell"]] = now
-                elif entry["event"] == "finished" and entry["cell"] in began:
-                    spent[entry["cell"]] = now - began[entry["cell"]]
-    return list(spent.values())

@@ -148,7 +148,12 @@ def _work(run: Run, inputs: Any, progress: Progress | None) -> tuple[Headroom | 
             table = store.table("headroom") if asked else None
             return (None if table is None else read_headroom(table, inputs.plan.rules)), False
         try:
-            headroom = AuditCell(inputs, store, progress or _silent).run()
+
+            def tell(label: str, done: int, total: int) -> None:
+                run.note("begun", cell=CELL, step=label, done=done, total=total)
+                (progress or _silent)(label, done, total)
+
+            headroom = AuditCell(inputs, store, tell).run()
         except Exception as error:
             store.fail(f"{type(error).__name__}: {error}")
             raise

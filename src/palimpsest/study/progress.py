@@ -1,11 +1,14 @@
 """A study as somebody watches it: bars on a terminal, plain lines otherwise, all on stderr."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import PalimpsestError
 from palimpsest.plan import Plan
+from palimpsest.run.executor import Event, OnEvent, silent
+from palimpsest.run.executor import executor as executor_named
 from palimpsest.run.store import Run
 from palimpsest.study.matrix import start
 
@@ -23,14 +26,25 @@ def follow(
     pool: Path | None = None,
     fork: bool = False,
     address: str | None = None,
+    on_run: Callable[[Path], OnEvent] | None = None,
 ) -> Run:
-    """Run what is left of a study and show it; StudyFailed names the cells that did not finish."""
-    from palimpsest.run.executor import executor as executor_named
+    """Run what is left of a study and show it; StudyFailed names the cells that did not finish.
 
+    on_run: given the run folder before its first cell begins, gives what is told every event.
+    """
     run = start(plan, out, fork=fork)
+    told = silent if on_run is None else on_run(run.path)
     with run.lease("palimpsest study"):
         todo = [cell for cell in run.cells if not run.cell(cell).finished()]
         watch = Watch(len(run.cells), len(run.cells) - len(todo))
+
+        def tell(event: Event) -> None:
+            if event.kind == "step":  # for `palimpsest status`, in whatever terminal it is asked
+                step = {"step": event.label, "done": event.done, "total": event.total}
+                run.note("begun", cell=event.cell, **step)
+            watch(event)
+            told(event)
+
         with watch:
             watch.say(
                 f"{run.path}: {len(todo)} of {len(run.cells)} cells to do, "
@@ -38,7 +52,7 @@ def follow(
             )
             options = {"address": address} if executor == "ray" else {}
             outcome = executor_named(executor, **options).execute(
-                run.path, todo, workers=workers, pool_file=pool, on_event=watch
+                run.path, todo, workers=workers, pool_file=pool, on_event=tell
             )
     if outcome.failed:
         reasons = "; ".join(f"{cell}: {reason}" for cell, reason in outcome.failed.items())

@@ -18,7 +18,8 @@ from palimpsest.criteria.measures import CellMeasures, measure_cell
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import Screen, screen_candidates
 from palimpsest.errors import DamagedArtifact, StoreError
-from palimpsest.run.store import Run, status
+from palimpsest.run.status import status
+from palimpsest.run.store import Run
 from palimpsest.study.replication import Draws, Replication, pool_tolerances, read_draws
 from palimpsest.verdict import Verdict, decide
 
