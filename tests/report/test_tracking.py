@@ -201,11 +201,14 @@ def test_mlflow_keeps_a_database_in_the_run_folder(
     client.create_run = lambda experiment, run_name: SimpleNamespace(
         info=SimpleNamespace(run_id=f"{experiment}-r")
     )
-    client.log_metric = lambda run, key, value, step: client.metrics.append((run, key, step))
+    client.log_batch = lambda run, metrics: client.metrics.extend((run, *one) for one in metrics)
     client.log_text = lambda run, text, file: client.texts.append(file)
     client.set_terminated = client.ended.append
     places: list[str] = []
-    fake = SimpleNamespace(MlflowClient=lambda tracking_uri: places.append(tracking_uri) or client)
+    fake = SimpleNamespace(
+        MlflowClient=lambda tracking_uri: places.append(tracking_uri) or client,
+        entities=SimpleNamespace(Metric=lambda key, value, timestamp, step: (key, step)),
+    )
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     Tracking("mlflow", pytest.fail).begin(run).end()

@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -212,6 +213,7 @@ class _MLflow:
     """A database in the run folder unless MLFLOW_TRACKING_URI names a server."""
 
     def __init__(self, package: Any, run: Path) -> None:
+        self._package = package
         folder = _folder(run, "mlflow").resolve()
         place = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
         self._client = package.MlflowClient(tracking_uri=place)
@@ -226,8 +228,12 @@ class _MLflow:
         self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
 
     def numbers(self, group: str, values: Mapping[str, float], step: int) -> None:
-        for name, value in values.items():
-            self._client.log_metric(self._id, f"{group}/{name}", value, step=step)
+        now = int(1000 * time.time())
+        metric = self._package.entities.Metric
+        self._client.log_batch(
+            self._id,
+            metrics=[metric(f"{group}/{name}", value, now, step) for name, value in values.items()],
+        )
 
     def table(self, table: Table) -> None:
         self._client.log_text(self._id, as_csv(table), f"{table.name}.csv")
