@@ -89,20 +89,18 @@ def _view(name: str, found: Status) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    left = "" if found.seconds_left is None else f", about {duration(found.seconds_left)} left"
     whole = len(found.done) + sum(_share(found, cell) for cell in found.running)
+    told = [_counts(found)]
+    if found.working and found.seconds_left is not None:
+        told.append(f"about {duration(found.seconds_left)} left")
     table = Table.grid(padding=(0, 2))
-    for _ in range(3):
-        table.add_column(overflow="ellipsis", no_wrap=True)
-    for cell in found.running:
-        bar = ProgressBar(total=1.0, completed=_share(found, cell), width=24)
-        table.add_row(Text(cell), bar, Text(", ".join(_at(found, cell))))
-    return Group(
-        Text(f"{printable(name)}: {_counts(found)}{left if found.working else ''}"),
-        ProgressBar(total=max(1, len(found.planned)), completed=whole, width=60),
-        table,
-        *(Text(f"failed   {cell}: {printable(why)}") for cell, why in found.failed.items()),
-    )
+    rows = [(printable(name), whole / max(1, len(found.planned)), told)]
+    rows += [(cell, _share(found, cell), _at(found, cell)) for cell in found.running]
+    for label, share, texts in rows:
+        bar = ProgressBar(total=1.0, completed=share, width=16)
+        table.add_row(Text(label, overflow="ellipsis", no_wrap=True), bar, Text(", ".join(texts)))
+    failed = (Text(f"failed   {cell}: {printable(why)}") for cell, why in found.failed.items())
+    return Group(table, *failed)
 
 
 def _counts(found: Status) -> str:
