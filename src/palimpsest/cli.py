@@ -8,17 +8,33 @@ imported inside the commands, so ``palimpsest --help`` answers at once.
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from palimpsest.errors import PalimpsestError
 
+
+class Stopped(Exception):
+    """A KeyboardInterrupt on its way past Typer, which would end the program without a word."""
+
+
+class _Commands(typer.core.TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Stopped from error
+
+
 app = typer.Typer(
     name="palimpsest",
+    cls=_Commands,
     help="Was a model that unlearned something restored, or only suppressed?",
     no_args_is_help=True,
     add_completion=False,
@@ -45,17 +61,26 @@ def main() -> None:
     """Run a command; a deliberate error becomes one readable paragraph and its exit code."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         app()
     except PalimpsestError as error:
         say(f"error: {error}")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt as error:
-        say(str(error) or "interrupted; what is finished is kept, run the same command to go on")
-        sys.exit(getattr(error, "exit_code", 130))
+    except (Stopped, KeyboardInterrupt) as error:
+        why = error.__cause__ or error
+        say(str(why) or "interrupted; what is finished is kept, run the same command to go on")
+        sys.exit(getattr(why, "exit_code", 130))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+def _terminate(signum: int, frame: object) -> None:
+    """Take SIGTERM as Ctrl-C: leases are given back, and the last word is a sentence."""
+    error = KeyboardInterrupt("stopped by SIGTERM; run the same command again to go on")
+    error.exit_code = 128 + signum  # type: ignore[attr-defined]
+    raise error
 
 
 @app.command()
