@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from palimpsest.run.executor import (
     GRACE,
@@ -43,7 +43,7 @@ from palimpsest.run.store import Run
 
 ATTEMPTS = 2
 """How often a cell is begun by workers that die under it before it counts as failed."""
-START: Literal["spawn", "fork"] = "spawn"
+START = "spawn"
 """How a worker process is started: afresh. Tests that kill hundreds of them have them forked."""
 
 
@@ -113,7 +113,7 @@ class _Crew:
         pool = None if pool_file is None else str(Path(pool_file).resolve())
         self.arguments = (settings.function, str(run.path), pool, settings.threads)
         self.environment = thread_settings(settings.threads)
-        self.context = multiprocessing.get_context(START)
+        self.context: Any = multiprocessing.get_context(START)
         self.workers: list[_Worker] = []
 
     def hire(self) -> _Worker:
