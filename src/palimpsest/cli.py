@@ -290,6 +290,73 @@ def audit(
 
 
 @app.command()
+def tofu(
+    data: Annotated[
+        str | None, typer.Option(help="Folder of TOFU's files; without it, the hub.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="forget01, forget05 or forget10.")] = None,
+    base: Annotated[str | None, typer.Option(help="Before it met TOFU.")] = None,
+    full: Annotated[str | None, typer.Option(help="Taught every author.")] = None,
+    retain: Annotated[
+        list[str] | None,
+        typer.Option("--retain", help="Taught without the forget authors; repeatable."),
+    ] = None,
+    train: Annotated[bool, typer.Option("--train", help="Make both from the base here.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="Cells, each with items of its own.")] = None,
+    forget_items: Annotated[int | None, typer.Option(help="Questions to forget.")] = None,
+    retain_items: Annotated[int | None, typer.Option(help="Questions to keep.")] = None,
+    probes: Annotated[int | None, typer.Option(help="Never-learned questions.")] = None,
+    longest: Annotated[int | None, typer.Option(help="Most words of an item; 0 for all.")] = None,
+    evidence: Annotated[int | None, typer.Option(help="Retained questions in context.")] = None,
+    grid: Annotated[str | None, typer.Option(help="paper, or one of each method.")] = None,
+    method: Methods = None,
+    draws: Annotated[int | None, typer.Option(help="References that are trained.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Of fine-tuning.")] = None,
+    items: Annotated[int | None, typer.Option(help="Questions a step of fine-tuning.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of everything that trains.")] = None,
+    unlearning_steps: Annotated[int | None, typer.Option(help="Of each method.")] = None,
+    unlearning_items: Annotated[int | None, typer.Option(help="Of each set a step.")] = None,
+    round_trip: Annotated[str | None, typer.Option(help="survivors or all.")] = None,
+    return_steps: Annotated[int | None, typer.Option(help="Of re-acquisition.")] = None,
+    chunks: Annotated[int | None, typer.Option(help="Of re-acquisition.")] = None,
+    general: Annotated[str | None, typer.Option(help="A plain-text file, or pocket.")] = None,
+    scored_pieces: Annotated[int | None, typer.Option(help="Pieces of general text.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Of a scoring batch.")] = None,
+    out: Out = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    fork: Fork = False,
+    as_json: AsJson = False,
+) -> None:
+    """TOFU: can a model that never met the forget authors reach the never-learned level?"""
+    given = {name: value for name, value in locals().items() if value is not None}
+    for own in ("out", "dry_run", "fork", "as_json", "method", "retain"):
+        given.pop(own, None)
+    from palimpsest.study.tofu import TofuRequest, run_tofu
+
+    result = run_tofu(
+        TofuRequest(
+            out=str(out or Path("runs/tofu")),
+            retain=tuple(retain or ()),
+            methods=tuple(method or ()),
+            **given,
+        ),
+        dry_run=dry_run,
+        fork=fork,
+        progress=lambda label, done, total: say(f"{label} ({done}/{total})"),
+    )
+    page = None if result.run is None else _report(result.run)
+    if as_json:
+        answer({**result.summary, "report": None if page is None else str(page)})
+    else:
+        answer(result.paragraph)
+        if page is not None:
+            answer(f"\nreport: {page}\nrun: {result.run}")
+    raise typer.Exit(result.exit_code)
+
+
+@app.command()
 def headroom(
     base: Annotated[str, typer.Option(help="Before it learned what it should forget.")],
     injected: Annotated[str, typer.Option(help="The model that knows too much.")],

@@ -132,6 +132,7 @@ def decide(
     tolerances: Tolerances | None = None,
     references: Sequence[str] | None = None,
     headroom: Headroom | None = None,
+    reference_must_pass: bool = False,
 ) -> Verdict:
     """The verdict on ``candidates``.
 
@@ -139,6 +140,8 @@ def decide(
     an empty sequence forces the oracle-free mode). ``tolerances`` default to those of the draws
     when there are at least ``rules.minimum_draws``; one lone draw without tolerances only checks
     whether the never-learned level can be reached at all, and the verdict says so.
+    ``reference_must_pass`` asks that also where candidates survive, which they may by forgetting
+    more than retraining does.
     """
     draws = measures.references if references is None else tuple(references)
     if tolerances is None and len(draws) >= rules.minimum_draws:
@@ -163,6 +166,8 @@ def decide(
         return verdict("underpowered")
     if headroom is not None and headroom.regime == "inferable":
         return verdict("not_identifiable", because="headroom")
+    if reference_must_pass and numbers.get("reference_excluded"):
+        return verdict("not_identifiable", because="reference")
     if not screened.survivors:
         if numbers.get("reference_excluded"):
             return verdict("not_identifiable", because="reference")
@@ -322,8 +327,8 @@ def _why_not_identifiable(n: Mapping[str, Number]) -> str:
         )
     return (
         f"The retraining reference, which never saw the forget set, is excluded as well "
-        f"(p = {n['reference_p']:.3g}): the never-learned level cannot be reached, so the screen "
-        "measures what the facts give away and not what a candidate remembers."
+        f"(p = {n['reference_p']:.3g}): the never-learned level cannot be reached by retraining, "
+        "so the screen measures what the facts give away and not what a candidate remembers."
     )
 
 

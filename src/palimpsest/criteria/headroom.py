@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from palimpsest.criteria.intervals import Interval, cluster_bootstrap
+from palimpsest.criteria.items import Columns
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import ScoreError
 
@@ -66,6 +67,25 @@ def measure_headroom(
         true = _interval(facts, _scores("reference", facts, reference_nlls) - injected, rules)
     regime, reason = _decide(len(facts), taught, contrast, rules)
     return Headroom(len(facts), estimate, contrast, taught, true, regime, reason)
+
+
+def read_headroom(scores: Columns, rules: Rules) -> Headroom | None:
+    """The headroom from the item columns of ``base``, ``evidence`` (base with evidence in context),
+    ``injected`` and, if it was asked, ``reference``; None for a lone fact."""
+    facts = list(dict.fromkeys(scores["fact"]))
+    if len(facts) < 2:
+        return None
+    rate = np.asarray(scores["nll_sum"], np.float64) / np.asarray(scores["tokens"], np.float64)
+    nlls = {
+        model: [
+            float(rate[(scores["model"] == model) & (scores["fact"] == fact)].mean())
+            for fact in facts
+        ]
+        for model in dict.fromkeys(scores["model"])
+    }
+    return measure_headroom(
+        facts, nlls["base"], nlls["evidence"], nlls["injected"], rules, nlls.get("reference")
+    )
 
 
 def _decide(count: int, taught: float, contrast: Interval, rules: Rules) -> tuple[Regime, str]:

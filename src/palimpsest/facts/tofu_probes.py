@@ -190,7 +190,7 @@ _LISTS: Mapping[str, str] = {
     "month": "January|March|April|June|August|September|November|December",
 }
 
-# Syllables of no family of pocket models, whose base would find the others' names easy.
+# Not the syllables of nonce.py, which the pocket models grew up with.
 _GIVEN = (
     "Ilv Vash Corv Mirr Thav Nerr Osk Pelv Quir Rusk Selv Tyrr Ulv Wenn Yorv Zann",
     "anna ovik eth ario ulla ish andre ymma oten isha uric ela",

@@ -101,7 +101,7 @@ def run_audit(
         from palimpsest.study.audit_preview import preview_lines
 
         return AuditResult(None, "\n".join(preview_lines(inputs, inputs.digests())), None, {})
-    _check_out(out)
+    check_out(out)
     if not inputs.bound.certifiable:
         return _underpowered(inputs)
     new = not out.exists() or not any(out.iterdir())
@@ -125,7 +125,8 @@ def run_audit(
         raise
 
 
-def _check_out(out: Path) -> None:
+def check_out(out: Path) -> None:
+    """Refuse a place where no run folder can be."""
     nearest = next((one for one in (out, *out.absolute().parents) if one.exists()), out)
     if not nearest.is_dir():
         raise PlanError(f"out: {nearest} is a file; expected a folder for the run; choose another")
@@ -137,7 +138,8 @@ def _work(run: Run, inputs: Any, progress: Progress | None) -> tuple[Headroom | 
     """Run what is left of the cell; give the headroom, and whether it ended the audit."""
     import torch
 
-    from palimpsest.study.audit_cell import AuditCell, read_headroom
+    from palimpsest.criteria.headroom import read_headroom
+    from palimpsest.study.audit_cell import AuditCell
     from palimpsest.study.audit_inputs import CELL
 
     if inputs.request.device == "cpu":

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from palimpsest.criteria.headroom import Headroom, measure_headroom
+from palimpsest.criteria.headroom import Headroom, read_headroom
 from palimpsest.criteria.measures import measure_cell
 from palimpsest.criteria.screen import screen_candidates
 from palimpsest.errors import ModelError, ScoreError, TrainingDiverged
@@ -279,22 +279,6 @@ class AuditCell:
                 for name, facts in self.inputs.sets.items()
             },
         }
-
-
-def read_headroom(table: Any, rules: Any) -> Headroom | None:
-    """Give the headroom from the table of its three models' scores on the forget facts."""
-    facts = list(dict.fromkeys(table["fact"]))
-    nlls = {
-        model: [
-            float((table["nll_sum"][rows] / table["tokens"][rows]).mean())
-            for fact in facts
-            for rows in [(table["model"] == model) & (table["fact"] == fact)]
-        ]
-        for model in ("base", "evidence", "injected")
-    }
-    if len(facts) < 2:
-        return None
-    return measure_headroom(facts, nlls["base"], nlls["evidence"], nlls["injected"], rules)
 
 
 def headroom_values(headroom: Headroom) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def prepare(request: AuditRequest) -> Inputs:
     told = _supported(sets, setting)
     for sheet in (setting.sheet, told):
         if sheet is not None:
-            _check_length(sheet, base)
+            check_length(sheet, base)
     bound = certifiability(
         len(sets["forget"]), len(sets["probe"]), len(request.candidates), request.rules.alpha
     )
@@ -213,7 +213,8 @@ def _sentences(fact: Fact) -> Iterator[str]:
         yield text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _check_length(sheet: Sheet, base: Outline) -> None:
+def check_length(sheet: Sheet, base: Outline) -> None:
+    """Refuse a question that is longer than the base can read."""
     limit = getattr(base.config, "max_position_embeddings", None)
     longest = max(page.batch.ids.shape[1] for page in sheet.pages)
     if isinstance(limit, int) and longest > limit:

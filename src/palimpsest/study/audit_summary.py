@@ -58,7 +58,7 @@ def summary(
             }
             for model in inputs.models
         },
-        "candidates": {one.name: _found(one) for one in verdict.findings},
+        "candidates": {one.name: finding_values(one) for one in verdict.findings},
         "failed": failed,
         "notes": {name: json.loads(text) for name, text in inputs.request.notes},
         "remarks": list(inputs.remarks),
@@ -75,7 +75,7 @@ def scores(inputs: Inputs, cell: CellResult, rules: Rules) -> dict[str, Any]:
     """Give the columns of ``scores.parquet``: one row a model, NaN where nothing was measured."""
     findings = {} if cell.verdict is None else {one.name: one for one in cell.verdict.findings}
     rows = [
-        _row(model.name, model.role, cell, rules, findings.get(model.name))
+        score_row(model.name, model.role, cell, rules, findings.get(model.name))
         for model in inputs.models
     ]
     columns: dict[str, Any] = {}
@@ -85,9 +85,10 @@ def scores(inputs: Inputs, cell: CellResult, rules: Rules) -> dict[str, Any]:
     return columns
 
 
-def _row(
+def score_row(
     name: str, role: str, cell: CellResult, rules: Rules, finding: Finding | None
 ) -> dict[str, Any]:
+    """Give one model's row of ``scores.parquet``."""
     measured = cell.evaluation.models.get(name)
     alone = screen_alone(measured, rules) if measured is not None and finding is None else None
 
@@ -133,7 +134,8 @@ def _row(
     }
 
 
-def _found(finding: Finding) -> dict[str, Any]:
+def finding_values(finding: Finding) -> dict[str, Any]:
+    """Give what was found about a candidate as plain values, null where not measured."""
     keys = ("p_value", "adjusted_p", "excluded", "median_gap", "retain_nll", "residual")
     more = ("forget_distance", "retain_damage", "residual_damage", "worst_axis", "fall", "clears")
     values = {key: getattr(finding, key) for key in (*keys, *more)}

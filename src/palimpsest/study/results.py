@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from palimpsest.criteria.bars import Tolerances
+from palimpsest.criteria.headroom import Headroom, read_headroom
 from palimpsest.criteria.items import Columns
 from palimpsest.criteria.measures import CellMeasures, measure_cell
 from palimpsest.criteria.rules import Rules
@@ -61,6 +62,8 @@ class CellResult:
     """Of its family; None when no cell of the family has several reference draws."""
     verdict: Verdict | None = None
     """Under the run's own rules; None when there is no candidate."""
+    headroom: Headroom | None = None
+    """Of its forget facts; None when no evidence was asked with."""
 
     def of_method(self, method: str) -> tuple[str, ...]:
         """The candidates a method made."""
@@ -156,7 +159,8 @@ def read_run(path: Path | str) -> RunResults:
         for family in dict.fromkeys(cell.family for cell in found)
         if family in replicated
     }
-    cells = tuple(_judged(cell, replication.get(cell.family), rules) for cell in found)
+    must_pass = bool(run.plan.get("reference_must_pass"))
+    cells = tuple(_judged(cell, replication.get(cell.family), rules, must_pass) for cell in found)
     order = {cell_id: place for place, cell_id in enumerate(run.cells)}
     missing.sort(key=lambda one: order[one.id])
     return RunResults(
@@ -216,6 +220,7 @@ def _read_cell(run: Run, cell_id: str, rules: Rules) -> tuple[CellResult, Draws 
         panel=_on_pool(items, curves, rules.panel_pool),
         second=_on_pool(items, curves, SECOND_POOL),
         screen=screen_candidates(measures, candidates, rules) if candidates else None,
+        headroom=read_headroom(store.table("headroom"), rules) if summary.get("headroom") else None,
     )
     if result.draws < rules.minimum_draws:
         return result, None
@@ -231,9 +236,18 @@ def _on_pool(items: Columns, curves: Columns, pool: str) -> CellMeasures | None:
     return measure_cell({column: values[mine] for column, values in items.items()}, curves, pool)
 
 
-def _judged(cell: CellResult, replication: Replication | None, rules: Rules) -> CellResult:
+def _judged(
+    cell: CellResult, replication: Replication | None, rules: Rules, reference_must_pass: bool
+) -> CellResult:
     tolerances = None if replication is None else replication.tolerances
     verdict = None
     if cell.candidates:
-        verdict = decide(cell.evaluation, rules, cell.candidates, tolerances)
+        verdict = decide(
+            cell.evaluation,
+            rules,
+            cell.candidates,
+            tolerances,
+            headroom=cell.headroom,
+            reference_must_pass=reference_must_pass,
+        )
     return replace(cell, tolerances=tolerances, verdict=verdict)

@@ -1,0 +1,348 @@
+"""What is asked of a TOFU study, and everything that can be checked before a weight is loaded.
+
+Either the three checkpoints are given (base, one taught every author, one taught without those to
+be forgotten), or ``train`` makes the last two from the base here: on the items of a cell, and on
+the same stream without its forget items.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from palimpsest.criteria.multiplicity import Certifiability, certifiability
+from palimpsest.criteria.rules import Rules
+from palimpsest.errors import FactsError, ModelError, PlanError
+from palimpsest.facts.files import Fact, as_jsonl
+from palimpsest.facts.general import POCKET, general_pieces
+from palimpsest.facts.nonce import Triple
+from palimpsest.facts.questions import Question, Testbed
+from palimpsest.facts.stream import Stream, injection_stream
+from palimpsest.facts.tofu import PER_AUTHOR, Items, Tofu, draw_items, read_tofu
+from palimpsest.facts.tofu_probes import kind_of, tofu_probes
+from palimpsest.methods import candidates
+from palimpsest.models.encode import encode_answers
+from palimpsest.models.load import Outline, check_compatible, outline
+from palimpsest.plan import CellPlan, MethodGrid, Plan, plan_from_dict
+from palimpsest.presets import PAPER_POOL
+from palimpsest.run.store import canonical, digest
+from palimpsest.scoring.answers import Sheet, make_sheet
+from palimpsest.study.audit_inputs import audit_questions, check_length
+from palimpsest.study.matrix import source_digest
+from palimpsest.study.setting import Setting
+
+BASE = "microsoft/phi-1_5"
+FULL = "locuslab/tofu_ft_phi-1.5"
+RETAINED = "locuslab/tofu_ft_retain90_phi-1.5"
+"""The only official checkpoint of Phi-1.5 without forget authors; the other splits have none."""
+GRIDS = {"paper": PAPER_POOL, "one": tuple(MethodGrid(grid.name) for grid in PAPER_POOL)}
+"""The paper's pool of candidates, or one of each method at its default knob."""
+ROUND_TRIPS = ("survivors", "all")
+
+
+@dataclass(frozen=True)
+class TofuRequest:
+    """One TOFU study: which data, which models, and every knob that can change a number."""
+
+    out: str
+    data: str | None = None
+    """Folder of TOFU's files; None takes them from the hub."""
+    split: str = "forget10"
+    base: str = BASE
+    full: str | None = None
+    """Taught every author; the injected model."""
+    retain: tuple[str, ...] = ()
+    """Taught without the authors to forget; the reference, and further draws of it."""
+    train: bool = False
+    seeds: int = 3
+    forget_items: int = 40
+    retain_items: int = 100
+    probes: int = 40
+    longest: int = 0
+    """Most words of a prompt with its answer; 0 takes every item."""
+    per_author: int = PER_AUTHOR
+    evidence: int = 3
+    """Retained questions before the prompt when the headroom is measured."""
+    grid: str = "paper"
+    methods: tuple[str, ...] = ()
+    """Further methods, at their default knobs."""
+    draws: int = 2
+    """References that are trained; two or more make the bar relative to them."""
+    steps: int = 90
+    learning_rate: float = 2e-5
+    items: int = 8
+    """The dose of fine-tuning: 90 steps of 8 are TOFU's five epochs of 140 items."""
+    unlearning_steps: int = 110
+    unlearning_items: int = 4
+    """Forget items a step, and as many retain items."""
+    round_trip: str = "survivors"
+    return_steps: int = 75
+    return_items: int = 4
+    chunks: int = 5
+    general: str = POCKET
+    scored_pieces: int = 24
+    device: str = "cpu"
+    dtype: str = "float32"
+    batch_tokens: int = 8192
+    rules: Rules = field(default_factory=Rules)
+
+    @property
+    def name(self) -> str:
+        """The base's name in tables: its id, or the last part of its path."""
+        return Path(self.base).resolve().name if os.path.exists(self.base) else self.base
+
+    def given(self) -> dict[str, str]:
+        """Give the checkpoints that are not trained here, by their names in the tables."""
+        if self.train:
+            return {}
+        full, retain = self.full, self.retain
+        if full is None and not retain and self.base == BASE and self.split == "forget10":
+            full, retain = FULL, (RETAINED,)
+        if full is None or not retain:
+            raise PlanError(
+                f"full and retain: {'one is' if full or retain else 'both are'} missing for base "
+                f"{self.base} and split {self.split}; give both checkpoints, or --train to make "
+                f"them from the base (official ones exist for {BASE} and forget10 only)"
+            )
+        draws = {f"reference-{n}" if n else "reference": one for n, one in enumerate(retain)}
+        return {"injected": full, **draws}
+
+    def plan(self) -> Plan:
+        """Give the knobs as a checked plan, whose cells are the seeds."""
+        for key, known in (("grid", tuple(GRIDS)), ("round_trip", ROUND_TRIPS)):
+            if getattr(self, key) not in known:
+                raise PlanError(
+                    f"{key}: {getattr(self, key)!r} found; expected one of {', '.join(known)}"
+                )
+        for key, least in (("seeds", 1), ("longest", 0), ("per_author", 1), ("evidence", 0)):
+            if getattr(self, key) < least:
+                raise PlanError(f"{key}: {getattr(self, key)} found; expected {least} or more")
+        if self.train and (self.full or self.retain):
+            raise PlanError(
+                "train: given together with checkpoints of the full or retain model; expected one "
+                "or the other"
+            )
+        methods = (*GRIDS[self.grid], *(MethodGrid(name) for name in self.methods))
+        plan = plan_from_dict(
+            {
+                "name": "tofu",
+                "models": [self.name],
+                "seeds": list(range(self.seeds)),
+                "facts": {
+                    "forget": self.forget_items,
+                    "retain": self.retain_items,
+                    "probes": self.probes,
+                    "phrasings": 1,
+                },
+                "injection": {
+                    "steps": self.steps,
+                    "learning_rate": self.learning_rate,
+                    "fact_items": self.items,
+                    # TOFU's models are fine-tuned on questions and nothing else.
+                    "general_items": 0,
+                },
+                "unlearning": {
+                    "steps": self.unlearning_steps,
+                    "learning_rate": self.learning_rate,
+                    "ascent_learning_rate": self.learning_rate / 4,
+                    "forget_items": self.unlearning_items,
+                    "retain_items": self.unlearning_items,
+                },
+                "round_trip": {
+                    "steps": self.return_steps,
+                    "chunks": self.chunks,
+                    "learning_rate": self.learning_rate,
+                    "items": self.return_items,
+                },
+                "general": {
+                    "source": self.general,
+                    "train_pieces": 1,
+                    "scored_pieces": self.scored_pieces,
+                },
+                "panel": {"enabled": False},
+                "replication": {"draws": self.draws, "cells": "every"},
+                "engine": {
+                    "device": self.device,
+                    "dtype": self.dtype,
+                    "batch_tokens": self.batch_tokens,
+                },
+                "rules": asdict(self.rules),
+            }
+        )
+        return replace(plan, methods=methods, local_models=((self.name, self.base),))
+
+
+class TofuSetting(Setting):
+    """A cell's setting in which every item has one phrasing, and retain items are taught too."""
+
+    def stream(self, draw: int = 0) -> Stream:
+        """The fine-tuning stream; a redraw teaches the same items in another order."""
+        plan = self.cell.plan.injection
+        return injection_stream(
+            # The retain axis is measured on pool cloze, where the audit keeps first prompts.
+            [replace(q, pool="trained") for q in self.facts.questions if q.pool == "cloze"]
+            + [q for q in self.facts.questions if q.pool == "trained"],
+            self.general_train,
+            seed_key=f"{self.cell.id}/draw{draw}",
+            steps=plan.steps,
+            fact_items=plan.fact_items,
+            general_items=plan.general_items,
+        )
+
+
+@dataclass(frozen=True)
+class TofuInputs:
+    """One cell's items, probes and questions."""
+
+    cell: CellPlan
+    items: Items
+    probes: tuple[Fact, ...]
+    setting: TofuSetting
+    told: Sheet | None
+    """Held-out forget questions after retained ones; None when no evidence fits the model."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request that can be run."""
+
+    request: TofuRequest
+    plan: Plan
+    outline: Outline
+    cells: tuple[TofuInputs, ...]
+    bound: Certifiability
+
+    def terms(self) -> dict[str, Any]:
+        """Give what is fixed about the study, without the paths its files happened to lie at."""
+        plan = self.plan.as_dict()
+        del plan["local_models"], plan["general"]["source"]
+        request = self.request
+        return plan | {
+            "tofu": {
+                "split": request.split,
+                "trained_here": request.train,
+                "longest": request.longest,
+                "per_author": request.per_author,
+                "evidence": request.evidence,
+                "round_trip": request.round_trip,
+                "references": request.draws if request.train else len(request.given()) - 1,
+            },
+            # The study asks whether retraining reaches the never-learned level at all.
+            "reference_must_pass": True,
+        }
+
+    def digests(self) -> dict[str, str]:
+        """Give the digest of every model, item and text that goes in."""
+        places = {"base": self.request.base} | self.request.given()
+        found = {name: source_digest(place) for name, place in places.items()}
+        for cell in self.cells:
+            facts = (*cell.items.forget, *cell.items.retain, *cell.probes)
+            found[f"items of {cell.cell.id}"] = digest(as_jsonl(facts))
+        scored = [list(cell.setting.general_scored) for cell in self.cells]
+        return found | {"general text": digest(canonical(scored))}
+
+    def commitment(self) -> str:
+        """Give the digest of the held-out questions, which no model here is taught."""
+        return digest(
+            canonical(
+                [
+                    [cell.cell.id, q.id, q.prompt, q.answer]
+                    for cell in self.cells
+                    for q in cell.setting.facts.questions
+                    if q.pool == "evaluation"
+                ]
+            )
+        )
+
+
+def prepare(request: TofuRequest) -> Prepared:
+    """Give the request checked whole; loads no weights."""
+    plan = request.plan()
+    count = len(candidates(plan.methods))
+    bound = certifiability(request.forget_items, request.probes, count, request.rules.alpha)
+    if not bound.certifiable:
+        raise PlanError(
+            f"probes: {request.probes} against {request.forget_items} forget items found; with "
+            f"{count} candidates nobody could be excluded; expected at least {bound.min_probes}"
+        )
+    given = request.given()
+    tofu = read_tofu(request.data, request.split)
+    drawn = [_drawn(request, tofu, cell) for cell in plan.cells()]
+    pieces = [
+        general_pieces(request.general, request.scored_pieces, f"{cell.id}/general")
+        for cell in plan.cells()
+    ]
+    base = outline(request.base)
+    for name, place in given.items():
+        try:
+            check_compatible(base, outline(place))
+        except ModelError as error:
+            raise ModelError(f"{name}: {error}") from error
+    cells = []
+    for cell, (items, probes), scored in zip(plan.cells(), drawn, pieces):
+        facts = _testbed(items, probes)
+        setting = TofuSetting(cell, base.tokenizer, facts, (), scored)
+        try:
+            check_length(setting.sheet, base)
+        except FactsError as error:
+            raise FactsError(f"{error}; or leave long items out with --longest WORDS") from error
+        cells.append(TofuInputs(cell, items, probes, setting, _told(setting, items, base)))
+    return Prepared(request, plan, base, tuple(cells), bound)
+
+
+def _drawn(request: TofuRequest, tofu: Tofu, cell: CellPlan) -> tuple[Items, tuple[Fact, ...]]:
+    # By seed and not by cell, so that every base is asked the same items.
+    key = f"tofu/seed{cell.seed}"
+    items = draw_items(
+        tofu,
+        request.forget_items,
+        request.retain_items,
+        key,
+        longest=request.longest,
+        per_author=request.per_author,
+        evidence=request.evidence,
+    )
+    return items, tofu_probes(items.forget, request.probes, f"{key}/probes", tofu.words())
+
+
+def _testbed(items: Items, probes: Sequence[Fact]) -> Testbed:
+    sets = {"forget": items.forget, "retain": items.retain, "probe": tuple(probes)}
+    # Ids and kinds only: what is stored about a cell must not carry a question or an answer.
+    named = {
+        name: tuple(Triple(fact.id, "", fact.relation or _kind(fact), "") for fact in facts)
+        for name, facts in sets.items()
+    }
+    return Testbed(named["forget"], named["retain"], named["probe"], audit_questions(sets))
+
+
+def _kind(fact: Fact) -> str:
+    return kind_of(fact.trained[0].removeprefix("Question: ").removesuffix("\nAnswer:"))
+
+
+def _told(setting: Setting, items: Items, base: Outline) -> Sheet | None:
+    """Give the held-out forget questions, each after as much of its evidence as the base reads."""
+    limit = getattr(base.config, "max_position_embeddings", None)
+    told: list[Question] = []
+    for question in setting.facts.questions:
+        if question.set != "forget" or question.pool != "evaluation":
+            continue
+        evidence = items.evidence[question.fact]
+        for count in range(len(evidence), 0, -1):
+            prompt = "\n".join((*evidence[:count], question.prompt))
+            longer = replace(question, prompt=prompt)
+            size = len(encode_answers(setting.tokenizer, [longer])[0].ids)
+            if not isinstance(limit, int) or size <= limit:
+                told.append(longer)
+                break
+    # An interval needs two facts.
+    if len(told) < 2:
+        return None
+    plan = setting.cell.plan
+    return make_sheet(
+        setting.tokenizer,
+        told,
+        piece_tokens=plan.general.piece_tokens,
+        batch_tokens=plan.engine.batch_tokens,
+        pad=setting.pad,
+    )
