@@ -9,6 +9,26 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 
+from tests import reliability
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "reliability(point): part of `make reliability`")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests behind docs/reliability.md with the points they stand for."""
+    for item in items:
+        for point in reliability.points(item.nodeid.removeprefix("tests/")):
+            item.add_marker(pytest.mark.reliability(point))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if reliability.FULL and reliability.tallied():
+        terminalreporter.section("counts")
+        for line in reliability.tallied():
+            terminalreporter.write_line(line)
+
 
 class NetworkUsed(RuntimeError):
     """A test tried to reach beyond this machine."""

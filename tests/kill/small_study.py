@@ -1,12 +1,22 @@
-"""A small real study, and what is done to it; prints one JSON document.
+"""A small real study, and everything that is done to it.
 
-    small_study.py kills FOLDER COUNT      SIGKILL to the study or one of its workers, then resume
-    small_study.py signals FOLDER COUNT    SIGTERM and SIGINT in turn, then resume
-    small_study.py same FOLDER EXECUTORS   other numbers of workers, other executors: local-2,ray-2
+A server: it loads every library once, runs the study undisturbed in FOLDER/whole, and then answers
+each request (a line "MODE ARGUMENT" on stdin) with a line of JSON. Every attempt is a forked child
+that runs the command `palimpsest study`, all but its report, on two tiny cells of pocket/qwen2-s.
 
-The study is two cells of pocket/qwen2-s (four with PALIMPSEST_FULL=1) trained for a few steps.
-Each attempt is a forked child, which has torch loaded already; its workers are real spawned ones.
-It is begun with two of them and resumed with one. FOLDER/whole is the study nobody disturbed.
+    kills N         SIGKILL to the study or one of its workers at N random instants, then resume
+    spawned N       the same with workers that are started afresh, as outside of tests
+    operations K    SIGKILL at every K-th store operation of a cell, then resume
+    signals N       SIGTERM and SIGINT in turn, at random instants, then resume
+    same LIST       other numbers of workers and executors, such as local-2,local-4,ray-2
+    nodes _         two Ray nodes, one of which is killed, then a signal, then a resume
+    full _          a file system without room, made larger for the second attempt
+    readonly _      a file system that may only be read, then one that may be written
+    deleted _       a cell's folder deleted under the worker, then a second attempt
+    second _        a second command while the first one works, and after it was killed
+
+The study's CPU time, not the clock, says when to strike, so that a busy machine spreads the
+instants as evenly as an idle one.
 """
 
 import contextlib
@@ -16,17 +26,23 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from palimpsest.plan import MethodGrid, Plan
+from palimpsest import cli
+from palimpsest.certificate import certify
+from palimpsest.plan import Counts, MethodGrid, Plan
 from palimpsest.presets import preset
-from palimpsest.run.executor import Interrupted, executor, silent
-from palimpsest.run.store import file_digest
-from palimpsest.study.matrix import start
+from palimpsest.run import disk, local
+from palimpsest.run.store import Run, digest, file_digest
+from palimpsest.study.matrix import run_cell, start
+
+SEED = os.environ.get("PALIMPSEST_SEED", "7")
 
 
 def small_plan() -> Plan:
@@ -34,34 +50,31 @@ def small_plan() -> Plan:
     return replace(
         plan,
         name="small",
-        seeds=(0, 1, 2, 3) if os.environ.get("PALIMPSEST_FULL") == "1" else (0, 1),
-        injection=replace(plan.injection, steps=6),
-        unlearning=replace(plan.unlearning, steps=4),
-        round_trip=replace(plan.round_trip, steps=5),
-        general=replace(plan.general, train_pieces=80, scored_pieces=4),
-        methods=(MethodGrid("kl_reversion", (("weight", (3.0, 12.0)),)), MethodGrid("task_vector")),
+        seeds=(0, 1),
+        facts=Counts(forget=2, retain=2, probes=8, phrasings=2),
+        injection=replace(plan.injection, steps=2, fact_items=2, general_items=2),
+        unlearning=replace(plan.unlearning, steps=2, forget_items=2, retain_items=2),
+        round_trip=replace(plan.round_trip, steps=2, chunks=2, items=2),
+        general=replace(plan.general, train_pieces=8, scored_pieces=2, piece_tokens=12),
+        methods=(MethodGrid("kl_reversion", (("weight", (3.0,)),)), MethodGrid("task_vector")),
         panel=replace(plan.panel, interpolations=(0.5,)),
         replication=replace(plan.replication, draws=1),
     )
 
 
-def study(folder: Path, name: str, workers: int) -> int:
-    """Run or resume the study as a command does; gives back the exit code."""
-    run = start(small_plan(), folder)
-    try:
-        with run.lease("small study", wait=30.0):
-            run_cells = executor(name).execute
-            outcome = run_cells(run.path, run.cells, workers=workers, on_event=silent)
-    except Interrupted as stopped:
-        print(stopped, file=sys.stderr)
-        return stopped.exit_code
-    for cell, reason in outcome.failed.items():
-        print(f"{cell}: {reason}", file=sys.stderr)
-    return 1 if outcome.failed else 0
+# -- one attempt -----------------------------------------------------------------------------------
 
 
-def launch(folder: Path, name: str = "local", workers: int = 2) -> int:
-    """Begin the study in a forked child with a process group of its own; gives back its pid."""
+def study(folder: Path, *options: str) -> None:
+    """Run or resume the study as the command does; ends the process with the exit code."""
+    arguments = [str(folder.parent / "plan.yaml"), "--out", str(folder), *options]
+    sys.argv = ["palimpsest", "study", *arguments]
+    cli._answer = lambda run, as_json: None  # the report is no part of the study
+    cli.main()
+
+
+def launch(folder: Path, work: Callable[..., None], *arguments: Any) -> int:
+    """Begin some work in a forked child with a process group of its own; gives back its pid."""
     child = os.fork()
     if child:
         return child
@@ -71,10 +84,14 @@ def launch(folder: Path, name: str = "local", workers: int = 2) -> int:
         said = os.open(f"{folder}.said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        code = study(folder, name, workers)
+        work(folder, *arguments)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         code = 99
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
@@ -88,6 +105,10 @@ def ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def over(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def children(pid: int) -> set[int]:
     try:
         return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
@@ -95,9 +116,29 @@ def children(pid: int) -> set[int]:
         return set()
 
 
+def until_spent(child: int, seconds: float) -> tuple[bool, float]:
+    """Wait until a child and its children have used so much CPU time, or are over.
+
+    Gives whether it still lives, and the CPU seconds seen.
+    """
+    used: dict[int, int] = {}
+    while not over(child):
+        for each in {child, *children(child)}:
+            with contextlib.suppress(OSError, IndexError):
+                used[each] = int(Path(f"/proc/{each}/schedstat").read_text().split()[0])
+        if sum(used.values()) / 1e9 >= seconds:
+            return True, sum(used.values()) / 1e9
+        time.sleep(0.001)
+    return False, sum(used.values()) / 1e9
+
+
+# -- what is left afterwards -----------------------------------------------------------------------
+
+
 def log(folder: Path) -> list[dict[str, Any]]:
     path = folder / "log.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 def said(folder: Path) -> str:
@@ -116,111 +157,278 @@ def repeated(folder: Path) -> list[str]:
     return sorted(step for step in set(steps) if steps.count(step) > 1)
 
 
-def whole(base: Path) -> tuple[dict[str, str], float]:
-    """The undisturbed study: its files, and how long it took."""
-    folder, timed = base / "whole", base / "seconds"
-    if not timed.exists():
-        began = time.monotonic()
-        code = ended(launch(folder, workers=1))
-        assert code == 0, said(folder)
-        timed.write_text(str(time.monotonic() - began))
-    return snapshot(folder), float(timed.read_text())
+def differing(expected: dict[str, str], found: dict[str, str]) -> list[str]:
+    return sorted(name for name in expected | found if expected.get(name) != found.get(name))
 
 
-def verdict(folder: Path, expected: dict[str, str], what: str) -> dict[str, Any]:
-    """Resume and compare; the folder goes when all is well."""
-    resumed = ended(launch(folder, workers=1))
-    found = snapshot(folder)
-    result = {
-        "what": what,
-        "exit": resumed,
-        "different": sorted(n for n in expected | found if expected.get(n) != found.get(n)),
-        "repeated": repeated(folder),
-        "said": said(folder),
-    }
-    shutil.rmtree(folder)
-    return result
+def leases(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / ".leases").glob("*"))
 
 
-def kills(base: Path, count: int) -> list[dict[str, Any]]:
-    expected, seconds = whole(base)
-    draw = random.Random(os.environ.get("PALIMPSEST_SEED", "7"))
-    results = []
-    for number in range(count):
-        folder = base / f"killed-{number}"
-        # One instant in each of `count` equal parts of the study, the worker's start included.
-        instant = seconds * (number + draw.random()) / count
-        child = launch(folder)
-        time.sleep(instant)
-        # Of the study's children only those that have begun a cell are workers.
-        begun = {line["pid"] for line in log(folder) if "cell" in line}
-        workers = sorted(begun & children(child))
-        target = workers[0] if workers and number % 2 else child
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(target, signal.SIGKILL)
-        code = ended(child)
-        results.append(
-            verdict(folder, expected, "study" if target == child else "worker")
-            | {"instant": round(instant, 3), "killed": code}
-        )
-    return results
+class Server:
+    """The undisturbed study, and what others are compared with."""
 
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        (base / "plan.yaml").write_text(json.dumps(small_plan().as_dict()))
+        whole = base / "whole"
+        run = start(small_plan(), whole)
+        self.cells = run.cells
+        for cell in self.cells:  # here, in this process, which so loads all that children need
+            run_cell(whole, cell)
+        self.expected = snapshot(whole)
+        self.certificate = digest(certify(whole, base / "whole.zip").read_bytes())
+        local.START = "fork"
+        child = launch(base / "timed", study, "--workers", "2")
+        _, self.seconds = until_spent(child, 3600.0)
+        assert ended(child) == 0, said(base / "timed")
+        assert snapshot(base / "timed") == self.expected
+        self.draw = random.Random(SEED)
 
-def signals(base: Path, count: int) -> list[dict[str, Any]]:
-    expected, _ = whole(base)
-    draw = random.Random(11)
-    results = []
-    for number in range(count):
-        folder = base / f"stopped-{number}"
-        signum = (signal.SIGTERM, signal.SIGINT)[number % 2]
-        child = launch(folder)
-        # After one to eight of fourteen steps or more, so that it is surely in the middle.
-        steps = draw.randint(1, 8)
-        while sum(line["event"] == "step" for line in log(folder)) < steps:
-            time.sleep(0.01)
-        time.sleep(draw.random() / 10)
-        # Ctrl-C on a terminal reaches the workers, too.
-        (os.killpg if signum == signal.SIGINT else os.kill)(child, signum)
-        began = time.monotonic()
-        code = ended(child)
-        lasted = time.monotonic() - began
-        stopped = {
-            "message": said(folder),
-            "leases": [path.name for path in (folder / ".leases").iterdir()],
-            "stop": code - 128,
-            "seconds": round(lasted, 3),
-        }
-        results.append(verdict(folder, expected, signum.name) | stopped)
-    return results
-
-
-def same(base: Path, executors: str) -> list[dict[str, Any]]:
-    expected, _ = whole(base)
-    results = []
-    for name in executors.split(","):
-        folder = base / name
-        kind, workers = name.split("-")
-        began = time.monotonic()
-        code = ended(launch(folder, kind, int(workers)))
-        lasted = time.monotonic() - began
+    def compared(self, folder: Path, what: str, *, resume: bool = True) -> dict[str, Any]:
+        """What differs from the undisturbed study, after one more command if asked."""
+        code = ended(launch(folder, study)) if resume else 0
         found = snapshot(folder)
-        results.append(
-            {
-                "what": name,
-                "exit": code,
-                "different": sorted(n for n in expected | found if expected.get(n) != found.get(n)),
-                "repeated": repeated(folder),
-                "said": said(folder),
-                "seconds": round(lasted, 3),
-            }
-        )
-    return results
+        different = differing(self.expected, found)
+        certificate = ""
+        if not different:
+            certificate = digest(certify(folder, self.base / "other.zip").read_bytes())
+        result = {
+            "what": what,
+            "exit": code,
+            "different": different,
+            "verdict": certificate == self.certificate,
+            "repeated": repeated(folder),
+            "leases": leases(folder),
+            "said": said(folder),
+        }
+        shutil.rmtree(folder)
+        return result
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def kills(self, count: str) -> list[dict[str, Any]]:
+        results, landed, number = [], 0, 0
+        while landed < int(count) and number < 2 * int(count):
+            folder = self.base / f"killed-{number}"
+            # One instant in each of `count` equal parts of the study.
+            share = (landed + self.draw.random()) / int(count)
+            child = launch(folder, study, "--workers", "2")
+            living, _ = until_spent(child, share * self.seconds)
+            begun = {line["pid"] for line in log(folder) if "cell" in line}
+            workers = sorted(begun & children(child))
+            target = workers[0] if workers and number % 2 else child
+            if living:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(target, signal.SIGKILL)
+            code = ended(child)
+            hit = living and (code == -9 or target != child)
+            result = self.compared(folder, "study" if target == child else "worker")
+            results.append(result | {"share": round(share, 4), "killed": code, "landed": hit})
+            landed, number = landed + hit, number + 1
+        return results
+
+    def spawned(self, count: str) -> list[dict[str, Any]]:
+        forked, local.START = self.seconds, "spawn"
+        try:
+            # A worker that is started afresh loads torch first.
+            self.seconds = forked + 8.0
+            return self.kills(count)
+        finally:
+            self.seconds, local.START = forked, "fork"
+
+    def operations(self, stride: str) -> list[dict[str, Any]]:
+        def one_cell(folder: Path, fault: int) -> None:
+            disk.OPERATIONS = 0
+            if fault:
+                os.environ["PALIMPSEST_FAULT"] = str(fault)
+            run_cell(folder, self.cells[0])
+            (self.base / "operations").write_text(str(disk.OPERATIONS))
+
+        def begun(folder: Path) -> Path:
+            start(small_plan(), folder)
+            return folder
+
+        first = begun(self.base / "counted")
+        assert ended(launch(first, one_cell, 0)) == 0, said(first)
+        total = int((self.base / "operations").read_text())
+        results = []
+        for number in range(1, total + 1, int(stride)):
+            folder = begun(self.base / f"operation-{number}")
+            code = ended(launch(folder, one_cell, number))
+            again = ended(launch(folder, one_cell, 0))
+            one = f"cells/{self.cells[0]}/"
+            expected = {n: d for n, d in self.expected.items() if n.startswith(one)}
+            found = {n: d for n, d in snapshot(folder).items() if n.startswith(one)}
+            results.append(
+                {
+                    "what": number,
+                    "of": total,
+                    "killed": code,
+                    "exit": again,
+                    "different": differing(expected, found),
+                    "repeated": repeated(folder),
+                    "said": said(folder),
+                }
+            )
+            shutil.rmtree(folder)
+        return results
+
+    def signals(self, count: str) -> list[dict[str, Any]]:
+        results = []
+        for number in range(int(count)):
+            folder = self.base / f"stopped-{number}"
+            signum = (signal.SIGTERM, signal.SIGINT)[number % 2]
+            child = launch(folder, study, "--workers", "2")
+            share = 0.9 * (number + self.draw.random()) / int(count)
+            until_spent(child, share * self.seconds)
+            # Ctrl-C on a terminal reaches the workers, too.
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if signum == signal.SIGINT else os.kill)(child, signum)
+            code = ended(child)
+            left = {"message": said(folder), "stop": code, "held": leases(folder)}
+            left["failed"] = [str(p) for p in folder.rglob("failed.json")]
+            results.append(self.compared(folder, signum.name) | left | {"share": round(share, 4)})
+        return results
+
+    # -- other ways to run it ------------------------------------------------------------------
+
+    def same(self, executors: str) -> list[dict[str, Any]]:
+        results = []
+        for name in executors.split(","):
+            folder = self.base / name
+            kind, workers = name.split("-")
+            local.START = "spawn"
+            options = ("--executor", kind, "--workers", workers)
+            code = ended(launch(folder, study, *options))
+            local.START = "fork"
+            results.append(self.compared(folder, name, resume=False) | {"exit": code})
+        return results
+
+    def nodes(self, _: str) -> list[dict[str, Any]]:
+        folder = self.base / "nodes"
+        code = ended(launch(folder, two_nodes))
+        answer = json.loads((self.base / "nodes.json").read_text()) if code == 0 else {}
+        return [self.compared(folder, "nodes", resume=False) | answer | {"exit": code}]
+
+    # -- a disk that will not ------------------------------------------------------------------
+
+    def full(self, _: str) -> list[dict[str, Any]]:
+        return self.mounted("full", "size=1500k", "remount,size=64m")
+
+    def readonly(self, _: str) -> list[dict[str, Any]]:
+        return self.mounted("readonly", "ro,size=64m", "remount,rw")
+
+    def mounted(self, name: str, first: str, then: str) -> list[dict[str, Any]]:
+        """Two attempts on a file system of their own, the first of which it makes impossible."""
+        place = self.base / name
+        place.mkdir()
+        # Mounts of this process alone (CLONE_NEWNS), where it may have any.
+        apart = ctypes.CDLL(None).unshare(0x00020000) == 0
+        if not apart or subprocess.call(["mount", "--make-rprivate", "/"]) != 0:
+            return [{"skipped": "mounting a file system needs root"}]
+        subprocess.run(["mount", "-t", "tmpfs", "-o", first, "none", place], check=True)
+        try:
+            (self.base / f"{name}.yaml").write_text((self.base / "plan.yaml").read_text())
+            folder = place / "run"
+
+            def work(_: Path) -> None:
+                sys.argv = ["palimpsest", "study", str(self.base / f"{name}.yaml")]
+                sys.argv += ["--out", str(folder)]
+                cli._answer = lambda run, as_json: None
+                cli.main()
+
+            told = self.base / f"{name}-attempt"
+            code = ended(launch(told, work))
+            left = {"first": code, "message": said(told)}
+            left["torn"] = Run.open(folder).verify() if (folder / "chain.jsonl").exists() else ()
+            subprocess.run(["mount", "-o", then, place], check=True)
+            again = ended(launch(told, work))
+            shutil.copytree(folder, self.base / f"{name}-kept")
+            Path(f"{self.base / name}-kept.said").write_text(said(told))
+            result = self.compared(self.base / f"{name}-kept", name, resume=False)
+            return [result | left | {"exit": again}]
+        finally:
+            subprocess.run(["umount", place], check=True)
+
+    def deleted(self, _: str) -> list[dict[str, Any]]:
+        folder = self.base / "deleted"
+        child = launch(folder, study)
+        # After the first step of the first cell, so that something is lost.
+        while not over(child) and not any(line["event"] == "step" for line in log(folder)):
+            time.sleep(0.001)
+        shutil.rmtree(folder / "cells" / self.cells[0], ignore_errors=True)
+        lost = [f"{x['cell']} {x['step']}" for x in log(folder) if x["event"] == "step"]
+        code = ended(child)
+        first = {"first": code, "message": said(folder), "lost": lost}
+        first["sound"] = Run.open(folder).cell(self.cells[1]).finished()
+        return [self.compared(folder, "deleted") | first]
+
+    def second(self, _: str) -> list[dict[str, Any]]:
+        folder, other = self.base / "shared", self.base / "second"
+        child = launch(folder, study)
+        while not over(child) and not leases(folder):
+            time.sleep(0.001)
+
+        def beside(_: Path) -> None:
+            study(folder)
+
+        code = ended(launch(other, beside))
+        told = {"second": code, "message": said(other), "first": child}
+        told["alive"] = not over(child)
+        os.kill(child, signal.SIGKILL)
+        ended(child)
+        return [self.compared(folder, "second") | told]
+
+
+def two_nodes(folder: Path) -> None:
+    """The study on two Ray nodes, of which the second is killed while both are at work."""
+    from ray.cluster_utils import Cluster
+
+    from palimpsest.run.executor import Event
+    from palimpsest.run.ray import RayExecutor
+
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    memory = {"object_store_memory": 100 * 1024 * 1024}
+    head = {"num_cpus": 1, "include_dashboard": False, **memory}
+    nodes = Cluster(initialize_head=True, head_node_args=head)
+    doomed = nodes.add_node(num_cpus=1, **memory)
+    run = start(small_plan(), folder)
+    begun: set[str] = set()
+    events: list[Event] = []
+
+    def watch(event: Event) -> None:
+        events.append(event)
+        if event.kind == "step" and event.done == 1:
+            begun.add(event.cell)
+            # Both nodes are between the first and the last step of a cell.
+            if len(begun) == 2:
+                nodes.remove_node(doomed, allow_graceful=False)
+
+    with run.lease("palimpsest study"):
+        ray = RayExecutor(nodes.address)
+        outcome = ray.execute(run.path, run.cells, workers=2, on_event=watch)
+    nodes.shutdown()
+    told = {
+        "done": list(outcome.done),
+        "failed": outcome.failed,
+        "begun": sorted(begun),
+        "again": sorted(event.cell for event in events if event.kind == "again"),
+    }
+    (folder.parent / "nodes.json").write_text(json.dumps(told))
+
+
+def main(base: Path) -> None:
+    end_with_parent()
+    # Whatever a library prints must not end up between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    server = Server(base)
+    print(json.dumps({"seconds": server.seconds}), file=answers, flush=True)
+    for line in sys.stdin:
+        mode, argument = line.split()
+        print(json.dumps(getattr(server, mode)(argument)), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    end_with_parent()
-    mode, folder, rest = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-    if mode == "same":
-        print(json.dumps(same(folder, rest)))
-    else:
-        print(json.dumps({"kills": kills, "signals": signals}[mode](folder, int(rest))))
+    main(Path(sys.argv[1]))

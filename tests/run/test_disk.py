@@ -113,6 +113,14 @@ def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_full_disk_is_recognised_in_the_words_of_safetensors(tmp_path: Path) -> None:
+    def writer(path: Path) -> None:
+        raise ValueError("Error while serializing: I/O error: No space left (os error 28)")
+
+    with pytest.raises(StoreError, match="expected space on the device"):
+        disk.write_with(tmp_path / "a", writer)
+
+
 def test_a_written_file_has_the_digest_that_is_given_back(tmp_path: Path) -> None:
     path = tmp_path / "a"
     for found in (

@@ -247,6 +247,25 @@ def test_a_damaged_journal_is_cut_before_the_damage_and_the_cell_ends_with_the_s
     assert after == finished
 
 
+def test_every_truncation_and_flipped_byte_of_the_record_of_repairs_is_named(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    cell = run.cell("a")
+    work(cell)
+    damage(cell.folder / "items.parquet", "truncate")
+    work(cell)
+    work(run.cell("b"))
+    path = cell.folder / "repairs.json"
+    data = path.read_bytes()
+    assert cell.repairs()[0] and run.verify() == ()
+    for changed in mutations(data):
+        path.write_bytes(changed)
+        assert cell.repairs()[0] == [] and str(path) in str(cell.repairs()[1])
+    assert [str(path) in problem for problem in run.verify()] == [True]
+    assert work(cell) == [] and cell.finished()
+    assert "repairs.json" in caplog.text and not path.exists()
+
+
 def damage(path: Path, change: str) -> None:
     data = path.read_bytes()
     path.unlink()
@@ -307,6 +326,7 @@ def test_a_cell_folder_deleted_while_running_is_an_error_and_a_retry_succeeds(ru
         shutil.rmtree(cell.folder)
         with pytest.raises(StoreError, match="expected the folder to exist"):
             cell.put("ga-w3")
+        cell.fail("the folder is gone")  # says nothing of its own that would hide the reason
     assert not cell.folder.exists()
     assert work(cell) == list(STEPS)
 

@@ -165,7 +165,8 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> str:
     temporary = path.parent / f".tmp-{uuid.uuid4().hex[:12]}"
     with disk_errors(path, "write"), _removed_on_error(temporary):
         begin("create", path)
-        writer(temporary)
+        with _as_disk_error():
+            writer(temporary)
         begin("fsync", path)
         with open(temporary, "r+b") as file:
             os.fsync(file.fileno())
@@ -324,6 +325,18 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _as_disk_error() -> Iterator[None]:
+    """Tell a full disk from a fault where a library written in Rust reports both in one way."""
+    try:
+        yield
+    except Exception as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
 
 
 @contextlib.contextmanager

@@ -203,7 +203,7 @@ class Cell:
             )
         opening = {"step": step, "commitment": commitment, "models": dict(sorted(models.items()))}
         recorded = self.chain().find("seal opened")
-        for earlier in ([recorded.data] if recorded else []) + self._openings():
+        for earlier in ([recorded.data] if recorded else []) + self.repairs()[0]:
             if earlier != opening:
                 raise SealError(
                     f"cell {self.id}: the audit pool was already opened for {_brief(earlier)}; "
@@ -294,7 +294,9 @@ class Cell:
     def fail(self, reason: str) -> None:
         """Record that this attempt failed; the next claim tries again."""
         require(self._lease, f"cell {self.id}", "use `with cell.claim():`")
-        disk.write_json(self.folder / "failed.json", {"cell": self.id, "reason": reason})
+        # Where even this cannot be written, the reason that is about to be raised says more.
+        with contextlib.suppress(StoreError):
+            disk.write_json(self.folder / "failed.json", {"cell": self.id, "reason": reason})
         self._note("failed", cell=self.id, reason=reason)
 
     def failure(self) -> str | None:
@@ -379,6 +381,11 @@ class Cell:
         for folder in (self.folder, self.parts, self.folder / "models"):
             for path in disk.clean(folder):
                 self._note("leftover removed", cell=self.id, file=path.name)
+        lost = self.repairs()[1]
+        if lost is not None:
+            _log.warning("damaged, removed: %s", lost)
+            self._note("damaged", cell=self.id, step="", why=lost)
+            disk.remove(self.folder / "repairs.json")
         damaged = self.check()
         for damage in damaged:
             _log.warning("damaged, made again: %s", damage.why)
@@ -405,19 +412,29 @@ class Cell:
         An opened seal is remembered apart, so that the audit pool is scored again only for the
         very same models.
         """
-        opened = [*self._openings(), *_salvage(chain.path)]
+        opened = [*self.repairs()[0], *_salvage(chain.path)]
         unique = [o for i, o in enumerate(opened) if o not in opened[:i]]
-        disk.write_json(self.folder / "repairs.json", {"opened": unique, "why": why})
+        told = {"opened": unique, "why": why}
+        whole = told | {"digest": disk.digest(disk.canonical(told))}
+        disk.write_json(self.folder / "repairs.json", whole)
         sound = chain.path.read_bytes()[: chain.size] if chain.find("finished") is None else b""
         disk.write_bytes(chain.path, sound)
         return read_chain(chain.path, self._genesis)
 
-    def _openings(self) -> list[dict[str, Any]]:
+    def repairs(self) -> tuple[list[dict[str, Any]], str | None]:
+        """The seal openings of journals that were damaged and begun again; why if unreadable."""
         path = self.folder / "repairs.json"
-        try:
-            return list(disk.read_json(path)["opened"]) if path.exists() else []
-        except (DamagedArtifact, KeyError, TypeError):
-            return []
+        if not path.exists():
+            return [], None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StoreError):
+            data = path.read_bytes()
+            told = dict(json.loads(data))
+            found = told.pop("digest")
+            # Byte for byte: the same content spelled another way is a change too.
+            spelled = data == disk.canonical(told | {"digest": found}) + b"\n"
+            if spelled and found == disk.digest(disk.canonical(told)):
+                return list(told["opened"]), None
+        return [], f"{path}: not what was written; earlier openings of the audit pool are lost"
 
 
 def _stem(step: str) -> str:

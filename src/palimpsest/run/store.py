@@ -321,6 +321,7 @@ class Run:
             cell = self.cell(cell_id)
             damaged = cell.check()
             problems += [damage.why for damage in damaged]
+            problems += filter(None, [cell.repairs()[1]])
             problems += seal_problems(cell.chain(), self.seal["commitment"])
             if not damaged and not cell.finished():
                 problems.append(f"cell {cell_id}: not finished; expected every planned cell")

@@ -1,0 +1,125 @@
+"""What `make reliability` runs: the tests behind each point of docs/reliability.md, and a tally.
+
+PALIMPSEST_FULL=1 asks for the full counts, PALIMPSEST_SEED for another seed of kills and faults.
+"""
+
+import os
+from collections import Counter
+
+FULL = os.environ.get("PALIMPSEST_FULL") == "1"
+
+# Beginnings of test ids below tests/, by point.
+POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
+    1: (
+        "kill",
+        (
+            "kill/test_store_kill.py::test_a_",
+            "kill/test_study_kill.py::test_a_kill",
+            "kill/test_study_kill.py::test_a_signal",
+            "run/test_local.py",
+            "study/test_cell.py::test_a_cell_stopped",
+        ),
+    ),
+    2: (
+        "disk",
+        (
+            "run/test_disk.py",
+            "run/test_journal.py::test_a_disk_",
+            "run/test_journal.py::test_a_cell_folder_deleted",
+            "run/test_journal.py::test_leftover",
+            "run/test_store.py::test_an_interrupted_creation",
+            "kill/test_study_kill.py::test_a_disk",
+            "kill/test_study_kill.py::test_a_folder",
+            "kill/test_study_kill.py::test_a_cell_folder",
+        ),
+    ),
+    3: (
+        "concurrency",
+        (
+            "run/test_lease.py",
+            "kill/test_store_kill.py::test_sixteen",
+            "kill/test_study_kill.py::test_a_second_command",
+        ),
+    ),
+    4: (
+        "corruption",
+        (
+            "run/test_journal.py::test_every_truncation",
+            "run/test_journal.py::test_a_damaged",
+            "run/test_store.py::test_every_truncation",
+            "run/test_store.py::test_a_damaged",
+            "run/test_chain.py",
+            "models/test_load.py::test_a_damaged_cache",
+            "certificate/test_tampering.py::test_every",
+        ),
+    ),
+    5: (
+        "drift",
+        (
+            "study/test_drift.py",
+            "run/test_store.py::test_drift",
+            "run/test_ray.py::test_a_node_without",
+        ),
+    ),
+    6: (
+        "determinism",
+        (
+            "kill/test_study_kill.py::test_the_number_of_workers",
+            "kill/test_study_kill.py::test_ray",
+            "study/test_cell.py::test_the_same_cell",
+            "run/test_ray.py::test_a_node_killed",
+        ),
+    ),
+    7: ("hostile models", ("hostile/test_hostile_models.py",)),
+    8: (
+        "hostile text",
+        (
+            "hostile/test_audit_inputs.py",
+            "hostile/test_hostile_text.py",
+            "facts/test_names.py",
+            "facts/test_files.py",
+            "report/test_page.py",
+        ),
+    ),
+    9: (
+        "fuzz",
+        ("certificate/test_fuzz_verify.py", "facts/test_fuzz_facts.py", "test_fuzz_plan.py"),
+    ),
+    10: (
+        "sealing",
+        (
+            "certificate/test_tampering.py",
+            "run/test_journal.py::test_the_audit_pool",
+            "facts/test_sealed.py",
+        ),
+    ),
+    11: (
+        "numbers",
+        (
+            "study/test_divergence.py",
+            "models/test_train.py::test_a_member_that_diverges",
+            "methods/test_running.py::test_divergence",
+            "methods/test_running.py::test_one_member",
+            "criteria/test_measures.py::test_a_score_that_is_not_finite",
+            "test_verdict.py",
+        ),
+    ),
+    12: ("supply chain", ("test_supply_chain.py",)),
+}
+
+_counts: Counter[str] = Counter()
+
+
+def count(what: str, number: int = 1) -> None:
+    """Add to what the summary of a run tells, such as 200 kills."""
+    _counts[what] += number
+
+
+def points(test_id: str) -> list[int]:
+    """The points a test stands for, given its id below tests/."""
+    return [n for n, (_, starts) in POINTS.items() if any(map(test_id.startswith, starts))]
+
+
+def tallied() -> list[str]:
+    """One line a count."""
+    return [f"{number:>9,}  {what}" for what, number in sorted(_counts.items())]
