@@ -74,6 +74,11 @@ def ragged_batch(seed: int = 0) -> Batch:
     return collate(texts, pad=PAD)
 
 
+def plain_logits(model, batch: Batch) -> torch.Tensor:
+    """The logits at the scored positions by the forward of transformers itself."""
+    return model(input_ids=batch.ids, use_cache=False).logits[batch.rows, batch.columns]
+
+
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_those_of_transformers(case: str, members: int) -> None:
@@ -85,7 +90,7 @@ def test_logits_are_those_of_transformers(case: str, members: int) -> None:
     assert logits.dtype == torch.float32
     assert logits.shape == (members, batch.scored, VOCABULARY)
     for member, model in enumerate(models):
-        whole = model(input_ids=batch.ids, use_cache=False).logits[batch.rows, batch.columns]
+        whole = plain_logits(model, batch)
         assert whole.std() > 0.3
         torch.testing.assert_close(logits[member], whole, atol=1e-5, rtol=0)
 
@@ -100,10 +105,10 @@ def test_gradients_are_those_of_transformers(case: str, members: int) -> None:
     functional = torch.randn(members, batch.scored, VOCABULARY)
     (net.logits(batch) * functional).sum().backward()
     for member, model in enumerate(models):
-        whole = WholeNet(model)
-        (whole.logits(batch)[0] * functional[member]).sum().backward()
-        assert set(whole.params) == set(net.params)
-        for name, value in whole.params.items():
+        (plain_logits(model, batch) * functional[member]).sum().backward()
+        params = dict(model.named_parameters())
+        assert set(params) == set(net.params)
+        for name, value in params.items():
             ours = net.params[name].grad[member]
             scale = float(value.grad.abs().max())
             assert scale > 0, name
@@ -115,17 +120,17 @@ def test_ten_steps_of_adamw_stay_with_transformers(case: str) -> None:
     config = config_of(case)
     models = [model_of(config, seed) for seed in range(2)]
     net = StackedNet(config, [model.state_dict() for model in models])
-    wholes = [WholeNet(model) for model in models]
     ours = torch.optim.AdamW(net.params.values(), lr=1e-3)
-    theirs = [torch.optim.AdamW(whole.params.values(), lr=1e-3) for whole in wholes]
-    sides = [(net, ours), *zip(wholes, theirs, strict=True)]
+    theirs = [torch.optim.AdamW(model.parameters(), lr=1e-3) for model in models]
+    plain = [lambda batch, m=model: plain_logits(m, batch).unsqueeze(0) for model in models]
+    sides = [(net.logits, ours), *zip(plain, theirs, strict=True)]
     before = net.logits(ragged_batch()).detach()
     for step in range(10):
         batch = ragged_batch(step)
         losses = []
-        for side, optimizer in sides:
+        for logits, optimizer in sides:
             optimizer.zero_grad()
-            chosen = side.logits(batch).log_softmax(-1)[:, range(batch.scored), batch.targets]
+            chosen = logits(batch).log_softmax(-1)[:, range(batch.scored), batch.targets]
             loss = -chosen.mean(-1)
             loss.sum().backward()
             optimizer.step()
@@ -135,10 +140,46 @@ def test_ten_steps_of_adamw_stay_with_transformers(case: str) -> None:
     # which AdamW scales up to a full step.
     after = net.logits(ragged_batch()).detach()
     assert (after - before).abs().max() > 0.1
-    for member, whole in enumerate(wholes):
-        torch.testing.assert_close(
-            after[member], whole.logits(ragged_batch())[0], atol=1e-4, rtol=0
-        )
+    for member, model in enumerate(models):
+        expected = plain_logits(model, ragged_batch())
+        torch.testing.assert_close(after[member], expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_whole_net_computes_what_its_module_does(case: str) -> None:
+    config = config_of(case)
+    model, twin = model_of(config, 0), model_of(config, 0)
+    batch = ragged_batch()
+    net = WholeNet(model)
+    logits = net.logits(batch)[0]
+    expected = plain_logits(twin, batch)
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    functional = torch.randn(batch.scored, VOCABULARY)
+    (logits * functional).sum().backward()
+    (expected * functional).sum().backward()
+    for name, value in twin.named_parameters():
+        scale = float(value.grad.abs().max())
+        found = net.params[name].grad
+        torch.testing.assert_close(found, value.grad, atol=1e-5 * scale, rtol=0, msg=name)
+
+
+def test_a_module_that_is_not_what_its_config_says_is_run_itself() -> None:
+    model = model_of(config_of("llama"), 0)
+    batch = ragged_batch()
+    model.model.layers[1].self_attn.scaling *= 2
+    found = WholeNet(model).logits(batch)[0]
+    torch.testing.assert_close(found, plain_logits(model, batch), atol=1e-6, rtol=0)
+
+
+def test_hooks_inside_a_module_are_heard() -> None:
+    model = model_of(config_of("llama"), 0)
+    net = WholeNet(model)
+    net.logits(ragged_batch())
+    heard = []
+    handle = model.model.layers[0].register_forward_hook(lambda *given: heard.append(1))
+    net.logits(ragged_batch())
+    handle.remove()
+    assert heard
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -239,4 +280,4 @@ def test_every_pocket_model_can_be_stacked(spec) -> None:
     batch = ragged_batch()
     model = model_of(config, 0)
     ours = StackedNet(config, [model.state_dict()], trainable=False).logits(batch)
-    torch.testing.assert_close(ours, WholeNet(model).logits(batch).detach(), atol=2e-5, rtol=0)
+    torch.testing.assert_close(ours[0], plain_logits(model, batch).detach(), atol=2e-5, rtol=0)

@@ -12,10 +12,14 @@ token can only reach positions behind it, which nobody scores, so no mask is nee
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from palimpsest.models.forward import Forward, supports
+from palimpsest.models.tree import Tree, tree_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,14 @@ class Batch:
     def scored(self) -> int:
         return int(self.targets.shape[0])
 
+    @cached_property
+    def tree(self) -> Tree:
+        """The texts up to their last scored position, with what they share only once."""
+        return tree_of(self.ids, self.rows, self.columns)
+
     def to(self, device: torch.device) -> "Batch":
+        if self.ids.device == device:
+            return self  # with its tree
         return Batch(
             self.ids.to(device),
             self.rows.to(device),
@@ -102,7 +113,12 @@ class Net(Protocol):
 
 
 class WholeNet:
-    """Any ``transformers`` causal language model, alone (a stack of one)."""
+    """Any ``transformers`` causal language model, alone (a stack of one).
+
+    On a CPU in float32, architectures that ``forward.py`` knows are evaluated by it, which skips
+    padding, common beginnings and unscored positions; the module holds the parameters. Everything
+    else, and a module with hooks in it, goes through the module's own forward.
+    """
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -110,12 +126,20 @@ class WholeNet:
         self.params: dict[str, Tensor] = dict(model.named_parameters())
         self._head = model.get_output_embeddings()
         self._split: bool | None = None
+        self._known = self._knowable()
 
     @property
     def device(self) -> torch.device:
         return next(iter(self.params.values())).device
 
     def logits(self, batch: Batch, params: Mapping[str, Tensor] | None = None) -> Tensor:
+        if self._known is None:
+            self._known = self._agrees(batch)
+        if self._known and not self._hooked():
+            given = self.params if params is None else {**self.params, **params}
+            return Forward(self.model.config)(
+                {name: value.unsqueeze(0) for name, value in given.items()}, batch.tree
+            )
         if params is not None:
             return self._substituted(batch, params)
         if self._split is None:
@@ -156,4 +180,36 @@ class WholeNet:
             parts = self._head(body)
         return parts.shape == whole.shape and torch.allclose(
             parts.float(), whole.float(), atol=1e-4, rtol=1e-3
+        )
+
+    def _knowable(self) -> bool | None:
+        """Give False where only the module's own forward will do, None where that is to be seen."""
+        config = getattr(self.model, "config", None)
+        plain = all(
+            value.dtype == torch.float32 and value.device.type == "cpu"
+            for value in self.params.values()
+        )
+        resting = not self.model.training
+        checkpointing = getattr(self.model, "is_gradient_checkpointing", False)
+        return None if plain and resting and not checkpointing and supports(config) else False
+
+    @torch.no_grad()
+    def _agrees(self, batch: Batch) -> bool:
+        """Tell whether our forward gives the module's logits; on the start of one text, once."""
+        row = batch.ids[:1, :8]
+        columns = torch.arange(row.shape[1])
+        tree = tree_of(row, torch.zeros_like(columns), columns)
+        given = {name: value.unsqueeze(0) for name, value in self.params.items()}
+        try:
+            ours = Forward(self.model.config)(given, tree)[0]
+        except (KeyError, RuntimeError):  # names or shapes that the configuration does not imply
+            return False
+        theirs = self.model(input_ids=row, use_cache=False).logits[0]
+        return torch.allclose(ours, theirs, atol=1e-4, rtol=1e-3)
+
+    def _hooked(self) -> bool:
+        """Tell whether somebody listens inside the module, and so needs it to run."""
+        return any(
+            part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
+            for part in self.model.modules()
         )
