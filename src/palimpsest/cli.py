@@ -562,8 +562,9 @@ def answer(value: Any) -> None:
 
 
 def say(text: str) -> None:
-    """Print everything that is not the answer on stderr."""
-    sys.stderr.write(text + "\n")
+    """Print what is not the answer on stderr; nothing in it can act on a terminal."""
+    shown = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    sys.stderr.write(shown + "\n")
     sys.stderr.flush()
 
 

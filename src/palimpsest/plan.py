@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import math
 import re
+import reprlib
 import types
 import typing
 from collections.abc import Mapping
@@ -21,6 +22,15 @@ from palimpsest.errors import PlanError
 from palimpsest.run.disk import canonical, digest
 
 Knob = float | int | str | bool
+
+CELLS_LIMIT = 100_000
+CANDIDATES_LIMIT = 10_000
+"""More of either is a mistake in a plan, or an attempt to fill the memory."""
+
+# A few lines of YAML with aliases can stand for a value that fills the memory when written out.
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxlist, _short.maxtuple, _short.maxdict = 3, 6, 6, 6
+_short.maxstring = _short.maxother = _short.maxlong = 80
 
 
 @dataclass(frozen=True)
@@ -213,9 +223,18 @@ def check(plan: Plan) -> Plan:
         raise PlanError("models: is empty; name at least one model, such as pocket/qwen2-s")
     if not plan.seeds:
         raise PlanError("seeds: is empty; give at least one whole number")
+    if len(plan.models) * len(plan.seeds) > CELLS_LIMIT:
+        raise PlanError(
+            f"seeds: {len(plan.models)} models and {len(plan.seeds)} seeds; expected at most "
+            f"{CELLS_LIMIT} cells"
+        )
+    made = sum(math.prod(len(values) for _, values in grid.grid) for grid in plan.methods)
+    if made > CANDIDATES_LIMIT:
+        raise PlanError(f"methods: {made} candidates a cell; expected at most {CANDIDATES_LIMIT}")
     for key, values in (("models", plan.models), ("seeds", plan.seeds)):
         if len(set(values)) != len(values):
-            raise PlanError(f"{key}: {list(values)} names one twice; every cell must be different")
+            shown = _short.repr(list(values))
+            raise PlanError(f"{key}: {shown} names one twice; every cell must be different")
     if len({cell.id for cell in plan.cells()}) != len(plan.cells()):
         raise PlanError("models: two names differ only in signs such as '/'; rename one folder")
     for share in plan.panel.interpolations:
@@ -252,7 +271,7 @@ def plan_from_yaml(path: Path) -> Plan:
     from palimpsest.presets import preset
 
     if not isinstance(start, str):
-        raise PlanError(f"preset: {start!r} found; expected the name of a preset")
+        raise PlanError(f"preset: {_short.repr(start)} found; expected the name of a preset")
     return plan_from_dict(_merged(preset(start).as_dict(), rest))
 
 
@@ -282,7 +301,7 @@ def _plain(value: Any) -> Any:
 
 def _build(kind: type, data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
-        raise PlanError(f"{where or 'plan'}: {data!r} found; expected keys and values")
+        raise PlanError(f"{where or 'plan'}: {_short.repr(data)} found; expected keys and values")
     if kind is MethodGrid:
         return _method_grid(data, where)
     hints = typing.get_type_hints(kind)
@@ -307,11 +326,15 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return _build(typing.cast(type, kind), value, where)
     if origin is tuple and where.endswith("local_models"):
         if not isinstance(value, Mapping):
-            raise PlanError(f"{where}: {value!r} found; expected {{id: folder}}")
-        return tuple((str(key), str(folder)) for key, folder in value.items())
+            raise PlanError(f"{where}: {_short.repr(value)} found; expected {{id: folder}}")
+        for key, folder in value.items():
+            if not isinstance(key, str) or not isinstance(folder, str):
+                shown = _short.repr({key: folder})
+                raise PlanError(f"{where}: {shown} found; expected {{id: folder}}, both text")
+        return tuple(value.items())
     if origin is tuple:
         if isinstance(value, str) or not isinstance(value, list | tuple):
-            raise PlanError(f"{where}: {value!r} found; expected a list")
+            raise PlanError(f"{where}: {_short.repr(value)} found; expected a list")
         inner = typing.get_args(kind)[0]
         return tuple(_value(inner, item, f"{where}[{n}]") for n, item in enumerate(value))
     if origin in (typing.Union, types.UnionType):
@@ -328,14 +351,16 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         try:
             value = float(value)
         except ValueError:
-            raise PlanError(f"{where}: {value!r} found; expected a number") from None
+            raise PlanError(f"{where}: {_short.repr(value)} found; expected a number") from None
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = float(value) if abs(value) < 2**1023 else math.inf
     if type(value) is not kind:
         expected = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
-        raise PlanError(f"{where}: {value!r} found; expected {expected.get(kind, kind.__name__)}")
+        raise PlanError(
+            f"{where}: {_short.repr(value)} found; expected {expected.get(kind, kind.__name__)}"
+        )
     if kind is float and not math.isfinite(value):
-        raise PlanError(f"{where}: {value!r} found; expected a finite number")
+        raise PlanError(f"{where}: {_short.repr(value)} found; expected a finite number")
     return value
 
 
@@ -349,7 +374,7 @@ def _method_grid(data: Mapping[str, Any], where: str) -> MethodGrid:
         chosen = values if isinstance(values, list | tuple) else [values]
         if not chosen or not all(isinstance(item, int | float | str | bool) for item in chosen):
             raise PlanError(
-                f"{where}.{knob}: {values!r} found; expected a value or a list of values"
+                f"{where}.{knob}: {_short.repr(values)} found; expected a value or a list of values"
             )
         grid.append((str(knob), tuple(chosen)))
     return MethodGrid(data["name"], tuple(grid))
@@ -368,4 +393,4 @@ def _positive(key: str, value: float) -> None:
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise PlanError(f"{key}: {value!r} found; expected one of {', '.join(allowed)}")
+        raise PlanError(f"{key}: {_short.repr(value)} found; expected one of {', '.join(allowed)}")

@@ -1,17 +1,18 @@
 """Mutated bundles: no traceback, no hang, no false pass.
 
-PALIMPSEST_FULL=1 tries 100 000 of them.
+PALIMPSEST_FULL=1 tries 65 000 of them.
 """
 
 import json
-import os
 from typing import Any
 
 import pytest
 from forgery import Members, mended, with_journal, written
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_run import write_small
+from tests.mutation import EDITS, counted, edited, places, replaced
+from tests.reliability import count
 
 from palimpsest.certificate import certify
 from palimpsest.certificate.archive import pack, unpack
@@ -19,19 +20,6 @@ from palimpsest.certificate.bundle import recompute
 from palimpsest.certificate.judge import differences
 from palimpsest.certificate.verify import CHECKS, examine
 from palimpsest.run.chain import ORIGIN, verify_chain
-
-FULL = os.environ.get("PALIMPSEST_FULL") == "1"
-
-
-def counted(full: int, reduced: int) -> Any:
-    return settings(
-        max_examples=full if FULL else reduced,
-        deadline=None,
-        database=None,
-        derandomize=not FULL,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 class Whole(bytes):
@@ -48,6 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def answered(data: bytes) -> bool:
     """Whether the bytes verify; whatever they are, there is an answer that can be shown."""
+    count("fuzzed inputs of verify")
     found = examine(data)
     assert found.ok == all(check.passed for check in found.checks)
     assert found.ok == (len(found.checks) == len(CHECKS) and bool(found.verdicts))
@@ -57,43 +46,14 @@ def answered(data: bytes) -> bool:
     return found.ok
 
 
-edits = st.lists(
-    st.tuples(
-        st.sampled_from(["set", "insert", "delete", "copy", "cut"]),
-        st.floats(0, 1, exclude_max=True),
-        st.floats(0, 1, exclude_max=True),
-        st.binary(min_size=1, max_size=8),
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-def edited(data: bytes, changes: list[tuple[str, float, float, bytes]]) -> bytes:
-    for kind, one, other, more in changes:
-        at, to = int(one * len(data)), int(other * len(data))
-        match kind:
-            case "set":
-                data = data[:at] + more + data[at + len(more) :]
-            case "insert":
-                data = data[:at] + more + data[at:]
-            case "delete":
-                data = data[:at] + data[at + len(more) :]
-            case "copy":
-                data = data[:at] + data[to : to + 64 * len(more)] + data[at:]
-            case "cut":
-                data = data[: max(at, 1)]
-    return data
-
-
-@counted(60_000, 300)
-@given(changes=edits)
+@counted(40_000, 300)
+@given(changes=EDITS)
 def test_edited_bytes_never_pass(whole: bytes, changes: Any) -> None:
     data = edited(whole, changes)
     assert answered(data) == (data == whole)
 
 
-@counted(10_000, 50)
+@counted(5_000, 50)
 @given(data=st.binary(max_size=400), head=st.sampled_from([b"", b"PK\3\4", b"PK\5\6"]))
 def test_any_bytes_never_pass(data: bytes, head: bytes) -> None:
     assert not answered(head + data)
@@ -116,8 +76,8 @@ NAMES = (
 )
 
 
-@counted(10_000, 60)
-@given(name=st.sampled_from(NAMES), changes=edits)
+@counted(6_000, 60)
+@given(name=st.sampled_from(NAMES), changes=EDITS)
 def test_edited_files_with_mended_digests_never_pass(whole: bytes, name: str, changes: Any) -> None:
     members = unpack(whole)
     data = edited(members[name], changes)
@@ -149,27 +109,7 @@ leaves = st.one_of(
 )
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value inside a JSON value."""
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    if not path:
-        return new
-    copied = dict(value) if isinstance(value, dict) else list(value)
-    copied[path[0]] = replaced(value[path[0]], path[1:], new)
-    return copied
-
-
-@counted(10_000, 100)
+@counted(5_000, 100)
 @given(name=st.sampled_from(NAMES), where=st.floats(0, 1, exclude_max=True), new=leaves)
 def test_any_value_in_any_json_with_mended_digests_never_passes(
     whole: bytes, name: str, where: float, new: Any
@@ -187,8 +127,8 @@ def test_any_value_in_any_json_with_mended_digests_never_passes(
 # -- a forger who writes the cell's journal again ------------------------------------------------
 
 
-@counted(10_000, 60)
-@given(table=st.sampled_from(["items", "curves"]), changes=edits)
+@counted(6_000, 60)
+@given(table=st.sampled_from(["items", "curves"]), changes=EDITS)
 def test_damaged_tables_under_a_journal_made_for_them_never_break_the_reader(
     whole: bytes, table: str, changes: Any
 ) -> None:
@@ -203,7 +143,7 @@ def test_damaged_tables_under_a_journal_made_for_them_never_break_the_reader(
         assert not differences(json.loads(found), json.loads(kept))
 
 
-@counted(5_000, 60)
+@counted(3_000, 60)
 @given(where=st.floats(0, 1, exclude_max=True), new=leaves)
 def test_any_value_in_the_summary_under_a_journal_made_for_it_gives_an_answer(
     whole: bytes, where: float, new: Any

@@ -132,9 +132,9 @@ def inputs(plan: Plan) -> dict[str, str]:
     if plan.general.source != "pocket":
         try:
             text = Path(plan.general.source).read_bytes()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise PlanError(
-                f"general.source: {plan.general.source} cannot be read ({error.strerror}); "
+                f"general.source: {plan.general.source} cannot be read ({error}); "
                 "give the path of a plain-text file, or 'pocket'"
             ) from error
         found["general text"] = f"sha256:{hashlib.sha256(text).hexdigest()}"

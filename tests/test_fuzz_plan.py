@@ -1,0 +1,121 @@
+"""Plans from strangers: a plan or a PlanError of bounded length, never anything else.
+
+PALIMPSEST_FULL=1 tries 25 000 of them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from palimpsest.errors import PlanError
+from palimpsest.plan import MethodGrid, plan_from_dict, plan_from_yaml
+from palimpsest.presets import preset
+from tests.mutation import EDITS, counted, edited, places, replaced
+from tests.reliability import count
+
+SMALL = preset("pocket-small").as_dict()
+TEXT = b"""\
+preset: pocket-small
+name: mine
+models: [pocket/qwen2-s, pocket/gpt2-s]
+seeds: [0, 1, 7]
+facts: {forget: 4, retain: 4, probes: 16}
+injection: {steps: 150, learning_rate: 1.0e-3}
+methods:
+- {name: kl_reversion, weight: [3.0, 12.0]}
+- name: task_vector
+rules: {alpha: 0.05}
+seal: ""
+local_models: {"a/b": /folder}
+"""
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(
+        [10**400, -(10**400), 2**63, "1e999", "nan", "-inf", "\0", "\x1b[31m", "../x"]
+    )
+    | st.floats()
+    | st.text(max_size=8)
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+PLACES = [path for path in places(SMALL) if path]
+
+
+def answered(read: Any, given: Any) -> None:
+    """A plan that survives the trip through plain values, or a PlanError of a few lines."""
+    count("fuzzed inputs of the plan parser")
+    plan, said = None, ""
+    try:
+        plan = read(given)
+    except PlanError as error:
+        said = str(error)
+    assert 0 < len(said) < 4_000 if plan is None else not said
+    if plan is not None:
+        assert plan_from_dict(json.loads(json.dumps(plan.as_dict()))).hash() == plan.hash()
+
+
+@counted(12_000, 200)
+@given(st.sampled_from(PLACES), VALUES)
+@example(("injection", "learning_rate"), 10**400)
+def test_any_value_at_any_place_gives_a_plan_or_a_plan_error(path: Any, new: Any) -> None:
+    answered(plan_from_dict, replaced(SMALL, path, new))
+
+
+@counted(8_000, 100)
+@given(EDITS)
+def test_any_edit_of_a_plan_gives_a_plan_or_a_plan_error(tmp_path: Path, changes: Any) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_bytes(edited(TEXT, changes))
+    answered(plan_from_yaml, path)
+
+
+@counted(5_000, 100)
+@given(st.text(max_size=60) | st.text("[]{}:,&*a1-\"'\n #!|>%@\\0x", max_size=60))
+def test_any_text_gives_a_plan_or_a_plan_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    answered(plan_from_yaml, path)
+
+
+def laughs(depth: int) -> str:
+    """A few lines of YAML whose last value stands for 9 ** depth words."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    for n in range(1, depth):
+        lines.append(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("key", ["models", "seeds", "name", "injection", "methods", "local_models"])
+def test_a_few_lines_that_stand_for_gigabytes_are_refused_in_a_few(
+    tmp_path: Path, key: str
+) -> None:
+    bomb = yaml.safe_load(laughs(9))
+    path = tmp_path / "plan.yaml"
+    text = laughs(9).replace("\n", "\n  ")
+    path.write_text(f"preset: pocket-small\n{key}:\n  {text}\n")
+    answered(plan_from_yaml, path)
+    answered(plan_from_dict, SMALL | {key: bomb["a8"]})
+    answered(plan_from_dict, SMALL | {key: bomb})
+
+
+def test_more_cells_or_candidates_than_memory_holds_are_refused_uncounted() -> None:
+    with pytest.raises(PlanError, match="at most 100000 cells"):
+        plan_from_dict(SMALL | {"seeds": list(range(60_000))})
+    knobs = {f"k{n}": list(range(9)) for n in range(30)}
+    with pytest.raises(PlanError, match="at most 10000"):
+        plan_from_dict(SMALL | {"methods": [{"name": "npo"} | knobs]})
+    assert len(MethodGrid("npo", (("beta", (0.1, 0.5)),)).settings()) == 2
