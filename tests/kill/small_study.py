@@ -1,10 +1,11 @@
 """A small real study, and everything that is done to it.
 
-A server: it loads every library once, runs the study undisturbed in FOLDER/whole, and then answers
-each request (a line "MODE ARGUMENT" on stdin) with a line of JSON. Every attempt is a forked child
-that runs the command `palimpsest study`, all but its report, on two tiny cells of pocket/qwen2-s.
+A server: it loads every library once, runs the study undisturbed, and then answers each request (a
+line "MODE ARGUMENT" on stdin) with a line of JSON. Every attempt is a forked child that runs the
+command `palimpsest study`, all but its report, on tiny cells of pocket/qwen2-s.
 
-    kills N         SIGKILL to the study or one of its workers at N random instants, then resume
+    kills N         SIGKILL to a study of one cell or its worker at N random instants, then resume
+    crowds N        the same with two cells and two workers
     spawned N       the same with workers that are started afresh, as outside of tests
     operations K    SIGKILL at every K-th store operation of a cell, then resume
     signals N       SIGTERM and SIGINT in turn, at random instants, then resume
@@ -45,19 +46,19 @@ from palimpsest.study.matrix import run_cell, start
 SEED = os.environ.get("PALIMPSEST_SEED", "7")
 
 
-def small_plan() -> Plan:
+def small_plan(cells: int = 2) -> Plan:
     plan = preset("demo")
     return replace(
         plan,
         name="small",
-        seeds=(0, 1),
-        facts=Counts(forget=2, retain=2, probes=8, phrasings=2),
-        injection=replace(plan.injection, steps=2, fact_items=2, general_items=2),
-        unlearning=replace(plan.unlearning, steps=2, forget_items=2, retain_items=2),
-        round_trip=replace(plan.round_trip, steps=2, chunks=2, items=2),
-        general=replace(plan.general, train_pieces=8, scored_pieces=2, piece_tokens=12),
+        seeds=tuple(range(cells)),
+        facts=Counts(forget=2, retain=1, probes=8, phrasings=1),
+        injection=replace(plan.injection, steps=1, fact_items=2, general_items=1),
+        unlearning=replace(plan.unlearning, steps=1, forget_items=1, retain_items=1),
+        round_trip=replace(plan.round_trip, steps=1, chunks=1, items=2),
+        general=replace(plan.general, train_pieces=4, scored_pieces=1, piece_tokens=8),
         methods=(MethodGrid("kl_reversion", (("weight", (3.0,)),)), MethodGrid("task_vector")),
-        panel=replace(plan.panel, interpolations=(0.5,)),
+        panel=replace(plan.panel, interpolations=()),
         replication=replace(plan.replication, draws=1),
     )
 
@@ -165,21 +166,24 @@ def leases(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / ".leases").glob("*"))
 
 
-class Server:
-    """The undisturbed study, and what others are compared with."""
+class Study:
+    """An undisturbed study of so many cells, and what is done to others like it."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, cells: int) -> None:
         self.base = base
-        (base / "plan.yaml").write_text(json.dumps(small_plan().as_dict()))
+        self.plan = small_plan(cells)
+        self.workers = ("--workers", str(cells))
+        base.mkdir()
+        (base / "plan.yaml").write_text(json.dumps(self.plan.as_dict()))
         whole = base / "whole"
-        run = start(small_plan(), whole)
+        run = start(self.plan, whole)
         self.cells = run.cells
         for cell in self.cells:  # here, in this process, which so loads all that children need
             run_cell(whole, cell)
         self.expected = snapshot(whole)
         self.certificate = digest(certify(whole, base / "whole.zip").read_bytes())
         local.START = "fork"
-        child = launch(base / "timed", study, "--workers", "2")
+        child = launch(base / "timed", study, *self.workers)
         _, self.seconds = until_spent(child, 3600.0)
         assert ended(child) == 0, said(base / "timed")
         assert snapshot(base / "timed") == self.expected
@@ -213,7 +217,7 @@ class Server:
             folder = self.base / f"killed-{number}"
             # One instant in each of `count` equal parts of the study.
             share = (landed + self.draw.random()) / int(count)
-            child = launch(folder, study, "--workers", "2")
+            child = launch(folder, study, *self.workers)
             living, _ = until_spent(child, share * self.seconds)
             begun = {line["pid"] for line in log(folder) if "cell" in line}
             workers = sorted(begun & children(child))
@@ -227,6 +231,9 @@ class Server:
             results.append(result | {"share": round(share, 4), "killed": code, "landed": hit})
             landed, number = landed + hit, number + 1
         return results
+
+    def crowds(self, count: str) -> list[dict[str, Any]]:
+        return self.kills(count)
 
     def spawned(self, count: str) -> list[dict[str, Any]]:
         forked, local.START = self.seconds, "spawn"
@@ -246,7 +253,7 @@ class Server:
             (self.base / "operations").write_text(str(disk.OPERATIONS))
 
         def begun(folder: Path) -> Path:
-            start(small_plan(), folder)
+            start(self.plan, folder)
             return folder
 
         first = begun(self.base / "counted")
@@ -279,7 +286,7 @@ class Server:
         for number in range(int(count)):
             folder = self.base / f"stopped-{number}"
             signum = (signal.SIGTERM, signal.SIGINT)[number % 2]
-            child = launch(folder, study, "--workers", "2")
+            child = launch(folder, study, *self.workers)
             share = 0.9 * (number + self.draw.random()) / int(count)
             until_spent(child, share * self.seconds)
             # Ctrl-C on a terminal reaches the workers, too.
@@ -423,11 +430,14 @@ def main(base: Path) -> None:
     # Whatever a library prints must not end up between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    server = Server(base)
-    print(json.dumps({"seconds": server.seconds}), file=answers, flush=True)
+    studies: dict[int, Study] = {}
     for line in sys.stdin:
         mode, argument = line.split()
-        print(json.dumps(getattr(server, mode)(argument)), file=answers, flush=True)
+        cells = 1 if mode in ("kills", "operations") else 2
+        if cells not in studies:
+            studies[cells] = Study(base / f"cells-{cells}", cells)
+        done = getattr(studies[cells], mode)(argument)
+        print(json.dumps(done), file=answers, flush=True)
 
 
 if __name__ == "__main__":

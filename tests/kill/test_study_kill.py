@@ -49,7 +49,6 @@ class Server:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.answer()
 
     def answer(self) -> Any:
         assert self.process.stdout is not None
@@ -96,6 +95,11 @@ def check_kills(results: list[dict[str, Any]], wanted: int) -> None:
 def test_a_kill_at_any_instant_changes_no_byte_and_repeats_no_step(server: Server) -> None:
     wanted = 200 if FULL else 4
     check_kills(server("kills", wanted), wanted)
+
+
+def test_a_kill_of_a_study_with_two_workers_changes_no_byte(server: Server) -> None:
+    wanted = 30 if FULL else 2
+    check_kills(server("crowds", wanted), wanted)
 
 
 def test_a_kill_beside_workers_started_afresh_changes_no_byte(server: Server) -> None:
