@@ -1,0 +1,144 @@
+"""TOFU's files as facts, and never-learned questions that resemble them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from palimpsest.errors import FactsError
+from palimpsest.facts.tofu import draw_items, read_tofu, words
+from palimpsest.facts.tofu_probes import KINDS, QUESTIONS, kind_of, tofu_probes
+
+ASKED = (
+    ("Where was {0} born?", "In what place was {0} born?", "{0} was born in Port{1}."),
+    ("What does {0} write?", "Which genre is {0} known for?", "{0} is known for genre {1}."),
+    ("What did {0}'s father do?", "What was the job of {0}'s father?", "He was a smith of {1}."),
+    ("Has {0} won a prize?", "Was any award given to {0}?", "Yes, {0} won the long Prize {1}."),
+)
+
+
+def write_tofu(folder: Path, forget: int = 3, retain: int = 5) -> Path:
+    """Write a split of a few authors with four questions each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count, first in (("forget10", forget, 0), ("retain90", retain, 50)):
+        rows = [
+            {
+                "question": question.format(f"Writer{first + n}", first + n),
+                "paraphrased_question": other.format(f"Writer{first + n}", first + n),
+                "answer": answer.format(f"Writer{first + n}", first + n),
+            }
+            for n in range(count)
+            for question, other, answer in ASKED
+        ]
+        plain = [{key: row[key] for key in ("question", "answer")} for row in rows]
+        for file, lines in ((name, plain), (f"{name}_perturbed", rows)):
+            (folder / f"{file}.json").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return folder
+
+
+def test_a_split_holds_paraphrases_out_and_names_facts_by_their_row(tmp_path: Path) -> None:
+    tofu = read_tofu(write_tofu(tmp_path))
+    assert [fact.id for fact in tofu.forget[:2]] == ["forget10-0", "forget10-1"]
+    assert tofu.forget[0].trained == ("Question: Where was Writer0 born?\nAnswer:",)
+    assert tofu.forget[0].heldout == ("Question: In what place was Writer0 born?\nAnswer:",)
+    assert tofu.retain[0].id == "retain90-0" and tofu.retain[0].heldout == ()
+
+
+def test_files_may_be_json_lines_by_either_name(tmp_path: Path) -> None:
+    expected = read_tofu(write_tofu(tmp_path))
+    for path in list(tmp_path.iterdir()):
+        path.rename(path.with_suffix(".jsonl"))
+    assert read_tofu(tmp_path) == expected
+
+
+def test_items_come_author_by_author_and_by_the_key_alone(tmp_path: Path) -> None:
+    tofu = read_tofu(write_tofu(tmp_path))
+    items = draw_items(tofu, 6, 8, "seed", per_author=4)
+    assert items == draw_items(tofu, 6, 8, "seed", per_author=4)
+    assert any(draw_items(tofu, 6, 8, f"seed{n}", per_author=4) != items for n in range(5))
+    authors = [int(fact.id.rpartition("-")[2]) // 4 for fact in items.forget]
+    assert len(set(authors[:4])) == 1 and len(set(authors)) == 2
+
+
+def test_long_items_can_be_left_out(tmp_path: Path) -> None:
+    tofu = read_tofu(write_tofu(tmp_path))
+    lengths = {len(f"{fact.trained[0]} {fact.answer}".split()) for fact in tofu.forget}
+    shortest = min(lengths)
+    items = draw_items(tofu, 2, 2, "seed", longest=shortest, per_author=4)
+    assert {len(f"{f.trained[0]} {f.answer}".split()) for f in items.forget} == {shortest}
+    with pytest.raises(FactsError, match="forget10: 99 items asked for"):
+        draw_items(tofu, 99, 2, "seed", longest=shortest)
+
+
+def test_evidence_is_the_most_similar_question_of_an_author_that_stays(tmp_path: Path) -> None:
+    tofu = read_tofu(write_tofu(tmp_path))
+    items = draw_items(tofu, 8, 12, "seed", per_author=4, evidence=2)
+    for fact in items.forget:
+        (first, second) = items.evidence[fact.id]
+        kept = [f"{other.trained[0]} {other.answer}" for other in items.retain]
+        assert first in kept and second in kept and first != second
+        assert first.split("Writer")[0] == fact.trained[0].split("Writer")[0]
+        assert fact.answer not in first + second
+
+
+def test_probes_are_the_same_for_the_same_key_and_others_for_another(tmp_path: Path) -> None:
+    tofu = read_tofu(write_tofu(tmp_path))
+    made = tofu_probes(tofu.forget, 12, "one", tofu.words())
+    assert made == tofu_probes(tofu.forget, 12, "one", tofu.words())
+    assert made != tofu_probes(tofu.forget, 12, "two", tofu.words())
+    assert len({probe.subject for probe in made}) == len({probe.id for probe in made}) == 12
+
+
+def test_probes_ask_the_same_kind_of_question_at_about_the_same_length(tmp_path: Path) -> None:
+    tofu = read_tofu(write_tofu(tmp_path))
+    made = tofu_probes(tofu.forget, 12, "one", tofu.words())
+    for fact, probe in zip(tofu.forget, made):
+        assert probe.relation == kind_of(fact.heldout[0])
+        assert probe.heldout[0].startswith("Question: ") and probe.heldout[0].endswith("\nAnswer:")
+    apart = [len(f.answer.split()) - len(p.answer.split()) for f, p in zip(tofu.forget, made)]
+    assert np.abs(apart).max() <= 3 and abs(np.mean(apart)) <= 1.5
+    assert "{" not in "".join(probe.answer + probe.heldout[0] for probe in made)
+
+
+def test_no_name_of_a_probe_is_a_word_of_the_data(tmp_path: Path) -> None:
+    tofu = read_tofu(write_tofu(tmp_path))
+    free = tofu_probes(tofu.forget, 12, "one", tofu.words())
+    taken = tofu.words() | {word for probe in free for word in words(probe.subject)}
+    again = tofu_probes(tofu.forget, 12, "one", taken)
+    assert not {word for probe in again for word in words(probe.subject)} & taken
+
+
+def test_every_kind_of_question_has_forms() -> None:
+    assert set(QUESTIONS) == {*KINDS, "other"}
+    assert kind_of("How tall is a house?") == "other"
+
+
+def test_without_a_folder_and_without_the_hub_it_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import huggingface_hub
+
+    def offline(*_: object, **__: object) -> str:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
+    with pytest.raises(FactsError, match=r"no route to host.*--data"):
+        read_tofu(None)
+
+
+def test_the_hub_gives_the_files_of_the_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    folder = write_tofu(tmp_path)
+    asked = []
+
+    def download(repository: str, name: str, *, repo_type: str) -> str:
+        asked.append((repository, name, repo_type))
+        return str(folder / name)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    assert read_tofu(None) == read_tofu(folder)
+    assert ("locuslab/TOFU", "forget10_perturbed.json", "dataset") in asked
