@@ -79,7 +79,7 @@ def test_text_and_method_filter_the_table(browser: Any, cell_page: Path) -> None
         shown = "#candidate-table tbody tr:not([hidden])"
         everyone = tab.locator(shown).count()
         assert tab.text_content("#count") == f"{everyone} of {everyone}"
-        tab.fill("#find", "relearn veto")
+        tab.fill("#find", "fails veto")
         few = tab.locator(shown).count()
         assert 0 < few < everyone
         tab.fill("#find", "")
@@ -87,6 +87,13 @@ def test_text_and_method_filter_the_table(browser: Any, cell_page: Path) -> None
         names = tab.locator(f"{shown} td:first-child").all_text_contents()
         assert names == ["ga-w3", "ga-w12"]
         assert tab.text_content("#count") == f"2 of {everyone}"
+        tab.select_option("#method", "")
+        kept = {}
+        for outcome in ("clears the bar", "survives the screen", "excluded by the screen"):
+            tab.select_option("#outcome", label=outcome)
+            kept[outcome] = tab.locator(shown).count()
+        assert 0 < kept["clears the bar"] < kept["survives the screen"]
+        assert kept["survives the screen"] + kept["excluded by the screen"] == everyone
 
 
 def test_pointing_at_a_point_names_the_candidate_and_its_numbers(
@@ -146,8 +153,16 @@ def test_hostile_names_stay_text_when_driven(browser: Any, hostile_page: Path) -
         assert tab.evaluate("document.querySelectorAll('img, script').length") == 1
 
 
-def test_the_page_prints(browser: Any, cell_page: Path) -> None:
-    with opened(browser, cell_page) as tab:
+def test_the_page_prints_dark_on_white_whatever_the_screen_shows(
+    browser: Any, cell_page: Path
+) -> None:
+    with opened(browser, cell_page, scheme="dark") as tab:
+        tab.click("#theme")
+        tab.click("#theme")
+        tab.emulate_media(media="print")
+        style = "getComputedStyle(document.body)"
+        paper, ink = (_rgb(tab.evaluate(f"{style}.{one}")) for one in ("backgroundColor", "color"))
+        assert min(paper) == 255 and max(ink) < 60
         assert tab.pdf(format="A4").startswith(b"%PDF")
 
 

@@ -28,7 +28,7 @@ def absolute_table(results: RunResults) -> Table:
     columns: tuple[str, ...] = ("model", "screen", "retain", "residual", "all three")
     columns += ("retain NLL, median and range", "residual, median and range")
     told = [
-        f"the {row[0]} passes all three components in {row[4].count} of {row[4].total} cells"
+        f"the {row[0]} {_passes(row[4])}"
         for row in rows
         if row[0] in absolute.AUDITED and isinstance(row[4], Share)
     ]
@@ -377,6 +377,12 @@ def panel_cells_table(results: RunResults) -> Table:
     columns: tuple[str, ...] = ("cell", "challenge", "p", "median forget delta", "forget distance")
     columns += ("first-chunk fall", *_AXES)
     return Table("panel-cells", "The sealed panel, cell by cell", reading, columns, rows)
+
+
+def _passes(share: Share) -> str:
+    if share.total == 1:
+        return f"{'passes' if share.count else 'does not pass'} all three components"
+    return f"passes all three components in {share.count} of {share.total} cells"
 
 
 def _shares(counts: absolute.ComponentCounts) -> tuple[Share, Share, Share, Share]:

@@ -146,8 +146,8 @@ def models_table(results: RunResults) -> Table:
                 )
             )
     reading = (
-        f"Held-out forget NLL, retain NLL and residual of the models every criterion refers to, in "
-        f"{len(results.cells)} cells."
+        "Held-out forget NLL, retain NLL and residual of the models every criterion refers to"
+        + ("." if len(results.cells) == 1 else f", in {len(results.cells)} cells.")
     )
     columns: tuple[str, ...] = (
         "cell",

@@ -52,10 +52,10 @@ def versions_table(results: RunResults) -> Table:
     reading = "Without replicated references there is no recalibrated bar."
     if versions:
         bare, vetoed, smallest, _ = versions
-        reading = (
-            f"The bar certifies {_counted(bare)}; with the relearn veto {_counted(vetoed)}; at the "
-            f"smallest delta_f of all families {_counted(smallest)}."
-        )
+        reading = f"The bar certifies {_counted(bare)}; with the relearn veto {_counted(vetoed)}"
+        if len(results.families) > 1:
+            reading += f"; at the smallest delta_f of all families {_counted(smallest)}"
+        reading += "."
     columns: tuple[str, ...] = (
         "version",
         "delta_f",
@@ -117,7 +117,8 @@ def selection_table(results: RunResults) -> Table:
         ours, trained = quality[0].mean("forget_distance"), quality[2].mean("forget_distance")
         if ours is not None and trained is not None:
             readings.append(
-                f"{version.title}: on {len(quality[0].picks)} cells the certified pick lies "
+                f"{version.title}: on {len(quality[0].picks)} "
+                f"{'cell' if len(quality[0].picks) == 1 else 'cells'} the certified pick lies "
                 f"{number(ours)} nats from the reference and the trained-probe best "
                 f"{number(trained)}"
             )
@@ -217,7 +218,7 @@ def second_suite_table(found: tuple[Comparison, ...]) -> Table:
 
 
 def _counted(version: Certification) -> str:
-    return (
-        f"{len(version.certified)} of {version.candidates} candidates in "
-        f"{len(version.certified_cells)} of {version.cells} cells"
-    )
+    counted = f"{len(version.certified)} of {version.candidates} candidates"
+    if version.cells > 1:
+        counted += f" in {len(version.certified_cells)} of {version.cells} cells"
+    return counted

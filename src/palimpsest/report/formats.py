@@ -140,6 +140,11 @@ def number(value: float) -> str:
     return f"{rounded:.3f}"
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """So many of a noun: 1 cell, 3 cells."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
 # -- pieces ---------------------------------------------------------------------------------------
 
 

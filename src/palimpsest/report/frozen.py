@@ -6,6 +6,7 @@ from typing import Any
 
 from palimpsest.report.formats import Table, Value
 from palimpsest.run.store import Run, read_chain, seal_problems
+from palimpsest.run.terms import CREATION
 from palimpsest.study.results import RunResults
 
 
@@ -25,7 +26,7 @@ class Frozen:
     commitment: str
     """Of the sealed audit pool."""
     links: tuple[Link, ...]
-    """The run's chain, then the cell's where there is one cell."""
+    """The run's creation, then the one cell's chain where there is one, then what followed."""
     rules: Table
     environment: Table
     cells: Table
@@ -37,6 +38,8 @@ def read_frozen(path: Path, results: RunResults) -> Frozen:
     """What the run at ``path`` had fixed, from its stored files."""
     run = Run.open(path)
     links = [Link(_told(one.event, one.data), one.digest) for one in _run_chain(path)]
+    later = links[len(CREATION) :]
+    del links[len(CREATION) :]
     rows: list[tuple[Value, ...]] = []
     problems: list[str] = []
     for cell in results.cells:
@@ -48,6 +51,7 @@ def read_frozen(path: Path, results: RunResults) -> Frozen:
         rows.append((cell.id, len(steps), before, chain.head))
         if len(results.planned) == 1:
             links += [Link(_told(one.event, one.data), one.digest) for one in chain.entries]
+    links += later
     return Frozen(
         run.rules_hash,
         str(run.seal["commitment"]),
@@ -85,6 +89,7 @@ def _told(event: str, data: dict[str, Any]) -> str:
         "step": f"{data.get('step')} stored",
         "seal opened": "seal opened, once",
         "finished": "cell finished",
+        "summary": "summary written",
     }
     if event == "cells":
         count = len(data.get("cells", ()))

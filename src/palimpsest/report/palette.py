@@ -44,6 +44,11 @@ SHAPES = {
     "left": Shape("M-4.8 0L3.6-4.7V4.7z", "<"),
     "right": Shape("M4.8 0L-3.6-4.7V4.7z", ">"),
     "hexagon": Shape("M-4.6 0L-2.3-4H2.3L4.6 0L2.3 4H-2.3z", "h"),
+    "cross": Shape(
+        "M-3.6-2.2l1.4-1.4L0-1.4l2.2-2.2 1.4 1.4L1.4 0l2.2 2.2-1.4 1.4L0 1.4l-2.2 2.2"
+        "-1.4-1.4L-1.4 0z",
+        "X",
+    ),
     "tick": Shape("M-.7-4.6h1.4v9.2h-1.4z", "|"),
 }
 
@@ -70,8 +75,9 @@ KNOWN = (
     Style("reference", "#111111", "#ffffff", "diamond"),
     Style("panel", "#7a5195", "#b794d4", "hexagon"),
     Style("probe", "#9a9994", "#85847f", "tick"),
+    Style("excluded", "#66635c", "#a39f95", "cross"),
 )
-"""Models whose truth is known, and never-learned probes."""
+"""Models whose truth is known, never-learned probes, and the mark of who is excluded."""
 
 _FREE = (
     ("#0072b2", "#4ba3dc"),

@@ -7,7 +7,7 @@ import numpy as np
 from palimpsest.criteria.measures import RelearningCurve
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import screen_alone
-from palimpsest.report.formats import Table, Value, number
+from palimpsest.report.formats import Table, Value, counted, number
 from palimpsest.report.palette import in_order
 from palimpsest.report.plots.spec import (
     Axis,
@@ -33,6 +33,10 @@ AXES = (
 """Axes of the recalibrated bar: its name in a verdict, the field of a finding, its title here."""
 
 
+INSIDE = {"forget_distance": 0.0, "retain_damage": -1.0, "residual_damage": float("-inf")}
+"""Where what retraining would do begins: retaining better by more than this is degenerate."""
+GATES = {"retain_damage": (Rule(INSIDE["retain_damage"], "gate"),)}
+BEYOND = {True: "beyond the bar", False: "within the bar"}
 BETTER = -2.0
 """Where the axis of damage ends: how much better than retrained a model is does not matter."""
 
@@ -69,11 +73,14 @@ def forget_figure(cell: CellResult, rules: Rules) -> Figure | None:
     findings = cell.verdict.findings
     kept = [one for one in findings if not one.excluded]
     reading = (
-        f"The screen excludes {len(findings) - len(kept)} of {len(findings)} candidates, whose "
-        "forget facts lie below their never-learned probes beyond chance"
+        f"The screen excludes {len(findings) - len(kept)} of "
+        f"{counted(len(findings), 'candidate')}, whose forget facts lie below their never-learned "
+        "probes beyond chance"
     )
-    if kept:
-        gaps = [one.median_gap for one in kept]
+    gaps = [one.median_gap for one in kept]
+    if len(kept) == 1:
+        reading += f"; the median gap of the one survivor is {number(gaps[0])} nats"
+    elif kept:
         reading += (
             f"; the median gap of the {len(kept)} survivors lies between {number(min(gaps))} and "
             f"{number(max(gaps))} nats"
@@ -95,6 +102,7 @@ def forget_figure(cell: CellResult, rules: Rules) -> Figure | None:
         legend=(
             *((method, method, False) for method in _methods(cell)),
             ("probe", "never-learned probe", False),
+            ("excluded", "excluded by the screen", False),
         ),
     )
 
@@ -119,7 +127,9 @@ def retain_figure(cell: CellResult) -> Figure | None:
         base = getattr(injected, measure)
         if base is not None:
             worse = sum(value > base for value in values.values())
-            readings.append(f"on {title} {worse} of {len(values)} candidates score worse")
+            readings.append(
+                f"{worse} of {counted(len(values), 'candidate')} score worse on {title}"
+            )
     if not panels:
         return None
     return Figure(
@@ -168,9 +178,9 @@ def residual_figure(cell: CellResult) -> Figure | None:
     return Figure(
         "residual",
         "Round-trip residual",
-        f"{below} of {len(values)} candidates close the loop at least as well as the injected "
-        f"model's own floor of {number(floor)} nats; the smallest residual is {best}'s, "
-        f"{number(values[best])}.",
+        f"{below} of {counted(len(values), 'candidate')} sent through the round trip close the "
+        f"loop at least as well as the injected model's own floor of {number(floor)} nats; the "
+        f"smallest residual is {best}'s, {number(values[best])}.",
         "Each row is a candidate, placed by the divergence from the injected model that remains "
         "after it re-acquired the forget set: the residual, and the two parts it is the mean of. "
         "The floor is the injected model's own residual.",
@@ -232,15 +242,20 @@ def relearning_figure(cell: CellResult) -> Figure | None:
     findings = cell.verdict.findings if cell.verdict else ()
     vetoed = [one for one in findings if "relearn veto" in one.failures]
     tested = [one for one in findings if one.fall is not None]
-    reading = f"Relearning curves of {len(shown)} candidates"
+    reading = (
+        f"{counted(len(shown), 'candidate')} relearned the forget set; without a reference there "
+        "is no band to compare with"
+    )
+    if held:
+        reading = f"{counted(len(shown), 'candidate')} relearned the forget set"
     if tested and held:
         falls = [one.fall for one in tested if one.fall is not None]
         mean_fall = float(np.mean([curve.first_fall for curve in held]))
         reading = (
-            f"{len(vetoed)} of {len(tested)} candidates relearn faster than a further reference "
-            f"draw would; over the first {int(held[0].step[1])} steps the references fall by "
-            f"{number(mean_fall)} nats on average and the candidates by {number(min(falls))} to "
-            f"{number(max(falls))}"
+            f"{len(vetoed)} of {counted(len(tested), 'candidate')} would be vetoed for relearning "
+            f"faster than a further reference draw; over the first {int(held[0].step[1])} steps "
+            f"the references fall by {number(mean_fall)} nats on average and the candidates by "
+            f"{_from_to(falls)}"
         )
     rows: list[tuple[Value, ...]] = []
     for name in ("injected", *cell.evaluation.references, *shown):
@@ -266,7 +281,7 @@ def relearning_figure(cell: CellResult) -> Figure | None:
             tuple(rows),
         ),
         legend=(
-            ("reference", "plain line: mean of the reference draws, in their range", False),
+            *((("reference", "plain line: references, in their range", False),) if held else ()),
             ("injected", "dashed line: injected", False),
         ),
     )
@@ -296,10 +311,11 @@ def distance_figure(cell: CellResult) -> Figure | None:
             if value is None:
                 rows.append(Row(name, "–"))
                 continue
-            fails = failure in one.failures
+            gated = field == "retain_damage" and "degeneracy gate" in one.failures
+            fails = failure in one.failures or gated
             rows.append(Row(name, two(value / delta)))
             label = f"{name}: {title} {number(value)} nats, {number(value / delta)} δ_f"
-            label += ", beyond the bar" if fails else ", within the bar"
+            label += ", too good: degenerate" if gated else f", {BEYOND[fails]}"
             at = max(value / delta, BETTER)
             points.append(Point(at, place, cell.methods[name], label, hollow=fails))
         panels.append(
@@ -308,8 +324,8 @@ def distance_figure(cell: CellResult) -> Figure | None:
                 x,
                 rows=tuple(rows),
                 points=tuple(points),
-                rules=(Rule(1.0, "bar", solid=True),),
-                inside=(x.low, 1.0),
+                rules=(Rule(1.0, "bar", solid=True), *GATES.get(field, ())),
+                inside=(max(x.low, INSIDE[field]), 1.0),
                 notes="δ_f",
             )
         )
@@ -319,9 +335,9 @@ def distance_figure(cell: CellResult) -> Figure | None:
         key=lambda one: one.worst_axis or 0.0,
     )
     reading = (
-        f"{len(within)} of {len(verdict.findings)} candidates lie within one δ_f = "
-        f"{number(delta)} nats of a retrained model on all three axes; the nearest, {near.name}, "
-        f"is {number(near.worst_axis or 0.0)} δ_f away on its worst"
+        f"{len(within)} of {counted(len(verdict.findings), 'candidate')} lie within one δ_f = "
+        f"{number(delta)} nats of a retrained model on all three axes, before gate and veto; the "
+        f"nearest, {near.name}, is {number(near.worst_axis or 0.0)} δ_f away on its worst"
     )
     rows_table = tuple(_distance_row(one, delta) for one in verdict.findings)
     columns = ("candidate", *(f"{title} / delta_f" for _, _, title in AXES), "worst axis", "fails")
@@ -330,9 +346,10 @@ def distance_figure(cell: CellResult) -> Figure | None:
         "Distance from a retrained model",
         f"{reading}.",
         "Three panels, one for each axis of the bar; each row is a candidate, placed by its "
-        "distance in units of retraining noise. The shaded part up to 1 is what retraining itself "
-        "would do; hollow markers lie beyond it. A model far better than the bar stands at the "
-        "left end; its number is at the right.",
+        "distance in units of retraining noise. The shaded part is what retraining itself would "
+        "do; hollow markers lie beyond it. Left of the gate a model retains too well to have been "
+        "only unlearned. One far better than the bar stands at the left end; its number is at the "
+        "right.",
         tuple(panels),
         Table("distance", "Distances in units of delta_f", "", columns, rows_table),
         legend=_legend(cell, "hollow: beyond the bar"),
@@ -426,6 +443,11 @@ def _distance_row(one: Finding, delta: float) -> tuple[Value, ...]:
     axes = [getattr(one, field) for _, field, _ in AXES]
     shares = [None if value is None else value / delta for value in axes]
     return (one.name, *shares, one.worst_axis, "; ".join(one.failures) or None)
+
+
+def _from_to(values: Sequence[float]) -> str:
+    low, high = number(min(values)), number(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def _curve(name: str, curve: RelearningCurve, style: str, dashed: bool = False) -> Line:

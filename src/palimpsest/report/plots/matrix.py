@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from palimpsest.report.formats import Table, Value, number
 from palimpsest.report.palette import in_order
-from palimpsest.report.plots.cell import AXES, BETTER, damage_axis
+from palimpsest.report.plots.cell import AXES, BETTER, GATES, INSIDE, damage_axis
 from palimpsest.report.plots.spec import (
     Band,
     Figure,
@@ -140,11 +141,13 @@ def distance_figure(results: RunResults) -> Figure | None:
     panels = []
     for _, field, title in AXES:
         mine = [(cell, name, value) for cell, name, axis, value in found if axis == field]
-        points = _points(mine, methods, title, " δ_f", lambda cell, name, value: value > 1, BETTER)
+        least = INSIDE[field]
+        points = _points(mine, methods, title, " δ_f", partial(_beyond, least), BETTER)
         rows = []
         for method in methods:
             values = [value for cell, name, value in mine if cell.methods[name] == method]
-            note = f"{sum(value <= 1 for value in values)}/{len(values)}" if values else "–"
+            inside = sum(least <= value <= 1 for value in values)
+            note = f"{inside}/{len(values)}" if values else "–"
             rows.append(Row(method, note))
         panels.append(
             Panel(
@@ -152,8 +155,8 @@ def distance_figure(results: RunResults) -> Figure | None:
                 x,
                 rows=tuple(rows),
                 points=points,
-                rules=(Rule(1.0, "bar", solid=True),),
-                inside=(x.low, 1.0),
+                rules=(Rule(1.0, "bar", solid=True), *GATES.get(field, ())),
+                inside=(max(x.low, least), 1.0),
                 notes="within",
             )
         )
@@ -165,11 +168,11 @@ def distance_figure(results: RunResults) -> Figure | None:
         "distance",
         "Distance from a retrained model",
         f"{within} of {total} candidates lie within one δ_f of a retrained model on all three "
-        "axes.",
+        "axes, before gate and veto.",
         "Three panels, one for each axis of the bar; rows are methods and every marker is a "
         "candidate, placed by its distance in units of its family's retraining noise. The shaded "
-        "part up to 1 is what retraining itself would do; hollow markers lie beyond it. At the "
-        "right, how many lie within.",
+        "part is what retraining itself would do; hollow markers lie beyond it. Left of the gate a "
+        "model retains too well to have been only unlearned. At the right, how many lie within.",
         tuple(panels),
         Table(
             "distance",
@@ -183,6 +186,10 @@ def distance_figure(results: RunResults) -> Figure | None:
             (methods[0], "hollow: beyond the bar", True),
         ),
     )
+
+
+def _beyond(least: float, cell: CellResult, name: str, value: float) -> bool:
+    return not least <= value <= 1
 
 
 def relearning_figure(results: RunResults) -> Figure | None:

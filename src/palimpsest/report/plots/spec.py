@@ -198,7 +198,7 @@ def _unscaled(value: float, scale: str) -> float:
 def _linear_ticks(low: float, high: float, most: int) -> list[float]:
     rough = (high - low) / max(most, 1)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * size for size in (1, 2, 5, 10) if power * size >= rough)
+    step = next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= rough)
     first = math.ceil(low / step)
     values: list[float] = []
     while (first + len(values)) * step <= high:

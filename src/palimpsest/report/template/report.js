@@ -115,13 +115,17 @@
   });
   const find = byId("find");
   const method = byId("method");
+  const outcome = byId("outcome");
   const count = byId("count");
+  // Whoever clears the bar (0) survives the screen (1) too.
+  const outcomes = (value) => (value === "1" ? ["0", "1"] : [value]);
   const filter = () => {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const { row, text } of rows) {
       const keep =
         (!method.value || row.dataset.method === method.value) &&
+        (!outcome.value || outcomes(outcome.value).includes(row.dataset.outcome)) &&
         words.every((word) => text.includes(word));
       row.hidden = !keep;
       shown += keep;
@@ -130,6 +134,7 @@
   };
   find.addEventListener("input", filter);
   method.addEventListener("change", filter);
+  outcome.addEventListener("change", filter);
   document.querySelector(".filters").hidden = false;
   filter();
 })();

@@ -1,7 +1,9 @@
 """The top of the page: the verdict as a sentence, its reasons, its limits and its counts."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from palimpsest.study.results import CellResult, RunResults
 
@@ -18,6 +20,34 @@ LIMITS = (
     "guarantee.",
     "Results hold for the models, facts and doses tested here, and carry no evidence about others.",
 )
+
+GLOSSARY = (
+    ("base", "the model before it learned what it should forget"),
+    ("injected", "the model that learned the forget set beside the rest, and should forget it"),
+    ("reference", "a model retrained from base in the same way, without the forget set"),
+    ("candidate", "an unlearned model under test"),
+    ("forget, retain, probe", "facts that should be gone; that should stay; that nobody learned"),
+    ("NLL", "mean negative log-likelihood of an answer's tokens, in nats; lower is better known"),
+    ("held-out", "asked in phrasings that no model was trained on"),
+    ("delta", "a fact's held-out NLL minus the base model's"),
+    ("screen", "a rank test: do the forget facts lie below the probes? Those it excludes still "
+     "know them; p-values are adjusted for the number of candidates (Holm)"),
+    ("gap", "median forget delta minus median probe delta"),
+    ("re-acquisition", "training a model on the forget set again, a given number of steps"),
+    ("residual", "how far, in KL, a re-acquired candidate stays from the injected model on retain "
+     "facts and general text; the floor is the injected model's own"),
+    ("oracle-KL", "KL from the candidate to the reference on phrasings that were trained"),
+    ("δ_f, ε_f", "how much two retrainings of the reference differ: on held-out forget facts, and "
+     "in retain NLL or residual"),
+    ("equivalence", "median forget delta within δ_f of the reference's"),
+    ("degeneracy gate", "fails who retains far better than the injected model: it was trained on "
+     "the retain set beyond what was asked"),
+    ("relearn veto", "fails who relearns the forget set faster than references do: it only hid it"),
+    ("worst axis", "the largest of forget distance, retain and round-trip damage, in units of δ_f; "
+     "1 is the bar"),
+    ("sealed panel", "models with known labels, asked once on phrasings sealed before the run"),
+)  # fmt: skip
+"""What the page's words mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +66,19 @@ class Masthead:
     limits: tuple[str, ...] = LIMITS
 
 
-def masthead(results: RunResults) -> Masthead:
-    """The verdict of the one cell, or the count over cells."""
+def masthead(results: RunResults, summary: Mapping[str, Any] | None = None) -> Masthead:
+    """The verdict of the one cell, or the count over cells.
+
+    ``summary`` is an audit's own; where it was stopped before any candidate, it is all there is.
+    """
+    told = summary or {}
+    limits = (*LIMITS, *map(str, told.get("remarks", ())))
     if len(results.planned) == 1 and results.cells:
-        return _cell(results.cells[0])
+        return replace(_cell(results.cells[0]), limits=limits)
+    if told.get("stopped_early"):
+        sentence = f"Uncertified: {REASONS[told['reason']]}."
+        kind = "audit, stopped before any candidate"
+        return Masthead(False, sentence, sentences(told["paragraph"]), kind, (), limits)
     return _matrix(results)
 
 
