@@ -7,7 +7,7 @@ the same terms. ``run_cell`` is all that an executor needs to know.
 import hashlib
 from pathlib import Path
 
-from palimpsest.errors import PlanError, SealError
+from palimpsest.errors import DriftError, PlanError, SealError
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, open_file, seal
 from palimpsest.facts.templates import POOLS, check_pools
 from palimpsest.models.families import POCKET, family_of
@@ -61,6 +61,7 @@ def run_cell(
         if claimed.finished():
             return
         try:
+            _check_model(run, cell)
             CellRun(
                 cell,
                 claimed,
@@ -72,6 +73,17 @@ def run_cell(
         except Exception as error:
             claimed.fail(f"{type(error).__name__}: {error}")
             raise
+
+
+def _check_model(run: Run, cell: CellPlan) -> None:
+    """Refuse a model that is another one than when the run began, or on another machine."""
+    fixed = run.environment.get("inputs", {}).get(cell.model)
+    found = source_digest(dict(cell.plan.local_models).get(cell.model, cell.model))
+    if fixed not in (None, found):
+        raise DriftError(
+            f"inputs.{cell.model}: the run has {fixed}, found {found}; expected the model the run "
+            "was begun with; put it back, or start a new run from here with --fork"
+        )
 
 
 def draws(cell: CellPlan) -> int:
@@ -142,13 +154,14 @@ def inputs(plan: Plan) -> dict[str, str]:
 
 
 def source_digest(name: str) -> str:
-    """Give the digest of a checkpoint's files as they lie on disk; for the hub, its name."""
+    """Give the digest of a checkpoint's files as they lie on disk; for the hub, its commit."""
+    from palimpsest.models import hub
     from palimpsest.models.gguf import smollm2_folder
     from palimpsest.models.load import resolve
 
     source = resolve(name)
     path = smollm2_folder()[0] if source.kind == "smollm2" else source.path
     if path is None:
-        return f"{source.kind}:{name}"
+        return f"{source.kind}:{name}@{hub.snapshot(name, None, weights=False)[1]}"
     files = [path] if path.is_file() else sorted(path.iterdir())
     return digest(canonical({file.name: file_digest(file) for file in files if file.is_file()}))
