@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test lint bench pocket smollm2 advisories clean
+.PHONY: demo test lint bench reliability pocket smollm2 advisories clean
 
 demo: $(VENV)/.installed
 	$(BIN)/palimpsest demo
@@ -25,6 +25,12 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# The tests behind docs/reliability.md at full count; `make test` runs them all at a lower one.
+RELIABILITY_SEED ?= 7
+reliability: $(VENV)/.dev
+	PALIMPSEST_FULL=1 PALIMPSEST_SEED=$(RELIABILITY_SEED) $(BIN)/python -m pytest tests \
+		-m reliability --hypothesis-seed=$(RELIABILITY_SEED) --durations=20
 
 pocket: $(VENV)/.dev
 	$(BIN)/python -m palimpsest.models.pocket.bake

@@ -215,7 +215,7 @@ class Study:
         results, landed, number = [], 0, 0
         while landed < int(count) and number < 2 * int(count) + 8:
             folder = self.base / f"killed-{number}"
-            # One instant in each of `count` equal parts of the study, whose end is never quite sure.
+            # One instant in each of `count` equal parts of the study, whose end is uncertain.
             share = 0.95 * (landed + self.draw.random()) / int(count)
             child = launch(folder, study, *self.workers)
             living, _ = until_spent(child, share * self.seconds)

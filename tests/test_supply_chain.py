@@ -1,0 +1,105 @@
+"""Few dependencies, each pinned and explained; nothing reaches for the network."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PINNED = (ROOT / "constraints.txt").read_text().splitlines()
+
+# Every import of the package, and what each command imports, with a hook that no library can undo.
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto", "socket.gethostbyname"):
+        sys.stdout.write(f"{event} {arguments}\\n")
+        raise RuntimeError(event)
+
+sys.addaudithook(watch)
+import palimpsest
+names = [module.name for module in pkgutil.walk_packages(palimpsest.__path__, "palimpsest.")]
+for name in names:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+print(len(names))
+"""
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def name_of(requirement: str) -> str:
+    return canonical(re.match(r"[\w.-]+", requirement)[0])  # type: ignore[index]
+
+
+def test_every_dependency_is_pinned_to_one_version() -> None:
+    lines = [line for line in PINNED if line and not line.startswith("#")]
+    pins = dict(line.split("==") for line in lines)
+    assert len(pins) == len(lines)
+    assert all(re.fullmatch(r"[\w.+!-]+", version) for version in pins.values())
+    named = list(PROJECT["dependencies"])
+    # Whoever asks for the hub or a tracker chooses a version; no command here installs them.
+    for extra in ("dev", "peft", "ray", "smollm2"):
+        named += PROJECT["optional-dependencies"][extra]
+    missing = {name_of(one) for one in named} - {canonical(name) for name in pins}
+    assert not missing, f"constraints.txt does not pin {sorted(missing)}"
+
+
+def closure(requirements: list[str]) -> set[str]:
+    """Everything that is installed because of these, on this machine."""
+    found: set[str] = set()
+    waiting = [name_of(one) for one in requirements]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for one in metadata.requires(name) or []:
+            if "extra ==" in one:
+                continue
+            try:
+                metadata.version(name_of(one))
+            except metadata.PackageNotFoundError:
+                continue  # for another platform or Python
+            waiting.append(name_of(one))
+    return found
+
+
+def test_what_the_dependencies_bring_along_is_pinned_too() -> None:
+    pins = {canonical(line.split("==")[0]): line.split("==")[1] for line in PINNED if "==" in line}
+    for name in sorted(closure(PROJECT["dependencies"])):
+        assert name in pins, f"{name} is installed but not in constraints.txt"
+
+
+def test_every_dependency_has_its_reason_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text[text.index("## Dependencies") :].replace("*", "")
+    for requirement in PROJECT["dependencies"]:
+        assert re.search(rf"\b{re.escape(name_of(requirement))}\b", table), requirement
+    assert len(PROJECT["dependencies"]) <= 15
+
+
+def test_advisories_are_one_command_away() -> None:
+    rule = (ROOT / "Makefile").read_text().split("\nadvisories:")[1].split("\n\n")[0]
+    assert "pip-audit" in rule and "constraints.txt" in rule
+
+
+@pytest.mark.slow
+def test_importing_every_module_opens_no_connection_and_looks_up_no_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IMPORT_ALL],
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "", "OMP_NUM_THREADS": "1", "HOME": "/"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout) > 100
