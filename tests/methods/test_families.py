@@ -8,6 +8,7 @@ from palimpsest.methods import BUILT_IN, candidates, method_class, title
 from palimpsest.methods.context import GradientMethod
 from palimpsest.methods.running import Failure, checked_run, groups, run_group
 from palimpsest.models.net import WholeNet
+from palimpsest.models.train import AdamW
 from palimpsest.plan import MethodGrid
 
 LOSSES = ("kl_reversion", "gate_mask", "ga", "npo", "graddiff", "simnpo")
@@ -56,9 +57,9 @@ def test_gradient_methods_cost_the_budgets_steps_and_items(
 ) -> None:
     """The exceptions are named: arithmetic is free, dampening has no steps, DPO reads pairs."""
     steps, rows = [], []
-    step, logits = torch.optim.AdamW.step, WholeNet.logits
+    step, logits = AdamW.step, WholeNet.logits
     monkeypatch.setattr(
-        torch.optim.AdamW, "step", lambda self, *given: (steps.append(1), step(self, *given))[1]
+        AdamW, "step", lambda self, *given: (steps.append(1), step(self, *given))[1]
     )
 
     def counted(self, batch, params=None):

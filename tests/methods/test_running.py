@@ -1,7 +1,7 @@
 """A method's own fault is recorded with its reason, and costs nobody else anything."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -94,11 +94,9 @@ def test_a_plugin_may_leave_out_a_tied_head_or_use_another_precision() -> None:
     assert torch.equal(state[HEAD], state[EMBEDDING])
     assert state[HEAD].dtype == torch.float32
     del moved[HEAD]
-    apart = Context(
-        **{**vars(context), "injected": {name: v.clone() for name, v in context.injected.items()}}
-    )
+    apart = replace(context, injected={name: v.clone() for name, v in context.injected.items()})
     assert isinstance(checked(moved, apart), dict)
-    bare = Context(**{**vars(context), "injected": without(context.injected, HEAD)})
+    bare = replace(context, injected=without(context.injected, HEAD))
     assert set(checked(moved | {HEAD: moved[EMBEDDING]}, bare)) == set(bare.injected)
 
 

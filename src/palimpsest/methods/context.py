@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -82,6 +83,19 @@ class Context:
     tokenizer: Any = None
     pad: int = 0
 
+    @cached_property
+    def _batches(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], Batch]:
+        """The batches of exercises already made: methods of a cell train on the same ones."""
+        return {}
+
+    def batch(self, forget: Sequence[int], retain: Sequence[int]) -> Batch:
+        """Give the batch of these texts of the lessons, forget texts first."""
+        key = (tuple(forget), tuple(retain))
+        if key not in self._batches:
+            texts = [self.forget.texts[n] for n in forget] + [self.retain.texts[n] for n in retain]
+            self._batches[key] = collate(texts, self.pad)
+        return self._batches[key]
+
     def exercises(self) -> Iterator["Exercise"]:
         """Yield the batches of the budget: the same for every method of the cell."""
         order = random.Random(key_number(f"{self.seed_key}/exercises"))
@@ -113,7 +127,25 @@ class Exercise:
     forget_texts: tuple[int, ...] = ()
     retain_texts: tuple[int, ...] = ()
 
+    @cached_property
+    def forget_sums(self) -> Tensor:
+        """(texts, positions) the matrix that sums values at forget positions text by text."""
+        texts = torch.arange(int(self.forget_rows[-1]) + 1, device=self.forget_rows.device)
+        return (texts[:, None] == self.forget_rows).float()
+
+    @cached_property
+    def forget_shares(self) -> Tensor:
+        """(positions,) each position's weight in the mean over texts of their positions' mean."""
+        return text_shares(self.forget_rows)
+
+    @cached_property
+    def retain_shares(self) -> Tensor:
+        """(positions,) the same of the retain texts."""
+        return text_shares(self.retain_rows)
+
     def to(self, device: torch.device) -> "Exercise":
+        if self.batch.ids.device == device:
+            return self
         return Exercise(
             self.batch.to(device),
             self.forget_rows.to(device),
@@ -159,20 +191,20 @@ class View:
 
     def forget_answers(self) -> Tensor:
         """Log-probability of each whole forget answer (texts,)."""
-        return per_text(picked(self.forget, self.forget_targets), self.exercise.forget_rows)
+        return self.exercise.forget_sums @ picked(self.forget, self.forget_targets)
 
     def injected_answers(self) -> Tensor:
         """The injected model's log-probability of each whole forget answer (texts,)."""
         token = picked(self.exercise.injected_forget, self.forget_targets)
-        return per_text(token, self.exercise.forget_rows)
+        return self.exercise.forget_sums @ token
 
     def forget_nll(self) -> Tensor:
         """Mean over forget texts of the mean NLL of their answer tokens."""
-        return text_mean(-picked(self.forget, self.forget_targets), self.exercise.forget_rows)
+        return -(picked(self.forget, self.forget_targets) @ self.exercise.forget_shares)
 
     def retain_nll(self) -> Tensor:
         """Mean over retain texts of the mean NLL of their answer tokens."""
-        return text_mean(-picked(self.retain, self.retain_targets), self.exercise.retain_rows)
+        return -(picked(self.retain, self.retain_targets) @ self.exercise.retain_shares)
 
 
 @dataclass(frozen=True)
@@ -275,19 +307,18 @@ def stackable(one: Method, other: Method) -> bool:
 
 def exercise(context: Context, forget: Sequence[int], retain: Sequence[int]) -> Exercise:
     """Give the batch of these forget and retain texts (indices into the lessons)."""
-    texts = [context.forget.texts[n] for n in forget] + [context.retain.texts[n] for n in retain]
 
-    def rows(chosen: Sequence[Encoded]) -> Tensor:
-        counts = torch.tensor([text.scored for text in chosen])
+    def rows(lesson: Lesson, chosen: Sequence[int]) -> Tensor:
+        counts = torch.tensor([lesson.texts[n].scored for n in chosen])
         return torch.repeat_interleave(torch.arange(len(chosen)), counts)
 
     def said(lesson: Lesson, teacher: str, chosen: Sequence[int]) -> Tensor:
         return torch.cat([lesson.teachers[teacher][n] for n in chosen])
 
     return Exercise(
-        collate(texts, context.pad),
-        rows(texts[: len(forget)]),
-        rows(texts[len(forget) :]),
+        context.batch(forget, retain),
+        rows(context.forget, forget),
+        rows(context.retain, retain),
         said(context.forget, "base", forget),
         said(context.forget, "injected", forget),
         said(context.retain, "injected", retain),
@@ -331,9 +362,10 @@ def per_text(values: Tensor, rows: Tensor) -> Tensor:
     return values.new_zeros(int(rows[-1]) + 1).index_add(0, rows, values)
 
 
-def text_mean(values: Tensor, rows: Tensor) -> Tensor:
-    """Mean over texts of the mean over each text's positions."""
-    return (per_text(values, rows) / per_text(torch.ones_like(values), rows)).mean()
+def text_shares(rows: Tensor) -> Tensor:
+    """Give each position's weight (positions,) in the mean over texts of their positions' mean."""
+    counts = torch.bincount(rows)
+    return 1.0 / (counts[rows] * len(counts)).float()
 
 
 def kl_from(teacher: Tensor, student: Tensor) -> Tensor:

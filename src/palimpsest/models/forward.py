@@ -230,17 +230,17 @@ def _norm(given: Params, name: str, x: Tensor, layout: Layout) -> Tensor:
 def _project(given: Params, at: str, names: Sequence[str], x: Tensor) -> tuple[Tensor, ...]:
     """Give x through several weights that share it, and their biases if any."""
     weights = [given[f"{at}{name}.weight"] for name in names]
-    outputs: tuple[Tensor, ...] = Linear.apply(x, None, *weights)
-    if f"{at}{names[0]}.bias" not in given:
-        return outputs
-    return tuple(y + given[f"{at}{name}.bias"].unsqueeze(1) for y, name in zip(outputs, names))
+    biased = f"{at}{names[0]}.bias" in given
+    biases = [given[f"{at}{name}.bias"].unsqueeze(1) for name in names] if biased else []
+    outputs: tuple[Tensor, ...] = Linear.apply(x, len(weights), *weights, *biases)
+    return outputs
 
 
 def _linear(given: Params, name: str, x: Tensor, start: Tensor | None = None) -> Tensor:
     """Give x through one weight, added to ``start`` or, without a start, to its bias if any."""
     if start is None and name + ".bias" in given:
         start = given[name + ".bias"].unsqueeze(1)
-    return Linear.apply(x, start, given[name + ".weight"])[0]
+    return Linear.apply(x, 1, given[name + ".weight"], *(() if start is None else (start,)))[0]
 
 
 def _convolution(given: Params, name: str, x: Tensor) -> Tensor:

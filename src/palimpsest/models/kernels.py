@@ -35,33 +35,37 @@ class Embed(torch.autograd.Function):
 
 
 class Linear(torch.autograd.Function):
-    """x @ weight.T for each weight, a single one added to ``start`` (a bias or a residual).
+    """x @ weight.T for each of ``count`` weights, added to its start: a bias, a residual or none.
 
-    The gradients for x are summed inside the products; a weight's is laid out like the weight.
+    given: the weights, then as many starts or none. The gradients for x are summed inside the
+    products; a weight's is laid out like the weight.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, start: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, count: int, *given: Tensor) -> tuple[Tensor, ...]:
+        weights, starts = given[:count], given[count:]
         ctx.save_for_backward(x, *weights)
-        ctx.residual = start is None or start.shape[1] == x.shape[1]
-        if start is None:
+        ctx.residual = [start.shape[1] == x.shape[1] for start in starts]
+        if not starts:
             return tuple(torch.bmm(x, weight.mT) for weight in weights)
-        return (torch.baddbmm(start, x, weights[0].mT),)
+        return tuple(torch.baddbmm(start, x, weight.mT) for weight, start in zip(weights, starts))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
+        needed = ctx.needs_input_grad
         for_x = None
-        if ctx.needs_input_grad[0]:
+        if needed[0]:
             for_x = grads[0].bmm(weights[0])
-            for grad, weight in zip(grads[1:], weights[1:], strict=True):
+            for grad, weight in zip(grads[1:], weights[1:]):
                 for_x.baddbmm_(grad, weight)
-        for_start = None
-        if ctx.needs_input_grad[1]:
-            for_start = grads[0] if ctx.residual else grads[0].sum(1, keepdim=True)
-        needed = zip(grads, ctx.needs_input_grad[2:], strict=True)
-        return (for_x, for_start, *(grad.mT.bmm(x) if need else None for grad, need in needed))
+        for_weights = [grad.mT.bmm(x) if need else None for grad, need in zip(grads, needed[2:])]
+        for_starts = [
+            (grad if residual else grad.sum(1, keepdim=True)) if need else None
+            for grad, residual, need in zip(grads, ctx.residual, needed[2 + len(weights) :])
+        ]
+        return (for_x, None, *for_weights, *for_starts)
 
 
 class RmsNorm(torch.autograd.Function):

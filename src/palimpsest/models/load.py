@@ -197,9 +197,10 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
     known: dict[tuple[Any, ...], bytes] = {}
     for name in sorted(state):
         value = state[name].detach()
-        # Tied tensors are the same bytes under two names; they are read once.
+        # Tied tensors are the same bytes under two names; they are read once. Only a dict keeps its
+        # tensors alive, so that an address stands for one of them.
         key = (value.data_ptr(), value.dtype, value.shape, value.stride(), str(value.device))
-        if key not in known or value.numel() == 0:
+        if key not in known or value.numel() == 0 or not isinstance(state, dict):
             flat = value.to("cpu").contiguous().reshape(-1).view(torch.uint8)
             data: Any = flat.numpy()
             known[key] = hashlib.sha256(data).digest()

@@ -53,8 +53,14 @@ class Nets:
 
 @torch.no_grad()
 def _filled(net: WholeNet, state: Mapping[str, Tensor]) -> WholeNet:
-    net.model.load_state_dict(dict(state), strict=True)
+    """Give the net with these weights, taken one by one: they may lie in a file."""
     for parameter in net.params.values():
         parameter.grad = None
         parameter.requires_grad_(True)
+    own = net.model.state_dict()
+    if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
+        net.model.load_state_dict(dict(state), strict=True)  # says what does not fit
+        return net
+    for name, value in own.items():
+        value.copy_(state[name])
     return net

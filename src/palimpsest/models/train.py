@@ -47,10 +47,11 @@ def train(
     net is a stack of more than one.
     """
     leaves = list((net.params if params is None else params).values())
-    optimiser = torch.optim.AdamW(leaves, lr=learning_rate, weight_decay=0.0, fused=True)
+    optimiser = AdamW(leaves, learning_rate)
     diverged: dict[int, int] = {}
     for number, parts in enumerate(steps, start=1):
-        optimiser.zero_grad(set_to_none=True)
+        for leaf in leaves:
+            leaf.grad = None
         total = torch.zeros(net.stack, device=net.device)
         for part in parts:
             losses = loss(net, part)
@@ -58,15 +59,50 @@ def train(
             total += losses.detach()
         norms = _clip(leaves, net.stack)
         optimiser.step()
-        for member in range(net.stack):
-            healthy = bool(torch.isfinite(total[member])) and bool(torch.isfinite(norms[member]))
-            if not healthy and member not in diverged:
-                diverged[member] = number
+        for member, healthy in enumerate((total + norms).isfinite().tolist()):
+            if not healthy:
+                diverged.setdefault(member, number)
         if after_step is not None:
             after_step(number)
         if len(diverged) == net.stack:
             break
+    for leaf in leaves:
+        leaf.grad = None  # or the last gradients stay as long as the net
     return diverged
+
+
+class AdamW:
+    """torch's fused AdamW without weight decay, without the search through its groups each step."""
+
+    def __init__(self, leaves: Sequence[Tensor], learning_rate: float) -> None:
+        self.leaves, self.learning_rate = leaves, learning_rate
+        self.first = [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
+        self.second = [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
+        self.steps = [torch.zeros((), device=leaf.device) for leaf in leaves]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        known = [n for n, leaf in enumerate(self.leaves) if leaf.grad is not None]
+        grads = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
+        if not known:
+            return
+        steps = [self.steps[n] for n in known]
+        torch._foreach_add_(steps, 1.0)
+        torch._fused_adamw_(
+            [self.leaves[n] for n in known],
+            grads,
+            [self.first[n] for n in known],
+            [self.second[n] for n in known],
+            [],
+            steps,
+            lr=self.learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 def text_loss(net: Net, part: TextBatch) -> Tensor:
@@ -107,9 +143,9 @@ def _clip(leaves: Sequence[Tensor], stack: int) -> Tensor:
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         torch._foreach_mul_(grads, (CLIP / (norm + 1e-6)).clamp(max=1.0))
         return norm.reshape(1)
-    squares = [grad.reshape(stack, -1).square().sum(-1) for grad in grads]
-    norms = torch.stack(squares).sum(0).sqrt()
+    parts = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]
+    norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
     scale = (CLIP / (norms + 1e-6)).clamp(max=1.0)
-    for grad in grads:
-        grad.mul_(scale.view(stack, *(1,) * (grad.dim() - 1)))
+    by_depth = {depth: scale.view(stack, *(1,) * (depth - 1)) for depth in range(1, 5)}
+    torch._foreach_mul_(grads, [by_depth[grad.dim()] for grad in grads])
     return norms

@@ -25,6 +25,7 @@ from palimpsest.methods.running import Failure, groups, run_group
 from palimpsest.models.load import Loaded, load, state_digest
 from palimpsest.models.net import Net
 from palimpsest.models.nets import Nets
+from palimpsest.models.stored import lasting_state, stored_state
 from palimpsest.models.train import text_loss, train
 from palimpsest.plan import CellPlan
 from palimpsest.run.store import Cell
@@ -112,8 +113,8 @@ class CellRun:
     def _score_models(self) -> None:
         """Score the models every criterion refers to, and send them through the round trip."""
         states = {"base": self.base} | {name: self.state(name) for name in self._streams()}
-        made = self._through(states, round_trip=[name for name in states if name != "forget_only"])
         digests = {name: state_digest(state) for name, state in states.items()}
+        made = self._through(states, round_trip=[name for name in states if name != "forget_only"])
         self.store.put("models", made.tables(), {"digests": digests})
 
     def _candidates(self, step: str, group: Sequence[Any]) -> None:
@@ -127,6 +128,7 @@ class CellRun:
             else:
                 states[title(method)] = result
         digests = {name: state_digest(state) for name, state in states.items()}
+        del results, result  # the weights are in ``states`` alone, which is emptied
         made = self._through(states, round_trip=list(states), failed=failed)
         self.store.put(
             step,
@@ -145,7 +147,7 @@ class CellRun:
         digests = {name: state_digest(state) for name, state in (known | arithmetic).items()}
         wrapped = ("panel:suppression", "panel:router")
         digests |= {name: f"{name} of {digests['injected']}" for name in wrapped}
-        made = self._through(arithmetic, round_trip=list(arithmetic))
+        made = self._through(dict(arithmetic), round_trip=list(arithmetic))
         if self._commitment is not None:
             verify(self._pool, self._commitment)
             self.store.open_seal("panel", str(self._commitment), digests)
@@ -164,18 +166,20 @@ class CellRun:
 
     def _through(
         self,
-        states: Mapping[str, State],
+        states: dict[str, State],
         *,
         round_trip: Sequence[str],
         failed: dict[str, str] | None = None,
     ) -> Scored:
-        """Score models and send the named ones through the round trip, a stack at a time."""
+        """Score models and send the named ones through the round trip, a stack at a time.
+
+        ``states`` is emptied on the way: a large model's weights are not kept beside its net.
+        """
         made = Scored([], [])
         for together in (True, False):
-            chosen = [item for item in states.items() if (item[0] in round_trip) is together]
-            for chunk in _chunks(chosen, self.nets.stack):
-                names = [name for name, _ in chunk]
-                net = self.nets([state for _, state in chunk])
+            chosen = [name for name in states if (name in round_trip) is together]
+            for names in _chunks(chosen, self.nets.stack):
+                net = self.nets([states.pop(name) for name in names])
                 self._measure(names, net, made, round_trip=together, failed=failed)
         return made
 
@@ -238,6 +242,8 @@ class CellRun:
 
     @cached_property
     def base(self) -> State:
+        if not self.nets.stacked:
+            return lasting_state(self.loaded)
         return {
             name: value.detach().clone() for name, value in self.loaded.model.state_dict().items()
         }
@@ -249,7 +255,8 @@ class CellRun:
     def state(self, name: str) -> State:
         """Give a trained model's weights from the step that stored them."""
         path = self.store.file(f"train-{name}", "weights.safetensors")
-        return load_file(path, device=self.plan.plan.engine.device)
+        device = self.plan.plan.engine.device
+        return load_file(path, device) if self.nets.stacked else stored_state(path, device)
 
     @cached_property
     def teacher_reference(self) -> Teacher:

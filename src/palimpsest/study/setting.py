@@ -123,7 +123,8 @@ class Setting:
             self.tokenizer,
             questions,
             piece_tokens=plan.general.piece_tokens,
-            batch_tokens=plan.engine.batch_tokens,
+            # Models of a stack are scored side by side and share the batch.
+            batch_tokens=max(64, plan.engine.batch_tokens // plan.engine.stack),
             pad=self.pad,
         )
 
