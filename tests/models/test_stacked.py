@@ -281,3 +281,21 @@ def test_every_pocket_model_can_be_stacked(spec) -> None:
     model = model_of(config, 0)
     ours = StackedNet(config, [model.state_dict()], trainable=False).logits(batch)
     torch.testing.assert_close(ours[0], plain_logits(model, batch).detach(), atol=2e-5, rtol=0)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    config = config_of("qwen2")
+    net = StackedNet(config, [model_of(config, 0).state_dict()])
+    (first,) = torch.autograd.grad(
+        net.logits(ragged_batch()).sum(),
+        [net.params["model.norm.weight"]],
+        create_graph=False,
+        retain_graph=True,
+    )
+    assert first.abs().sum() > 0
+    with pytest.raises(RuntimeError, match="once"):
+        torch.autograd.grad(
+            net.logits(ragged_batch()).sum(),
+            [net.params["model.norm.weight"]],
+            create_graph=True,
+        )

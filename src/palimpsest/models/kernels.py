@@ -4,14 +4,27 @@ Hidden states are (stack, nodes, width of the model); ``tree.py`` says what a no
 does together what a chain of small kernels would do apart, and can be differentiated once.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from palimpsest.models.tree import Spread
+
+
+def _once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a backward that refuses a second derivative; torch's own guard costs more than it."""
+
+    @functools.wraps(backward)
+    def guarded(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError("a stacked forward can be differentiated once")
+        return backward(ctx, *grads)
+
+    return guarded
 
 
 class Embed(torch.autograd.Function):
@@ -25,7 +38,7 @@ class Embed(torch.autograd.Function):
         return table.index_select(1, ids), table.view_as(table)
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, hidden: Tensor, table: Tensor | None) -> tuple[Any, ...]:
         (ids,) = ctx.saved_tensors
         table = hidden.new_zeros(ctx.shape) if table is None else table
@@ -51,7 +64,7 @@ class Linear(torch.autograd.Function):
         return tuple(torch.baddbmm(start, x, weight.mT) for weight, start in zip(weights, starts))
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         needed = ctx.needs_input_grad
@@ -80,7 +93,7 @@ class RmsNorm(torch.autograd.Function):
         return unit * weight.unsqueeze(1)
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         unit, scale, weight = ctx.saved_tensors
         along = grad * unit
@@ -133,7 +146,7 @@ class Attention(torch.autograd.Function):
         )
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, chances = ctx.saved_tensors
         heads, (like_q, like_k) = ctx.heads, ctx.shapes
