@@ -72,11 +72,14 @@ def write_small(
     return path
 
 
-def write_small_audit(path: Path) -> Path:
-    """The folder of an audit: one cell, no panel, and terms that name the candidates."""
+def write_small_audit(path: Path, evidence: float | None = None, **terms: Any) -> Path:
+    """The folder of an audit: one cell, no panel, and terms that name the candidates.
+
+    ``evidence`` is the NLL of forget facts, asked of base with evidence in context.
+    """
     plan = small_plan().as_dict()
     roles = {"a-w1": "candidate", "a-w2": "candidate"}
-    terms = {
+    terms |= {
         "name": "audit",
         "methods": [],
         "models": [[n, roles.get(n, n.partition("-")[0])] for n in MODELS if ":" not in n],
@@ -85,24 +88,32 @@ def write_small_audit(path: Path) -> Path:
     }
     commitment = "sha256:" + "5" * 64
     run = Run.create(path, terms, plan["rules"], {}, {"commitment": commitment}, cells=["audit"])
-    write_small_cell(run, "audit", builtin_pool(), panel=False)
+    write_small_cell(run, "audit", builtin_pool(), panel=False, evidence=evidence)
     return path
 
 
-def write_small_cell(run: Run, cell_id: str, pool: AuditPool, panel: bool) -> None:
+def write_small_cell(
+    run: Run, cell_id: str, pool: AuditPool, panel: bool, evidence: float | None = None
+) -> None:
     models = {n: m for n, m in MODELS.items() if panel or not n.startswith("panel:")}
     first = {name: made for name, made in models.items() if not name.startswith("panel:")}
     digests = {name: f"sha256:{name}" for name in models}
     judged = [name for name, made in models.items() if made[4]]
     steps = ["models"]
     with run.cell(cell_id).claim() as cell:
+        if evidence is not None:
+            steps.insert(0, "headroom")
+            cell.put("headroom", {"headroom": headroom(evidence)})
         cell.put("models", tables(first))
         if panel:
             cell.open_seal("panel", run.seal["commitment"], {n: digests[n] for n in judged})
             rest = {name: made for name, made in models.items() if name not in first}
             cell.put("panel", tables(rest, judged, len(pool.phrasings[RELATION])))
             steps.append("panel")
-        cell.finish(summary(list(models), digests), steps)
+        told = summary(list(models), digests)
+        if evidence is not None:
+            told["headroom"] = {"measured": True}
+        cell.finish(told, steps)
 
 
 def summary(models: list[str], digests: Mapping[str, str]) -> dict[str, Any]:
@@ -121,6 +132,18 @@ def summary(models: list[str], digests: Mapping[str, str]) -> dict[str, Any]:
             for which, count in FACTS.items()
         },
     }
+
+
+def headroom(evidence: float) -> dict[str, Any]:
+    """Item columns of base, base with evidence and injected, on the forget facts."""
+    nan = float("nan")
+    rows = [
+        (model, "forward", "forget", f"f{fact}", "evaluation", 0, 2 * nll + 0.1 * fact, 2, nan, nan)
+        for model, nll in (("base", 3.0), ("evidence", evidence), ("injected", 1.0))
+        for fact in range(FACTS["forget"])
+    ]
+    names = ("model", "stage", "set", "fact", "pool", "template", "nll_sum", "tokens")
+    return _columns((*names, "kl_reference", "kl_injected"), rows)
 
 
 def tables(

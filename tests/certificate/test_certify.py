@@ -1,6 +1,7 @@
 """What ``certify`` writes, when it refuses, and what ``verify`` says about its work."""
 
 import base64
+import hashlib
 import io
 import json
 import os
@@ -22,7 +23,7 @@ from palimpsest.certificate.verify import CHECKS, examine
 from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.sealed import read_pool
 from palimpsest.facts.templates import RELATIONS
-from palimpsest.run.store import Run, digest
+from palimpsest.run.store import Run, canonical, digest
 from palimpsest.study.results import read_run
 
 
@@ -121,6 +122,44 @@ def test_an_audit_is_certified_like_a_study_of_one_cell(tmp_path: Path) -> None:
     assert found.ok, found.failure
     assert found.verdicts == (("audit", "certified, a-w1 (reference-relative)"),)
     assert "held-out prompts were fixed" in "\n".join(found.lines())
+
+
+@pytest.mark.parametrize("must_pass", [False, True])
+@pytest.mark.parametrize("evidence", [None, 2.9])
+def test_an_audits_verdict_is_the_one_of_its_folder_headroom_and_all(
+    evidence: float | None, must_pass: bool, tmp_path: Path
+) -> None:
+    run = write_small_audit(tmp_path / "run", evidence, reference_must_pass=must_pass)
+    bundle = certify(run)
+    verdict = read_run(run).cells[0].verdict
+    assert verdict is not None and ("headroom" in verdict.numbers) == (evidence is not None)
+    held = unpack(bundle.read_bytes())
+    assert held["cells/audit/verdict.json"] == canonical(json.loads(verdict.to_json())) + b"\n"
+    assert ("cells/audit/headroom.parquet" in held) == (evidence is not None)
+    assert verify(bundle).ok
+
+
+def test_a_headroom_left_out_added_or_changed_is_noticed(tmp_path: Path) -> None:
+    name = "cells/audit/headroom.parquet"
+    held = unpack(certify(write_small_audit(tmp_path / "run", 2.9)).read_bytes())
+    other = unpack(certify(write_small_audit(tmp_path / "other", 2.8)).read_bytes())
+    bare = unpack(certify(write_small_audit(tmp_path / "bare")).read_bytes())
+    left_out = {file: data for file, data in held.items() if file != name}
+    for changed in (left_out, held | {name: other[name]}, bare | {name: held[name]}):
+        mended = changed | {"statement.json": listing(changed)}
+        found = examine(pack(mended))
+        assert not found.ok and found.failure is not None
+
+
+def listing(files: dict[str, bytes]) -> bytes:
+    """The statement of a bundle with its list of files mended."""
+    told = json.loads(files["statement.json"])
+    told["subject"] = [
+        {"name": name, "digest": {"sha256": hashlib.sha256(files[name]).hexdigest()}}
+        for name in sorted(files)
+        if name != "statement.json"
+    ]
+    return canonical(told) + b"\n"
 
 
 def test_a_fork_is_certified_but_announced(tmp_path: Path) -> None:

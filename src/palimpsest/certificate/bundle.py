@@ -5,7 +5,8 @@
     plan.json  rules.json  seal.json  environment.json  chain.jsonl     as in the run folder
     reveal.json                        the audit pool and its nonce, when the seal was opened
     cells/<id>/cell.json  chain.jsonl  items.parquet  curves.parquet    as in the run folder
-    cells/<id>/verdict.json            recomputed from the two tables
+    cells/<id>/headroom.parquet        the same, where forget facts carried evidence
+    cells/<id>/verdict.json            recomputed from the tables
     statement.json                     in-toto Statement v1 over all of the above
     statement.dsse.json                the same statement, signed, when a key was given
 """
@@ -39,6 +40,7 @@ FORMAT = 1
 
 FIXED = ("plan.json", "rules.json", "seal.json", "environment.json", "chain.jsonl")
 CELL = ("cell.json", "chain.jsonl", "items.parquet", "curves.parquet", "verdict.json")
+HEADROOM = "headroom.parquet"
 REVEAL, STATEMENT, ENVELOPE = "reveal.json", "statement.json", "statement.dsse.json"
 
 # Part of the format: a statement is compared byte for byte with what its bundle should say.
@@ -93,6 +95,8 @@ def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
         folder = run.path / "cells" / cell_id
         for name in CELL[:-1]:
             members[f"cells/{cell_id}/{name}"] = _read(folder / name)
+        if asked_with_evidence(members, cell_id):
+            members[f"cells/{cell_id}/{HEADROOM}"] = _read(folder / HEADROOM)
     if any(run.cell(cell_id).chain().find("seal opened") for cell_id in run.cells):
         members[REVEAL] = _reveal(run, pool_path)
     return members
@@ -126,7 +130,17 @@ def scores(members: Mapping[str, bytes], cell_id: str) -> Scores:
             "candidates were judged; certify the run of a study"
         ) from error
     items, curves = (members[f"cells/{cell_id}/{name}.parquet"] for name in ("items", "curves"))
-    return Scores(family, candidates, items, curves)
+    headroom = None
+    if asked_with_evidence(members, cell_id):
+        headroom = members[f"cells/{cell_id}/{HEADROOM}"]
+    must_pass = bool(document(members, "plan.json").get("reference_must_pass"))
+    return Scores(family, candidates, items, curves, headroom, must_pass)
+
+
+def asked_with_evidence(members: Mapping[str, bytes], cell_id: str) -> bool:
+    """Whether a headroom is part of the verdict on a cell, as its summary says."""
+    summary = document(members, f"cells/{cell_id}/cell.json")
+    return isinstance(summary, dict) and bool(summary.get("headroom"))
 
 
 def rendered(verdict: Verdict | None) -> bytes:

@@ -12,10 +12,12 @@ from palimpsest.certificate.bundle import (
     CELL,
     ENVELOPE,
     FIXED,
+    HEADROOM,
     PREDICATE_TYPE,
     REVEAL,
     STATEMENT,
     STATEMENT_TYPE,
+    asked_with_evidence,
     document,
     pool_of,
     rendered,
@@ -188,6 +190,9 @@ class Evidence:
             safe_name(cell_id, "cell id")
         expected = {*FIXED, STATEMENT}
         expected |= {f"cells/{cell_id}/{name}" for cell_id in self.asked.cells for name in CELL}
+        for cell_id in self.asked.cells:
+            if asked_with_evidence(self.members, cell_id):
+                expected.add(f"cells/{cell_id}/{HEADROOM}")
         for name in sorted(expected ^ (self.members.keys() - {REVEAL, ENVELOPE})):
             where = "missing" if name in expected else "not part of a certificate"
             raise BundleError(f"{name} is {where}; expected all files of all planned cells")
@@ -227,13 +232,17 @@ class Evidence:
         summary = document(self.members, file)
         if entries[-1].data != {"cell.json": digest(self.members[file])}:
             raise BundleError(f"{file}: is not the one that the journal ends with")
-        tables = {n: digest(self.members[f"cells/{cell_id}/{n}"]) for n in _TABLES}
+        tables = {n: digest(self.members[f"cells/{cell_id}/{n}"]) for n in self._tables(cell_id)}
         _require_shape(file, summary)
         if summary["cell"] != cell_id or summary["journal"] != entries[-2].digest:
             raise BundleError(f"{file}: belongs to another cell or journal")
-        if {n: summary["artifacts"].get(n) for n in _TABLES} != tables:
+        if {n: summary["artifacts"].get(n) for n in tables} != tables:
             raise BundleError(f"{file}: records other tables than the ones in the bundle")
         return dict(summary)
+
+    def _tables(self, cell_id: str) -> tuple[str, ...]:
+        also = (HEADROOM,) if asked_with_evidence(self.members, cell_id) else ()
+        return (*_TABLES, *also)
 
     def seal(self) -> str:
         sealed = document(self.members, "seal.json")
@@ -288,7 +297,9 @@ class Evidence:
                     raise BundleError(f"{name}: the pool was opened for another {shown(model)}")
 
     def scores(self) -> str:
-        tables = [f"cells/{cell_id}/{name}" for cell_id in self.cells for name in _TABLES]
+        tables = [
+            f"cells/{cell_id}/{name}" for cell_id in self.cells for name in self._tables(cell_id)
+        ]
         rows = sum(table_rows(self.members[name], name) for name in tables)
         if rows > MAX_ROWS:
             raise BundleError(f"{rows} rows of scores; expected at most {MAX_ROWS}")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from palimpsest.certificate.pages import outline
+from palimpsest.criteria.headroom import Headroom, read_headroom
 from palimpsest.criteria.items import ITEM_COLUMNS
 from palimpsest.criteria.measures import CURVE_COLUMNS, CellMeasures, measure_cell
 from palimpsest.criteria.ranktest import EXACT_PAIRS
@@ -31,7 +32,14 @@ MAX_FACTS = 2_000
 MAX_PAIRS = 2_000_000
 """Exact tests, counted by the pairs of facts they compare."""
 
-COLUMNS = {"items.parquet": ITEM_COLUMNS, "curves.parquet": CURVE_COLUMNS}
+MAX_RESAMPLED = 100_000_000
+"""Numbers that a bootstrap draws."""
+
+COLUMNS = {
+    "items.parquet": ITEM_COLUMNS,
+    "curves.parquet": CURVE_COLUMNS,
+    "headroom.parquet": ITEM_COLUMNS,
+}
 _TEXT = ("model", "stage", "set", "fact", "pool")
 _WHOLE = ("template", "tokens", "chunk", "step")
 
@@ -45,6 +53,9 @@ class Scores:
     items: bytes
     """Parquet, as are the curves."""
     curves: bytes
+    headroom: bytes | None = None
+    """Forget facts asked with evidence; None where none were."""
+    reference_must_pass: bool = False
 
 
 def verdicts(rules: Rules, cells: Mapping[str, Scores]) -> dict[str, Verdict | None]:
@@ -56,6 +67,7 @@ def verdicts(rules: Rules, cells: Mapping[str, Scores]) -> dict[str, Verdict | N
 
 def _verdicts(rules: Rules, cells: Mapping[str, Scores]) -> dict[str, Verdict | None]:
     measured: dict[str, CellMeasures] = {}
+    headrooms: dict[str, Headroom | None] = {}
     replicated: dict[str, list[Draws]] = {}
     pairs = 0
     for cell_id, cell in cells.items():
@@ -72,16 +84,39 @@ def _verdicts(rules: Rules, cells: Mapping[str, Scores]) -> dict[str, Verdict | 
             draws = read_draws(cell_id, items, measures, rules)
             replicated.setdefault(cell.family, []).append(draws)
         measured[cell_id] = measures
+        headrooms[cell_id] = None if cell.headroom is None else _headroom(cell_id, cell, rules)
     tolerances = {
         family: pool_tolerances(family, draws, rules).tolerances
         for family, draws in replicated.items()
     }
     return {
-        cell_id: decide(measured[cell_id], rules, cell.candidates, tolerances.get(cell.family))
+        cell_id: decide(
+            measured[cell_id],
+            rules,
+            cell.candidates,
+            tolerances.get(cell.family),
+            headroom=headrooms[cell_id],
+            reference_must_pass=cell.reference_must_pass,
+        )
         if cell.candidates
         else None
         for cell_id, cell in cells.items()
     }
+
+
+def _headroom(cell_id: str, cell: Scores, rules: Rules) -> Headroom | None:
+    name = f"cells/{cell_id}/headroom.parquet"
+    table = read_table(cell.headroom or b"", name)
+    facts = len(set(table["fact"]))
+    if facts > MAX_FACTS or facts * rules.bootstrap_resamples > MAX_RESAMPLED:
+        raise BundleError(
+            f"{name}: {facts} facts resampled {rules.bootstrap_resamples} times; expected at most "
+            f"{MAX_FACTS} facts and {MAX_RESAMPLED} numbers"
+        )
+    try:
+        return read_headroom(table, rules)
+    except KeyError as error:
+        raise BundleError(f"{name}: has no scores of {error}; expected three models") from error
 
 
 def table_rows(data: bytes, name: str) -> int:
