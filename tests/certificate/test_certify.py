@@ -301,32 +301,28 @@ def test_a_bundle_packed_by_another_program_fails(bundle: Path, tmp_path: Path) 
 
 
 # Setting sys.modules["torch"] to None would do, but scipy looks torch up there and stumbles.
-WITHOUT_TORCH = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "transformers", "safetensors"):
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Absent())
-from pathlib import Path
-from palimpsest.certificate.signature import read_public
-from palimpsest.certificate.verify import examine
-found = examine(Path(sys.argv[1]).read_bytes(), read_public(sys.argv[2]))
-print(*found.lines(), sep="\\n")
-assert found.ok and "torch" not in sys.modules
-"""
+def test_the_command_verifies_where_there_is_no_torch(
+    signed: Path, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    # Modules that are found first and fail, for the command and for the process it examines in.
+    for name in ("torch", "transformers", "safetensors", "tokenizers"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not here')\n")
+    places = [str(tmp_path), str(Path(palimpsest.__file__).parents[1])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
 
+    def ran(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
+        )
 
-def test_verification_needs_no_torch(signed: Path, keys: tuple[Path, Path]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, str(signed), str(keys[1])],
-        env=os.environ | {"PYTHONPATH": str(Path(palimpsest.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    assert "torch is not here" in ran("-c", "import torch").stderr
+    done = ran("-m", "palimpsest.cli", "verify", str(signed), "--key", str(keys[1]))
     assert done.returncode == 0, done.stderr
     assert "certified, a-w1" in done.stdout
+    changed = tmp_path / "changed.zip"
+    changed.write_bytes(signed.read_bytes().replace(b'"alpha":0.05', b'"alpha":0.06'))
+    done = ran("-m", "palimpsest.cli", "verify", str(changed), "--key", str(keys[1]))
+    assert done.returncode == 1 and "FAILED" in done.stdout
 
 
 def test_the_program_in_the_documentation_checks_a_bundle(bundle: Path, tmp_path: Path) -> None:
