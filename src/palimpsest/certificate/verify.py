@@ -18,9 +18,14 @@ _LINE = 600
 
 MEANS = (
     "The files are unchanged since the bundle was made, the verdicts follow from the stored scores "
-    "under rules that the run's hash chain places before them, the audit pool is the one committed "
-    "to, and no planned cell or candidate is left out."
+    "under rules that the run's hash chain places before them, {sealed}, and no planned cell or "
+    "candidate is left out."
 )
+SEALED = {
+    True: "the held-out prompts were committed to before them (they are not in the bundle)",
+    False: "the audit pool is the one committed to",
+}
+"""By whether the run is an audit of somebody's own models."""
 MEANS_NOT = (
     *SCOPE,
     "The scores themselves were not measured again: whoever makes a bundle could invent models, "
@@ -147,7 +152,8 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
     predicate = evidence.statement["predicate"]
     signer = predicate["signer"]
     who = UNSIGNED if signer is None else SELF_SIGNED if public is None else SIGNED
-    means = "\n".join([f"What was shown. {MEANS}", "What it is, and is not.", *MEANS_NOT, who])
+    shown = MEANS.format(sealed=SEALED[evidence.asked.audit])
+    means = "\n".join([f"What was shown. {shown}", "What it is, and is not.", *MEANS_NOT, who])
     return Verification(
         True,
         tuple(checks),
