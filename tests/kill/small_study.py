@@ -402,6 +402,7 @@ def two_nodes(folder: Path) -> None:
     doomed = nodes.add_node(num_cpus=1, **memory)
     run = start(small_plan(), folder)
     begun: set[str] = set()
+    killed: list[str] = []
     events: list[Event] = []
 
     def watch(event: Event) -> None:
@@ -409,13 +410,16 @@ def two_nodes(folder: Path) -> None:
         if event.kind == "step" and event.done == 1:
             begun.add(event.cell)
             # Both nodes are between the first and the last step of a cell.
-            if len(begun) == 2:
+            if len(begun) == 2 and not killed:
+                killed.append(event.cell)
                 nodes.remove_node(doomed, allow_graceful=False)
 
-    with run.lease("palimpsest study"):
-        ray = RayExecutor(nodes.address)
-        outcome = ray.execute(run.path, run.cells, workers=2, on_event=watch)
-    nodes.shutdown()
+    try:
+        with run.lease("palimpsest study"):
+            ray = RayExecutor(nodes.address)
+            outcome = ray.execute(run.path, run.cells, workers=2, on_event=watch)
+    finally:
+        nodes.shutdown()
     told = {
         "done": list(outcome.done),
         "failed": outcome.failed,
