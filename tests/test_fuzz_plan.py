@@ -71,6 +71,9 @@ def answered(read: Any, given: Any) -> None:
 @counted(8_000, 200)
 @given(st.sampled_from(PLACES), VALUES)
 @example(("injection", "learning_rate"), 10**400)
+@example(("methods", 4, "weight"), float("inf"))
+@example(("name",), "\ud800")
+@example(("methods", 4), {"name": "npo", "\ud800": 1})
 def test_any_value_at_any_place_gives_a_plan_or_a_plan_error(path: Any, new: Any) -> None:
     answered(plan_from_dict, replaced(SMALL, path, new))
 

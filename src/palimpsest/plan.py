@@ -331,6 +331,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
             if not isinstance(key, str) or not isinstance(folder, str):
                 shown = _short.repr({key: folder})
                 raise PlanError(f"{where}: {shown} found; expected {{id: folder}}, both text")
+            _storable(key + folder, where)
         return tuple(value.items())
     if origin is tuple:
         if isinstance(value, str) or not isinstance(value, list | tuple):
@@ -359,8 +360,18 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         raise PlanError(
             f"{where}: {_short.repr(value)} found; expected {expected.get(kind, kind.__name__)}"
         )
-    if kind is float and not math.isfinite(value):
+    return _storable(value, where)
+
+
+def _storable(value: Any, where: str) -> Any:
+    """Give the value back unless it could not be written into a run's plan.json."""
+    if isinstance(value, float) and not math.isfinite(value):
         raise PlanError(f"{where}: {_short.repr(value)} found; expected a finite number")
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise PlanError(f"{where}: {value[:80]!a} found; expected Unicode text") from None
     return value
 
 
@@ -376,8 +387,10 @@ def _method_grid(data: Mapping[str, Any], where: str) -> MethodGrid:
             raise PlanError(
                 f"{where}.{knob}: {_short.repr(values)} found; expected a value or a list of values"
             )
+        for item in (knob, *chosen):
+            _storable(item, f"{where}.{knob!a}")
         grid.append((str(knob), tuple(chosen)))
-    return MethodGrid(data["name"], tuple(grid))
+    return MethodGrid(_storable(data["name"], f"{where}.name"), tuple(grid))
 
 
 def _whole(key: str, value: int, least: int, most: int | None = None) -> None:
