@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from audit_models import learned
 
+from palimpsest.certificate import certify, verify
 from palimpsest.criteria.measures import CellMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import ModelError
@@ -152,6 +153,12 @@ def test_candidates_sure_to_be_excluded_are_spared_the_round_trip(finished: Tofu
 def test_the_report_is_made_again_from_the_stored_scores(finished: TofuResult) -> None:
     assert finished.run is not None
     assert write_report(finished.run).exists()
+
+
+def test_its_verdict_can_be_certified_and_recomputed(finished: TofuResult, tmp_path: Path) -> None:
+    assert finished.run is not None
+    found = verify(certify(finished.run, tmp_path / "bundle", None, None))
+    assert found.ok, found.lines()
 
 
 def test_running_it_again_reads_what_is_there(

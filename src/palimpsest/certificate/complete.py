@@ -13,6 +13,8 @@ from palimpsest.plan import plan_from_dict
 from palimpsest.run.store import Table
 
 _OWN_MODELS = re.compile(r"base|injected|forget_only|reference(-[0-9]{1,6})?|panel:.*", re.DOTALL)
+_TOFU = ("tofu", "reference_must_pass")
+"""Keys that a TOFU study's terms have beside a plan's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def planned(plan: Any, most: int) -> Planned:
     count = len(plan["models"]) * (len(seeds) if isinstance(seeds, list) else 0)
     if not 1 <= count <= most:
         raise BundleError(f"the plan has {count} cells; expected 1 to {most}")
-    study = plan_from_dict(plan)
+    study = plan_from_dict({key: value for key, value in plan.items() if key not in _TOFU})
     return Planned(
         tuple(cell.id for cell in study.cells()),
         sum(math.prod(len(values) for _, values in grid.grid) for grid in study.methods),
