@@ -123,6 +123,17 @@ def test_the_router_is_base_on_the_forget_set_and_injected_elsewhere(gated) -> N
     assert not np.allclose(sums("panel:router", "forget"), sums("injected", "forget"), atol=1e-3)
 
 
+def test_one_net_after_another_scores_every_model_as_a_stack_does(gated, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    plan, stacked = gated
+    alone = replace(plan, engine=replace(plan.engine, stack=1))
+    one = read_run(finished(alone, tmp_path / "alone").path).cells[0].evaluation
+    many = read_run(stacked.path).cells[0].evaluation
+    for name in ("base", "injected", "reference", "reference-1"):
+        assert one[name].forget_nll == pytest.approx(many[name].forget_nll, abs=2e-3), name
+        assert one[name].retain_nll == pytest.approx(many[name].retain_nll, abs=2e-3), name
+    assert one["base"].forget_nll != pytest.approx(one["injected"].forget_nll, abs=5e-3)
+
+
 def test_the_mask_does_not_apply_to_an_ungated_model_and_the_cell_goes_on(  # type: ignore[no-untyped-def]
     tiny_checkpoint, tmp_path: Path
 ) -> None:

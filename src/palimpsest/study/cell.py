@@ -176,6 +176,8 @@ class CellRun:
         ``states`` is emptied on the way: a large model's weights are not kept beside its net.
         """
         made = Scored([], [])
+        # Asked for later, they would put their weights into the one net that holds ours.
+        _ = self.teacher_reference, self.teacher_injected, self.teacher_way_back
         for together in (True, False):
             chosen = [name for name in states if (name in round_trip) is together]
             for names in _chunks(chosen, self.nets.stack):
@@ -210,9 +212,12 @@ class CellRun:
             for name, back in zip(names, returns):
                 if back.diverged is not None:
                     reason = f"re-acquisition diverged at step {back.diverged}"
-                    if failed is None:
+                    if failed is not None:
+                        failed[name] = reason
+                    elif not name.startswith("panel:"):
                         raise TrainingDiverged(back.diverged, f"re-acquisition of {name}")
-                    failed[name] = reason
+                    # A known-label model too broken to train has no way back, and is judged on
+                    # its way there.
                     continue
                 rows[name].append(
                     item_columns(name, "reacquired", self.setting.way_back, back.scores)
