@@ -57,6 +57,7 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
         "drift",
         (
             "study/test_drift.py",
+            "study/test_audit.py::test_an_input_changed",
             "run/test_store.py::test_drift",
             "run/test_ray.py::test_a_node_without",
         ),

@@ -336,6 +336,27 @@ def test_other_rules_for_the_same_folder_are_refused(world: Values, plain: Audit
         audit(**asked(world, plain.run, rules={"alpha": 0.01}))
 
 
+@pytest.mark.parametrize("what", ["retain facts", "general text", "retrained"])
+def test_an_input_changed_in_place_is_refused_with_both_digests(
+    world: Values, plain: AuditResult, what: str
+) -> None:
+    assert plain.run is not None
+    path = {
+        "retain facts": Path(world["retain"]),
+        "general text": Path(world["general"]),
+        "retrained": Path(world["made"]["retrained"]) / "model.safetensors",
+    }[what]
+    whole = path.read_bytes()
+    other = whole.replace(b"The guild of", b"The house of").replace(b"river", b"brook")
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if what == "retrained" else other)
+    try:
+        line = rf'inputs\.{what}: the run has "sha256:\w+", asked for "sha256:\w+"'
+        with pytest.raises(DriftError, match=line):
+            audit(**asked(world, plain.run))
+    finally:
+        path.write_bytes(whole)
+
+
 def test_a_candidate_that_breaks_is_recorded_and_the_others_go_on(
     world: Values, tmp_path: Path
 ) -> None:
