@@ -29,12 +29,12 @@ PAPER_POOL = (
     MethodGrid("npo", (("weight", WEIGHTS),)),
 )
 
-HALF_POOL = (
-    MethodGrid("kl_reversion", (("weight", WEIGHTS[::2]),)),
-    MethodGrid("gate_mask", (("weight", WEIGHTS[::2]),)),
+SMALL_POOL = (
+    MethodGrid("kl_reversion", (("weight", (3.0, 50.0)),)),
+    MethodGrid("gate_mask", (("weight", (50.0,)),)),
     MethodGrid("task_vector", (("coefficient", (1.0, 2.0)),)),
-    MethodGrid("ga", (("weight", WEIGHTS[::2]),)),
-    MethodGrid("npo", (("weight", WEIGHTS[::2]),)),
+    MethodGrid("ga", (("weight", (50.0,)),)),
+    MethodGrid("npo", (("weight", (50.0,)),)),
 )
 
 POCKET_MATRIX = Plan(
@@ -81,9 +81,9 @@ PRESETS = {
         name="smollm2",
         models=("smollm2-135m",),
         seeds=(0,),
-        # The paper's steps, rate and 3:1 mix; few items a step and half the pool, for one core.
+        # The paper's steps, rate and 3:1 mix; few items a step and a small pool, for one core.
         injection=Injection(steps=200, learning_rate=2e-5, fact_items=2, general_items=6),
-        methods=HALF_POOL,
+        methods=SMALL_POOL,
         replication=Replication(draws=2),
         unlearning=Unlearning(
             steps=110, learning_rate=2e-5, ascent_learning_rate=5e-6, forget_items=2, retain_items=2
