@@ -3,7 +3,6 @@
 PALIMPSEST_FULL=1 flips every bit of every byte of a signed and an unsigned bundle.
 """
 
-import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +23,7 @@ from forgery import (
     written,
 )
 from small_run import NONCE, write_small, write_small_audit
+from tests.reliability import FULL, count
 
 from palimpsest.certificate import certify, evidence, judge
 from palimpsest.certificate.archive import pack, unpack
@@ -33,7 +33,6 @@ from palimpsest.certificate.verify import Verification, examine
 from palimpsest.errors import BundleError
 from palimpsest.run.chain import ORIGIN, chain_bytes, verify_chain
 
-FULL = os.environ.get("PALIMPSEST_FULL") == "1"
 CELL = "cells/m--seed0"
 
 
@@ -58,6 +57,7 @@ def passing_flips(data: bytes, public: bytes | None, bits: Callable[[int], list[
     unnoticed = []
     for at in range(len(data)):
         for bit in bits(at):
+            count("flipped bits of a bundle, all found")
             changed[at] ^= bit
             if examine(bytes(changed), public).ok:
                 unnoticed.append(at)
@@ -90,6 +90,7 @@ def test_every_single_byte_change_of_a_signed_bundle_is_noticed(
 def test_every_truncation_and_anything_after_the_end_is_noticed(bundle: Path) -> None:
     data = bundle.read_bytes()
     for size in range(0, len(data), 1 if FULL else 37):
+        count("truncated bundles, all found")
         failed(data[:size], "archive")
     for more in (b"\0", b"\n", b"PK", data):
         failed(data + more, "archive")

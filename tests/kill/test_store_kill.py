@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.reliability import FULL, count
 
 import palimpsest
 
-FULL = os.environ.get("PALIMPSEST_FULL") == "1"
 TOY = Path(__file__).with_name("toy_study.py")
 
 
@@ -31,11 +31,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             yield Path(name)
 
 
-def toy(mode: str, folder: Path, count: int) -> dict[str, Any]:
+def toy(mode: str, folder: Path, number: int) -> dict[str, Any]:
     source = str(Path(palimpsest.__file__).parents[1])
     quiet = {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(TOY), mode, str(folder), str(count)],
+        [sys.executable, str(TOY), mode, str(folder), str(number)],
         env={key: value for key, value in os.environ.items() if key != "PALIMPSEST_FAULT"} | quiet,
         capture_output=True,
         text=True,
@@ -44,6 +44,8 @@ def toy(mode: str, folder: Path, count: int) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("Error") == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
+    if "kills" in result:
+        count(f"SIGKILLs of a toy study ({mode})", result["kills"])
     return result
 
 
@@ -79,7 +81,9 @@ def test_a_kill_during_the_repair_of_a_damaged_cell_changes_no_byte(folder: Path
 def test_sixteen_processes_lose_no_cell_and_double_none_though_four_are_killed(
     folder: Path,
 ) -> None:
-    result = toy("workers", folder, 500 if FULL else 60)
+    cells = 500 if FULL else 60
+    result = toy("workers", folder, cells)
+    count("cells shared by 16 processes", cells)
     assert result["killed"] > 0
     assert result["failed"] == 0
     assert result["lost"] == []

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_cell import FULL, TERMS
+from tests.reliability import FULL
+from toy_cell import TERMS
 
 from palimpsest.run import disk
 from palimpsest.run.store import Run

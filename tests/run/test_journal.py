@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy_cell import FULL, STEPS, rows, work
+from tests.reliability import FULL, count
+from toy_cell import STEPS, rows, work
 
 from palimpsest.errors import DamagedArtifact, InputError, LeaseHeld, SealError, StoreError
 from palimpsest.run import disk
@@ -168,6 +169,7 @@ def test_every_truncation_and_flipped_byte_of_a_finished_cell_is_found(run: Run)
         path.write_bytes(data)
         assert cell.finished() and cell.check() == ()
     assert tried > 5000
+    count("damaged files of a finished cell, all found", tried)
 
 
 @pytest.mark.slow
@@ -181,6 +183,7 @@ def test_every_truncation_and_flipped_byte_of_a_part_is_found_and_costs_only_its
         data = path.read_bytes()
         for changed in mutations(data):
             path.write_bytes(changed)
+            count("damaged parts of an unfinished cell, all found")
             assert [(damage.step, damage.path) for damage in cell.check()] == [(step, path)]
         assert [cell.done(other) for other in STEPS] == [other != step for other in STEPS]
         if not path.name.endswith("safetensors"):
@@ -260,6 +263,7 @@ def test_every_truncation_and_flipped_byte_of_the_record_of_repairs_is_named(
     assert cell.repairs()[0] and run.verify() == ()
     for changed in mutations(data):
         path.write_bytes(changed)
+        count("damaged records of repairs, all found")
         assert cell.repairs()[0] == [] and str(path) in str(cell.repairs()[1])
     assert [str(path) in problem for problem in run.verify()] == [True]
     assert work(cell) == [] and cell.finished()

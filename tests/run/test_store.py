@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.reliability import count
 from toy_cell import work
 
 import palimpsest
@@ -131,6 +132,7 @@ def test_every_truncation_and_flipped_byte_of_a_fixed_file_is_found_and_mended(
     versions = [data[:length] for length in range(len(data))]
     for n in range(len(data)):
         versions.append(data[:n] + bytes([data[n] ^ 1 << n % 8]) + data[n + 1 :])
+    count("damaged fixed files of a run, all found", len(versions))
     for n, version in enumerate(versions):
         path.write_bytes(version)
         with pytest.raises(DamagedArtifact, match=re.escape(str(path))):

@@ -1,6 +1,5 @@
 """A toy cell: terms, rows and the work that the tests of the run folder share."""
 
-import os
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ TERMS: tuple[dict[str, Any], ...] = (
     {"code": {"version": "1"}, "inputs": {"base": "sha256:b"}, "machine": "any"},
     {"commitment": "sha256:c"},
 )
-FULL = os.environ.get("PALIMPSEST_FULL") == "1"
 STEPS = ("injected", "ga-w3", "panel")
 
 
