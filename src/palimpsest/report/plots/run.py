@@ -35,7 +35,8 @@ def diagnostic_figure(results: RunResults) -> Figure | None:
     if not candidates:
         return None
     forget = [one.forget_nll for one in candidates]
-    scale = "log" if min(forget) > 0 and max(forget) > 12 else "linear"
+    wide = min(forget) > 0 and max(forget) > max(12, 4 * min(forget))
+    scale = "log" if wide else "linear"
     levels = [one.reference_forget_nll for one in candidates]
     level = float(np.median(levels))
     x = axis_over("held-out forget NLL, nats", forget, also=(level,), scale=scale)
