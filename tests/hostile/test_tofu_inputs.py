@@ -3,12 +3,14 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from palimpsest.cli import app
 from palimpsest.errors import InputError
 from palimpsest.models import skeleton
 from palimpsest.study.tofu import TofuRequest, run_tofu
@@ -71,6 +73,36 @@ def refused(request: TofuRequest, *words: str) -> None:
 def test_the_request_is_good_before_it_is_spoiled(good: TofuRequest) -> None:
     said = run_tofu(good, dry_run=True).paragraph
     assert "8 forget and 8 retain items" in said and not Path(good.out).exists()
+
+
+def test_every_flag_of_the_command_reaches_the_request(
+    good: TofuRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[TofuRequest] = []
+
+    def stop(request: TofuRequest, **_: object) -> None:
+        asked.append(request)
+        raise InputError("far enough")
+
+    monkeypatch.setattr("palimpsest.study.tofu.run_tofu", stop)
+    wanted = replace(
+        good, split="forget01", base="b", longest=30, evidence=2, grid="one", methods=("rmu",),
+        draws=1, steps=5, items=3, learning_rate=0.5, unlearning_steps=6, unlearning_items=2,
+        round_trip="all", return_steps=7, chunks=2, general="g.txt", device="cuda",
+        dtype="bfloat16", batch_tokens=512, per_author=20,
+    )  # fmt: skip
+    flags = ["--train", "--method", "rmu"]
+    for name, value in asdict(wanted).items():
+        # These have no flag: rules are frozen, authors have 20 questions, the rest is above.
+        if name in ("rules", "per_author", "return_items", "train", "methods", "retain", "full"):
+            continue
+        flags += [f"--{name.replace('_', '-')}", str(value)]
+    result = CliRunner().invoke(app, ["tofu", *flags])
+    assert isinstance(result.exception, InputError), result.output
+    assert asked == [wanted]
+    flags = ["--full", "f", "--retain", "r", "--retain", "s", "--out", "x"]
+    CliRunner().invoke(app, ["tofu", *flags])
+    assert asked[1] == TofuRequest(out="x", full="f", retain=("r", "s"))
 
 
 def changed(name: str, row: int, **changes: Any) -> Callable[[Path], object]:
