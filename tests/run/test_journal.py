@@ -144,12 +144,11 @@ def test_a_value_that_is_not_finite_is_refused_before_anything_is_stored(run: Ru
 
 
 def mutations(data: bytes) -> list[bytes]:
-    """Every truncation, and every byte changed in one bit (in full: in each of the eight)."""
+    """Every truncation, and every byte changed in one bit."""
     changed = [data[:length] for length in range(len(data))]
     for position in range(len(data)):
-        for bit in range(8) if FULL else [position % 8]:
-            byte = bytes([data[position] ^ 1 << bit])
-            changed.append(data[:position] + byte + data[position + 1 :])
+        byte = bytes([data[position] ^ 1 << position % 8])
+        changed.append(data[:position] + byte + data[position + 1 :])
     return changed
 
 
