@@ -49,7 +49,8 @@ class SecondCell(CellRun):
             if self.digests.get(name, found) != found:
                 raise StoreError(
                     f"cell {self.plan.id}: {name} made again is {found}, the first run recorded "
-                    f"{self.digests[name]}; expected equal bytes; run it where the first was run"
+                    f"{self.digests[name]}; expected equal bytes; use the code and the kind of "
+                    "machine that its environment.json names, or run the study again"
                 )
             rows.append(item_columns(name, "forward", sheet, score(self.nets([state]), sheet)[0]))
         self.store.put("second", {"items": stacked(rows)})
