@@ -229,6 +229,8 @@ class Study:
             hit = living and (code == -9 or target != child)
             result = self.compared(folder, "study" if target == child else "worker")
             results.append(result | {"share": round(share, 4), "killed": code, "landed": hit})
+            with open(self.base / "progress.jsonl", "a") as file:  # for whoever waits
+                file.write(json.dumps(results[-1]) + "\n")
             landed, number = landed + hit, number + 1
         return results
 
