@@ -91,7 +91,7 @@ def test_a_command_that_waits_gets_the_folder_when_it_is_free(tmp_path: Path) ->
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-        with lease(path, "second", wait=60):
+        with lease(path, "second", wait=500):
             assert holder(path).owner == "second"  # type: ignore[union-attr]
 
 
@@ -121,7 +121,7 @@ from pathlib import Path
 from palimpsest.run.lease import lease
 path = Path(sys.argv[1])
 for _ in range(40):
-    with lease(path, "worker", wait=60):
+    with lease(path, "worker", wait=500):
         inside = os.open(path.with_name("inside"), os.O_CREAT | os.O_EXCL)  # fails if not alone
         os.close(inside)
         path.with_name("count").write_text(str(int(path.with_name("count").read_text()) + 1))

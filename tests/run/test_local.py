@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from toy_cells import artifacts, toy_run
+from toy_cells import artifacts, go, toy_run
 
 import palimpsest
 from palimpsest.errors import InputError, LeaseHeld
@@ -113,8 +113,8 @@ def test_a_finished_cell_that_was_damaged_is_done_again(tmp_path: Path, toy: Loc
 def test_a_signal_stops_the_workers_in_good_order(
     tmp_path: Path, toy: LocalExecutor, signum: signal.Signals
 ) -> None:
-    cells = ["slow-1", "slow-2", "slow-3"]
-    run = toy_run(tmp_path / "run", cells, pause=0.3)
+    cells = ["held-1", "held-2", "held-3"]
+    run = toy_run(tmp_path / "run", cells)
     handler = signal.getsignal(signum)
 
     def stop_in_the_middle(event: Event) -> None:
@@ -129,15 +129,16 @@ def test_a_signal_stops_the_workers_in_good_order(
     assert status(run).failed == {}
     assert any(len(run.cell(cell).steps()) >= 2 for cell in cells)
 
+    go(run.path).touch()
     outcome = toy.execute(run.path, cells, workers=2)
-    whole = toy_run(tmp_path / "whole", cells, pause=0.3)
+    whole = toy_run(tmp_path / "whole", cells)
     toy.execute(whole.path, cells, workers=3)
     assert outcome.done == tuple(cells)
     assert artifacts(run.path) == artifacts(whole.path)
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    run = toy_run(tmp_path / "run", ["slow-1", "slow-2"], pause=60.0)
+    run = toy_run(tmp_path / "run", ["held-1", "held-2"])
     script = (
         "import sys\n"
         "from palimpsest.run.local import LocalExecutor\n"
@@ -165,11 +166,11 @@ def test_a_cell_whose_owner_is_about_to_go_is_waited_for(tmp_path: Path) -> None
     def hold() -> None:
         with run.cell("a").claim("a worker that is dying"):
             held.set()
-            enough.wait(10)
+            enough.wait(120)
 
     owner = threading.Thread(target=hold)
     owner.start()
-    held.wait(10)
+    assert held.wait(120)
     threading.Timer(0.5, enough.set).start()
     assert do_cell(TOY, run.path, "a", None, lambda *step: None) is None
     owner.join()
@@ -205,7 +206,7 @@ def test_what_cannot_run_is_refused_by_name(tmp_path: Path, toy: LocalExecutor) 
 
 
 def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.05)

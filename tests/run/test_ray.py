@@ -16,7 +16,7 @@ import pytest
 from toy_cells import artifacts, toy_run
 
 import palimpsest
-from palimpsest.errors import DriftError, InputError
+from palimpsest.errors import DriftError, InputError, PalimpsestError
 from palimpsest.run.executor import executor
 from palimpsest.run.local import LocalExecutor
 from palimpsest.run.ray import RayExecutor, _check_node
@@ -30,14 +30,19 @@ needs_ray = pytest.mark.skipif(
 
 def study(mode: str, folder: Path) -> dict[str, Any]:
     source = f"{Path(palimpsest.__file__).parents[1]}:{HERE}"
-    done = subprocess.run(
-        [sys.executable, str(HERE / "ray_study.py"), mode, str(folder)],
-        env=os.environ | {"PYTHONPATH": source},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, str(HERE / "ray_study.py"), mode, str(folder)],
+            env=os.environ | {"PYTHONPATH": source},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=500,
+        )
+        if done.returncode != os.EX_TEMPFAIL:
+            break
+    else:
+        pytest.skip("Ray itself did not start within its 30 seconds, three times")
     assert done.returncode == 0, done.stderr
     # All of stdout is one document: a Ray that talks there would spoil --json.
     result: dict[str, Any] = json.loads(done.stdout)
@@ -46,6 +51,7 @@ def study(mode: str, folder: Path) -> dict[str, Any]:
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     result = study("cluster", tmp_path)
     assert result["first"]["done"] == ["a", "b", "dies-1"]
@@ -53,7 +59,7 @@ def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     # The second call leaves the finished cells alone and survives the loss of a node.
     assert result["killed"] == 1
     assert result["then"]["skipped"] == ["a", "b", "dies-1"]
-    assert result["then"]["done"] == ["slow-1", "slow-2"]
+    assert result["then"]["done"] == ["held-1", "held-2"]
     assert len(result["again"]) == 1
     assert "panel" in result["labels"]
 
@@ -62,7 +68,7 @@ def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     steps = [(line["cell"], line["step"]) for line in log if line["event"] == "step"]
     assert len(steps) == len(set(steps))
 
-    local = toy_run(tmp_path / "local", list(run.cells), pause=1.0)
+    local = toy_run(tmp_path / "local", list(run.cells))
     assert local.genesis == run.genesis
     LocalExecutor(function="toy_cells:toy_cell").execute(local.path, local.cells, workers=2)
     assert artifacts(local.path) == artifacts(run.path)
@@ -70,9 +76,10 @@ def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
 
 @needs_ray
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_signal_stops_the_tasks_in_good_order(tmp_path: Path) -> None:
     result = study("signal", tmp_path)
-    assert re.match(r"stopped by SIGTERM: [0-2] of 3 cells are finished", result["message"])
+    assert re.match(r"stopped by SIGTERM: 0 of 3 cells are finished", result["message"])
     assert result["exit"] == 143
     assert result["leases"] == []
     assert result["handlers"]
@@ -85,6 +92,24 @@ def test_without_ray_the_error_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "ray", None)
     run = toy_run(tmp_path / "run", ["a"])
     with pytest.raises(InputError, match=r"palimpsest-audit\[ray\]"):
+        executor("ray").execute(run.path, ["a"], workers=1, on_event=print)
+
+
+def test_a_ray_that_cannot_start_in_time_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ray:
+        @staticmethod
+        def is_initialized() -> bool:
+            return False
+
+        @staticmethod
+        def init(**given: Any) -> None:
+            raise Exception("The current node timed out during startup. This could happen.")
+
+    run = toy_run(tmp_path / "run", ["a"])
+    monkeypatch.setattr("palimpsest.run.ray.ray_library", lambda: Ray)
+    with pytest.raises(PalimpsestError, match=r"Ray did not start .* or use --executor local"):
         executor("ray").execute(run.path, ["a"], workers=1, on_event=print)
 
 

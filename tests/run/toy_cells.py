@@ -1,7 +1,7 @@
 """Cells that write through the real store but train nothing, for tests of what runs them.
 
 What a cell does is in its name: `fails...` raises, `dies...` is killed the first time, `doomed...`
-every time, `slow...` pauses before each step for as long as the plan says.
+every time, `held...` waits before its third step until a file `go` lies beside the run.
 """
 
 import os
@@ -17,10 +17,10 @@ from palimpsest.run.store import Run, environment, file_digest
 STEPS = ("train-injected", "models", "candidates-00", "panel")
 
 
-def toy_run(folder: Path, cells: list[str], pause: float = 0.0) -> Run:
+def toy_run(folder: Path, cells: list[str]) -> Run:
     """A run folder of toy cells."""
     seal = {"commitment": "sha256:toy"}
-    terms = ({"pause": pause}, {"alpha": 0.05}, environment(), seal)
+    terms = ({"seeds": [0]}, {"alpha": 0.05}, environment(), seal)
     return Run.create_or_resume(folder, *terms, cells=cells)
 
 
@@ -41,10 +41,10 @@ def toy_cell(
                 progress(step, number, len(STEPS))
                 if cell.done(step):
                     continue
-                if cell_id.startswith("slow"):
-                    time.sleep(run.plan["pause"])
                 if number == 2:
                     _mischief(run.path, cell_id)
+                while cell_id.startswith("held") and number == 2 and not go(run.path).exists():
+                    time.sleep(0.02)
                 draw = np.random.default_rng(sum(cell_id.encode()) + number)
                 table = {"model": [step] * 20, "nll_sum": draw.normal(size=20)}
                 cell.put(step, {"items": table})
@@ -54,6 +54,11 @@ def toy_cell(
         except Exception as error:
             cell.fail(f"{type(error).__name__}: {error}")
             raise
+
+
+def go(run: Path) -> Path:
+    """The file that held cells wait for."""
+    return run.parent / "go"
 
 
 def artifacts(folder: Path) -> dict[str, str]:

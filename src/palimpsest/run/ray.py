@@ -123,6 +123,15 @@ class RayExecutor:
                 f"Ray address {self.address!r}: no cluster answers ({error}); expected one such as "
                 "'auto' or 'host:6379'; start it with `ray start --head`, or leave the address out"
             ) from error
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            # Ray gives its processes 30 seconds, whatever else the machine is doing.
+            raise PalimpsestError(
+                f"Ray did not start on this machine ({' '.join(str(error).split())}); expected it "
+                "within its own limit; try again when the machine is less busy, or use "
+                "--executor local"
+            ) from error
         try:
             with _hushed(ray):
                 yield
