@@ -36,13 +36,14 @@ def cluster(folder: Path) -> dict[str, Any]:
     quiet = {"include_dashboard": False, "object_store_memory": 100 * 1024 * 1024}
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **quiet})
     second = nodes.add_node(num_cpus=1, object_store_memory=100 * 1024 * 1024)
+    held = ["held-1", "held-2"]
     events: list[Event] = []
     running: set[str] = set()
     killed: list[str] = []
 
     def watch(event: Event) -> None:
         events.append(event)
-        if event.done == 1:
+        if event.done == 1 and event.cell in held:
             running.add(event.cell)
         # Both nodes have a cell between its first and its last step.
         if len(running) == 2 and not killed:
@@ -55,7 +56,6 @@ def cluster(folder: Path) -> dict[str, Any]:
 
     ray = RayExecutor(nodes.address, function=TOY)
     calm = ["a", "b", "fails-1", "dies-1"]
-    held = ["held-1", "held-2"]
     run = toy_run(folder / "ray", [*calm, *held])
     first = ray.execute(run.path, calm, workers=2)
     then = ray.execute(run.path, run.cells, workers=2, on_event=watch)
