@@ -120,7 +120,13 @@ def started(run: Run) -> tuple[subprocess.Popen[bytes], int]:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
     process = subprocess.Popen(
-        [*COMMAND, str(run.path)], stdout=theirs, stderr=theirs, stdin=theirs, env=environment
+        [*COMMAND, str(run.path)],
+        stdout=theirs,
+        stderr=theirs,
+        stdin=theirs,
+        env=environment,
+        # A shell that runs the tests in the background has Ctrl-C ignored, and children inherit it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(theirs)
     return process, ours
