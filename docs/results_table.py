@@ -3,7 +3,10 @@
 The explanations are written by hand, by key; every number comes from the run folders.
 """
 
+import json
 from pathlib import Path
+
+from tofu_table import column as tofu_column
 
 from palimpsest.report.headlines import headlines
 from palimpsest.study.inferability import read_inferability
@@ -58,9 +61,19 @@ WHY = {
     "selection-trained-probe": "the same one cell",
     "headroom-spearman": "kin, pocket/olmo2-s; alias chains in the text below",
     "headroom-error": "as above",
-    "tofu-excluded": "not run yet",
-    "tofu-diagnostic": "not run yet",
+    "tofu-excluded": "pocket/qwen2-m, three seeds; the reference is excluded in all three, so the verdict is the paper's (`docs/tofu.md`)",
+    "tofu-diagnostic": "does not replicate: the pocket base, which restoration aims at, is far from any model that was taught TOFU's language",
 }
+
+
+def _tofu(figures: dict[str, str]) -> dict[str, str]:
+    """The two TOFU figures of the table."""
+    restored = figures["oracle-KL of restoration (KL reversion, task vector)"]
+    suppressed = figures["oracle-KL of suppression (GA, NPO)"]
+    return {
+        "tofu-excluded": figures["candidates the screen excludes"],
+        "tofu-diagnostic": f"{restored} and {suppressed}",
+    }
 
 
 def main() -> None:
@@ -68,13 +81,21 @@ def main() -> None:
     _, agreements = read_inferability(ROOT / "results" / "inferability")
     kin = next(one for one in agreements if one.mechanism == "kin")
     rank, error = kin.rank_correlation, kin.absolute_error
-    elsewhere = {
+    tofu = tofu_column(json.loads((ROOT / "results/tofu/pocket/summary.json").read_text("utf-8")))
+    elsewhere = _tofu(tofu) | {
         "headroom-spearman": f"{rank.estimate:.2f} [{rank.low:.2f}, {rank.high:.2f}]",
         "headroom-error": f"{error.estimate:.2f} [{error.low:.2f}, {error.high:.2f}]",
     }
-    lines = ["| figure | paper | pocket matrix | what differs and why |", "|---|---|---|---|"]
+    there = tofu_column(json.loads((ROOT / "results/tofu/smollm2/summary.json").read_text("utf-8")))
+    single = headlines(read_run(ROOT / "results" / "smollm2"), _tofu(there))
+    real = {one.key: one.ours or "–" for one in single}
+    lines = [
+        "| figure | paper | pocket matrix | SmolLM2-135M, 1 cell | what differs in the matrix, and why |",
+        "|---|---|---|---|---|",
+    ]
     for one in headlines(results, elsewhere):
-        lines.append(f"| {one.figure} | {one.paper} | {one.ours or '–'} | {WHY[one.key]} |")
+        cells = (one.figure, one.paper, one.ours or "–", real[one.key], WHY[one.key])
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     path = ROOT / "docs" / "results.md"
     text = path.read_text(encoding="utf-8")
     start, stop = text.index(BEGIN) + len(BEGIN), text.index(END)
