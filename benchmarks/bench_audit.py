@@ -1,6 +1,6 @@
 """What an audit of 2 and one of 8 candidates need at their peak: memory must not grow.
 
-The models are noise around one untrained checkpoint of 50 million parameters, large enough that one
+The models are noise around one untrained checkpoint of 40 million parameters, large enough that one
 kept by mistake shows. Every candidate goes through the round trip. Each audit is a process of its
 own; its peak is what the system counted for it.
 """
@@ -93,7 +93,7 @@ def main() -> None:
             make_models(folder, FEW, 32)
             print(f"{peak(folder, FEW):.0f} MiB")
             return
-        make_models(folder, MANY, 576)
+        make_models(folder, MANY, 448)
         peaks: dict[int, list[float]] = {FEW: [], MANY: []}
         for turn in range(options.repeats):
             for count in (FEW, MANY) if turn % 2 == 0 else (MANY, FEW):

@@ -83,6 +83,11 @@ def test_every_candidate_that_is_asked_for_is_made(monkeypatch):
     run_tiny(monkeypatch, "bench_candidates")
 
 
+@pytest.mark.slow
+def test_every_candidate_of_an_audit_is_audited(monkeypatch):
+    run_tiny(monkeypatch, "bench_audit")
+
+
 def test_cell_benchmark_makes_as_many_candidates_as_it_says():
     from palimpsest.methods import candidates
 
