@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from toy_cells import artifacts, go, toy_run
@@ -16,7 +18,7 @@ from toy_cells import artifacts, go, toy_run
 import palimpsest
 from palimpsest.errors import InputError, LeaseHeld
 from palimpsest.run import executor as shared
-from palimpsest.run.executor import Event, Interrupted, do_cell, executor
+from palimpsest.run.executor import Event, Interrupted, Leave, do_cell, executor, leave
 from palimpsest.run.local import LocalExecutor
 from palimpsest.run.status import status
 
@@ -210,3 +212,17 @@ def _until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.05)
+
+
+def test_a_signal_that_falls_into_an_import_is_not_lost() -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    importing: Any = SimpleNamespace(
+        f_code=SimpleNamespace(co_filename="<frozen importlib._bootstrap>")
+    )
+    try:
+        leave(signal.SIGTERM, importing)
+        with pytest.raises(Leave):
+            time.sleep(30)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

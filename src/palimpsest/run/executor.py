@@ -27,7 +27,7 @@ RUN_CELL = "palimpsest.study.matrix:run_cell"
 
 PATIENCE = 30.0
 """Seconds to wait for a cell whose last owner was killed and is not quite dead yet."""
-GRACE = 10.0
+GRACE = 30.0
 """Seconds a worker has to put its pen down before it is killed."""
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -234,7 +234,13 @@ def imported(function: str) -> Callable[..., None]:
 
 def leave(signum: int, frame: FrameType | None) -> None:
     """Handle SIGTERM in a worker: give back the lease on the way out, once."""
-    signal.signal(signum, signal.SIG_IGN)
+    if frame is not None and "importlib" in frame.f_code.co_filename:
+        # Python swallows what is raised in an import's own bookkeeping: come again in a moment.
+        signal.signal(signal.SIGALRM, leave)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
     raise Leave
 
 
