@@ -25,6 +25,12 @@ class Stopped(Exception):
 
 
 class _Commands(typer.core.TyperGroup):
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().make_context(*args, **kwargs)
+        except KeyboardInterrupt as error:
+            raise Stopped from error
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
