@@ -290,6 +290,8 @@ def _cell(
 
     # Ray's own handler raises SystemExit, which code under test may take for a method's fault.
     before = signal.signal(signal.SIGTERM, leave)
+    # Ray cancels by SIGINT, which whatever a shell ran in the background inherits as ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _check_node(run_path, node)
         return do_cell(function, run_path, cell_id, pool, tell)
