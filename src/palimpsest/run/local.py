@@ -217,9 +217,9 @@ def _work(
     pipe: "Connection[Any, Any]", function: str, run_path: str, pool: str | None, threads: int
 ) -> None:
     """Be a worker: do the cells that come through the pipe until None does."""
-    signal.signal(signal.SIGTERM, leave)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(Leave, EOFError, BrokenPipeError, ConnectionResetError):
+        signal.signal(signal.SIGTERM, leave)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
         while (cell := pipe.recv()) is not None:
 
             def tell(label: str, done: int, total: int, cell: str = cell) -> None:
