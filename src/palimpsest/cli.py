@@ -18,6 +18,7 @@ import typer
 import typer.core
 
 from palimpsest.errors import PalimpsestError
+from palimpsest.run.stop import Raised
 
 
 class Stopped(Exception):
@@ -67,26 +68,32 @@ def main() -> None:
     """Run a command; a deliberate error becomes one readable paragraph and its exit code."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    signal.signal(signal.SIGTERM, _terminate)
+    asked = Raised(_stopped)
+    asked.listen(signal.SIGINT, signal.SIGTERM)
     try:
         app()
     except PalimpsestError as error:
         say(f"error: {error}")
         sys.exit(error.exit_code)
     except (Stopped, KeyboardInterrupt) as error:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_IGN)
+        from palimpsest.run.lease import let_go
+
+        let_go()
         why = error.__cause__ or error
-        say(str(why) or "interrupted; what is finished is kept, run the same command to go on")
-        sys.exit(getattr(why, "exit_code", 130))
+        say(str(why) or str(_stopped(signal.SIGINT)))
+        sys.exit(getattr(why, "exit_code", 128 + (asked.signum or signal.SIGINT)))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
 
 
-def _terminate(signum: int, frame: object) -> None:
-    """Take SIGTERM as Ctrl-C: leases are given back, and the last word is a sentence."""
-    error = KeyboardInterrupt("stopped by SIGTERM; run the same command again to go on")
-    error.exit_code = 128 + signum  # type: ignore[attr-defined]
-    raise error
+def _stopped(signum: int) -> KeyboardInterrupt:
+    name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+    return KeyboardInterrupt(
+        f"stopped by {name}; what is finished is kept, run the same command again to go on"
+    )
 
 
 @app.command()

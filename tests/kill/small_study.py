@@ -284,20 +284,22 @@ class Study:
         return results
 
     def signals(self, count: str) -> list[dict[str, Any]]:
-        results = []
-        for number in range(int(count)):
-            folder = self.base / f"stopped-{number}"
-            signum = (signal.SIGTERM, signal.SIGINT)[number % 2]
+        results, landed = [], 0
+        while landed < int(count):
+            folder = self.base / f"stopped-{len(results)}"
+            signum = (signal.SIGTERM, signal.SIGINT)[landed % 2]
             child = launch(folder, study, *self.workers)
-            share = 0.9 * (number + self.draw.random()) / int(count)
-            until_spent(child, share * self.seconds)
-            # Ctrl-C on a terminal reaches the workers, too.
-            with contextlib.suppress(ProcessLookupError):
+            share = 0.9 * (landed + self.draw.random()) / int(count)
+            living, _ = until_spent(child, share * self.seconds)
+            if living:
+                # Ctrl-C on a terminal reaches the workers, too.
                 (os.killpg if signum == signal.SIGINT else os.kill)(child, signum)
             code = ended(child)
             left = {"message": said(folder), "stop": code, "held": leases(folder)}
-            left["failed"] = [str(p) for p in folder.rglob("failed.json")]
-            results.append(self.compared(folder, signum.name) | left | {"share": round(share, 4)})
+            left["failed"] = [p.read_text() for p in folder.rglob("failed.json")]
+            left |= {"share": round(share, 4), "landed": living}
+            results.append(self.compared(folder, signum.name) | left)
+            landed += living
         return results
 
     # -- other ways to run it ------------------------------------------------------------------

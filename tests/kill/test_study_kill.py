@@ -115,7 +115,8 @@ def test_a_kill_at_store_operations_of_a_real_cell_changes_no_byte(server: Serve
 
 
 def test_a_signal_stops_the_study_with_one_sentence_and_nothing_lost(server: Server) -> None:
-    results = server("signals", 40 if FULL else 2)
+    # One that was over before its turn came has nothing to say of signals.
+    results = [r for r in server("signals", 40 if FULL else 2) if r["landed"]]
     assert {r["what"] for r in results} == {"SIGTERM", "SIGINT"}
     for result in results:
         assert result["stop"] == (143 if result["what"] == "SIGTERM" else 130), result

@@ -178,7 +178,7 @@ def work(folder: Path, computed: Path, seed: int) -> None:
 
 
 def share(base: Path, count: int) -> None:
-    """Let 16 workers share the cells and kill the first 4 of them on the way."""
+    """Let 16 workers share the cells and have the first 4 of them killed on the way."""
     folder, computed = base / "shared", base / "computed"
     study(base / "warm", base / "warm-computed")
     names = [f"cell-{n}" for n in range(count)]
@@ -188,16 +188,15 @@ def share(base: Path, count: int) -> None:
         child = os.fork()
         if child == 0:
             try:
+                if seed < 4:  # killed in the middle of its first cell, or of taking it
+                    disk.OPERATIONS = 0
+                    os.environ["PALIMPSEST_FAULT"] = str(1 + 4 * seed)
                 work(folder, computed, seed)
                 os._exit(0)
             except BaseException as error:
                 print(repr(error), file=sys.stderr, flush=True)
                 os._exit(1)
         children.append(child)
-    while not lines(computed):  # the first cell is begun: now somebody is at work
-        time.sleep(0.001)
-    for child in children[:4]:
-        os.kill(child, signal.SIGKILL)
     states = [os.waitpid(child, 0)[1] for child in children]
     run = Run.open(folder)
     with run.lease():

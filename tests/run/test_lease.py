@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 import palimpsest
 from palimpsest.errors import LeaseHeld
-from palimpsest.run.lease import holder, lease
+from palimpsest.run import lease as lease_module
+from palimpsest.run.lease import holder, lease, let_go
 
 HOLD = """
 import sys, time
@@ -157,3 +160,40 @@ while True:
         while time.monotonic() < end:
             with lease(path, "worker"):
                 pass
+
+
+def test_an_interrupt_at_any_line_leaves_no_lease_behind(tmp_path: Path) -> None:
+    path, module = tmp_path / "run", lease_module.__file__
+
+    def attempt(fatal: int) -> int:
+        """Raise at the `fatal`-th line that is run of the module; give how many there were."""
+        seen = 0
+
+        def at_each_line(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal seen
+            if frame.f_code.co_filename != module:
+                return None
+            if event == "line":
+                seen += 1
+                if seen == fatal:
+                    raise KeyboardInterrupt
+            return at_each_line
+
+        before = sys.gettrace()
+        sys.settrace(at_each_line)
+        try:
+            with lease(path, "palimpsest study"):
+                pass
+        finally:
+            sys.settrace(before)
+        return seen
+
+    lines = attempt(0)
+    assert lines > 30
+    for number in range(1, lines + 1):
+        with pytest.raises(KeyboardInterrupt):
+            attempt(number)
+        let_go()
+        with lease(path, "the next command"):
+            pass
+        assert not path.exists(), f"interrupted at line {number}"

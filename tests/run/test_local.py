@@ -9,8 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from toy_cells import artifacts, go, toy_run
@@ -18,9 +16,10 @@ from toy_cells import artifacts, go, toy_run
 import palimpsest
 from palimpsest.errors import InputError, LeaseHeld
 from palimpsest.run import executor as shared
-from palimpsest.run.executor import Event, Interrupted, Leave, do_cell, executor, leave
+from palimpsest.run.executor import Event, Interrupted, do_cell, executor
 from palimpsest.run.local import LocalExecutor
 from palimpsest.run.status import status
+from palimpsest.run.stop import Leave, leave_when_told, shielded
 
 TOY = "toy_cells:toy_cell"
 
@@ -214,15 +213,30 @@ def _until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_signal_that_falls_into_an_import_is_not_lost() -> None:
+class _Swallower:
+    """Its finaliser is where Python swallows whatever is raised."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_request_to_leave_that_python_swallows_is_raised_again() -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
-    importing: Any = SimpleNamespace(
-        f_code=SimpleNamespace(co_filename="<frozen importlib._bootstrap>")
-    )
-    try:
-        leave(signal.SIGTERM, importing)
-        with pytest.raises(Leave):
+    hook = sys.unraisablehook
+
+    def work() -> None:
+        _Swallower()
+        time.sleep(30)
+
+    with pytest.raises(Leave), leave_when_told():
+        work()
+    assert sys.unraisablehook is hook
+    assert signal.getsignal(signal.SIGTERM) == handlers[signal.SIGTERM]
+    signal.signal(signal.SIGALRM, handlers[signal.SIGALRM])
+
+
+def test_a_worker_told_to_leave_before_it_listens_leaves_when_it_does() -> None:
+    with shielded():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Leave), leave_when_told():
             time.sleep(30)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

@@ -11,13 +11,11 @@ import importlib
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal, Protocol
 
 from palimpsest.errors import InputError, LeaseHeld, PalimpsestError, StoreError
@@ -85,10 +83,6 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + signum
 
 
-class Leave(KeyboardInterrupt):
-    """Raised in a worker that is asked to go. No `except Exception` may mistake it for a fault."""
-
-
 def executor(name: str, **options: Any) -> Executor:
     """Give the executor of that name, `local` or `ray`, with its own options."""
     if name == "local":
@@ -134,42 +128,6 @@ def keep_reason(run: Run, cell_id: str, reason: str) -> None:
 def interrupted(run: Run, signum: int) -> Interrupted:
     """Give the error that says how far the run has come."""
     return Interrupted(signum, sum(run.cell(cell).ended() for cell in run.cells), len(run.cells))
-
-
-class StopRequest:
-    """The first SIGINT or SIGTERM, noted instead of raised at an odd instant."""
-
-    def __init__(self) -> None:
-        self.signum: int | None = None
-        self.reader, self._writer = os.pipe()
-
-    def _note(self, signum: int, frame: FrameType | None) -> None:
-        if self.signum is not None:
-            # Asked twice: whoever waits is done waiting.
-            raise KeyboardInterrupt
-        self.signum = signum
-        os.write(self._writer, b"x")
-
-    def _close(self) -> None:
-        os.close(self.reader)
-        os.close(self._writer)
-
-
-@contextlib.contextmanager
-def stop_requests() -> Iterator[StopRequest]:
-    """Give the place where a SIGINT or SIGTERM is noted; `reader` wakes a wait on files."""
-    stop = StopRequest()
-    before: dict[int, Any] = {}
-    # Only the main thread may set handlers; elsewhere the program around us decides.
-    if threading.current_thread() is threading.main_thread():
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            before[signum] = signal.signal(signum, stop._note)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        stop._close()
 
 
 # -- in the worker ---------------------------------------------------------------------------------
@@ -230,18 +188,6 @@ def imported(function: str) -> Callable[..., None]:
     module, _, name = function.partition(":")
     found: Callable[..., None] = getattr(importlib.import_module(module), name)
     return found
-
-
-def leave(signum: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM in a worker: give back the lease on the way out, once."""
-    if frame is not None and "importlib" in frame.f_code.co_filename:
-        # Python swallows what is raised in an import's own bookkeeping: come again in a moment.
-        signal.signal(signal.SIGALRM, leave)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        return
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    raise Leave
 
 
 def _keep_traceback(run_path: Path | str, cell_id: str) -> None:

@@ -68,11 +68,15 @@ def lease(path: Path, owner: str, *, wait: float = 0.0) -> Iterator[Lease]:
                 "wait for it or stop it, then run the same command again"
             )
         time.sleep(_POLL)
-    _held.add(taken)
     try:
         yield taken
     finally:
-        _held.discard(taken)
+        _release(taken)
+
+
+def let_go() -> None:
+    """Give back what a request to stop, raised at an odd instant, may have left in our hands."""
+    for taken in list(_held):
         _release(taken)
 
 
@@ -101,6 +105,7 @@ def _take(path: Path, owner: str) -> Lease | None:
             begin("lease", path)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             taken = Lease(path, os.open(path, flags, 0o644))
+            _held.add(taken)
             try:
                 locked = _lock(taken.descriptor, fcntl.LOCK_EX)
                 # The owner before may have removed the file after it was opened here: try again.
@@ -111,9 +116,9 @@ def _take(path: Path, owner: str) -> Lease | None:
                 # `holder` shares the lock for an instant to look: that is not an owner.
                 held = not locked and not _lock(taken.descriptor, fcntl.LOCK_SH)
             except BaseException:
-                os.close(taken.descriptor)
+                _release(taken)
                 raise
-            os.close(taken.descriptor)
+            _close(taken)
         if held:
             return None
         time.sleep(_POLL / 10)
@@ -128,15 +133,20 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def _release(taken: Lease) -> None:
-    if taken.descriptor < 0:
-        return
-    # Removed while still locked, so that nobody can lock a file that is about to go.
-    if taken.still_held():
+    # A lease that is ours is locked once more; one that was being asked for may be another's.
+    if taken.still_held() and _lock(taken.descriptor, fcntl.LOCK_EX):
+        # Removed while still locked, so that nobody can lock a file that is about to go.
         with contextlib.suppress(OSError):
             begin("release", taken.path)
             taken.path.unlink()
-    os.close(taken.descriptor)
-    taken.descriptor = -1
+    _close(taken)
+
+
+def _close(taken: Lease) -> None:
+    descriptor, taken.descriptor = taken.descriptor, -1
+    if descriptor >= 0:
+        os.close(descriptor)
+    _held.discard(taken)
 
 
 def _signature(owner: str) -> dict[str, str | int]:

@@ -15,6 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,21 +25,19 @@ from palimpsest.run.executor import (
     GRACE,
     RUN_CELL,
     Event,
-    Leave,
     OnEvent,
     Outcome,
-    StopRequest,
     check_workers,
     do_cell,
     environment_of_children,
     interrupted,
     keep_reason,
-    leave,
     silent,
     split,
-    stop_requests,
     thread_settings,
 )
+from palimpsest.run.lease import let_go
+from palimpsest.run.stop import Leave, StopRequest, leave_when_told, shielded, stop_requests
 from palimpsest.run.store import Run
 
 ATTEMPTS = 2
@@ -119,7 +118,9 @@ class _Crew:
     def hire(self) -> _Worker:
         ours, theirs = self.context.Pipe()
         process = self.context.Process(target=_work, args=(theirs, *self.arguments))
-        with environment_of_children(self.environment), _deaf_to_ctrl_c():
+        # Started on first use, multiprocessing's own helper would lift the shield again.
+        resource_tracker.ensure_running()
+        with environment_of_children(self.environment), shielded():
             process.start()
         theirs.close()
         worker = _Worker(process, ours)
@@ -217,8 +218,8 @@ def _work(
     pipe: "Connection[Any, Any]", function: str, run_path: str, pool: str | None, threads: int
 ) -> None:
     """Be a worker: do the cells that come through the pipe until None does."""
-    with contextlib.suppress(Leave, EOFError, BrokenPipeError, ConnectionResetError):
-        signal.signal(signal.SIGTERM, leave)
+    gone = (Leave, EOFError, BrokenPipeError, ConnectionResetError)
+    with contextlib.suppress(*gone), leave_when_told():
         threading.Thread(target=_end_with_parent, daemon=True).start()
         while (cell := pipe.recv()) is not None:
 
@@ -230,19 +231,7 @@ def _work(
             reason = do_cell(function, run_path, cell, pool, tell, threads=threads)
             ending = Event(cell, "finished") if reason is None else Event(cell, "failed", reason)
             pipe.send(ending)
-
-
-@contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Let processes started meanwhile never see SIGINT.
-
-    Ctrl-C reaches the whole process group; what becomes of a worker is the parent's to say.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    let_go()
 
 
 def _end_with_parent() -> None:

@@ -20,19 +20,17 @@ from palimpsest.run.executor import (
     GRACE,
     RUN_CELL,
     Event,
-    Leave,
     OnEvent,
     Outcome,
-    StopRequest,
     check_workers,
     do_cell,
     interrupted,
     keep_reason,
-    leave,
     silent,
     split,
-    stop_requests,
 )
+from palimpsest.run.lease import let_go
+from palimpsest.run.stop import Leave, StopRequest, leave_when_told, stop_requests
 from palimpsest.run.store import Run, environment
 from palimpsest.run.terms import difference
 
@@ -288,13 +286,13 @@ def _cell(
     def tell(label: str, done: int, total: int) -> None:
         mailbox.put.remote(place, Event(cell_id, "step", label, done, total))
 
-    # Ray's own handler raises SystemExit, which code under test may take for a method's fault.
-    before = signal.signal(signal.SIGTERM, leave)
     # Ray cancels by SIGINT, which whatever a shell ran in the background inherits as ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        _check_node(run_path, node)
-        return do_cell(function, run_path, cell_id, pool, tell)
+        # Ray's own handler raises SystemExit, which code under test may take for a method's fault.
+        with leave_when_told():
+            _check_node(run_path, node)
+            return do_cell(function, run_path, cell_id, pool, tell)
     except PalimpsestError as error:
         return f"{type(error).__name__}: {error}"
     except Leave:
@@ -302,7 +300,7 @@ def _cell(
         os.kill(os.getpid(), signal.SIGKILL)
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        let_go()
 
 
 def _check_node(run_path: str, node: str) -> None:

@@ -1,0 +1,130 @@
+"""SIGINT and SIGTERM: noted where cells are handed out, raised where work is done, never lost."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+AGAIN = 0.02
+"""Seconds after which a request to stop that Python swallowed is raised again."""
+
+
+class Leave(KeyboardInterrupt):
+    """Raised in a worker that is asked to go. No `except Exception` may mistake it for a fault."""
+
+
+class StopRequest:
+    """The first SIGINT or SIGTERM, noted instead of raised at an odd instant."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self.reader, self._writer = os.pipe()
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum is not None:
+            # Asked twice: whoever waits is done waiting.
+            raise KeyboardInterrupt
+        self.signum = signum
+        os.write(self._writer, b"x")
+
+    def _close(self) -> None:
+        os.close(self.reader)
+        os.close(self._writer)
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Give the place where a SIGINT or SIGTERM is noted; `reader` wakes a wait on files."""
+    stop = StopRequest()
+    before: dict[int, Any] = {}
+    # Only the main thread may set handlers; elsewhere the program around us decides.
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            before[signum] = signal.signal(signum, stop._note)
+    heeded = True
+    try:
+        yield stop
+        heeded = False
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        stop._close()
+        if stop.signum is not None and not heeded:
+            # It came after the last look.
+            signal.raise_signal(stop.signum)
+
+
+class Raised:
+    """A signal handler that raises `error(signum)`, for the main thread.
+
+    What is raised in a finaliser, a weak reference's callback or a hook at fork is swallowed by
+    Python. Such a request is raised again a moment later.
+    """
+
+    def __init__(self, error: Callable[[int], KeyboardInterrupt]) -> None:
+        self.error = error
+        self.signum: int | None = None
+        self._last: KeyboardInterrupt | None = None
+        self._before: dict[int, Any] = {}
+        self._hook = sys.unraisablehook
+
+    def listen(self, *signals: int) -> None:
+        """Raise at these signals, but not at one that the program was started to ignore."""
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._swallowed
+        for signum in signals:
+            if signal.getsignal(signum) != signal.SIG_IGN:
+                self._before[signum] = signal.signal(signum, self)
+
+    def done(self) -> None:
+        """Leave everything as it was found."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for signum, handler in self._before.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+        sys.unraisablehook = self._hook
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        self.signum = self.signum or signum
+        self._last = self.error(self.signum)
+        raise self._last
+
+    def _swallowed(self, what: Any) -> None:
+        if self._last is None or what.exc_value is not self._last:
+            self._hook(what)
+            return
+        signal.signal(signal.SIGALRM, self)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+
+
+@contextlib.contextmanager
+def shielded() -> Iterator[None]:
+    """Let processes started meanwhile see neither SIGINT nor SIGTERM until they say so.
+
+    Ctrl-C reaches the whole process group; what becomes of a worker is the parent's to say, and
+    only once the worker can take it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def leave_when_told() -> Iterator[None]:
+    """Raise Leave at the first SIGTERM, in a worker that was perhaps started `shielded`."""
+
+    def once(signum: int) -> Leave:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return Leave()
+
+    told = Raised(once)
+    told.listen(signal.SIGTERM)
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        yield
+    finally:
+        told.done()
