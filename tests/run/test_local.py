@@ -1,5 +1,6 @@
 """Worker processes of this machine: what they compute, what they survive, how they stop."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from toy_cells import artifacts, go, toy_run
 
 import palimpsest
 from palimpsest.errors import InputError, LeaseHeld
+from palimpsest.run import disk
 from palimpsest.run import executor as shared
 from palimpsest.run.executor import Event, Interrupted, do_cell, executor
 from palimpsest.run.local import LocalExecutor
@@ -240,3 +242,31 @@ def test_a_worker_told_to_leave_before_it_listens_leaves_when_it_does() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Leave), leave_when_told():
             time.sleep(30)
+
+
+def test_a_request_to_leave_that_a_library_turns_into_an_error_stores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = toy_run(tmp_path / "run", ["a"])
+
+    def translated(*_: object, **__: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(30)
+        except BaseException:
+            raise ValueError("could not determine the shape") from None
+
+    monkeypatch.setattr(shared, "imported", lambda _: translated)
+    with pytest.raises(Leave), leave_when_told():
+        do_cell(TOY, run.path, "a", None, lambda *_: None)
+    assert run.cell("a").ended() is False
+
+    def tried_again() -> None:
+        with contextlib.suppress(ValueError):
+            translated()
+        disk.write_bytes(tmp_path / "late.json", b"{}")
+
+    with pytest.raises(Leave), leave_when_told():
+        tried_again()
+    assert not (tmp_path / "late.json").exists()
+    disk.write_bytes(tmp_path / "later.json", b"{}")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, InputError, StoreError
+from palimpsest.run.stop import heed
 
 # Called before every store operation with its name and the file it is about.
 FAULT: Callable[[str, Path], None] | None = None
@@ -44,9 +45,12 @@ _ADVICE = {
 def begin(operation: str, path: Path) -> None:
     """Mark the start of one store operation: the point where a fault can strike.
 
+    Whoever was asked to stop begins nothing new.
     PALIMPSEST_FAULT=n in the environment ends the process with SIGKILL at its n-th operation.
     """
     global OPERATIONS
+    if operation in ("create", "open", "link", "lease"):
+        heed()
     OPERATIONS += 1
     if FAULT is not None:
         FAULT(operation, path)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from palimpsest.errors import InputError, LeaseHeld, PalimpsestError, StoreError
+from palimpsest.run.stop import heed
 from palimpsest.run.store import Run
 
 RUN_CELL = "palimpsest.study.matrix:run_cell"
@@ -178,6 +179,7 @@ def do_cell(
                     raise
                 time.sleep(0.25)
     except Exception as error:
+        heed()
         if not isinstance(error, PalimpsestError):
             _keep_traceback(run_path, cell_id)
         return f"{type(error).__name__}: {error}"

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 AGAIN = 0.02
 """Seconds after which a request to stop that Python swallowed is raised again."""
@@ -62,8 +62,11 @@ class Raised:
     """A signal handler that raises `error(signum)`, for the main thread.
 
     What is raised in a finaliser, a weak reference's callback or a hook at fork is swallowed by
-    Python. Such a request is raised again a moment later.
+    Python: such a request is raised again a moment later. A library in whose middle it is raised
+    may turn it into an error of its own: nothing is stored from then on (`heed`).
     """
+
+    asked: "ClassVar[Raised | None]" = None
 
     def __init__(self, error: Callable[[int], KeyboardInterrupt]) -> None:
         self.error = error
@@ -85,8 +88,10 @@ class Raised:
         for signum, handler in self._before.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         sys.unraisablehook = self._hook
+        Raised.asked = None
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
+        Raised.asked = self
         self.signum = self.signum or signum
         self._last = self.error(self.signum)
         raise self._last
@@ -97,6 +102,12 @@ class Raised:
             return
         signal.signal(signal.SIGALRM, self)
         signal.setitimer(signal.ITIMER_REAL, AGAIN)
+
+
+def heed() -> None:
+    """Raise a request to stop once more, for whoever comes here in spite of it."""
+    if Raised.asked is not None:
+        Raised.asked(0, None)
 
 
 @contextlib.contextmanager
