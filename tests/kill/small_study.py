@@ -293,7 +293,10 @@ class Study:
             living, _ = until_spent(child, share * self.seconds)
             if living:
                 # Ctrl-C on a terminal reaches the workers, too.
-                (os.killpg if signum == signal.SIGINT else os.kill)(child, signum)
+                try:
+                    (os.killpg if signum == signal.SIGINT else os.kill)(child, signum)
+                except ProcessLookupError:  # over, or not yet a group of its own
+                    living = False
             code = ended(child)
             left = {"message": said(folder), "stop": code, "held": leases(folder)}
             left["failed"] = [p.read_text() for p in folder.rglob("failed.json")]
