@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from toy_cell import work
 import palimpsest
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, LeaseHeld, StoreError
 from palimpsest.run import disk
+from palimpsest.run import terms as terms_of_a_run
 from palimpsest.run.status import status
 from palimpsest.run.store import Run, canonical, digest, environment, verify_chain
 
@@ -244,6 +246,30 @@ def test_the_environment_names_code_packages_and_inputs() -> None:
     assert found["packages"]["numpy"] and environment({"base": "sha256:b"}) == found
 
 
+def test_the_code_is_all_that_can_change_a_result_and_nothing_that_only_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Path(palimpsest.__file__).parent
+    names = [path.relative_to(original) for path in sorted(original.rglob("*.py"))]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(original / name, tmp_path / name)
+    before = environment()["code"]["source"]
+    monkeypatch.setattr(terms_of_a_run, "__file__", str(tmp_path / "run" / "terms.py"))
+    assert environment()["code"]["source"] == before
+    shown = set()
+    for part in {name.parts[0] for name in names}:
+        files = [tmp_path / name for name in names if name.parts[0] == part]
+        kept = [path.read_bytes() for path in files]
+        for path in files:
+            path.write_bytes(b"#")
+        if environment()["code"]["source"] == before:
+            shown.add(part)
+        for path, content in zip(files, kept):
+            path.write_bytes(content)
+    assert shown == {"cli", "certificate", "report"}
+
+
 def test_the_store_loads_neither_torch_nor_numpy() -> None:
     code = "import sys, palimpsest.run.store; print({'torch', 'numpy', 'pyarrow'} & {*sys.modules})"
     source = str(Path(palimpsest.__file__).parents[1])
@@ -262,6 +288,7 @@ def test_the_environment_variable_kills_at_the_operation_it_names(tmp_path: Path
 import sys
 from pathlib import Path
 from palimpsest.run import disk
+from palimpsest.run import terms as terms_of_a_run
 disk.write_bytes(Path(sys.argv[1]), b"new")
 """
     (tmp_path / "a").write_bytes(b"old")

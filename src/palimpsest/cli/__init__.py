@@ -1,0 +1,109 @@
+"""The command line: arguments in, answers out, no logic of its own.
+
+stdout carries the answer (one JSON document with ``--json``), everything else goes to stderr. Exit
+codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy modules are
+imported inside the commands, so ``palimpsest --help`` answers at once.
+
+A command is a plain function in the module of its subject: `planning`, `studies`, `audits`,
+`certificates`, `facts`. `options` holds the options several of them take, `output` what they say.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+import typer.core
+
+from palimpsest.cli import audits, certificates, facts, planning, studies
+from palimpsest.cli.output import say
+from palimpsest.cli.studies import _answer
+from palimpsest.errors import PalimpsestError
+from palimpsest.run.stop import Raised
+
+__all__ = ["_answer", "app", "main", "say"]
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    studies.demo,
+    planning.design,
+    studies.study,
+    studies.status,
+    planning.methods,
+    planning.seal,
+    studies.report,
+    audits.audit,
+    audits.tofu,
+    audits.headroom,
+    certificates.certify,
+    certificates.verify,
+    certificates.keygen,
+    studies.inferability,
+    studies.second_suite,
+)
+"""In the order of ``--help``, which ends with the commands of `facts`."""
+
+
+class Stopped(Exception):
+    """A KeyboardInterrupt on its way past Typer, which would end the program without a word."""
+
+
+class _Commands(typer.core.TyperGroup):
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().make_context(*args, **kwargs)
+        except KeyboardInterrupt as error:
+            raise Stopped from error
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Stopped from error
+
+
+app = typer.Typer(
+    name="palimpsest",
+    cls=_Commands,
+    help="Was a model that unlearned something restored, or only suppressed?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in COMMANDS:
+    app.command()(_command)
+app.add_typer(facts.app, name="facts")
+
+
+def main() -> None:
+    """Run a command; a deliberate error becomes one readable paragraph and its exit code."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    asked = Raised(_stopped)
+    asked.listen(signal.SIGINT, signal.SIGTERM)
+    try:
+        app()
+    except PalimpsestError as error:
+        say(f"error: {error}")
+        sys.exit(error.exit_code)
+    except (Stopped, KeyboardInterrupt) as error:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_IGN)
+        from palimpsest.run.lease import let_go
+
+        let_go()
+        why = error.__cause__ or error
+        say(str(why) or str(_stopped(signal.SIGINT)))
+        sys.exit(getattr(why, "exit_code", 128 + (asked.signum or signal.SIGINT)))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _stopped(signum: int) -> KeyboardInterrupt:
+    name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+    return KeyboardInterrupt(
+        f"stopped by {name}; what is finished is kept, run the same command again to go on"
+    )

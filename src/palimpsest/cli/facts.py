@@ -1,0 +1,88 @@
+"""Files of facts: check them, or make them from the files of others."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from palimpsest.cli.options import AsJson
+from palimpsest.cli.output import answer, say
+
+if TYPE_CHECKING:
+    from palimpsest.facts.files import Fact
+
+app = typer.Typer(help="Check and convert files of facts.", no_args_is_help=True)
+
+FactsOut = Annotated[Path, typer.Option("--out", help="Where the facts go (.jsonl).")]
+Prefix = Annotated[str, typer.Option(help="Goes before every id.")]
+
+
+@app.command()
+def check(
+    files: Annotated[list[str], typer.Argument(help="FILE, or SET=FILE (forget, retain, probe).")],
+    as_json: AsJson = False,
+) -> None:
+    """Explain every problem of facts files, with file and line."""
+    from dataclasses import asdict
+
+    from palimpsest.facts.files import problems, set_problems
+
+    sets = dict(item.split("=", 1) for item in files if "=" in item)
+    found = set_problems(sets) if sets else []
+    for path in (item for item in files if "=" not in item):
+        found = [*found, *problems(path)]
+    if as_json:
+        answer([asdict(problem) for problem in found])
+    else:
+        answer("\n".join(map(str, found)) or "no problems found")
+    if any(problem.fatal for problem in found):
+        raise typer.Exit(2)
+
+
+@app.command()
+def from_tofu(
+    questions: Path,
+    out: FactsOut,
+    perturbed: Annotated[Path | None, typer.Option(help="File with paraphrases.")] = None,
+    prefix: Prefix = "tofu-",
+    without_paraphrase: Annotated[str, typer.Option(help="refuse, skip or keep.")] = "refuse",
+) -> None:
+    """TOFU question files to facts: questions as trained, paraphrases as held-out prompts."""
+    from palimpsest.facts import convert
+
+    others = convert.read_rows(perturbed) if perturbed else ()
+    rows = convert.read_rows(questions)
+    facts = convert.from_tofu(rows, others, prefix=prefix, without_paraphrase=without_paraphrase)
+    _write(facts, out)
+
+
+@app.command()
+def from_csv(table: Path, out: FactsOut, prefix: Prefix = "row-") -> None:
+    """A CSV with answer, trained, heldout columns to facts."""
+    from palimpsest.facts import convert
+
+    _write(convert.from_csv(convert.read_rows(table), prefix=prefix), out)
+
+
+@app.command()
+def from_counterfact(
+    table: Path,
+    out: FactsOut,
+    target: Annotated[str, typer.Option(help="target_new or target_true.")] = "target_new",
+) -> None:
+    """CounterFact records to facts."""
+    from palimpsest.facts import convert
+
+    _write(convert.from_counterfact(convert.read_rows(table), target=target), out)
+
+
+def _write(facts: "Sequence[Fact]", out: Path) -> None:
+    from palimpsest.errors import FactsError
+    from palimpsest.facts.files import as_jsonl
+    from palimpsest.run.store import write_bytes
+
+    if not facts:
+        raise FactsError("the input holds no facts; expected at least one row")
+    write_bytes(out, as_jsonl(facts))
+    say(f"{len(facts)} facts written to {out}")
