@@ -32,10 +32,17 @@ def test_gradients_of_shared_nodes_are_gathered_from_every_text() -> None:
     assert tree.paths.tolist() == [[0, 1, 2], [0, 1, 3]]
     assert tree.repeats.tolist() == [3, 4]
     spread = tree.spread(2, 2, 1, 16)
-    assert spread.queries.shape == (2 * 2 * 2 * 3,)
-    rows = torch.arange(2 * 4 * 2).view(2, 4, 2)  # one number for each (member, node, head)
-    entries = rows.view(-1)[spread.queries].view(2, 2, 2, 3)
-    assert entries[1, 1].tolist() == [[8, 10, 14], [9, 11, 15]]
-    back = entries.reshape(-1)[spread.mixed]
-    assert torch.equal(back, rows.view(-1))
-    assert (spread.wanted == rows.numel()).sum() == 2 * 2 * 2  # shared beginnings, computed once
+    queries, keys = 2 * 2 * 2 * 3, 2 * 2 * 16
+    assert spread.forth.shape == (queries + 2 * keys,) and spread.keys == keys
+    # One number for each row among nodes: (member, node, head), then (member, node) twice.
+    rows = torch.arange(2 * 4 * 2 + 2 * 2 * 4)
+    entries = rows[spread.forth]
+    asked = entries[:queries].view(2, 2, 2, 3)
+    assert asked[1, 1].tolist() == [[8, 10, 14], [9, 11, 15]]
+    assert torch.equal(asked.reshape(-1)[spread.mixed], rows[:16])
+    assert torch.equal(entries[spread.back], rows)
+    assert (spread.wanted == 16).sum() == 2 * 2 * 2  # shared beginnings, computed once
+    # The second text's keys and values of the two shared nodes, in both members.
+    assert torch.equal(entries[spread.repeated], spread.nodes)
+    assert spread.nodes.tolist() == [16, 17, 20, 21, 24, 25, 28, 29]
+    assert spread.positions.tolist() == [0, 0, 1, 1, 2, 2, 2, 2] * 2 + [0, 1, 2, 2] * 2

@@ -370,7 +370,23 @@ def text_shares(rows: Tensor) -> Tensor:
 
 def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
     """Mean over positions of KL(teacher ‖ student), both log-probabilities."""
-    return (teacher.exp() * (teacher - student)).sum(-1).mean()
+    value: Tensor = _Kl.apply(teacher, student)
+    return value
+
+
+class _Kl(torch.autograd.Function):
+    """Its only gradient is the student's: minus the teacher's probabilities."""
+
+    @staticmethod
+    def forward(ctx: Any, teacher: Tensor, student: Tensor) -> Tensor:
+        chances = teacher.exp()
+        ctx.save_for_backward(chances)
+        return (teacher - student).mul_(chances).sum() / len(student)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        (chances,) = ctx.saved_tensors
+        return None, chances * (grad / -len(chances))
 
 
 def require(method: Any, knob: str, holds: bool, expected: str) -> None:

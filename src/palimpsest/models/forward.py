@@ -7,23 +7,20 @@ the last attention at positions that nobody scores. ``supports`` tells which con
 holds for.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from palimpsest.models.kernels import Attention, Embed, Heads, Linear, RmsNorm
+from palimpsest.models.tape import Heads, Params, Tape, Var
 from palimpsest.models.tree import Tree
 
-Params = Mapping[str, Tensor]
 Scored = Tensor | None  # the scored nodes, told to the last layer only
 HEAD = "lm_head.weight"
 POSITIONS = "transformer.wpe.weight"  # only GPT-2 learns them
 QKV = ("q_proj", "k_proj", "v_proj")
-GATE_UP = ("gate_proj", "up_proj")
 LANES = 16  # floats in the widest vector register
 
 
@@ -51,41 +48,71 @@ class Forward:
 
     def __call__(self, given: Params, tree: Tree) -> Tensor:
         """Give float32 logits (stack, scored, vocabulary) at the tree's scored nodes."""
+        if torch.is_grad_enabled():
+            logits: Tensor = _Whole.apply(self, tree, tuple(given), *given.values())
+            return logits
+        return self.run(Tape(given), tree).value
+
+    def run(self, tape: Tape, tree: Tree) -> Var:
         family = self.family
         unmoved = self.config.pad_token_id if family.unmoved_padding else None
-        hidden, table = Embed.apply(given[family.embedding], tree.ids, unmoved)
-        layout = self._layout(tree, hidden.shape[0])
-        if POSITIONS in given:
-            hidden = hidden + given[POSITIONS].index_select(1, tree.positions)
+        hidden = tape.embed(family.embedding, tree.ids, unmoved)
+        layout = self._layout(tree, hidden.value.shape[0])
+        if POSITIONS in tape.given:
+            hidden = tape.plus(hidden, tape.embed(POSITIONS, tree.positions))
         last = self.config.num_hidden_layers - 1
         for at in range(last):
-            hidden = family.layer(given, f"{family.layers}.{at}.", hidden, layout, None)
-        hidden = family.layer(given, f"{family.layers}.{last}.", hidden, layout, tree.scored)
-        hidden = _norm(given, family.last_norm, hidden, layout)
-        return _linear({HEAD: table if self.tied else given[HEAD]}, "lm_head", hidden)
+            hidden = family.layer(tape, f"{family.layers}.{at}.", hidden, layout, None)
+        hidden = family.layer(tape, f"{family.layers}.{last}.", hidden, layout, tree.scored)
+        hidden = tape.norm(hidden, family.last_norm, layout.eps)
+        head = family.embedding if self.tied else HEAD
+        return tape.linear(hidden, head.removesuffix(".weight"))[0]
 
     def _layout(self, tree: Tree, stack: int) -> "Layout":
         key = (tree.width, tree.ids.device)
         if key not in self._constants:
             self._constants[key] = _Constants.of(self.config, *key)
         known = self._constants[key]
+        spread = tree.spread(stack, known.heads, known.groups, known.causal.shape[1])
         heads = Heads(
-            known.groups,
             known.head_width,
-            tree.spread(stack, known.heads, known.groups, known.causal.shape[1]),
+            spread,
             known.causal,
             known.turn,
-            known.cos.index_select(0, tree.positions),
-            known.sin.index_select(0, tree.positions),
+            known.cos.index_select(0, spread.positions),
+            known.sin.index_select(0, spread.positions),
         )
-        return Layout(heads, known.eps)
+        return Layout(heads, known.heads, known.eps)
+
+
+class _Whole(torch.autograd.Function):
+    """A whole forward as one operation to torch."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, net: Forward, tree: Tree, names: tuple[str, ...], *values: Tensor
+    ) -> Tensor:
+        needed = ctx.needs_input_grad[3:]
+        wanted = frozenset(name for name, need in zip(names, needed) if need)
+        ctx.tape, ctx.names = Tape(dict(zip(names, values)), wanted), names
+        ctx.result = net.run(ctx.tape, tree)
+        return ctx.result.value.view_as(ctx.result.value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() or ctx.tape is None:
+            raise RuntimeError("a stacked forward can be differentiated once")
+        grads = ctx.tape.back(ctx.result, grad)
+        ctx.tape = ctx.result = None
+        return (None, None, None, *(grads.get(name) for name in ctx.names))
 
 
 @dataclass(frozen=True)
 class Layout:
     """What the layers of one forward share."""
 
-    heads: Heads
+    attention: Heads
+    heads: int
     eps: float
 
 
@@ -122,51 +149,57 @@ class _Constants:
         turn = torch.zeros(head_width, head_width)
         turn[half : 2 * half, :half] = -torch.eye(half)
         turn[:half, half : 2 * half] = torch.eye(half)
-        cos, sin = (value.repeat(1, heads).to(device) for value in (angle.cos(), angle.sin()))
+        cos, sin = (value.to(device) for value in (angle.cos(), angle.sin()))
         how = turn.to(device) if turned else None
         return cls(heads, groups, head_width, eps, causal, how, cos, sin)
 
 
-def _llama(given: Params, at: str, hidden: Tensor, layout: Layout, scored: Scored) -> Tensor:
-    x = _norm(given, at + "input_layernorm", hidden, layout)
-    q, k, v = _project(given, at + "self_attn.", QKV, x)
-    mixed, hidden = _only(scored, Attention.apply(q, k, v, layout.heads), hidden)
-    hidden = _linear(given, at + "self_attn.o_proj", mixed, hidden)
-    x = _norm(given, at + "post_attention_layernorm", hidden, layout)
-    gate, up = _project(given, at + "mlp.", GATE_UP, x)
-    return _linear(given, at + "mlp.down_proj", F.silu(gate) * up, hidden)
+def _llama(tape: Tape, at: str, hidden: Var, layout: Layout, scored: Scored) -> Var:
+    x = tape.norm(hidden, at + "input_layernorm", layout.eps)
+    q, k, v = tape.linear(x, *(f"{at}self_attn.{name}" for name in QKV))
+    mixed = tape.only(scored, tape.attention(q, k, v, layout.attention))
+    hidden = tape.only(scored, hidden)
+    (hidden,) = tape.linear(mixed, at + "self_attn.o_proj", onto=hidden)
+    x = tape.norm(hidden, at + "post_attention_layernorm", layout.eps)
+    gate, up = tape.linear(x, at + "mlp.gate_proj", at + "mlp.up_proj")
+    return tape.linear(tape.gated(gate, up), at + "mlp.down_proj", onto=hidden)[0]
 
 
-def _olmo2(given: Params, at: str, hidden: Tensor, layout: Layout, scored: Scored) -> Tensor:
-    q, k, v = _project(given, at + "self_attn.", QKV, hidden)
-    q = _norm(given, at + "self_attn.q_norm", q, layout)
-    k = _norm(given, at + "self_attn.k_norm", k, layout)
-    mixed, hidden = _only(scored, Attention.apply(q, k, v, layout.heads), hidden)
-    mixed = _linear(given, at + "self_attn.o_proj", mixed)
-    hidden = hidden + _norm(given, at + "post_attention_layernorm", mixed, layout)
-    gate, up = _project(given, at + "mlp.", GATE_UP, hidden)
-    x = _linear(given, at + "mlp.down_proj", F.silu(gate) * up)
-    return hidden + _norm(given, at + "post_feedforward_layernorm", x, layout)
+def _olmo2(tape: Tape, at: str, hidden: Var, layout: Layout, scored: Scored) -> Var:
+    q, k, v = tape.linear(hidden, *(f"{at}self_attn.{name}" for name in QKV))
+    q = tape.norm(q, at + "self_attn.q_norm", layout.eps)
+    k = tape.norm(k, at + "self_attn.k_norm", layout.eps)
+    mixed = tape.only(scored, tape.attention(q, k, v, layout.attention))
+    hidden = tape.only(scored, hidden)
+    (mixed,) = tape.linear(mixed, at + "self_attn.o_proj")
+    hidden = tape.plus(hidden, tape.norm(mixed, at + "post_attention_layernorm", layout.eps))
+    gate, up = tape.linear(hidden, at + "mlp.gate_proj", at + "mlp.up_proj")
+    (x,) = tape.linear(tape.gated(gate, up), at + "mlp.down_proj")
+    return tape.plus(hidden, tape.norm(x, at + "post_feedforward_layernorm", layout.eps))
 
 
-def _gpt_neox(given: Params, at: str, hidden: Tensor, layout: Layout, scored: Scored) -> Tensor:
-    x = _norm(given, at + "input_layernorm", hidden, layout)
-    x = _linear(given, at + "attention.query_key_value", x)
-    q, k, v = (y.flatten(2) for y in x.unflatten(-1, (-1, 3, layout.heads.head_width)).unbind(-2))
-    mixed, hidden = _only(scored, Attention.apply(q, k, v, layout.heads), hidden)
-    x = _norm(given, at + "post_attention_layernorm", hidden, layout)
-    hidden = hidden + _linear(given, at + "attention.dense", mixed)
-    x = F.gelu(_linear(given, at + "mlp.dense_h_to_4h", x))
-    return hidden + _linear(given, at + "mlp.dense_4h_to_h", x)
+def _gpt_neox(tape: Tape, at: str, hidden: Var, layout: Layout, scored: Scored) -> Var:
+    x = tape.norm(hidden, at + "input_layernorm", layout.eps)
+    (x,) = tape.linear(x, at + "attention.query_key_value")
+    q, k, v = tape.thirds(x, layout.heads)
+    mixed = tape.only(scored, tape.attention(q, k, v, layout.attention))
+    hidden = tape.only(scored, hidden)
+    x = tape.norm(hidden, at + "post_attention_layernorm", layout.eps)
+    (hidden,) = tape.linear(mixed, at + "attention.dense", onto=hidden)
+    (x,) = tape.linear(x, at + "mlp.dense_h_to_4h")
+    return tape.linear(tape.gelu(x), at + "mlp.dense_4h_to_h", onto=hidden)[0]
 
 
-def _gpt2(given: Params, at: str, hidden: Tensor, layout: Layout, scored: Scored) -> Tensor:
-    x = _convolution(given, at + "attn.c_attn", _norm(given, at + "ln_1", hidden, layout))
-    q, k, v = x.chunk(3, dim=-1)
-    mixed, hidden = _only(scored, Attention.apply(q, k, v, layout.heads), hidden)
-    hidden = hidden + _convolution(given, at + "attn.c_proj", mixed)
-    x = _convolution(given, at + "mlp.c_fc", _norm(given, at + "ln_2", hidden, layout))
-    return hidden + _convolution(given, at + "mlp.c_proj", F.gelu(x, approximate="tanh"))
+def _gpt2(tape: Tape, at: str, hidden: Var, layout: Layout, scored: Scored) -> Var:
+    x = tape.norm(hidden, at + "ln_1", layout.eps)
+    (x,) = tape.linear(x, at + "attn.c_attn", across=True)
+    q, k, v = tape.thirds(x)
+    mixed = tape.only(scored, tape.attention(q, k, v, layout.attention))
+    hidden = tape.only(scored, hidden)
+    (hidden,) = tape.linear(mixed, at + "attn.c_proj", onto=hidden, across=True)
+    x = tape.norm(hidden, at + "ln_2", layout.eps)
+    (x,) = tape.linear(x, at + "mlp.c_fc", across=True)
+    return tape.linear(tape.gelu(x, "tanh"), at + "mlp.c_proj", onto=hidden, across=True)[0]
 
 
 @dataclass(frozen=True)
@@ -176,7 +209,7 @@ class _Family:
     embedding: str
     layers: str
     last_norm: str
-    layer: Callable[[Params, str, Tensor, Layout, Scored], Tensor]
+    layer: Callable[[Tape, str, Var, Layout, Scored], Var]
     verified: Mapping[str, Any]
     rope: tuple[str, ...] = ("rope_type", "rope_theta")
     unmoved_padding: bool = True  # lookups of the padding token give its embedding no gradient
@@ -211,38 +244,3 @@ FAMILIES: Mapping[str, _Family] = {
         unmoved_padding=False,
     ),
 }
-
-
-def _only(scored: Scored, *hidden: Tensor) -> tuple[Tensor, ...]:
-    """Give the hidden states at the scored tokens, or all of them where all are needed."""
-    return hidden if scored is None else tuple(x.index_select(1, scored) for x in hidden)
-
-
-def _norm(given: Params, name: str, x: Tensor, layout: Layout) -> Tensor:
-    """Give the layer norm of x where there is a bias, its RMS norm where there is none."""
-    weight, bias = given[name + ".weight"], given.get(name + ".bias")
-    if bias is None:
-        return RmsNorm.apply(x, weight, layout.eps)
-    unit = F.layer_norm(x, x.shape[-1:], eps=layout.eps)
-    return torch.addcmul(bias.unsqueeze(1), unit, weight.unsqueeze(1))
-
-
-def _project(given: Params, at: str, names: Sequence[str], x: Tensor) -> tuple[Tensor, ...]:
-    """Give x through several weights that share it, and their biases if any."""
-    weights = [given[f"{at}{name}.weight"] for name in names]
-    biased = f"{at}{names[0]}.bias" in given
-    biases = [given[f"{at}{name}.bias"].unsqueeze(1) for name in names] if biased else []
-    outputs: tuple[Tensor, ...] = Linear.apply(x, len(weights), *weights, *biases)
-    return outputs
-
-
-def _linear(given: Params, name: str, x: Tensor, start: Tensor | None = None) -> Tensor:
-    """Give x through one weight, added to ``start`` or, without a start, to its bias if any."""
-    if start is None and name + ".bias" in given:
-        start = given[name + ".bias"].unsqueeze(1)
-    return Linear.apply(x, 1, given[name + ".weight"], *(() if start is None else (start,)))[0]
-
-
-def _convolution(given: Params, name: str, x: Tensor) -> Tensor:
-    """Give x through GPT-2's Conv1D, whose weight is stored (in, out)."""
-    return torch.baddbmm(given[name + ".bias"].unsqueeze(1), x, given[name + ".weight"])

@@ -75,23 +75,12 @@ class Batch:
 def collate(texts: Sequence[Encoded], pad: int = 0) -> Batch:
     """Give the batch of these texts, scored tokens in text order."""
     width = max(len(text.ids) for text in texts)
-    ids = torch.full((len(texts), width), pad, dtype=torch.int64)
-    rows: list[int] = []
-    columns: list[int] = []
-    targets: list[int] = []
-    for row, text in enumerate(texts):
-        ids[row, : len(text.ids)] = torch.tensor(text.ids, dtype=torch.int64)
-        for column in range(text.start, len(text.ids)):
-            rows.append(row)
-            columns.append(column - 1)
-            targets.append(text.ids[column])
-    as_tensor = torch.tensor
-    return Batch(
-        ids,
-        as_tensor(rows, dtype=torch.int64),
-        as_tensor(columns, dtype=torch.int64),
-        as_tensor(targets, dtype=torch.int64),
-    )
+    ids = [[*text.ids, *[pad] * (width - len(text.ids))] for text in texts]
+    rows = [row for row, text in enumerate(texts) for _ in range(text.scored)]
+    columns = [column for text in texts for column in range(text.start - 1, len(text.ids) - 1)]
+    targets = [token for text in texts for token in text.ids[text.start :]]
+    parts = (ids, rows, columns, targets)
+    return Batch(*(torch.tensor(part, dtype=torch.int64) for part in parts))
 
 
 class Net(Protocol):

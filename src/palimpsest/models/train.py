@@ -78,7 +78,7 @@ class AdamW:
         self.leaves, self.learning_rate = leaves, learning_rate
         self.first = [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
         self.second = [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
-        self.steps = [torch.zeros((), device=leaf.device) for leaf in leaves]
+        self.steps = [0] * len(leaves)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -86,15 +86,21 @@ class AdamW:
         grads = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
         if not known:
             return
-        steps = [self.steps[n] for n in known]
-        torch._foreach_add_(steps, 1.0)
+        for n in known:
+            self.steps[n] += 1
+        # Most leaves have taken the same number of steps: one tensor says it for all of them.
+        device = grads[0].device
+        said = {
+            number: torch.tensor(float(number), device=device)
+            for number in {self.steps[n] for n in known}
+        }
         torch._fused_adamw_(
             [self.leaves[n] for n in known],
             grads,
             [self.first[n] for n in known],
             [self.second[n] for n in known],
             [],
-            steps,
+            [said[self.steps[n]] for n in known],
             lr=self.learning_rate,
             beta1=0.9,
             beta2=0.999,
@@ -140,12 +146,14 @@ def _clip(leaves: Sequence[Tensor], stack: int) -> Tensor:
     if not grads:
         return torch.zeros(stack)
     if stack == 1:
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-        torch._foreach_mul_(grads, (CLIP / (norm + 1e-6)).clamp(max=1.0))
-        return norm.reshape(1)
-    parts = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]
-    norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
+        norms = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))).reshape(1)
+    else:
+        parts = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]
+        norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
     scale = (CLIP / (norms + 1e-6)).clamp(max=1.0)
-    by_depth = {depth: scale.view(stack, *(1,) * (depth - 1)) for depth in range(1, 5)}
-    torch._foreach_mul_(grads, [by_depth[grad.dim()] for grad in grads])
+    if stack == 1:
+        torch._foreach_mul_(grads, scale[0])
+    elif bool((scale != 1.0).any()):
+        by_depth = {depth: scale.view(stack, *(1,) * (depth - 1)) for depth in range(1, 5)}
+        torch._foreach_mul_(grads, [by_depth[grad.dim()] for grad in grads])
     return norms

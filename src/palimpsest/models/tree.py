@@ -17,19 +17,27 @@ from torch import Tensor
 class Spread:
     """Where attention finds its rows, one row a head: indices into nodes and back.
 
-    queries, keys: the node of each entry of (stack, texts, key groups, heads of a group, width) and
-        of (stack, texts, key groups, padded width). Behind the end of a text they name any node:
-        causal attention does not let anybody see it.
-    wanted: like ``queries``, but where an entry's outcome is not used, the row after the last.
-    mixed, keyed: the entry of each (stack, nodes, heads) and (stack, nodes, key groups).
-    repeated, nodes: further entries of nodes that several texts share, whose gradients add up.
+    Two lists of rows. *Nodes*: queries (stack, nodes, heads), then keys (stack, nodes, key groups),
+    then values. *Entries*: queries (stack, texts, key groups, heads of a group, width), then keys
+    (stack, texts, key groups, padded width), then values.
+
+    positions: the place in its text of each row of queries and keys among nodes.
+    forth: the node's row of each entry. Behind the end of a text they name any node: causal
+        attention does not let anybody see it.
+    keys: how many entries are keys.
+    wanted: like the queries of ``forth``, but where an entry's outcome is not used, the row after
+        the last.
+    mixed: the entry of each query among nodes.
+    back: the entry of each node's row; repeated, nodes: further entries of nodes that several texts
+        share, and their rows, whose gradients add up.
     """
 
-    queries: Tensor
-    keys: Tensor
+    positions: Tensor
+    forth: Tensor
+    keys: int
     wanted: Tensor
     mixed: Tensor
-    keyed: Tensor
+    back: Tensor
     repeated: Tensor
     nodes: Tensor
 
@@ -83,18 +91,23 @@ def tree_of(ids: Tensor, rows: Tensor, columns: Tensor) -> Tree:
     for text, end in zip(texts, ends):
         path: list[int] = []
         node, fresh = -1, len(tokens)
-        for position, token in enumerate(text[:end]):
-            node = children.setdefault((node, token), len(tokens))
-            if node == len(tokens):
-                tokens.append(token)
-                positions.append(position)
-                origins.append((len(paths), position))
+        for token in text[:end]:
+            known = children.get((node, token))
+            if known is None:
+                break
+            node = known
             path.append(node)
         of_row.append(path)
-        # A text that ends within another has all its nodes there.
-        if len(tokens) > fresh:
-            shared = next(n for n, node in enumerate(path) if node >= fresh)
+        # A text that ends within another has all its nodes there; behind the first new one all are.
+        shared = len(path)
+        if shared < end:
+            new = range(fresh, fresh + end - shared)
+            children.update(zip(zip((node, *new[:-1]), text[shared:end]), new))
+            tokens += text[shared:end]
+            positions += range(shared, end)
+            origins += [(len(paths), column) for column in range(shared, end)]
             repeats += [(len(paths), column) for column in range(shared)]
+            path += new
             paths.append(path)
     width = max((len(path) for path in paths), default=1)
     padded = [path + [0] * (width - len(path)) for path in paths]
@@ -142,14 +155,22 @@ def _spread(tree: Tree, stack: int, heads: int, groups: int, padded: int) -> Spr
     text, column = (tree.origins // width)[:, None], (tree.origins % width)[:, None]
     each = torch.arange(stack, device=device)[:, None, None]
     mixed = ((each * texts + text) * heads + torch.arange(heads, device=device)) * width + column
-    nodes = tree.paths.view(-1)[tree.repeats]
-    repeated_nodes = (each * count + nodes[:, None]) * groups + torch.arange(groups, device=device)
+    mixed = mixed.reshape(-1)
+    shared_nodes = tree.paths.view(-1)[tree.repeats]
+    nodes = (each * count + shared_nodes[:, None]) * groups + torch.arange(groups, device=device)
+    nodes = nodes.reshape(-1)
+    queries, keys = queries.reshape(-1), keys.expand(stack, texts, groups, 1, padded).reshape(-1)
+    asked, held = stack * count * heads, stack * count * groups  # rows of queries, of keys
+    first, second = len(queries), len(queries) + len(keys)  # where entries of keys, values begin
+    own, again = keyed(tree.origins), keyed(tree.repeats)
+    places = tree.positions.repeat(stack)
     return Spread(
-        queries.reshape(-1),
-        keys.expand(stack, texts, groups, 1, padded).reshape(-1),
+        torch.cat((places.repeat_interleave(heads), places.repeat_interleave(groups))),
+        torch.cat((queries, asked + keys, asked + held + keys)),
+        len(keys),
         wanted.reshape(-1),
-        mixed.reshape(-1),
-        keyed(tree.origins),
-        keyed(tree.repeats),
-        repeated_nodes.reshape(-1),
+        mixed,
+        torch.cat((mixed, first + own, second + own)),
+        torch.cat((first + again, second + again)),
+        torch.cat((asked + nodes, asked + held + nodes)),
     )
