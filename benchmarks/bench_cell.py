@@ -53,6 +53,7 @@ def engine(cell: CellPlan) -> Tables:
 
 def plain(cell: CellPlan) -> Tables:
     """Give the same by the straightforward pipeline."""
+    torch.use_deterministic_algorithms(False)  # the engine's choice, which it makes anew each time
     items, curves = straightforward.run_cell(cell, cell.plan.replication.draws)
     rules = cell.plan.rules
     measures = measure_cell(items, curves, rules.screen_pool)

@@ -136,14 +136,12 @@ def check_out(out: Path) -> None:
 
 def _work(run: Run, inputs: Any, progress: Progress | None) -> tuple[Headroom | None, bool]:
     """Run what is left of the cell; give the headroom, and whether it ended the audit."""
-    import torch
-
     from palimpsest.criteria.headroom import read_headroom
+    from palimpsest.models.train import repeatable
     from palimpsest.study.audit_cell import AuditCell
     from palimpsest.study.audit_inputs import CELL
 
-    if inputs.request.device == "cpu":
-        torch.use_deterministic_algorithms(True)
+    repeatable(inputs.request.device)
     with run.cell(CELL).claim("palimpsest audit") as store:
         if store.finished():
             asked = store.summary()["headroom"] is not None

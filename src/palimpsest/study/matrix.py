@@ -49,13 +49,12 @@ def run_cell(
     progress: Progress = silent,
 ) -> None:
     """Do what is left of one cell; on an error the reason is kept with the cell and raised."""
-    import torch
+    from palimpsest.models.train import repeatable
 
     run = Run.open(run_path)
     plan = plan_from_dict(run.plan)
     cell = next(cell for cell in plan.cells() if cell.id == cell_id)
-    if plan.engine.device == "cpu":
-        torch.use_deterministic_algorithms(True)
+    repeatable(plan.engine.device)
     store = run.cell(cell_id)
     with store.claim() as claimed:
         if claimed.finished():

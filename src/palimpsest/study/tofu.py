@@ -82,12 +82,10 @@ def run_tofu(
 
 def _work(run: Run, prepared: Prepared, progress: Progress) -> None:
     """Run what is left of every cell."""
-    import torch
-
+    from palimpsest.models.train import repeatable
     from palimpsest.study.tofu_cell import TofuCell
 
-    if prepared.request.device == "cpu":
-        torch.use_deterministic_algorithms(True)
+    repeatable(prepared.request.device)
     for inputs in prepared.cells:
         cell_id = inputs.cell.id
 
