@@ -23,6 +23,7 @@ instants as evenly as an idle one.
 import contextlib
 import ctypes
 import json
+import math
 import os
 import random
 import shutil
@@ -92,6 +93,9 @@ def launch(folder: Path, work: Callable[..., None], *arguments: Any) -> int:
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         code = 99
+    # The command is over; what comes now finds a process that only has to end.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    Path(f"{folder}.over").write_text(repr(time.monotonic()))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -144,6 +148,12 @@ def log(folder: Path) -> list[dict[str, Any]]:
 
 def said(folder: Path) -> str:
     return Path(f"{folder}.said").read_text()
+
+
+def over_at(folder: Path) -> float:
+    """When the last command on a folder was over; infinite if it never came to its end."""
+    path = Path(f"{folder}.over")
+    return float(path.read_text()) if path.exists() else math.inf
 
 
 def snapshot(folder: Path) -> dict[str, str]:
@@ -297,12 +307,19 @@ class Study:
                     (os.killpg if signum == signal.SIGINT else os.kill)(child, signum)
                 except ProcessLookupError:  # over, or not yet a group of its own
                     living = False
+            sent = time.monotonic()
             code = ended(child)
             left = {"message": said(folder), "stop": code, "held": leases(folder)}
             left["failed"] = [p.read_text() for p in folder.rglob("failed.json")]
-            left |= {"share": round(share, 4), "landed": living}
+            # A process takes its time to end: the command may be over while the process is not.
+            after = over_at(folder) - sent
+            late = living and code == 0 and after < 0
+            hit = living and not late
+            left |= {"share": round(share, 4), "after": after, "late": late, "landed": hit}
             results.append(self.compared(folder, signum.name) | left)
-            landed += living
+            with open(self.base / "progress.jsonl", "a") as file:
+                file.write(json.dumps(results[-1]) + "\n")
+            landed += hit
         return results
 
     # -- other ways to run it ------------------------------------------------------------------

@@ -270,3 +270,37 @@ def test_a_request_to_leave_that_a_library_turns_into_an_error_stores_nothing(
         tried_again()
     assert not (tmp_path / "late.json").exists()
     disk.write_bytes(tmp_path / "later.json", b"{}")
+
+
+@pytest.mark.parametrize("where", ["thread", "atexit"])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_interpreter_ends_breaks_nothing_off(
+    where: str, signum: signal.Signals
+) -> None:
+    """The command is over: there is nothing to stop, and nobody left to say so."""
+    script = (
+        "import atexit, os, signal, sys, threading, time\n"
+        "from palimpsest.run.stop import Raised\n"
+        "def strike():\n"
+        "    while threading.main_thread().is_alive():\n"
+        "        time.sleep(0.001)\n"
+        f"    os.kill(os.getpid(), {int(signum)})\n"
+        "    time.sleep(0.1)\n"
+        "    print('to the end')\n"
+        "atexit.register(time.sleep, 0.1)\n"
+        f"if {where!r} == 'thread':\n"
+        "    threading.Thread(target=strike).start()\n"
+        "else:\n"
+        "    atexit.register(strike)\n"
+        "Raised(lambda signum: KeyboardInterrupt()).listen(signal.SIGINT, signal.SIGTERM)\n"
+        "sys.exit(3)\n"
+    )
+    source = str(Path(palimpsest.__file__).parents[1])
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "to the end\n", "")

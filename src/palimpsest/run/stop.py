@@ -1,5 +1,6 @@
 """SIGINT and SIGTERM: noted where cells are handed out, raised where work is done, never lost."""
 
+import atexit
 import contextlib
 import os
 import signal
@@ -63,7 +64,8 @@ class Raised:
 
     What is raised in a finaliser, a weak reference's callback or a hook at fork is swallowed by
     Python: such a request is raised again a moment later. A library in whose middle it is raised
-    may turn it into an error of its own: nothing is stored from then on (`heed`).
+    may turn it into an error of its own: nothing is stored from then on (`heed`). A request that
+    comes while the interpreter is ending finds nothing to stop.
     """
 
     asked: "ClassVar[Raised | None]" = None
@@ -81,16 +83,20 @@ class Raised:
         for signum in signals:
             if signal.getsignal(signum) != signal.SIG_IGN:
                 self._before[signum] = signal.signal(signum, self)
+        # An alarm still set when Python gives its handlers up would kill the program.
+        atexit.register(_no_alarm)
 
     def done(self) -> None:
         """Leave everything as it was found."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _no_alarm()
         for signum, handler in self._before.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         sys.unraisablehook = self._hook
         Raised.asked = None
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if not threading.main_thread().is_alive():
+            return
         Raised.asked = self
         self.signum = self.signum or signum
         self._last = self.error(self.signum)
@@ -102,6 +108,10 @@ class Raised:
             return
         signal.signal(signal.SIGALRM, self)
         signal.setitimer(signal.ITIMER_REAL, AGAIN)
+
+
+def _no_alarm() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def heed() -> None:
