@@ -8,7 +8,7 @@ import numpy as np
 
 from palimpsest.report.formats import Table, Value, number
 from palimpsest.report.palette import in_order
-from palimpsest.report.plots.cell import AXES, BETTER, GATES, INSIDE, damage_axis
+from palimpsest.report.plots.bar import AXES, BETTER, damage_axis
 from palimpsest.report.plots.spec import (
     Band,
     Figure,
@@ -129,37 +129,27 @@ def distance_figure(results: RunResults) -> Figure | None:
         for one in cell.verdict.findings:
             total += 1
             within += one.worst_axis is not None and one.worst_axis <= 1
-            for _, field, _ in AXES:
-                value = getattr(one, field)
+            for axis in AXES:
+                value = getattr(one, axis.field)
                 if value is not None:
-                    found.append((cell, one.name, field, value / delta))
+                    found.append((cell, one.name, axis.field, value / delta))
     if not found:
         return None
     methods = in_order(results.methods)
     every = [value for *_, value in found]
     x = damage_axis(every)
     panels = []
-    for _, field, title in AXES:
-        mine = [(cell, name, value) for cell, name, axis, value in found if axis == field]
-        least = INSIDE[field]
-        points = _points(mine, methods, title, " δ_f", partial(_beyond, least), BETTER)
+    for axis in AXES:
+        mine = [(cell, name, value) for cell, name, field, value in found if field == axis.field]
+        beyond = partial(_beyond, axis.least)
+        points = _points(mine, methods, axis.title, " δ_f", beyond, BETTER)
         rows = []
         for method in methods:
             values = [value for cell, name, value in mine if cell.methods[name] == method]
-            inside = sum(least <= value <= 1 for value in values)
+            inside = sum(axis.least <= value <= 1 for value in values)
             note = f"{inside}/{len(values)}" if values else "–"
             rows.append(Row(method, note))
-        panels.append(
-            Panel(
-                title,
-                x,
-                rows=tuple(rows),
-                points=points,
-                rules=(Rule(1.0, "bar", solid=True), *GATES.get(field, ())),
-                inside=(max(x.low, least), 1.0),
-                notes="within",
-            )
-        )
+        panels.append(axis.panel(x, rows, points, notes="within"))
     rows_table: list[tuple[Value, ...]] = [
         (cell.id, name, cell.methods[name], field.replace("_", " "), value)
         for cell, name, field, value in found
