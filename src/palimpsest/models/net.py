@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,12 +76,11 @@ class Batch:
 def collate(texts: Sequence[Encoded], pad: int = 0) -> Batch:
     """Give the batch of these texts, scored tokens in text order."""
     width = max(len(text.ids) for text in texts)
-    ids = [[*text.ids, *[pad] * (width - len(text.ids))] for text in texts]
-    rows = [row for row, text in enumerate(texts) for _ in range(text.scored)]
-    columns = [column for text in texts for column in range(text.start - 1, len(text.ids) - 1)]
-    targets = [token for text in texts for token in text.ids[text.start :]]
-    parts = (ids, rows, columns, targets)
-    return Batch(*(torch.tensor(part, dtype=torch.int64) for part in parts))
+    ids = np.array([[*text.ids, *[pad] * (width - len(text.ids))] for text in texts])
+    rows = np.repeat(np.arange(len(texts)), [text.scored for text in texts])
+    columns = np.concatenate([np.arange(text.start - 1, len(text.ids) - 1) for text in texts])
+    parts = (ids, rows, columns, ids[rows, columns + 1])
+    return Batch(*(torch.from_numpy(part) for part in parts))
 
 
 class Net(Protocol):

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from palimpsest.errors import ModelError
-from palimpsest.models.forward import HEAD, Forward, Params, supports
+from palimpsest.models.forward import HEAD, Forward, supports
 from palimpsest.models.net import Batch
+from palimpsest.models.tape import Params
 
 __all__ = ["StackedNet", "supports"]
 

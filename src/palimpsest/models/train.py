@@ -37,7 +37,7 @@ def repeatable(device: str) -> None:
         torch.use_deterministic_algorithms(True)
         # Or torch would write into every tensor before its first use: a guard for code that reads
         # what nobody wrote, at the price of a tenth of a pocket model's step.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def train(

@@ -9,8 +9,12 @@ nodes of each in ``paths``.
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -75,102 +79,91 @@ class Tree:
 
 
 def tree_of(ids: Tensor, rows: Tensor, columns: Tensor) -> Tree:
-    """Give the tree of the texts ``ids`` (rows, width) up to the last column scored in each."""
-    texts = ids.tolist()
-    asked = list(zip(rows.tolist(), columns.tolist()))
-    ends = [0] * len(texts)
-    for row, column in asked:
-        ends[row] = max(ends[row], column + 1)
-    children: dict[tuple[int, int], int] = {}
-    tokens: list[int] = []
-    positions: list[int] = []
-    paths: list[list[int]] = []
-    of_row: list[list[int]] = []
-    origins: list[tuple[int, int]] = []
-    repeats: list[tuple[int, int]] = []
-    for text, end in zip(texts, ends):
-        path: list[int] = []
-        node, fresh = -1, len(tokens)
-        for token in text[:end]:
-            known = children.get((node, token))
-            if known is None:
-                break
-            node = known
-            path.append(node)
-        of_row.append(path)
-        # A text that ends within another has all its nodes there; behind the first new one all are.
-        shared = len(path)
-        if shared < end:
-            new = range(fresh, fresh + end - shared)
-            children.update(zip(zip((node, *new[:-1]), text[shared:end]), new))
-            tokens += text[shared:end]
-            positions += range(shared, end)
-            origins += [(len(paths), column) for column in range(shared, end)]
-            repeats += [(len(paths), column) for column in range(shared)]
-            path += new
-            paths.append(path)
-    width = max((len(path) for path in paths), default=1)
-    padded = [path + [0] * (width - len(path)) for path in paths]
+    """Give the tree of the texts ``ids`` (rows, width) up to the last column scored in each.
 
-    def tensor(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=ids.device)
+    Sorted texts share their longest known beginning with their neighbour: everything else follows
+    from how long that is. In falling order a text that ends within another comes right after it.
+    """
+    device, texts = ids.device, ids.cpu().numpy()
+    row, column = rows.cpu().numpy(), columns.cpu().numpy()
+    ends = np.zeros(len(texts), dtype=np.int64)
+    np.maximum.at(ends, row, column + 1)
+    places = np.arange(max(1, ends.max(initial=0)))
+    texts = np.where(places < ends[:, None], texts[:, : len(places)], -1)
+    order = np.lexsort(texts.T[::-1])[::-1]
+    texts, ends = texts[order], ends[order][:, None]
+    within = places < ends
+    shared = np.zeros_like(ends)
+    alike = (texts[1:] == texts[:-1]) & within[1:]
+    shared[1:, 0] = np.logical_and.accumulate(alike, axis=1).sum(axis=1)
+    fresh = within & (places >= shared)
+    first = fresh.sum(axis=1, keepdims=True).cumsum(axis=0) - fresh.sum(axis=1, keepdims=True)
+    # The row in which the node at each place came up, here or above.
+    own = np.where(places >= shared, np.arange(len(texts))[:, None], 0)
+    own = np.maximum.accumulate(own, axis=0)
+    nodes = first[own, 0] + places - shared[own, 0]
+    kept = fresh.any(axis=1)
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+
+    def tensor(values: Ints) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(device)
 
     return Tree(
-        tensor(tokens),
-        tensor(positions),
-        torch.tensor(padded, dtype=torch.int64, device=ids.device).reshape(len(paths), width),
-        tensor([text * width + column for text, column in origins]),
-        tensor([text * width + column for text, column in repeats]),
-        tensor([of_row[row][column] for row, column in asked]),
+        tensor(texts[fresh]),
+        tensor(np.broadcast_to(places, texts.shape)[fresh]),
+        tensor(np.where(within, nodes, 0)[kept]),
+        tensor(np.flatnonzero(fresh[kept])),
+        tensor(np.flatnonzero((within & ~fresh)[kept])),
+        tensor(nodes[back[row], column]),
     )
 
 
 def _spread(tree: Tree, stack: int, heads: int, groups: int, padded: int) -> Spread:
     device = tree.ids.device
-    texts, width, shared = *tree.paths.shape, heads // groups
-    count = len(tree.ids)
+    paths, origins, repeats, positions = (
+        x.cpu().numpy() for x in (tree.paths, tree.origins, tree.repeats, tree.positions)
+    )
+    texts, width, shared, count = *paths.shape, heads // groups, len(positions)
+    each, group = np.arange(stack), np.arange(groups)
+    # Axes: (stack, texts, groups, heads of a group, width).
+    member = each[:, None, None, None, None]
+    key_group = group[:, None, None]
+    at = paths[:, None, None, :]
+    queries = ((member * count + at) * groups + key_group) * shared + np.arange(shared)[:, None]
+    used = np.zeros(texts * width, dtype=bool)
+    used[origins] = True
+    unused = stack * count * heads
+    wanted = np.where(used.reshape(texts, 1, 1, width), queries, unused).reshape(-1)
+    longer = np.zeros((texts, padded), dtype=np.int64)
+    longer[:, :width] = paths
+    keys = ((member * count + longer[:, None, None]) * groups + key_group).reshape(-1)
+    queries = queries.reshape(-1)
 
-    def axis(size: int, place: int) -> Tensor:
-        """Give 0, 1, ... along one of the axes (stack, texts, groups, heads of a group, width)."""
-        shape = [1] * 5
-        shape[place] = size
-        return torch.arange(size, device=device).view(shape)
+    def entries(chosen: Ints, kinds: int, length: int) -> Ints:
+        """Give the rows (stack, chosen, kinds) of entries of paths, ``kinds`` rows a text."""
+        text, column = (chosen // width)[:, None], (chosen % width)[:, None]
+        rows = (each[:, None, None] * texts + text) * kinds + np.arange(kinds)
+        return (rows * length + column).reshape(-1)
 
-    member, group, head = axis(stack, 0), axis(groups, 2), axis(shared, 3)
-    at = tree.paths.view(1, texts, 1, 1, width)
-    queries = ((member * count + at) * groups + group) * shared + head
-    kept = torch.zeros(texts * width, dtype=torch.bool, device=device)
-    kept[tree.origins] = True
-    wanted = torch.where(kept.view(at.shape), queries, stack * count * heads)
-    longer = torch.nn.functional.pad(tree.paths, (0, padded - width)).view(1, texts, 1, 1, padded)
-    keys = (member * count + longer) * groups + group
-
-    def keyed(entries: Tensor) -> Tensor:
-        """Give the rows of keys (stack, entries, groups) at entries of paths."""
-        text, column = entries // width, entries % width
-        each = torch.arange(stack, device=device)[:, None, None]
-        rows = (each * texts + text[:, None]) * groups + torch.arange(groups, device=device)
-        return (rows * padded + column[:, None]).reshape(-1)
-
-    text, column = (tree.origins // width)[:, None], (tree.origins % width)[:, None]
-    each = torch.arange(stack, device=device)[:, None, None]
-    mixed = ((each * texts + text) * heads + torch.arange(heads, device=device)) * width + column
-    mixed = mixed.reshape(-1)
-    shared_nodes = tree.paths.view(-1)[tree.repeats]
-    nodes = (each * count + shared_nodes[:, None]) * groups + torch.arange(groups, device=device)
-    nodes = nodes.reshape(-1)
-    queries, keys = queries.reshape(-1), keys.expand(stack, texts, groups, 1, padded).reshape(-1)
+    mixed = entries(origins, heads, width)
+    own, again = entries(origins, groups, padded), entries(repeats, groups, padded)
+    of_repeats = paths.reshape(-1)[repeats][:, None]
+    nodes = ((each[:, None, None] * count + of_repeats) * groups + group).reshape(-1)
     asked, held = stack * count * heads, stack * count * groups  # rows of queries, of keys
     first, second = len(queries), len(queries) + len(keys)  # where entries of keys, values begin
-    own, again = keyed(tree.origins), keyed(tree.repeats)
-    places = tree.positions.repeat(stack)
+    places = np.tile(positions, stack)
+
+    def tensor(*values: Ints) -> Tensor:
+        return torch.from_numpy(np.concatenate(values)).to(device)
+
     return Spread(
-        torch.cat((places.repeat_interleave(heads), places.repeat_interleave(groups))),
-        torch.cat((queries, asked + keys, asked + held + keys)),
+        tensor(np.repeat(places, heads), np.repeat(places, groups)),
+        tensor(queries, asked + keys, asked + held + keys),
         len(keys),
-        wanted.reshape(-1),
-        mixed,
-        torch.cat((mixed, first + own, second + own)),
-        torch.cat((first + again, second + again)),
-        torch.cat((asked + nodes, asked + held + nodes)),
+        tensor(wanted),
+        tensor(mixed),
+        tensor(mixed, first + own, second + own),
+        tensor(first + again, second + again),
+        tensor(asked + nodes, asked + held + nodes),
     )
