@@ -155,7 +155,7 @@ def _spread(tree: Tree, stack: int, heads: int, groups: int, padded: int) -> Spr
     places = np.tile(positions, stack)
 
     def tensor(*values: Ints) -> Tensor:
-        return torch.from_numpy(np.concatenate(values)).to(device)
+        return torch.from_numpy(np.concatenate(values).astype(np.int32)).to(device)
 
     return Spread(
         tensor(np.repeat(places, heads), np.repeat(places, groups)),
