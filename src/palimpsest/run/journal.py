@@ -1,40 +1,30 @@
-"""A cell's folder: steps that are wholly done or not at all, and the finished cell.
+"""Working on a cell: steps that are wholly done or not at all, and the finished cell.
 
-While a cell runs, each step leaves its artifacts under `parts/` and then one entry in the cell's
-chain with their digests; the entry is what makes the step done. When all steps are done the parts
-are merged into `items.parquet`, `curves.parquet` and `cell.json`, and one last entry, with the
-digest of `cell.json`, makes the cell finished. No entry depends on how often the work was
-interrupted, so a resumed cell ends with the bytes of an uninterrupted one.
+Only who holds a cell writes to it, and each step's files are on disk before the entry that makes
+it done. No entry depends on how often the work was interrupted, so a resumed cell ends with the
+bytes of an uninterrupted one. The folder itself is described in stored_cell.py.
 """
 
 import contextlib
-import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palimpsest.errors import DamagedArtifact, InputError, SealError, StoreError
+from palimpsest.errors import InputError, SealError, StoreError
 from palimpsest.run import disk
-from palimpsest.run.chain import Chain, link, read_chain
-from palimpsest.run.lease import Lease, holder, lease, require
-from palimpsest.run.tables import Columns, Table, concatenate, table_bytes, table_from_bytes
+from palimpsest.run.artifacts import VALUES, part, stem, table_file
+from palimpsest.run.chain import Chain, read_chain
+from palimpsest.run.lease import Lease, lease, require
+from palimpsest.run.repairs import legible_openings, write_repairs
+from palimpsest.run.stored_cell import StoredCell
+from palimpsest.run.tables import Columns, Table, concatenate, table_bytes
 
 _log = logging.getLogger("palimpsest")
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A stored file that is not what was recorded, and the step ("" = the cell) it belongs to."""
-
-    step: str
-    path: Path
-    why: str
-
-
-class Cell:
+class Cell(StoredCell):
     """One cell of a run, from `Run.cell`; reading needs nothing, writing needs `claim`."""
 
     def __init__(
@@ -45,15 +35,11 @@ class Cell:
         commitment: str,
         note: Callable[..., None],
     ) -> None:
-        self.id = folder.name
-        self.folder = folder
-        self.parts = folder / "parts"
-        self._lease_path = lease_path
-        self._genesis = genesis
+        super().__init__(folder, lease_path, genesis)
         self._commitment = commitment
         self._note = note
         self._lease: Lease | None = None
-        self._claimed: Chain | None = None
+        self._claimed: Chain | None = None  # the chain, which nobody else changes under this claim
         self._sound: set[str] = set()  # steps whose artifacts were checked under this claim
         self._staged: dict[str, dict[str, str]] = {}
 
@@ -76,31 +62,59 @@ class Cell:
                 self._sound.clear()
                 self._staged.clear()
 
-    def running(self) -> bool:
-        """Whether a live process holds the cell."""
-        return holder(self._lease_path) is not None
+    def chain(self) -> Chain:
+        """The cell's chain: its sound beginning, and what is wrong after it, if anything."""
+        return super().chain() if self._claimed is None else self._claimed
 
-    def started(self) -> bool:
-        """Whether any work on the cell was ever recorded."""
-        return bool(self.chain().entries)
+    def _prepare(self) -> None:
+        """Clear a dead owner's leftovers and make the folder ready for work."""
+        disk.make_folder(self.folder)
+        for folder in (self.folder, self.parts, self.folder / "models"):
+            for path in disk.clean(folder):
+                self._note("leftover removed", cell=self.id, file=path.name)
+        lost = self.repairs()[1]
+        if lost is not None:
+            _log.warning("damaged, removed: %s", lost)
+            self._note("damaged", cell=self.id, step="", why=lost)
+            disk.remove(self.folder / "repairs.json")
+        damaged = self.check()
+        for damage in damaged:
+            _log.warning("damaged, made again: %s", damage.why)
+            self._note("damaged", cell=self.id, step=damage.step, why=damage.why)
+            if damage.path.is_dir():
+                disk.remove(damage.path)
+        chain = self.chain()
+        if chain.damage is not None or (damaged and chain.find("finished") is not None):
+            chain = self._repair(chain, [damage.why for damage in damaged])
+        if chain.find("finished") is not None:
+            disk.remove(self.parts)
+        else:
+            disk.make_folder(self.parts)
+            if not chain.entries:
+                chain = chain.append("started", {"cell": self.id})
+                self._note("started", cell=self.id)
+        disk.remove(self.folder / "failed.json")
+        self._claimed = chain
+        self._sound = set(self._steps()) - {damage.step for damage in damaged}
+
+    def _repair(self, chain: Chain, why: list[str]) -> Chain:
+        """The chain with its unsound part cut off; empty when a finished cell was damaged."""
+        opened = [*self.repairs()[0], *legible_openings(chain.path)]
+        write_repairs(self.folder / "repairs.json", opened, why)
+        sound = chain.path.read_bytes()[: chain.size] if chain.find("finished") is None else b""
+        disk.write_bytes(chain.path, sound)
+        return read_chain(chain.path, self._genesis)
 
     # -- steps -------------------------------------------------------------------------------
 
-    def steps(self) -> tuple[str, ...]:
-        """The names of the recorded steps, in the order they were done."""
-        return tuple(self._steps())
-
     def done(self, step: str) -> bool:
-        """Whether a step is done and its artifacts are intact."""
-        if step not in self._steps():
-            return False
-        if self.ended():
+        """Whether a step is done and its artifacts are intact, which is checked once a claim."""
+        if step in self._sound:
             return True
-        if step not in self._sound and self._damage(step):
-            return False
-        if self._claimed is not None:
+        found = super().done(step)
+        if found and self._claimed is not None:
             self._sound.add(step)
-        return True
+        return found
 
     def put(
         self,
@@ -113,9 +127,9 @@ class Cell:
         The step is done when this returns, and not at all if it does not.
         """
         self._require_unfinished(step)
-        contents = {f"{_stem(step)}.values.json": disk.canonical(dict(values or {})) + b"\n"}
+        contents = {part(step, VALUES): disk.canonical(dict(values or {})) + b"\n"}
         for name, columns in (tables or {}).items():
-            contents[f"{_stem(step)}.{_word(name)}.parquet"] = table_bytes(columns)
+            contents[part(step, table_file(name))] = table_bytes(columns)
         artifacts = {file: disk.digest(data) for file, data in contents.items()}
         artifacts |= self._staged.get(step, {})
         if self.done(step):
@@ -145,7 +159,7 @@ class Cell:
             raise InputError(f"file name {name!r}; expected one like 'weights.safetensors'")
         if self.done(step):
             raise StoreError(f"cell {self.id}: step {step!r} is already done; expected a new one")
-        file = f"{_stem(step)}.{name}"
+        file = part(step, name)
         path = self.parts / file
         found = (
             disk.write_bytes(path, content)
@@ -154,32 +168,6 @@ class Cell:
         )
         self._staged.setdefault(step, {})[file] = found
         return found
-
-    def get(self, step: str) -> tuple[dict[str, Table], dict[str, Any]]:
-        """A step's tables and values; DamagedArtifact naming the file when one is not intact."""
-        tables: dict[str, Table] = {}
-        values: dict[str, Any] = {}
-        for file, expected in self._recorded(step).items():
-            path = self.parts / file
-            if file.endswith(".values.json"):
-                values = json.loads(disk.read_checked(path, expected))
-            elif file.endswith(".parquet"):
-                data = disk.read_checked(path, expected)
-                tables[file.split(".")[-2]] = table_from_bytes(data, str(path))
-        return tables, values
-
-    def file(self, step: str, name: str) -> Path:
-        """The path of a file stored by `put_file`, after checking its digest."""
-        recorded = self._recorded(step)
-        file = f"{_stem(step)}.{name}"
-        if file not in recorded:
-            raise StoreError(f"cell {self.id}: step {step!r} has no file {name!r}")
-        _check_file(self.parts / file, recorded[file])
-        return self.parts / file
-
-    def file_digest(self, step: str, name: str) -> str:
-        """The recorded digest of a file stored by `put_file`."""
-        return self._recorded(step)[f"{_stem(step)}.{name}"]
 
     # -- the seal ----------------------------------------------------------------------------
 
@@ -247,50 +235,6 @@ class Cell:
         self._note("finished", cell=self.id)
         disk.remove(self.parts)
 
-    def finished(self) -> bool:
-        """Whether the cell is finished and every file of it is what was recorded."""
-        chain = self.chain()
-        return chain.find("finished") is not None and not self._finished_damage(chain)
-
-    def ended(self) -> bool:
-        """Whether the cell says it is finished, without checking its files."""
-        return self.chain().find("finished") is not None
-
-    def chain(self) -> Chain:
-        """The cell's chain: its sound beginning, and what is wrong after it, if anything."""
-        if self._claimed is not None:
-            return self._claimed
-        chain = read_chain(self.folder / "chain.jsonl", self._genesis)
-        if chain.entries and chain.entries[0].data != {"cell": self.id}:
-            why = f"{chain.path} line 1: {chain.entries[0].data}; expected cell {self.id!r}"
-            return Chain(chain.path, self._genesis, (), 0, why)
-        return chain
-
-    def head(self) -> str:
-        """The digest of the last entry in the cell's chain."""
-        return self.chain().head
-
-    def summary(self) -> dict[str, Any]:
-        """The contents of a finished cell's `cell.json`."""
-        return self._summary(self.chain())
-
-    def table(self, name: str) -> Table:
-        """A finished cell's table ("items", "curves"), checked against its digest."""
-        file = f"{_word(name)}.parquet"
-        artifacts = self.summary()["artifacts"]
-        if file not in artifacts:
-            raise StoreError(f"cell {self.id}: no {file}; found {sorted(artifacts)}")
-        data = disk.read_checked(self.folder / file, artifacts[file])
-        return table_from_bytes(data, str(self.folder / file))
-
-    def check(self) -> tuple[Damage, ...]:
-        """Every damaged file, with its step; a damaged step counts as not done."""
-        chain = self.chain()
-        if chain.find("finished") is not None:
-            return tuple(self._finished_damage(chain))
-        found = [Damage("", chain.path, chain.damage)] if chain.damage else []
-        return (*found, *(damage for step in self._steps() for damage in self._damage(step)))
-
     def fail(self, reason: str) -> None:
         """Record that this attempt failed; the next claim tries again."""
         require(self._lease, f"cell {self.id}", "use `with cell.claim():`")
@@ -298,60 +242,6 @@ class Cell:
         with contextlib.suppress(StoreError):
             disk.write_json(self.folder / "failed.json", {"cell": self.id, "reason": reason})
         self._note("failed", cell=self.id, reason=reason)
-
-    def failure(self) -> str | None:
-        """Why the last attempt failed, or None when it did not."""
-        path = self.folder / "failed.json"
-        try:
-            return str(disk.read_json(path)["reason"]) if path.exists() else None
-        except (DamagedArtifact, KeyError, TypeError):
-            return "unknown"
-
-    # -- behind these ------------------------------------------------------------------------
-
-    def _append(self, event: str, data: Mapping[str, Any]) -> None:
-        self._claimed = self.chain().append(event, data)
-
-    def _steps(self) -> dict[str, dict[str, str]]:
-        done = [entry.data for entry in self.chain().entries if entry.event == "step"]
-        return {data["step"]: data["artifacts"] for data in done}
-
-    def _recorded(self, step: str) -> dict[str, str]:
-        recorded = self._steps()
-        if step not in recorded:
-            raise StoreError(f"cell {self.id}: step {step!r} is not done; found {list(recorded)}")
-        return recorded[step]
-
-    def _damage(self, step: str) -> list[Damage]:
-        return _damages(step, self.parts, self._steps()[step])
-
-    def _finished_damage(self, chain: Chain) -> list[Damage]:
-        if chain.damage is not None:
-            return [Damage("", chain.path, chain.damage)]
-        if chain.torn:  # nothing is ever appended to a finished cell
-            return [Damage("", chain.path, f"{chain.path}: bytes after the last entry")]
-        try:
-            artifacts = self._summary(chain)["artifacts"]
-        except DamagedArtifact as error:
-            return [Damage("", self.folder / "cell.json", str(error))]
-        return _damages("", self.folder, artifacts)
-
-    def _summary(self, chain: Chain) -> dict[str, Any]:
-        end = chain.find("finished")
-        if end is None:
-            raise StoreError(f"cell {self.id}: not finished; run the study again to finish it")
-        data = disk.read_checked(self.folder / "cell.json", end.data["cell.json"])
-        result: dict[str, Any] = json.loads(data)
-        return result
-
-    def _require_unfinished(self, step: str) -> None:
-        require(self._lease, f"cell {self.id}", "use `with cell.claim():` around the work")
-        _stem(step)
-        twin = next((s for s in self._steps() if s != step and s.lower() == step.lower()), None)
-        if twin is not None:
-            raise InputError(f"steps {twin!r} and {step!r} differ only in case; rename one")
-        if self.ended():
-            raise StoreError(f"cell {self.id} is finished; expected no further step {step!r}")
 
     def _merge(self, order: Sequence[str]) -> dict[str, bytes]:
         recorded = self._steps()
@@ -375,108 +265,19 @@ class Cell:
             for name in sorted(gathered)
         }
 
-    def _prepare(self) -> None:
-        """Clear a dead owner's leftovers and make the folder ready for work."""
-        disk.make_folder(self.folder)
-        for folder in (self.folder, self.parts, self.folder / "models"):
-            for path in disk.clean(folder):
-                self._note("leftover removed", cell=self.id, file=path.name)
-        lost = self.repairs()[1]
-        if lost is not None:
-            _log.warning("damaged, removed: %s", lost)
-            self._note("damaged", cell=self.id, step="", why=lost)
-            disk.remove(self.folder / "repairs.json")
-        damaged = self.check()
-        for damage in damaged:
-            _log.warning("damaged, made again: %s", damage.why)
-            self._note("damaged", cell=self.id, step=damage.step, why=damage.why)
-            if damage.path.is_dir():
-                disk.remove(damage.path)
-        chain = self.chain()
-        if chain.damage is not None or (damaged and chain.find("finished") is not None):
-            chain = self._repair(chain, [damage.why for damage in damaged])
-        if chain.find("finished") is not None:
-            disk.remove(self.parts)
-        else:
-            disk.make_folder(self.parts)
-            if not chain.entries:
-                chain = chain.append("started", {"cell": self.id})
-                self._note("started", cell=self.id)
-        disk.remove(self.folder / "failed.json")
-        self._claimed = chain
-        self._sound = set(self._steps()) - {damage.step for damage in damaged}
+    # -- behind these ------------------------------------------------------------------------
 
-    def _repair(self, chain: Chain, why: list[str]) -> Chain:
-        """The chain with its unsound part cut off; empty when a finished cell was damaged.
+    def _append(self, event: str, data: Mapping[str, Any]) -> None:
+        self._claimed = self.chain().append(event, data)
 
-        An opened seal is remembered apart, so that the audit pool is scored again only for the
-        very same models.
-        """
-        opened = [*self.repairs()[0], *_salvage(chain.path)]
-        unique = [o for i, o in enumerate(opened) if o not in opened[:i]]
-        told = {"opened": unique, "why": why}
-        whole = told | {"digest": disk.digest(disk.canonical(told))}
-        disk.write_json(self.folder / "repairs.json", whole)
-        sound = chain.path.read_bytes()[: chain.size] if chain.find("finished") is None else b""
-        disk.write_bytes(chain.path, sound)
-        return read_chain(chain.path, self._genesis)
-
-    def repairs(self) -> tuple[list[dict[str, Any]], str | None]:
-        """The seal openings of journals that were damaged and begun again; why if unreadable."""
-        path = self.folder / "repairs.json"
-        if not path.exists():
-            return [], None
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StoreError):
-            data = path.read_bytes()
-            told = dict(json.loads(data))
-            found = told.pop("digest")
-            # Byte for byte: the same content spelled another way is a change too.
-            spelled = data == disk.canonical(told | {"digest": found}) + b"\n"
-            if spelled and found == disk.digest(disk.canonical(told)):
-                return list(told["opened"]), None
-        return [], f"{path}: not what was written; earlier openings of the audit pool are lost"
-
-
-def _stem(step: str) -> str:
-    # A colon cannot be in a Windows file name; "~" cannot be in a step's name.
-    return disk.safe_name(step, "step", also=":").replace(":", "~")
-
-
-def _word(name: str) -> str:
-    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", disk.safe_name(name, "table")) is None:
-        raise InputError(f"table name {name!r}; expected one lower-case word such as 'items'")
-    return name
-
-
-def _check_file(path: Path, expected: str) -> None:
-    try:
-        found = disk.file_digest(path)
-    except StoreError as error:
-        raise DamagedArtifact(f"{path}: cannot be read; expected {expected}") from error
-    if found != expected:
-        raise DamagedArtifact(f"{path}: digest {found}; expected {expected}")
-
-
-def _damages(step: str, folder: Path, artifacts: Mapping[str, str]) -> list[Damage]:
-    found = []
-    for file, expected in artifacts.items():
-        try:
-            _check_file(folder / file, expected)
-        except DamagedArtifact as error:
-            found.append(Damage(step, folder / file, str(error)))
-    return found
-
-
-def _salvage(path: Path) -> list[dict[str, Any]]:
-    """The seal openings still legible in a chain, sound or not."""
-    found = []
-    for line in path.read_bytes().split(b"\n") if path.exists() else []:
-        with contextlib.suppress(ValueError, KeyError, TypeError, StoreError):
-            entry = json.loads(line)
-            same = link(entry["n"], entry["event"], entry["data"], entry["previous"])
-            if same.event == "seal opened" and same.digest == entry["digest"]:
-                found.append(same.data)
-    return found
+    def _require_unfinished(self, step: str) -> None:
+        require(self._lease, f"cell {self.id}", "use `with cell.claim():` around the work")
+        stem(step)
+        twin = next((s for s in self._steps() if s != step and s.lower() == step.lower()), None)
+        if twin is not None:
+            raise InputError(f"steps {twin!r} and {step!r} differ only in case; rename one")
+        if self.ended():
+            raise StoreError(f"cell {self.id} is finished; expected no further step {step!r}")
 
 
 def _brief(opening: Mapping[str, Any]) -> str:

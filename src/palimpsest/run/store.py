@@ -5,7 +5,7 @@
     RUN/plan.json  rules.json  seal.json  environment.json     written once, when the run is created
     RUN/chain.jsonl                                            the run's chain (see chain.py)
     RUN/log.jsonl                                              who did what when; not evidence
-    RUN/cells/<cell-id>/                                       see journal.py
+    RUN/cells/<cell-id>/                                       see stored_cell.py
     RUN/.leases/                                               see lease.py
 
 The chain's first entries fix plan, rules, cells and seal, in that order; their head is the genesis
@@ -24,6 +24,7 @@ from typing import Any
 
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, LeaseHeld, StoreError
 from palimpsest.run import disk
+from palimpsest.run.artifacts import Damage
 from palimpsest.run.chain import (
     ORIGIN,
     Chain,
@@ -44,7 +45,7 @@ from palimpsest.run.disk import (
     write_json,
     write_with,
 )
-from palimpsest.run.journal import Cell, Damage
+from palimpsest.run.journal import Cell
 from palimpsest.run.lease import Lease, Owner, holder, lease, require
 from palimpsest.run.tables import (
     Table,
