@@ -105,16 +105,18 @@ def score(
     for name, teacher in teachers.items():
         sums[name][:, sorted(teacher.asked)] = 0.0
     for number, page in enumerate(sheet.pages):
-        logp = torch.log_softmax(net.logits(page.batch.to(net.device)), dim=-1)
-        targets = page.batch.targets.to(net.device).expand(net.stack, -1)
-        token_nll = -logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        _add(nll, page.owners, token_nll)
-        for name, teacher in teachers.items():
-            part = teacher.pages[number]
-            if part is None:
-                continue
-            apart = divergence(logp[:, part.positions], part.logp.to(net.device))
-            _add(sums[name], page.owners[part.positions], apart)
+        logits = net.logits(page.batch.to(net.device))
+        targets = page.batch.targets.to(net.device).unsqueeze(-1)
+        # One member at a time: what is computed of whole distributions stays small.
+        for member in range(net.stack):
+            logp = torch.log_softmax(logits[member], dim=-1)
+            _add(nll[member], page.owners, -logp.gather(-1, targets).squeeze(-1))
+            for name, teacher in teachers.items():
+                part = teacher.pages[number]
+                if part is None:
+                    continue
+                apart = divergence(logp[part.positions], part.logp.to(net.device))
+                _add(sums[name][member], page.owners[part.positions], apart)
     return [
         Scores(nll[member], sums["reference"][member], sums["injected"][member])
         for member in range(net.stack)
@@ -139,13 +141,11 @@ def item_columns(model: str, stage: str, sheet: Sheet, scores: Scores) -> dict[s
 
 
 def _add(sums: Floats, owners: Tensor, values: Tensor) -> None:
-    """Add each token's value (stack, scored) to its question's sum (stack, questions).
+    """Add each token's value (scored,) to its question's sum (questions,).
 
     In float64, so that the order of a batch cannot show in a stored digit.
     """
-    index = owners.cpu().numpy()
-    for member, row in enumerate(values.double().cpu().numpy()):
-        np.add.at(sums[member], index, row)
+    np.add.at(sums, owners.cpu().numpy(), values.double().cpu().numpy())
 
 
 def _bucketed(texts: Sequence[Encoded], batch_tokens: int) -> list[list[int]]:
