@@ -32,6 +32,7 @@ def made(**changes: object) -> Status:
         "failed": {},
         "waiting": ("b",),
         "steps": {"a": ()},
+        "totals": {},
         "now": {"a": Step("train", 1, 4, 100.0, 300.0)},
         "working": True,
         "seconds_per_cell": None,
@@ -52,6 +53,14 @@ def test_a_run_nobody_works_on_says_how_to_go_on() -> None:
     told = status_lines(made(running=(), waiting=("a", "b"), working=False))
     assert told[1] == "nobody is working on it; run the same command again to go on"
     assert not any("left" in line for line in told)
+
+
+def test_an_interrupted_cell_says_how_much_of_it_is_kept() -> None:
+    steps = {"a": ("train", "models"), "b": ()}
+    idle = {"running": (), "waiting": ("a", "b"), "working": False, "now": {}}
+    told = status_lines(made(steps=steps, totals={"a": 4}, **idle))
+    assert told[2:] == ["waiting  a: 2 of 4 steps kept"]
+    assert status_lines(made(steps=steps, **idle))[2:] == ["waiting  a: 2 steps kept"]
 
 
 def test_reasons_cannot_command_the_terminal() -> None:

@@ -63,6 +63,16 @@ def test_a_resumed_cell_is_paced_by_what_it_does_now(run: Run, log: Any) -> None
         assert status(run, 1e9 + 1010).now["a"].left == pytest.approx(10)
 
 
+def test_an_interrupted_cell_has_the_steps_it_was_told_of(run: Run, log: Any) -> None:
+    with run.cell("a").claim() as claimed:
+        begun(log, 0, "a", "train", 0)
+        claimed.put("train")
+        begun(log, 5, "a", "score", 1)
+    seen = status(run)
+    assert "a" in seen.waiting and seen.steps["a"] == ("train",)
+    assert seen.totals == {"a": 4}
+
+
 def test_work_is_seen_by_the_lease_and_ends_with_it(run: Run) -> None:
     assert not status(run).working
     with run.lease("somebody"):

@@ -11,7 +11,7 @@ from palimpsest.facts.sealed import builtin_pool
 from palimpsest.plan import Counts, MethodGrid, Plan
 from palimpsest.presets import preset
 from palimpsest.run.store import Run
-from palimpsest.study.cell import CellRun
+from palimpsest.study.cell import KEPT, CellRun
 from palimpsest.study.matrix import commitment, draws, run_cell, start
 from palimpsest.study.results import read_run
 
@@ -71,16 +71,18 @@ def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(gated, tmp_path:
     out = tmp_path / "stopped"
     run = start(plan, out)
     begun: list[str] = []
+    kept: list[int] = []
     for _ in range(20):
         seen: list[str] = []
 
         def after_one_step(label: str, done: int, total: int, seen: list[str] = seen) -> None:
-            store = Run.open(out).cell(run.cells[0])
-            fresh = label in ("finish",) or label not in store.steps()
-            if fresh and seen:
+            if label == KEPT:
+                assert not seen  # it is said first
+                kept.append(done)
+                return
+            if seen:
                 raise Stop
-            if fresh:
-                seen.append(label)
+            seen.append(label)
 
         try:
             run_cell(out, run.cells[0], progress=after_one_step)
@@ -88,7 +90,8 @@ def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(gated, tmp_path:
             begun += seen
             continue
         break
-    assert len(begun) == len(set(begun)) >= 7  # no step was ever begun again
+    assert len(begun) == len(set(begun)) >= 7  # no step was ever told or begun again
+    assert kept == list(range(1, len(begun) + 1))
     assert items(run) == items(whole)
 
 

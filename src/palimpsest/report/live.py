@@ -14,7 +14,7 @@ REFRESH = 1.0
 
 
 def status_lines(found: Status) -> list[str]:
-    """Give where a run stands, a line each for the whole, the cells at work and those that failed.
+    """Give where a run stands, a line each for the whole and for cells at work, cut off or failed.
 
     A run nobody works on says so, and how to go on.
     """
@@ -25,6 +25,9 @@ def status_lines(found: Status) -> list[str]:
         lines.append("nobody is working on it; run the same command again to go on")
     for cell in found.running:
         lines.append(f"running  {cell}: {', '.join(_at(found, cell))}")
+    for cell in found.waiting:
+        if found.steps.get(cell):
+            lines.append(f"waiting  {cell}: {_kept(found, cell)}")
     lines += [f"failed   {cell}: {printable(why)}" for cell, why in found.failed.items()]
     return lines
 
@@ -126,6 +129,12 @@ def _step(found: Status, cell: str) -> str:
     if now is None:
         return f"{len(found.steps.get(cell, ()))} steps done"
     return f"{printable(now.name)} (step {min(now.done + 1, now.total)} of {now.total})"
+
+
+def _kept(found: Status, cell: str) -> str:
+    """Give how much of an interrupted cell need not be done again."""
+    kept, total = len(found.steps[cell]), found.totals.get(cell)
+    return f"{kept} steps kept" if total is None else f"{kept} of {total} steps kept"
 
 
 def _share(found: Status, cell: str) -> float:

@@ -34,6 +34,7 @@ class Status:
     failed: dict[str, str]  # cell id to reason
     waiting: tuple[str, ...]  # not begun, or interrupted
     steps: dict[str, tuple[str, ...]]  # steps done so far in unfinished cells
+    totals: dict[str, int]  # how many steps these have in all; cells never begun are absent
     now: dict[str, Step]  # by running cell; cells begun outside a command are absent
     working: bool  # whether a command is at work on the run
     seconds_per_cell: float | None
@@ -71,6 +72,7 @@ def status(run: Run | Path | str, now: float | None = None) -> Status:
         failed,
         tuple(waiting),
         steps,
+        _totals(log, steps),
         at,
         run.held() or bool(running),
         each,
@@ -114,6 +116,16 @@ def _at(log: list[dict[str, Any]], running: list[str], now: float) -> dict[str, 
                 pace = (when - since) / (done - before) if done > before else None
                 left = None if pace is None else max(0.0, pace * (total - done) - (now - when))
                 found[cell] = Step(str(entry["step"]), done, total, max(0.0, now - when), left)
+    return found
+
+
+def _totals(log: list[dict[str, Any]], cells: Mapping[str, object]) -> dict[str, int]:
+    """How many steps each of these cells has, as it was told when one of them last began."""
+    found: dict[str, int] = {}
+    for entry in log:
+        if entry.get("event") == "begun" and entry.get("cell") in cells:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                found[entry["cell"]] = int(entry["total"])
     return found
 
 

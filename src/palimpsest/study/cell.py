@@ -36,6 +36,8 @@ from palimpsest.study.setting import Setting, make_setting
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, and how many of how many steps are done."""
+KEPT = "steps kept from before"
+"""What is told, once, of a cell that goes on where it had stopped."""
 
 Columns = dict[str, Any]
 
@@ -89,11 +91,14 @@ class CellRun:
         return named
 
     def run(self) -> None:
-        """Do what is left of the cell and finish it."""
+        """Do what is left of the cell and finish it; steps kept from before are only counted."""
         steps = self.steps()
+        kept = sum(self.store.done(name) for name, _ in steps)
+        if kept:
+            self._progress(KEPT, kept, len(steps))
         for number, (name, action) in enumerate(steps):
-            self._progress(name, number, len(steps))
             if not self.store.done(name):
+                self._progress(name, number, len(steps))
                 action()
         self._progress("finish", len(steps), len(steps))
         self.store.finish(self._summary(), [name for name, _ in steps], keep=self._kept())
