@@ -116,6 +116,36 @@ def test_a_reference_that_is_excluded_with_everyone_means_not_identifiable():
     assert "never-learned level cannot be reached" in verdict.paragraph()
 
 
+def test_an_injected_model_that_knows_nothing_certifies_nobody():
+    """A wrong forget file, or base and injected exchanged: everybody would survive."""
+    ignorant = model("injected", 0.0, retain=0.3, residual=0.0)
+    untouched = model("nothing-done", 0.0, retain=0.3, residual=0.0)
+    for tolerances, references in ((None, []), (NOISE, [REFERENCE])):
+        verdict = decide(
+            cell(ignorant, untouched, *references), RULES, ["nothing-done"], tolerances
+        )
+        assert verdict.reason == "not_identifiable"
+        assert verdict.numbers["because"] == "injected" and verdict.numbers["injected_p"] > 0.05
+        assert "base and injected are not exchanged" in verdict.paragraph()
+
+
+def test_a_bar_that_no_reference_clears_is_said_to_be_stricter_than_retraining():
+    scarred = replace(REFERENCE, residual=5.0)
+    verdict = decide(cell(scarred, DAMAGED), RULES, ["ga-w3"], NOISE)
+    assert verdict.reason == "no_candidate_clears_bar"
+    assert verdict.numbers["references_clearing"] == 0
+    assert "stricter than retraining" in verdict.paragraph()
+    verdict = decide(cell(REFERENCE, DAMAGED), RULES, ["ga-w3"], NOISE)
+    assert verdict.numbers["references_clearing"] == 1
+    assert "1 of 1 references held to the same bar pass." in verdict.paragraph()
+
+
+def test_an_absolute_bar_that_injected_itself_is_above_is_said_to_be_out_of_reach():
+    verdict = decide(cell(DAMAGED), RULES, ["ga-w3"])
+    assert verdict.reason == "no_candidate_clears_bar"
+    assert "own retain NLL is 1.20, above that limit already" in verdict.paragraph()
+
+
 def test_inferable_facts_are_not_identifiable_whatever_the_candidates_do():
     facts = [f"f{i}" for i in range(6)]
     inferable = measure_headroom(facts, np.full(6, 3.0), np.full(6, 0.7), np.full(6, 0.5), RULES)

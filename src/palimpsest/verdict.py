@@ -4,7 +4,8 @@ Order of questions, each of which may end it:
 
 1. can the screen exclude anybody?                          else ``underpowered``
 2. is the forget threshold identifiable from never-learned
-   facts (headroom, and a reference that itself passes)?    else ``not_identifiable``
+   facts (headroom, a reference that itself passes, and an
+   injected model in which the screen finds the facts)?     else ``not_identifiable``
 3. does any candidate survive the screen?                   else ``all_excluded``
 4. does any survivor clear the bar?                         else ``no_candidate_clears_bar``
 
@@ -172,6 +173,13 @@ def decide(
         if numbers.get("reference_excluded"):
             return verdict("not_identifiable", because="reference")
         return verdict("all_excluded")
+    if "injected" in measures:
+        # Whoever knew nothing has nothing to forget: everybody would survive, and it would mean
+        # nothing. The usual causes are a wrong forget file, or base and injected exchanged.
+        injected = screen_alone(measures["injected"], rules)
+        if not injected.excluded:
+            p_value = injected.test.p_value
+            return verdict("not_identifiable", because="injected", injected_p=p_value)
 
     clearing = [one.name for one in findings if one.clears]
     numbers["clearing"] = len(clearing)
@@ -182,8 +190,21 @@ def decide(
         pick = smallest_residual(measures, clearing)
         nearest = smallest_residual(measures, screened.survivors)
     if pick is None:
+        if relative and tolerances is not None:
+            numbers["references_clearing"] = _clearing(measures, rules, tolerances, draws)
         return verdict("no_candidate_clears_bar", nearest=nearest)
     return Verdict("certified", mode, pick, None, numbers, findings)
+
+
+def _clearing(
+    measures: CellMeasures, rules: Rules, tolerances: Tolerances, draws: Sequence[str]
+) -> int | None:
+    """How many of the references clear the bar themselves; None where one was not measured."""
+    if any(measures[draw].residual is None for draw in draws):
+        return None
+    passes = {draw: not screen_alone(measures[draw], rules).excluded for draw in draws}
+    bars = (damage_bar(measures, d, passes[d], tolerances, rules, draws) for d in draws)
+    return sum(not bar.failures for bar in bars)
 
 
 def _finding(
@@ -325,6 +346,13 @@ def _why_not_identifiable(n: Mapping[str, Number]) -> str:
             "never-learned probes do not show where forgetting should end, and no oracle-free "
             "choice is sound."
         )
+    if n.get("because") == "injected":
+        return (
+            f"The injected model itself is not excluded (p = {n['injected_p']:.3g}): the screen "
+            "finds no memory of the forget facts in the model that is said to hold them, so "
+            "surviving it means nothing. Check that the forget file holds what was injected, and "
+            "that base and injected are not exchanged."
+        )
     return (
         f"The retraining reference, which never saw the forget set, is excluded as well "
         f"(p = {n['reference_p']:.3g}): the never-learned level cannot be reached by retraining, "
@@ -356,11 +384,33 @@ def _bar_sentences(verdict: Verdict) -> list[str]:
     )
     causes = ", ".join(f"{axis} {count}" for axis, count in failed.most_common())
     nearest = verdict.finding(str(n["nearest"]))
-    return [
+    sentences = [
         bar,
         f"No survivor clears it (failures: {causes}); the nearest, {nearest.name}, "
         f"fails {' and '.join(nearest.failures)} and is not certified.",
     ]
+    return sentences + _strictness(n)
+
+
+def _strictness(n: Mapping[str, Number]) -> list[str]:
+    """What a reader must know of a bar that models beyond reproach do not clear."""
+    if n.get("references_clearing") is not None:
+        told = (
+            f"{n['references_clearing']} of {n['references']} references held to the same bar pass"
+        )
+        if n["references_clearing"]:
+            return [told + "."]
+        return [
+            told + ": here the bar is stricter than retraining, and failing it does not show that "
+            "a candidate is worse than a retrained model."
+        ]
+    known, limit = n.get("injected_retain_nll"), n.get("retain_limit")
+    if isinstance(known, float) and isinstance(limit, float) and known > limit:
+        return [
+            f"The injected model's own retain NLL is {known:.2f}, above that limit already: give "
+            "two or more retrained references for a bar that fits these models."
+        ]
+    return []
 
 
 def _pick_sentence(verdict: Verdict, pick: Finding) -> str:
