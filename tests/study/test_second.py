@@ -1,10 +1,13 @@
 """Picks are frozen before the second pool is scored, and what is scored is what was chosen."""
 
+import json
 from pathlib import Path
 
 import pytest
 from tests.study.test_cell import finished, small_plan
+from typer.testing import CliRunner
 
+from palimpsest.cli import app
 from palimpsest.errors import DriftError
 from palimpsest.run.store import Run
 from palimpsest.study.results import SECOND_POOL, read_run
@@ -32,6 +35,22 @@ def test_only_picks_and_known_models_are_scored_and_only_on_the_second_pool(both
     chosen = set(second.plan["picks"][first.cells[0]].values())
     assert set(table["model"]) == {"base", "injected", "reference"} | chosen
     assert set(table["pool"]) == {SECOND_POOL}
+
+
+def test_the_command_says_what_was_found_and_where(both) -> None:  # type: ignore[no-untyped-def]
+    first, second = both
+    command = ["second-suite", str(first.path), "--out", str(second.path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.endswith(f"\nrun: {second.path}\n")
+    answer = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert answer["run"] == str(second.path)
+    assert set(answer["selectors"]) == set(second.plan["picks"][first.cells[0]])
+    for selector, found in answer["selectors"].items():
+        words = next(
+            one.split() for one in done.stdout.split("\n") if one.split()[:1] == [selector]
+        )
+        assert words[1:3] == ["1", f"{found['distance']:.2f}"]
 
 
 def test_scores_planned_for_other_picks_are_refused(both, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -94,9 +94,16 @@ def status(
 def report(run: Path, as_json: AsJson = False) -> None:
     """Regenerate every table, figure and the HTML from stored artifacts, training nothing."""
     from palimpsest.report.html import write_report
+    from palimpsest.report.live import status_lines
+    from palimpsest.run.status import status as read_status
 
     page = write_report(run)
-    answer({"report": str(page)} if as_json else str(page))
+    found = read_status(run)
+    if len(found.done) < len(found.planned):
+        say("not finished yet:" if found.done else "nothing is finished yet, the report is empty:")
+        say("\n".join(status_lines(found)))
+    finished = {"finished": len(found.done), "planned": len(found.planned)}
+    answer({"report": str(page)} | finished if as_json else str(page))
 
 
 def inferability(
@@ -144,12 +151,20 @@ def inferability(
         )
 
 
-def second_suite(run: Path, out: Out = None) -> None:
+def second_suite(run: Path, out: Out = None, as_json: AsJson = False) -> None:
     """Freeze each selector's pick, then score the picks on a pool no choice has used."""
+    from dataclasses import asdict
+
+    from palimpsest.report.terminal import second_lines
     from palimpsest.study.second import run_second
+    from palimpsest.study.second_suite import compared
 
     made = run_second(run, out or run.with_name(f"{run.name}-second"), tell=say)
-    answer(str(made.path))
+    found = compared(run, made.path)
+    if as_json:
+        answer({"run": str(made.path), "selectors": {one.selector: asdict(one) for one in found}})
+        return
+    answer(f"{second_lines(found)}\n\nrun: {made.path}")
 
 
 def _plan(name: str) -> "Plan":

@@ -2,10 +2,17 @@
 
 import io
 import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from palimpsest.report.certificate_tables import second_suite_table
+from palimpsest.report.formats import Estimate
 from palimpsest.study.results import CellResult, read_run
+from palimpsest.study.second_suite import Comparison
 
 SHORT = {
     "forget equivalence": "equivalence",
@@ -15,6 +22,27 @@ SHORT = {
     "relearn veto": "veto",
 }
 """Axes of the bar as a narrow table names them."""
+MEANING = {
+    "screen": "still knows the forget set",
+    "forget equivalence": "forget Δ beyond δ of the reference's",
+    "retain damage": "retain NLL damaged beyond noise",
+    "round-trip damage": "residual beyond noise",
+    "retain limit": "retain NLL too high",
+    "residual limit": "residual too high",
+    "degeneracy gate": "retains too well to be only unlearned",
+    "relearn veto": "relearns faster than the references",
+}
+"""What it means to fail an axis, for the line under the table."""
+SECOND = (
+    "cells",
+    "distance",
+    "trained-\nprobe's",
+    "difference",
+    "nearer\nin",
+    "within\nδ in",
+    "excluded\nin",
+)
+"""Columns of a second suite's table after the selector."""
 
 
 def summary_lines(run: Path | str) -> list[str]:
@@ -57,13 +85,10 @@ def summary_json(run: Path | str) -> dict[str, Any]:
 
 
 def candidate_lines(cell: CellResult, width: int | None = None) -> str:
-    """Give the candidates of a cell as a table that fits the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{cell.id}: candidates", title_justify="left", pad_edge=False)
+    """Give the candidates of a cell as a table that fits the terminal, and what its words mean."""
+    table = _table(f"{cell.id}: candidates")
     table.add_column("model", overflow="fold")
-    for name in ("p", "forget Δ", "probe Δ", "retain", "residual", "worst/δ"):
+    for name in ("p\n(Holm)", "forget\nΔ", "probe\nΔ", "retain", "residual", "worst\n/δ"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("fails", overflow="fold")
     measures = cell.evaluation
@@ -78,7 +103,7 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
         verdict = ", ".join(SHORT.get(axis, axis) for axis in finding.failures) or "clears the bar"
         table.add_row(
             printable(finding.name),
-            f"{finding.p_value:.2g}",
+            f"{finding.adjusted_p:.2g}",
             *_deltas(one),
             *_damage(one),
             worst,
@@ -86,10 +111,28 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
         )
     for name, reason in cell.failed.items():
         table.add_row(printable(name), "", "", "", "", "", "", printable(f"failed: {reason}"))
-    out = io.StringIO()
-    wide = width or shutil.get_terminal_size((100, 24)).columns
-    Console(file=out, width=max(60, wide), markup=False, highlight=False).print(table)
-    return out.getvalue().rstrip()
+    return "\n".join([_drawn(table, width), "", *textwrap.wrap(_legend(cell), _wide(width))])
+
+
+def second_lines(found: Sequence[Comparison], width: int | None = None) -> str:
+    """Give what a second suite found, a row a selector, as a table that fits the terminal."""
+    table = _table("Frozen picks on the second pool")
+    table.add_column("selector", no_wrap=True)
+    for name in SECOND:
+        table.add_column(name, justify="right", no_wrap=name != "difference")
+    for one in found:
+        gap = Estimate.of(one.difference, one.distance - one.trained_probe_distance)
+        distances = f"{one.distance:.2f}", f"{one.trained_probe_distance:.2f}", _interval(gap)
+        counts = one.nearer, one.within_noise, one.excluded
+        table.add_row(one.selector, str(one.cells), *distances, *map(str, counts))
+    about = (
+        "distance: |median forget Δ - the reference's| on the second pool, nats, mean over cells; "
+        "difference: minus the trained-probe best's in the same cells, below 0 is nearer to the "
+        "reference; then in how many cells the pick is nearer, within retraining noise δ, and "
+        "excluded by the screen. "
+    )
+    about += second_suite_table(tuple(found)).reading
+    return "\n".join([_drawn(table, width), "", *textwrap.wrap(about, _wide(width))])
 
 
 def printable(text: str) -> str:
@@ -107,12 +150,65 @@ def _cell_line(cell: CellResult) -> str:
     return printable(f"{cell.id}: {what} ({len(cell.survivors)}/{len(cell.candidates)} survive)")
 
 
+def _legend(cell: CellResult) -> str:
+    """Give what the columns and the words of a cell's table mean; words it has not are left out."""
+    return "; ".join(_meanings(cell)) + "."
+
+
+def _meanings(cell: CellResult) -> Iterator[str]:
+    verdict = cell.verdict
+    if verdict is not None:
+        alpha = verdict.numbers["alpha"]
+        yield f"p (Holm): of the screen, for all candidates at once, excluded at {alpha:g} and less"
+    yield "Δ: median held-out NLL minus base's, nats"
+    yield "residual: KL left to the injected model once the forget set is learned again"
+    findings = () if verdict is None else verdict.findings
+    if any(one.worst_axis is not None for one in findings):
+        yield "δ: noise between retrainings"
+        yield "worst/δ: the worst axis, 1 is the bar"
+    for axis, meaning in MEANING.items():
+        if any(axis in one.failures for one in findings):
+            yield f"{SHORT.get(axis, axis)}: {meaning}"
+
+
+def _table(title: str) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
+def _drawn(table: Any, width: int | None) -> str:
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=_wide(width), markup=False, highlight=False).print(table)
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().split("\n"))
+
+
+def _wide(width: int | None) -> int:
+    return max(60, width or shutil.get_terminal_size((100, 24)).columns)
+
+
 def _deltas(one: Any) -> tuple[str, str]:
-    return f"{one.forget_deltas.mean():+.2f}", f"{one.probe_deltas.mean():+.2f}"
+    """Give the medians, which are what equivalence and the gap are reckoned from."""
+    return f"{one.median_forget_delta:+.2f}", f"{np.median(one.probe_deltas):+.2f}"
 
 
 def _damage(one: Any) -> tuple[str, str]:
     return _number(one.retain_nll), _number(one.residual)
+
+
+def _interval(found: Estimate | None) -> str:
+    if found is None or found.low is None:
+        return "" if found is None else f"{found.value:+.2f}"
+    return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
 def _number(value: float | None) -> str:

@@ -22,7 +22,7 @@ from palimpsest.criteria.selector import smallest_residual, smallest_worst_axis
 from palimpsest.errors import DriftError
 from palimpsest.run.store import Run
 from palimpsest.study.recalibration import absolute_pick, bootstrap, trained_probe_pick, with_veto
-from palimpsest.study.results import SECOND_POOL, CellResult, RunResults
+from palimpsest.study.results import SECOND_POOL, CellResult, RunResults, read_run
 from palimpsest.verdict import Verdict
 
 SELECTORS = ("recalibrated", "nearest", "residual", "absolute", "trained-probe")
@@ -162,6 +162,12 @@ def compare(
             )
         )
     return tuple(found)
+
+
+def compared(first: Path | str, second: Path | str) -> tuple[Comparison, ...]:
+    """What the second run at ``second`` found about the picks of the run at ``first``."""
+    results = read_run(first)
+    return compare(results, read_second(second, results))
 
 
 def _picks(
