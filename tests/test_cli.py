@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,11 @@ def test_design_answers_in_the_promised_keys() -> None:
     assert answer["certifiable"] is True
     assert answer["min_probes"] == 8
     assert 0 < answer["power"] < 1
+
+
+def test_it_says_its_version() -> None:
+    done = palimpsest("--version")
+    assert (done.returncode, done.stdout) == (0, f"palimpsest {version('palimpsest-audit')}\n")
 
 
 def test_design_says_when_nothing_can_be_excluded() -> None:

@@ -12,13 +12,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import typer.core
 
+from palimpsest import __version__
 from palimpsest.cli import audits, certificates, facts, planning, studies
-from palimpsest.cli.output import say
+from palimpsest.cli.output import answer, say
 from palimpsest.cli.studies import _answer
 from palimpsest.errors import PalimpsestError
 from palimpsest.run.stop import Raised
@@ -72,6 +73,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        answer(f"palimpsest {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _palimpsest(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Say which, and stop."),
+    ] = False,
+) -> None: ...
+
+
 for _command in COMMANDS:
     app.command()(_command)
 app.add_typer(facts.app, name="facts")
