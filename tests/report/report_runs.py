@@ -1,7 +1,7 @@
 """Made-up runs for the report, through the real store: one cell, a matrix, hostile names."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +70,24 @@ def large_run(path: Path) -> Path:
     )
     return write_run(path, Plan("large", tuple(families), (0, 1, 2, 3, 4), methods=methods,
                                 replication=Replication(draws=3)), change=change)  # fmt: skip
+
+
+def audit_run(path: Path, names: Sequence[str]) -> Path:
+    """One cell with candidates of these names, which no planned method made."""
+    plan = made_plan(("qwen2-s",), (0,))
+    cell = plan.cells()[0]
+    terms = plan.as_dict() | {"name": "audit", "methods": []}
+    run = Run.create(path, terms, terms["rules"], {}, {"commitment": "c"}, cells=[cell.id])
+    models = made_run.planted("qwen2", True, 3)
+    known = {name: made for name, made in models.items() if not made_run_candidate(name)}
+    mine = {name: Made(0.1 * k) for k, name in enumerate(names)}
+    items, curves = made_run.tables(cell.id, known | mine, 16)
+    summary = {"model": "audit", "seed": 0, "family": "qwen2", "gated": True, "draws": 3}
+    summary |= {"candidates": list(mine), "failed": {}, "digests": {}, "facts": {}}
+    with run.cell(cell.id).claim() as claimed:
+        claimed.put("models", {"items": items, "curves": curves})
+        claimed.finish(summary, ["models"])
+    return path
 
 
 def hostile_run(path: Path, names: Mapping[str, str] = HOSTILE) -> Path:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from made_run import made_plan, write_run
-from report_runs import HOSTILE, cell_run, hostile_run, large_run
+from report_runs import HOSTILE, audit_run, cell_run, hostile_run, large_run
 
 from palimpsest.report.figures import all_figures
 from palimpsest.report.frozen import read_frozen
-from palimpsest.report.html import render_page, report_tables, write_report
+from palimpsest.report.html import by_name, render_page, report_tables, write_report
+from palimpsest.report.palette import MARKS
 from palimpsest.study.results import read_run
 
 
@@ -40,6 +41,24 @@ def rendered(run: Path) -> str:
     results = read_run(run)
     figures = all_figures(results)
     return render_page(results, report_tables(results), figures, read_frozen(run, results))
+
+
+def test_candidates_of_an_audit_have_their_names_and_marks_of_their_own(tmp_path: Path) -> None:
+    names = ["nothing-done", "nothing-else", "task-vector-1"]
+    page = write_report(audit_run(tmp_path / "run", names))
+    legends = re.findall(r'<ul class="legend">(.*?)</ul>', page.read_text(), re.S)
+    shown = [[Parsed(item).text.strip() for item in one.split("<li>")[1:]] for one in legends]
+    assert len([one for one in shown if one[:3] == names]) >= 4
+    assert "nothing" not in {text for one in shown for text in one}
+    marks = re.findall(r'<use href="#m-(\w+)" class="(c-[\w-]+)"/></svg>nothing', page.read_text())
+    assert len(set(marks)) == 2
+
+
+def test_many_candidates_of_an_audit_share_one_mark(tmp_path: Path) -> None:
+    names = [f"mine-{k}" for k in range(MARKS + 1)]
+    results = by_name(read_run(audit_run(tmp_path / "run", names)))
+    assert results.methods == ("candidates",)
+    assert all_figures(results)[0].legend[0] == ("candidates", "candidates", False)
 
 
 def test_the_verdict_stands_at_the_top_with_every_sentence_of_its_paragraph(

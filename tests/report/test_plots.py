@@ -6,7 +6,7 @@ import math
 import pytest
 
 from palimpsest.errors import ScoreError
-from palimpsest.report.palette import KNOWN, METHODS, SHAPES, in_order, styles
+from palimpsest.report.palette import KNOWN, MARKS, METHODS, SHAPES, in_order, styles
 from palimpsest.report.plots.spec import Axis, Panel, axis_over, far_spread, jitter, two
 from palimpsest.report.plots.svg import colour, shortened
 
@@ -24,6 +24,13 @@ def test_no_two_methods_share_colour_and_shape() -> None:
     paper = [style for style in METHODS if style.name in _PAPER]
     assert len({style.shape for style in paper}) == len({style.light for style in paper}) == 5
     assert all(style.shape in SHAPES for style in (*METHODS, *KNOWN))
+
+
+def test_names_that_are_no_methods_get_marks_of_their_own() -> None:
+    found = styles([*(f"mine-{k}" for k in range(MARKS)), *(style.name for style in METHODS)])
+    pairs = [(style.light, style.shape) for style in found.values()]
+    assert len(found) == MARKS + len(METHODS) + len(KNOWN)
+    assert len(set(pairs)) == len(pairs)
 
 
 _PAPER = ("kl_reversion", "gate_mask", "task_vector", "ga", "npo")

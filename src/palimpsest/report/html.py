@@ -27,7 +27,7 @@ from palimpsest.report.files import write_files
 from palimpsest.report.formats import Estimate, Share, Table, Value, as_csv, shown
 from palimpsest.report.frozen import Frozen, read_frozen
 from palimpsest.report.masthead import GLOSSARY, Masthead, masthead
-from palimpsest.report.palette import Style, styles
+from palimpsest.report.palette import MARKS, Style, styles
 from palimpsest.report.plots.svg import LEGEND, colour, marker, panel_svg, shortened, symbols
 from palimpsest.report.tables import all_tables
 from palimpsest.report.terminal import SHORT, printable
@@ -151,7 +151,7 @@ ONE_CELL_LEAVES_OUT = frozenset(
 def write_report(run_path: Path) -> Path:
     """The path of ``RUN/report/index.html``, written with its tables and figures."""
     run_path = Path(run_path)
-    results = read_run(run_path)
+    results = by_name(read_run(run_path))
     tables = report_tables(results)
     figures = all_figures(results)
     summary = run_path / "summary.json"
@@ -163,6 +163,23 @@ def write_report(run_path: Path) -> Path:
         read_json(summary) if summary.exists() else None,
     )
     return write_files(run_path / "report", page, tables, figures, results.methods)
+
+
+def by_name(results: RunResults) -> RunResults:
+    """The results of an audit with candidates that are shown by their names; others as they are.
+
+    No method of ours made an audit's candidates, so nothing in their names says a family: each is
+    its own where they are few enough for a mark each, else all are one.
+    """
+    if results.plan.get("methods") != []:
+        return results
+    cells = [
+        replace(cell, methods=dict.fromkeys(cell.candidates, "candidates"))
+        if len(cell.candidates) > MARKS
+        else replace(cell, methods={name: name for name in cell.candidates})
+        for cell in results.cells
+    ]
+    return replace(results, cells=tuple(cells))
 
 
 def report_tables(results: RunResults) -> tuple[Table, ...]:

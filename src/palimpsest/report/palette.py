@@ -88,6 +88,14 @@ _FREE = (
     ("#6f6bb0", "#a9a5e0"),
 )
 _FREE_SHAPES = ("circle", "up", "diamond", "down", "square", "pentagon", "hexagon", "plus")
+_OTHERS = tuple(
+    (*colours, shape)
+    for colours, shape in zip(_FREE * 4, _FREE_SHAPES * 3)
+    if (colours[0], shape) not in {(style.light, style.shape) for style in METHODS}
+)
+"""Colours and shapes that no listed method has, no two alike."""
+MARKS = 12
+"""How many candidates of an audit, which have no method, get a mark each."""
 
 
 def styles(methods: Iterable[str]) -> dict[str, Style]:
@@ -96,8 +104,7 @@ def styles(methods: Iterable[str]) -> dict[str, Style]:
     wanted = list(dict.fromkeys(methods))
     found = {name: named[name] for name in in_order(wanted) if name in named}
     for place, name in enumerate(one for one in wanted if one not in named):
-        light, dark = _FREE[place % len(_FREE)]
-        shape = _FREE_SHAPES[place % len(_FREE_SHAPES)]
+        light, dark, shape = _OTHERS[place % len(_OTHERS)]
         found[name] = Style(name, light, dark, shape, f"other-{place}")
     return found | {style.name: style for style in KNOWN if style.name not in found}
 

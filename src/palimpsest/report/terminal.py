@@ -157,10 +157,10 @@ def _legend(cell: CellResult) -> str:
 
 def _meanings(cell: CellResult) -> Iterator[str]:
     verdict = cell.verdict
+    yield "forget Δ, probe Δ: median held-out NLL minus base's, nats"
     if verdict is not None:
         alpha = verdict.numbers["alpha"]
         yield f"p (Holm): of the screen, for all candidates at once, excluded at {alpha:g} and less"
-    yield "Δ: median held-out NLL minus base's, nats"
     yield "residual: KL left to the injected model once the forget set is learned again"
     findings = () if verdict is None else verdict.findings
     if any(one.worst_axis is not None for one in findings):

@@ -6,7 +6,7 @@ import numpy as np
 
 from palimpsest.criteria.measures import RelearningCurve
 from palimpsest.report.formats import Table, Value, counted, number
-from palimpsest.report.plots.cell.shared import groups, style_of
+from palimpsest.report.plots.cell.shared import groups, method_legend, style_of
 from palimpsest.report.plots.spec import (
     Axis,
     Band,
@@ -41,19 +41,22 @@ def relearning_figure(cell: CellResult) -> Figure | None:
         for step, nll in zip(curve.step, curve.forget_heldout_nll)
     ]
     columns = ("model", "step", "held-out forget NLL")
+    panels = groups(cell)
     return Figure(
         "relearning",
         "Relearning curves",
         f"{_reading(cell.verdict.findings if cell.verdict else (), len(shown), held)}.",
-        "One panel a method: held-out forget NLL while the forget set is trained again. The grey "
+        f"{'One panel' if len(panels) == 1 else 'One panel a method'}: held-out forget NLL while "
+        "the forget set is trained again. The grey "
         "band spans the reference draws, the plain line is their mean, the dashed line is the "
         "injected model. A model that only hides the facts falls faster than the references.",
         tuple(
             _panel(cell, title, _curves(cell, names), injected, held, x, y)
-            for title, names in groups(cell)
+            for title, names in panels
         ),
         Table("relearning", "Relearning curves", "", columns, tuple(rows)),
         legend=(
+            *(method_legend(cell) if len(panels) == 1 else ()),  # else each panel is of one
             *((("reference", "plain line: references, in their range", False),) if held else ()),
             ("injected", "dashed line: injected", False),
         ),
