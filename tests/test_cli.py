@@ -51,6 +51,7 @@ def test_design_says_when_nothing_can_be_excluded() -> None:
         (["report", "no-such-run"], ["no-such-run"]),
         (["status", "no-such-run"], ["no-such-run"]),
         (["facts", "check", "no-such-file.jsonl"], ["no-such-file.jsonl"]),
+        (["facts", "check", "forgot=facts.jsonl"], ["unknown set 'forgot'", "forget, retain"]),
         (["seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
     ],
 )

@@ -18,6 +18,7 @@ from palimpsest.facts.files import (
     as_jsonl,
     as_rows,
     check_sets,
+    named_sets,
     problems,
     read_facts,
     set_problems,
@@ -334,6 +335,28 @@ def test_problems_of_all_files_come_together(tmp_path):
     paths = sets(tmp_path, forget=[row("Asha", "")], retain=[row("Bren", "")])
     paths["probe"] = tmp_path / "missing.jsonl"
     assert [problem.line for problem in set_problems(paths)] == [1, 1, None]
+
+
+def test_one_file_for_two_sets_is_said_once_and_not_as_ids_that_clash(tmp_path):
+    path = write(tmp_path / "facts.jsonl", [row("Asha"), row("Bren", "B")])
+    (tmp_path / "link.jsonl").symlink_to(path)
+    for other in (path, tmp_path / "link.jsonl"):
+        (problem,) = set_problems({"forget": path, "probe": other})
+        assert "the same file was given as forget and as probe" in str(problem)
+        with pytest.raises(FactsError, match="the same file"):
+            check_sets({"forget": path, "probe": other})
+
+
+def test_files_are_named_by_set_and_other_sets_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=1.jsonl").touch()
+    given = ["forget=f.jsonl", "probes=a=b.jsonl", "alone.jsonl", "lr=1.jsonl"]
+    named = {"forget": "f.jsonl", "probe": "a=b.jsonl"}
+    assert named_sets(given) == (named, ["alone.jsonl", "lr=1.jsonl"])
+    with pytest.raises(FactsError, match=r"unknown set 'forgot'; expected forget, retain, probe$"):
+        named_sets(["forgot=f.jsonl"])
+    with pytest.raises(FactsError, match="two files were given as probe"):
+        named_sets(["probe=a.jsonl", "probes=b.jsonl"])
 
 
 # Anything at all

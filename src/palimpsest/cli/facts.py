@@ -26,11 +26,11 @@ def check(
     """Explain every problem of facts files, with file and line."""
     from dataclasses import asdict
 
-    from palimpsest.facts.files import problems, set_problems
+    from palimpsest.facts.files import named_sets, problems, set_problems
 
-    sets = dict(item.split("=", 1) for item in files if "=" in item)
+    sets, alone = named_sets(files)
     found = set_problems(sets) if sets else []
-    for path in (item for item in files if "=" not in item):
+    for path in alone:
         found = [*found, *problems(path)]
     if as_json:
         answer([asdict(problem) for problem in found])

@@ -13,6 +13,7 @@ nothing in a text is ever formatted, evaluated or used as a path.
 """
 
 import json
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -261,6 +262,31 @@ def read_facts(path: Path | str, role: str | None = None) -> tuple[Fact, ...]:
     return tuple(fact for _, fact in facts)
 
 
+def named_sets(items: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """The files given as SET=FILE, by set, and those given alone; FactsError if a set is unknown.
+
+    A file whose own name has a ``=`` in it is one given alone.
+    """
+    sets: dict[str, str] = {}
+    alone = []
+    for item in items:
+        name, sign, path = item.partition("=")
+        if not sign or (name not in NEEDED and Path(item).exists()):
+            alone.append(item)
+            continue
+        role = "probe" if name == "probes" else name
+        if role not in NEEDED:
+            known = ", ".join(role for role in NEEDED if role != "probes")
+            raise FactsError(f"unknown set {shown(name)}; expected {known}")
+        if role in sets:
+            raise FactsError(
+                f"two files were given as {role}, {shown_path(sets[role])} and {shown_path(path)}; "
+                "expected one a set"
+            )
+        sets[role] = path
+    return sets, alone
+
+
 def set_problems(paths: Mapping[str, Path | str]) -> list[Problem]:
     """Everything wrong, and everything worth knowing, in several sets, each alone and together."""
     return _scan_sets(paths)[1]
@@ -281,11 +307,18 @@ def _scan_sets(
     ids: dict[str, tuple[str, str]] = {}
     asked: dict[str, tuple[str, str, str]] = {}
     answers: dict[str, tuple[str, str]] = {}
+    roles: dict[object, str] = {}
     for role, path in paths.items():
+        name = shown_path(path)
+        before = roles.setdefault(_file(path), role)
+        if before != role:
+            what = f"the same file was given as {before} and as {role}; each set has its own"
+            found.append(Problem(name, None, what))
+            sets[role] = ()
+            continue
         facts, own = _scan(path, role)
         found += own
         sets[role] = tuple(fact for _, fact in facts)
-        name = shown_path(path)
         for line, fact in facts:
             here = place(name, line)
             other = ids.setdefault(fact.id, (role, here))
@@ -314,6 +347,15 @@ def _scan_sets(
                 )
                 found.append(Problem(name, line, what, fatal=False))
     return sets, found
+
+
+def _file(path: Path | str) -> object:
+    """What two paths of one file have in common; a path that leads nowhere is itself."""
+    try:
+        about = os.stat(path)
+    except (OSError, ValueError):
+        return str(path)
+    return about.st_dev, about.st_ino
 
 
 def _refuse(found: Iterable[Problem]) -> None:
