@@ -5,9 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from palimpsest.cli import app
+from palimpsest.errors import MethodError
 from palimpsest.models.families import PAPER
-from palimpsest.plan import Engine, Plan
+from palimpsest.plan import Engine, MethodGrid, Plan
 from palimpsest.presets import preset
 from palimpsest.study import preview as module
 from palimpsest.study.preview import duration, preview
@@ -65,6 +68,21 @@ def test_a_local_folder_is_read_from_its_config(tmp_path: Path) -> None:
     unknown = preview(replace(plan, models=("somebody/model",)))
     assert unknown.rows[0].memory is None
     assert unknown.notes[-1] == "sizes not known beforehand: somebody/model"
+
+
+@pytest.mark.parametrize("name", ["no_such_method", "no.such.module:Class"])
+def test_a_method_the_run_would_refuse_is_refused(name: str) -> None:
+    with pytest.raises(MethodError, match=name):
+        preview(Plan(models=("pocket/qwen2-s",), methods=(MethodGrid(name),)))
+    for flag in ("--preview", "--dry-run"):
+        done = CliRunner().invoke(app, ["study", "pocket-small", flag, "--method", name])
+        assert isinstance(done.exception, MethodError)
+
+
+def test_a_plan_without_methods_says_that_it_makes_no_candidates() -> None:
+    said = preview(Plan(models=("pocket/qwen2-s",)))
+    assert said.candidates == 0 and "no methods: this plan makes no candidates" in said.notes[0]
+    assert not any("no methods" in note for note in preview(preset("pocket-small")).notes)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ Track = Annotated[
     str | None, typer.Option("--track", help="tensorboard, wandb, mlflow or trackio; else none.")
 ]
 Fork = Annotated[bool, typer.Option("--fork", help="Start a new run where terms differ.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", "--preview", help="Say what would be done, and stop.")
+]
 RoundTrip = Annotated[str | None, typer.Option(help="survivors or all.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]

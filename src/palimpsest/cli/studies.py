@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from palimpsest.cli.options import AsJson, Fork, Methods, Out, Track
+from palimpsest.cli.options import AsJson, DryRun, Fork, Methods, Out, Track
 from palimpsest.cli.output import answer, say, tracked
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def study(
     ] = None,
     fork: Fork = False,
     track: Track = None,
-    preview: Annotated[bool, typer.Option(help="Say what would be done, and stop.")] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """A matrix of cells; running it again resumes it."""
@@ -56,10 +56,10 @@ def study(
     chosen = _with_methods(_plan(plan), method)
     if general is not None:
         chosen = replace(chosen, general=replace(chosen.general, source=general))
-    if preview:
-        from palimpsest.study.preview import preview as look_ahead
+    if dry_run:
+        from palimpsest.study.preview import preview
 
-        answer("\n".join(look_ahead(chosen).lines(workers)))
+        answer("\n".join(preview(chosen).lines(workers)))
         return
     where = out or Path("runs") / chosen.name
     options = {"executor": executor, "workers": workers, "pool": pool, "address": address}

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from palimpsest.methods import candidates
 from palimpsest.models.families import GATED, PAPER, POCKET, family_of
 from palimpsest.models.load import SMOLLM2, resolve
 from palimpsest.plan import Plan
@@ -128,7 +129,11 @@ class Preview:
 
 
 def preview(plan: Plan) -> Preview:
-    """Give what the plan will take; loads nothing and uses no network."""
+    """Give what the plan will take; loads no model and uses no network.
+
+    A method that the run would refuse is refused here.
+    """
+    candidates(plan.methods)
     met: set[str] = set()
     rows = tuple(_row(plan, model, met) for model in plan.models)
     return Preview(plan.engine.device, rows, tuple(_notes(plan, rows)))
@@ -282,6 +287,11 @@ def _cached(name: str) -> bool:
 
 def _notes(plan: Plan, rows: tuple[Row, ...]) -> list[str]:
     notes = []
+    if not plan.methods:
+        notes.append(
+            "no methods: this plan makes no candidates, and nothing can be certified; name some "
+            "under methods, or with --method"
+        )
     if plan.engine.device.startswith("cuda"):
         import torch
 
