@@ -12,7 +12,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from small_run import NONCE, write_small, write_small_audit
+from click.testing import Result
+from small_run import MODELS, NONCE, write_small, write_small_audit
+from typer.testing import CliRunner
 
 import palimpsest
 from palimpsest.certificate import apart, certify, keygen, verify
@@ -20,6 +22,7 @@ from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.bundle import PREDICATE_TYPE
 from palimpsest.certificate.signature import pae, read_public
 from palimpsest.certificate.verify import CHECKS, examine
+from palimpsest.cli import app
 from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.sealed import read_pool
 from palimpsest.facts.templates import RELATIONS
@@ -298,6 +301,48 @@ def test_a_bundle_packed_by_another_program_fails(bundle: Path, tmp_path: Path) 
                 archive.writestr(name, data)
         (tmp_path / "b.zip").write_bytes(packed.getvalue())
         assert not verify(tmp_path / "b.zip").ok
+
+
+def invoked(*command: str) -> Result:
+    return CliRunner().invoke(app, [*command])
+
+
+def test_the_command_says_what_the_certificate_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_small(tmp_path / "run")
+    said = invoked("certify", str(run)).stdout.splitlines()
+    assert said == [f"{run}/certificate.zip", "certificate of a certified verdict: a-w1"]
+    monkeypatch.setitem(MODELS, "a-w1", MODELS["a-w2"])
+    run = write_small(tmp_path / "other", seeds=2)
+    words = "certificate of an uncertified verdict: all_excluded"
+    said = invoked("certify", str(run)).stdout.splitlines()
+    assert said[1:] == [f"m--seed0: {words}", f"m--seed1: {words}"]
+    told = json.loads(invoked("certify", str(run), "--json").stdout)
+    assert told["verdicts"]["m--seed1"]["reason"] == "all_excluded"
+
+
+def test_the_command_refuses_an_unfinished_run_as_bad_input_and_a_damaged_one_not(
+    tmp_path: Path,
+) -> None:
+    run = write_small(tmp_path / "run", seeds=2, skip=("m--seed1",))
+    failed = invoked("certify", str(run)).exception
+    assert isinstance(failed, InputError) and failed.exit_code == 2
+    assert "1 of 2 cells are not finished" in str(failed)
+    whole = write_small(tmp_path / "whole")
+    table = whole / "cells" / "m--seed0" / "items.parquet"
+    table.write_bytes(table.read_bytes()[:-1])
+    assert isinstance(invoked("certify", str(whole)).exception, BundleError)
+
+
+def test_a_run_folder_given_to_verify_is_answered_with_the_bundle_in_it(tmp_path: Path) -> None:
+    (tmp_path / "certificate.zip").write_bytes(b"PK")
+    failed = invoked("verify", str(tmp_path)).exception
+    assert isinstance(failed, InputError)
+    assert f"palimpsest verify {tmp_path / 'certificate.zip'}" in str(failed)
+    (tmp_path / "certificate.zip").unlink()
+    failed = invoked("verify", str(tmp_path)).exception
+    assert isinstance(failed, InputError) and "certificate.zip" not in str(failed)
 
 
 # Setting sys.modules["torch"] to None would do, but scipy looks torch up there and stumbles.

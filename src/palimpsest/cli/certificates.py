@@ -1,12 +1,14 @@
 """Certificates: make one, check one, sign one."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from palimpsest.cli.options import AsJson
 from palimpsest.cli.output import answer
+from palimpsest.errors import BundleError, InputError
 
 
 def certify(
@@ -20,9 +22,35 @@ def certify(
 ) -> None:
     """One archive with plan, rules, seal, scores and verdicts, for others to check."""
     from palimpsest.certificate import certify as write_bundle
+    from palimpsest.certificate.archive import unpack
+    from palimpsest.certificate.bundle import STATEMENT, document
+    from palimpsest.run.status import status
 
-    bundle = write_bundle(run, out, key, pool)
-    answer({"bundle": str(bundle)} if as_json else str(bundle))
+    try:
+        bundle = write_bundle(run, out, key, pool)
+    except BundleError as error:
+        now = status(run)
+        if len(now.done) == len(now.planned):
+            raise
+        # Evidence that fails is damage; a run that has not come to its end is the wrong input.
+        raise InputError(str(error)) from error
+    cells = document(unpack(bundle.read_bytes()), STATEMENT)["predicate"]["cells"]
+    verdicts = {cell: told["verdict"] for cell, told in cells.items()}
+    if as_json:
+        answer({"bundle": str(bundle), "verdicts": verdicts})
+        return
+    answer(str(bundle))
+    for cell, verdict in verdicts.items():
+        where = f"{cell}: " if len(verdicts) > 1 else ""
+        answer(f"{where}certificate of {_in_words(verdict)}")
+
+
+def _in_words(verdict: Mapping[str, Any]) -> str:
+    if verdict["status"] is None:
+        return "a cell without candidates, on which there is no verdict"
+    if verdict["status"] == "certified":
+        return f"a certified verdict: {verdict['candidate']}"
+    return f"an uncertified verdict: {verdict['reason']}"
 
 
 def verify(
@@ -33,6 +61,12 @@ def verify(
     """Recompute the verdicts of a bundle and check hashes, rules, seal and signature."""
     from palimpsest.certificate import verify as check_bundle
 
+    inside = bundle / "certificate.zip"
+    if bundle.is_dir() and inside.is_file():
+        raise InputError(
+            f"{bundle}: a folder; expected a bundle, and there is one in it; "
+            f"give `palimpsest verify {inside}`"
+        )
     found = check_bundle(bundle, key)
     answer(found.to_json() if as_json else "\n".join(found.lines()))
     if not found.ok:
