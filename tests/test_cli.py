@@ -52,6 +52,7 @@ def test_design_says_when_nothing_can_be_excluded() -> None:
         (["status", "no-such-run"], ["no-such-run"]),
         (["facts", "check", "no-such-file.jsonl"], ["no-such-file.jsonl"]),
         (["facts", "check", "forgot=facts.jsonl"], ["unknown set 'forgot'", "forget, retain"]),
+        (["audit"], ["palimpsest audit -h", "docs/audit-your-model.md"]),
         (["seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
     ],
 )

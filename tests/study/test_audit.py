@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import yaml
 from audit_models import PROBES, STEPS, checkpoints, fact, write_facts
+from click.testing import Result
+from typer.testing import CliRunner
 
-from palimpsest.errors import DriftError, FactsError
+from palimpsest.cli import app
+from palimpsest.errors import DriftError, FactsError, InputError
 from palimpsest.facts.files import Fact, read_facts
 from palimpsest.report.html import write_report
-from palimpsest.report.terminal import summary_lines
+from palimpsest.report.terminal import candidate_lines, summary_lines
 from palimpsest.run.store import Run, read_table
-from palimpsest.study import audit_cell
+from palimpsest.study import audit_cell, audit_preview
 from palimpsest.study.audit import (
     AuditResult,
     audit,
@@ -24,7 +27,7 @@ from palimpsest.study.audit import (
     run_audit,
 )
 from palimpsest.study.audit_folder import candidates_from_folder
-from palimpsest.study.audit_inputs import audit_questions
+from palimpsest.study.audit_inputs import audit_questions, prepare
 from palimpsest.study.audit_probes import generated_probes
 from palimpsest.study.results import read_run
 
@@ -196,7 +199,117 @@ def test_a_dry_run_reads_no_weights_and_writes_nothing(
     assert result.verdict is None and result.exit_code == 0
     for word in ("retrained (candidate, folder)", "sha256:", "88 questions", "GB", "time"):
         assert word in result.paragraph
+    dose = "4 steps of 2 items at learning rate 0.001; it should be the dose the injected model"
+    assert dose in result.paragraph and "--items" in result.paragraph
+    assert "remark: candidate unchanged has the weights of injected" in result.paragraph
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_says_which_dose_was_left_at_its_default_and_counts_start_up_and_report(
+    world: Values, tmp_path: Path
+) -> None:
+    values = asked(world, tmp_path / "run")
+    for key in ("steps", "items", "learning_rate"):
+        del values[key]
+    said = audit(**values, dry_run=True).paragraph
+    assert "re-acquisition: 75 steps of 4 items at learning rate 2e-05, the default;" in said
+    assert "at most about" not in said and "start-up and report included" in said
+    quick = prepare(make_request(asked(world, tmp_path / "run", steps=1, chunks=1)))
+    assert audit_preview.seconds(quick) > audit_preview.AROUND
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def command(world: Values, out: Path, *more: str, **changes: Any) -> Result:
+    """Give what ``palimpsest audit`` ends with when it is asked by flags."""
+    values = asked(world, out, **changes)
+    file = out.with_suffix(".yaml")  # for what has no flag
+    rest = {key: values.pop(key) for key in ("chunks", "scored_pieces", "piece_tokens")}
+    file.write_text(yaml.safe_dump(rest))
+    flags = [f"--candidate={name}={place}" for name, place in values.pop("candidates").items()]
+    flags += [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
+    return CliRunner().invoke(app, ["audit", str(file), *flags, *more])
+
+
+def test_the_command_shows_the_verdict_and_then_the_candidates(
+    world: Values, tmp_path: Path
+) -> None:
+    done = command(world, tmp_path / "run", steps=5)
+    assert done.exit_code in (0, 3), done.output
+    head, table = done.stdout.split("audit: candidates", 1)
+    assert head.startswith(("Certified", "Uncertified"))
+    rows = candidate_lines(read_run(tmp_path / "run").cells[0]).splitlines()[1:]
+    assert table.strip().startswith("\n".join(rows).strip())
+    for word in ("residual", "unchanged", "retrained", "report: "):
+        assert word in table
+    told = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
+    assert told == [
+        "scoring base (0/4)",
+        "scoring and re-acquiring injected (1/4)",
+        "scoring and re-acquiring unchanged (2/4)",
+        "scoring and re-acquiring retrained (3/4)",
+        "putting the scores together (4/4)",
+    ]
+    assert "note: candidate unchanged has the weights of injected, byte for byte" in done.stderr
+    assert "retrained has the weights" not in done.stderr and "default dose" not in done.stderr
+    ahead = command(world, tmp_path / "ahead", "--preview")
+    assert "re-acquisition: 4 steps of 2 items" in ahead.stdout
+    as_json = command(world, tmp_path / "run", "--json", steps=5)
+    assert json.loads(as_json.stdout)["candidates"].keys() == {"unchanged", "retrained"}
+
+
+def test_without_knowing_the_survivors_the_command_says_no_total(
+    world: Values, tmp_path: Path
+) -> None:
+    default = {"steps": 75, "items": 4, "learning_rate": 2e-5}
+    done = command(world, tmp_path / "run", round_trip="survivors", **default)
+    told = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
+    assert told == [
+        "scoring base (step 1)",
+        "scoring and re-acquiring injected (step 2)",
+        "scoring unchanged (step 3)",
+        "scoring retrained (step 4)",
+        "re-acquiring retrained (step 5)",
+        "putting the scores together (step 6)",
+    ]
+    assert "took its default dose, 75 steps of 4 items at learning rate 2e-05;" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], ["`palimpsest audit -h`", "docs/audit-your-model.md"]),
+        (["--base=b"], ["--injected: missing", "--candidates-folder", "--generate-probes"]),
+        (["--candidate=audit/x"], ["--candidate: 'audit/x' found; expected NAME=PATH"]),
+        (["--candidate=x=a", "--candidate=x=b"], ["--candidate: 'x' is named twice"]),
+        ([], ["--candidate: none given", "--candidates-folder"]),
+        (["--candidate=x=a", "--generate-probes=4"], ["--probes and --generate-probes: both"]),
+        (["--candidate=x=a", "--learning-rate=-1"], ["--learning-rate: "]),
+        (["--candidate=x=a", "--reference= "], ["--reference: ", "not empty"]),
+    ],
+)
+def test_an_error_names_the_flag_it_came_from(
+    world: Values, flags: list[str], words: list[str]
+) -> None:
+    needed = ("base", "injected", "forget", "retain", "probes", "general")
+    whole = [f"--{key}={world[key]}" for key in needed] + ["--out=run"]
+    alone = words[0].startswith(("`", "--injected"))
+    failed = CliRunner().invoke(app, ["audit", *([] if alone else whole), *flags]).exception
+    assert isinstance(failed, InputError)
+    for word in words:
+        assert word in str(failed)
+
+
+def test_an_error_in_a_file_names_its_key_and_one_in_a_flag_beside_it_the_flag(
+    world: Values, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.yaml"
+    path.write_text(yaml.safe_dump(asked(world, tmp_path / "run", round_trip="some")))
+    failed = CliRunner().invoke(app, ["audit", str(path)]).exception
+    assert str(failed).startswith("round_trip: 'some' found")
+    failed = CliRunner().invoke(app, ["audit", str(path), "--round-trip=none"]).exception
+    assert str(failed).startswith("--round-trip: 'none' found")
 
 
 # -- stopping early ------------------------------------------------------------------------------
@@ -297,10 +410,9 @@ def test_an_audit_stopped_after_any_model_ends_with_the_same_bytes(
         fresh: list[str] = []
 
         def stop(label: str, done: int, total: int, fresh: list[str] = fresh) -> None:
-            if label == "finish" or label not in Run.open(out).cell("audit").steps():
-                if fresh:
-                    raise Stop
-                fresh.append(label)
+            if fresh:
+                raise Stop
+            fresh.append(label)
 
         try:
             result = audit(**asked(world, out), progress=stop)
@@ -308,7 +420,12 @@ def test_an_audit_stopped_after_any_model_ends_with_the_same_bytes(
             begun += fresh
             continue
         break
-    assert begun == ["model-base", "model-injected", "candidate-000", "candidate-001"]
+    assert begun == [
+        "scoring base",
+        "scoring and re-acquiring injected",
+        "scoring and re-acquiring unchanged",
+        "scoring and re-acquiring retrained",
+    ]
     assert plain.run is not None and result.run is not None
     assert items(result.run) == items(plain.run)
     assert result.verdict == plain.verdict
@@ -423,7 +540,8 @@ def test_a_folder_of_runs_is_read_with_its_evaluations(world: Values, tmp_path: 
     (saves / "NPO_lr1e-5" / "evals").mkdir()
     scores = {"forget_Q_A_Prob": {"agg_value": 0.25, "value_by_index": {}}, "model_utility": 0.5}
     (saves / "NPO_lr1e-5" / "evals" / "TOFU_EVAL.json").write_text(json.dumps(scores))
-    found = candidates_from_folder(saves)
+    found, left_out = candidates_from_folder(saves)
+    assert not left_out
     assert [one.name for one in found] == ["GradDiff", "NPO_lr1e-5"]
     assert found[0].path.endswith("checkpoint-100") and not found[0].notes
     request = make_request(
@@ -433,3 +551,32 @@ def test_a_folder_of_runs_is_read_with_its_evaluations(world: Values, tmp_path: 
     assert json.loads(dict(request.notes)["NPO_lr1e-5"]) == {
         "TOFU_EVAL.json": {"forget_Q_A_Prob": 0.25, "model_utility": 0.5}
     }
+
+
+def test_a_model_given_by_name_is_no_candidate_of_the_folder_it_lies_in(
+    world: Values, tmp_path: Path
+) -> None:
+    folder = world["root"] / "models"
+    given = {"references": [str(world["made"]["reference"])], "candidates_folder": str(folder)}
+    named = {"mine": str(world["made"]["unchanged"])}
+    request = make_request(asked(world, tmp_path / "run", candidates=named, **given))
+    assert [name for name, _ in request.candidates] == ["mine", "again", "retrained"]
+    told: list[str] = []
+    run_audit(request, dry_run=True, tell=told.append)
+    assert told == [
+        f"{folder}/base was given as base and is not taken as a candidate too",
+        f"{folder}/injected was given as injected and is not taken as a candidate too",
+        f"{folder}/reference was given as reference 1 and is not taken as a candidate too",
+        f"{folder}/unchanged was given as candidate mine and is not taken as a candidate too",
+    ]
+
+
+def test_weights_are_compared_and_not_the_files_beside_them(world: Values, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(world["made"]["base"], tmp_path / "copy"))
+    (copy / "README.md").write_text("unlearned, they say")
+    several = {"copy": str(copy), "retrained": world["candidates"]["retrained"]}
+    request = make_request(asked(world, tmp_path / "run", candidates=several))
+    (said,) = prepare(request).repeated
+    assert said.startswith("candidate copy has the weights of base")

@@ -1,7 +1,10 @@
 """Your own models: audit them, or ask what an audit of them could tell."""
 
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -16,11 +19,15 @@ from palimpsest.cli.options import (
     RoundTrip,
     Track,
 )
-from palimpsest.cli.output import answer, progress, tracked
+from palimpsest.cli.output import answer, progress, say, tracked
+from palimpsest.errors import InputError, PlanError
 
 if TYPE_CHECKING:
     from palimpsest.study.audit import AuditResult
     from palimpsest.study.tofu import TofuResult
+
+_SINGLE = {"candidates": "candidate", "references": "reference"}
+"""Flags that are given once for each, by their keys in a file."""
 
 
 def audit(
@@ -53,6 +60,7 @@ def audit(
     round_trip: RoundTrip = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of re-acquisition.")] = None,
     steps: Annotated[int | None, typer.Option(help="Of re-acquisition.")] = None,
+    items: Annotated[int | None, typer.Option(help="Sentences a step of re-acquisition.")] = None,
     device: Device = None,
     dtype: Dtype = None,
     out: Out = None,
@@ -79,22 +87,41 @@ def audit(
         "round_trip": round_trip,
         "learning_rate": learning_rate,
         "steps": steps,
+        "items": items,
         "device": device,
         "dtype": dtype,
         "out": None if out is None else str(out),
     }
-    asked = make_request(flags) if request is None else request_from_yaml(request, flags)
-    with tracked(track) as tracking:
+    given = {key: value for key, value in flags.items() if value is not None}
+    if request is None and not given:
+        raise PlanError(
+            "nothing to audit was given; expected models and files of facts as flags, or one YAML "
+            "file; see `palimpsest audit -h`, and docs/audit-your-model.md for one from its start"
+        )
+    with _flags_named(flags if request is None else given), tracked(track) as tracking:
+        asked = make_request(flags) if request is None else request_from_yaml(request, flags)
 
         def told(label: str, done: int, total: int) -> None:
-            progress(label, done, total)
+            if asked.round_trip == "all":
+                progress(label, done, total)
+            else:  # how many survivors there will be to re-acquire is not known beforehand
+                say(f"{label} (step {done + 1})")
             if tracking is not None:
                 tracking.begin(asked.out).progress(label, done, total)
 
-        result = run_audit(asked, dry_run=dry_run, fork=fork, progress=told)
+        def noted(sentence: str) -> None:
+            say(f"note: {sentence}")
+
+        result = run_audit(asked, dry_run=dry_run, fork=fork, progress=told, tell=noted)
         if tracking is not None and result.run is not None:
             tracking.begin(result.run)
-    _conclude(result, as_json)
+    judged = result.verdict is not None and bool(result.verdict.findings)
+    if judged and asked.default_dose:
+        noted(
+            f"re-acquisition took its default dose, {asked.dose}; if the injected model learned "
+            "with another, give that one with --steps, --items and --learning-rate"
+        )
+    _conclude(result, as_json, _candidate_table(result) if judged and not as_json else "")
 
 
 def tofu(
@@ -184,7 +211,30 @@ def headroom(
     )
 
 
-def _conclude(result: "AuditResult | TofuResult", as_json: bool) -> NoReturn:
+def _candidate_table(result: "AuditResult") -> str:
+    """Give the candidates as a table, the one that ends a demo."""
+    from palimpsest.report.terminal import candidate_lines
+    from palimpsest.study.results import read_run
+
+    assert result.run is not None
+    return candidate_lines(read_run(result.run).cells[0])
+
+
+@contextmanager
+def _flags_named(flags: Mapping[str, Any]) -> Iterator[None]:
+    """Have errors call what came from these flags by the flag, and not by the key of a file."""
+    try:
+        yield
+    except InputError as error:
+        subject, colon, rest = str(error).partition(":")
+        keys = [re.sub(r"\[\d+\]$", "", key) for key in subject.split(" and ")]
+        if not colon or not all(key in flags for key in keys):
+            raise
+        named = " and ".join(f"--{_SINGLE.get(key, key).replace('_', '-')}" for key in keys)
+        raise type(error)(f"{named}:{rest}") from error
+
+
+def _conclude(result: "AuditResult | TofuResult", as_json: bool, candidates: str = "") -> NoReturn:
     """Write the report where there is something to report, answer, and end with the exit code."""
     page = None
     if result.run is not None:
@@ -195,6 +245,8 @@ def _conclude(result: "AuditResult | TofuResult", as_json: bool) -> NoReturn:
         answer({**result.summary, "report": None if page is None else str(page)})
     else:
         answer(result.paragraph)
+        if candidates:
+            answer(f"\n{candidates}")
         if page is not None:
             answer(f"\nreport: {page}\nrun: {result.run}")
     raise typer.Exit(result.exit_code)

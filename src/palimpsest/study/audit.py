@@ -15,6 +15,7 @@ from palimpsest.criteria.headroom import Headroom
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError, PlanError, StoreError
 from palimpsest.facts.files import as_jsonl
+from palimpsest.facts.names import shown_path
 from palimpsest.run import disk
 from palimpsest.run.store import Run, environment, table_bytes, write_bytes, write_json
 from palimpsest.study.audit_request import AuditRequest, make_request, request_from_yaml
@@ -23,6 +24,8 @@ from palimpsest.verdict import Number, Verdict
 __all__ = ["AuditRequest", "AuditResult", "audit", "make_request", "request_from_yaml", "run_audit"]
 
 Progress = Callable[[str, int, int], None]
+"""Told what is being done, and how many of how many steps are done; the steps grow by the round
+trips of the survivors, once the screen has said who they are."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +94,25 @@ def run_audit(
     dry_run: bool = False,
     fork: bool = False,
     progress: Progress | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> AuditResult:
-    """Give the verdict of a request: what ``audit``, the command line and a YAML file all call."""
+    """Give the verdict of a request: what ``audit``, the command line and a YAML file all call.
+
+    ``tell`` is told what the user may not have meant, before anything is run.
+    """
     from palimpsest.study.audit_inputs import CELL, prepare
 
+    tell = tell or _unheard
+    for place, what in request.left_out:
+        tell(f"{shown_path(place)} was given as {what} and is not taken as a candidate too")
     inputs = prepare(request)
     out = Path(request.out)
     if dry_run:
         from palimpsest.study.audit_preview import preview_lines
 
         return AuditResult(None, "\n".join(preview_lines(inputs, inputs.digests())), None, {})
+    for sentence in inputs.repeated:
+        tell(sentence)
     check_out(out)
     if not inputs.bound.certifiable:
         return _underpowered(inputs)
@@ -266,6 +278,10 @@ def _numbers(inputs: Any) -> dict[str, Number]:
         "pool": inputs.plan.rules.screen_pool,
         "references": len(inputs.request.references),
     }
+
+
+def _unheard(sentence: str) -> None:
+    """Tell nobody."""
 
 
 def _silent(label: str, done: int, total: int) -> None:

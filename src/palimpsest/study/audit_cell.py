@@ -27,7 +27,7 @@ from palimpsest.scoring.roundtrip import curve_columns, in_residual, reacquire
 from palimpsest.study.audit_inputs import Asked, Inputs
 from palimpsest.study.cell import Progress, Scored, stacked
 
-Step = tuple[str, Callable[[], None]]
+BOTH = "scoring and re-acquiring"
 
 
 class AuditCell:
@@ -39,6 +39,7 @@ class AuditCell:
         self.setting = inputs.setting
         self._progress = progress
         self._order: list[str] = []
+        self._total = len(inputs.models) + (inputs.told is not None)
 
     def run(self) -> Headroom | None:
         """Do what is left; give the headroom, if the facts carry evidence.
@@ -47,16 +48,24 @@ class AuditCell:
         """
         headroom = None
         if self.inputs.told is not None:
-            self._do([("headroom", self._headroom)])
+            self._do("headroom", "asking base and injected about evidence", self._headroom)
             headroom = self.headroom()
             if headroom is not None and headroom.regime == "inferable":
                 return headroom
-        known = [model for model in self.inputs.models if model.role != "candidate"]
-        self._do([(f"model-{model.name}", partial(self._known, model)) for model in known])
-        count = len(self.inputs.of("candidate"))
-        self._do([(_step("candidate", n), partial(self._forward, n)) for n in range(count)])
-        self._do([(_step("return", n), partial(self._return, n)) for n in self._going_back()])
-        self._progress("finish", len(self._order), len(self._order))
+        for model in self.inputs.models:
+            if model.role != "candidate":
+                words = f"{'scoring' if model.role == 'base' else BOTH} {model.name}"
+                self._do(f"model-{model.name}", words, partial(self._known, model))
+        candidates = self.inputs.of("candidate")
+        scoring = "scoring" if self.inputs.request.round_trip == "survivors" else BOTH
+        for n, model in enumerate(candidates):
+            self._do(_step("candidate", n), f"{scoring} {model.name}", partial(self._forward, n))
+        back = self._going_back()
+        self._total += len(back)
+        for n in back:
+            words = f"re-acquiring {candidates[n].name}"
+            self._do(_step("return", n), words, partial(self._return, n))
+        self._progress("putting the scores together", len(self._order), self._total)
         self._refuse_none_left()
         self.store.finish(self._summary(headroom), self._order)
         return headroom
@@ -66,14 +75,13 @@ class AuditCell:
         table, _ = self.store.get("headroom")
         return read_headroom(table["headroom"], self.inputs.plan.rules)
 
-    def _do(self, steps: list[Step]) -> None:
-        total = len(self.inputs.models) + (self.inputs.told is not None) + 1
-        for name, action in steps:
-            self._progress(name, len(self._order), max(total, len(self._order) + 1))
-            if not self.store.done(name):
-                action()
-                gc.collect()
-            self._order.append(name)
+    def _do(self, name: str, words: str, action: Callable[[], None]) -> None:
+        """Do a step unless it is stored; ``words`` tell the user what is being done."""
+        if not self.store.done(name):
+            self._progress(words, len(self._order), self._total)
+            action()
+            gc.collect()
+        self._order.append(name)
 
     # -- the steps ---------------------------------------------------------------------------
 

@@ -6,16 +6,18 @@
     saves/unlearn/NPO/checkpoint-60/config.json …
 
 Every sub-folder with a checkpoint in it, or in its newest ``checkpoint-N``, is a candidate under
-its own name. The numbers of ``*_EVAL.json`` and ``*_SUMMARY.json`` files beside a checkpoint are
-kept as notes; no verdict looks at them.
+its own name, unless it was given as another model. The numbers of ``*_EVAL.json`` and
+``*_SUMMARY.json`` files beside a checkpoint are kept as notes; no verdict looks at them.
 """
 
 import json
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from palimpsest.errors import InputError, ModelError
@@ -36,31 +38,44 @@ class Found:
     notes: str
 
 
-def candidates_from_folder(path: Path | str) -> tuple[Found, ...]:
-    """Give the runs in a folder as candidates, by name; a folder without any is refused."""
+def candidates_from_folder(
+    path: Path | str, given: Mapping[str, str] = MappingProxyType({})
+) -> tuple[tuple[Found, ...], tuple[tuple[str, str], ...]]:
+    """Give the runs in a folder as candidates, by name; a folder without any is refused.
+
+    ``given`` are the places of the models that were named already, by what they are. Those among
+    the runs are left out, and come second: each with its path and what it is.
+    """
     folder = Path(path)
     if not folder.is_dir():
         raise ModelError(
             f"{shown_path(path)}: is not a folder; expected one whose sub-folders hold checkpoints"
         )
-    found = []
+    known = {os.path.realpath(os.path.expanduser(place)): what for what, place in given.items()}
+    found, left_out = [], []
     for child in sorted(folder.iterdir(), key=lambda one: one.name):
         checkpoint = _checkpoint(child)
         if checkpoint is None:
+            continue
+        what = known.get(os.path.realpath(checkpoint)) or known.get(os.path.realpath(child))
+        if what is not None:
+            left_out.append((str(child), what))
             continue
         try:
             name = candidate_name(child.name)
         except InputError as error:
             raise ModelError(
-                f"{shown_path(child)}: {error}; give it a name with NAME={shown_path(child)}"
+                f"{shown_path(child)}: {error}; give it a name with --candidate "
+                f"NAME={shown_path(child)}"
             ) from error
         found.append(Found(name, str(checkpoint), _notes(child, checkpoint)))
     if not found:
+        others = f" beside {', '.join(what for _, what in left_out)}" if left_out else ""
         raise ModelError(
-            f"{shown_path(path)}: no sub-folder holds a checkpoint ({' or '.join(_MARKS)}); "
-            "expected one sub-folder a candidate"
+            f"{shown_path(path)}: no sub-folder{others} holds a checkpoint "
+            f"({' or '.join(_MARKS)}); expected one sub-folder a candidate"
         )
-    return tuple(found)
+    return tuple(found), tuple(left_out)
 
 
 def _checkpoint(folder: Path) -> Path | None:

@@ -4,8 +4,10 @@ A refusal here costs nothing and leaves nothing behind. What passes is fixed: th
 tokens and batches, and which models will be asked.
 """
 
+import filecmp
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from palimpsest.criteria.multiplicity import Certifiability, certifiability
@@ -54,8 +56,10 @@ class Inputs:
     told: Sheet | None
     """The supported forget facts' held-out questions after their evidence, for the headroom."""
     bound: Certifiability
+    repeated: tuple[str, ...]
+    """Which candidates have the weights of base or injected, a sentence each."""
     remarks: tuple[str, ...]
-    """What is allowed but weakens the measurement."""
+    """What is allowed but weakens the measurement; the sentences above are among them."""
 
     def of(self, role: str) -> tuple[Asked, ...]:
         return tuple(model for model in self.models if model.role == role)
@@ -110,8 +114,19 @@ def prepare(request: AuditRequest) -> Inputs:
     bound = certifiability(
         len(sets["forget"]), len(sets["probe"]), len(request.candidates), request.rules.alpha
     )
+    repeated = tuple(_repeated(models))
     return Inputs(
-        request, plan, sets, generated, models, base, setting, told, bound, tuple(remarks)
+        request,
+        plan,
+        sets,
+        generated,
+        models,
+        base,
+        setting,
+        told,
+        bound,
+        repeated,
+        (*repeated, *remarks),
     )
 
 
@@ -144,8 +159,9 @@ def _facts(request: AuditRequest) -> tuple[dict[str, tuple[Fact, ...]], bool, li
         ).min_probes
         raise FactsError(
             "probes: none given, and without never-learned facts there is no level to compare "
-            f"with; give a file of probes, or ask for generate_probes ({max(16, least)}, say; this "
-            f"design needs at least {least}). {ASSUMES}"
+            f"with; give a file with --probes, or have {max(16, least)} made, say, with "
+            f"--generate-probes (probes, generate_probes in a file); this design needs at least "
+            f"{least}. {ASSUMES}"
         )
     sets["probe"] = generated_probes(sets["forget"], request.generate_probes, sets["retain"])
     return sets, True, [*remarks, ASSUMES]
@@ -185,6 +201,35 @@ def _check_weights(model: Asked) -> None:
             read_weights(source.path, ADAPTER_WEIGHTS)
     except ModelError as error:
         raise ModelError(f"{model.role} {model.name}: {error}") from error
+
+
+def _repeated(models: tuple[Asked, ...]) -> Iterator[str]:
+    """Give a sentence for every candidate whose weights are the injected model's or the base's."""
+    for model in models:
+        for known in models[1::-1] if model.role == "candidate" else ():
+            if _same_weights(model, known):
+                yield (
+                    f"candidate {model.name} has the weights of {known.name}, byte for byte; "
+                    "expected a model that unlearned something, unless it is there to compare with"
+                )
+                break
+
+
+def _same_weights(one: Asked, other: Asked) -> bool:
+    """Tell whether two models have the same files of weights; reads up to the first difference."""
+    mine, theirs = _weight_files(one), _weight_files(other)
+    if one.place == other.place or not mine or mine.keys() != theirs.keys():
+        return one.place == other.place
+    return all(filecmp.cmp(mine[name], theirs[name], shallow=False) for name in mine)
+
+
+def _weight_files(model: Asked) -> dict[str, Path]:
+    source = resolve(model.place)
+    if source.path is None or source.kind not in ("folder", "pocket", "gguf"):
+        return {}
+    if source.kind == "gguf":
+        return {"gguf": source.path}
+    return {file.name: file for file in source.path.glob("*.safetensors")}
 
 
 def _supported(sets: Mapping[str, tuple[Fact, ...]], setting: Setting) -> Sheet | None:

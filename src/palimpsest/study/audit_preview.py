@@ -10,6 +10,12 @@ from palimpsest.study.preview import GB, SPEEDS, duration
 
 RUNTIME = 4e8
 """Bytes that Python, torch and a tokenizer take before any model."""
+AROUND = 10.0
+"""Seconds that starting Python and torch, checking everything and writing the report take."""
+LOADING = 0.5
+"""Seconds that loading a model takes however small it is."""
+READ = 5e8
+"""Bytes of weights that are read, converted and digested in a second."""
 
 
 def preview_lines(inputs: Inputs, digests: Mapping[str, str]) -> tuple[str, ...]:
@@ -46,11 +52,18 @@ def preview_lines(inputs: Inputs, digests: Mapping[str, str]) -> tuple[str, ...]
         f"passes: {forward} models scored; round trip of {request.steps} steps for injected, "
         f"{len(inputs.of('reference'))} references and {which} (at most {trips} in all)"
     )
+    whose = ", the default" if request.default_dose else ""
+    lines.append(
+        f"re-acquisition: {request.dose}{whose}; it should be the dose the injected model learned "
+        "with (--steps, --items, --learning-rate)"
+    )
     if inputs.told is not None:
         lines.append(f"headroom: asked first, {len(inputs.told.questions)} questions with evidence")
     lines.append(
-        f"memory: about {memory(inputs) / GB:.1f} GB at any number of candidates; time: at most "
-        f"about {duration(seconds(inputs))} on {request.device}"
+        f"memory: about {memory(inputs) / GB:.1f} GB at any number of candidates; time: roughly "
+        f"{duration(seconds(inputs))} on {request.device}"
+        + (", if every candidate survives" if request.round_trip == "survivors" else "")
+        + ", start-up and report included"
     )
     return (*lines, *(f"remark: {remark}" for remark in inputs.remarks))
 
@@ -72,7 +85,7 @@ def memory(inputs: Inputs) -> float:
 
 
 def seconds(inputs: Inputs) -> float:
-    """Give about how long the audit takes when every candidate goes through the round trip."""
+    """Give roughly how long the command takes when every candidate goes through the round trip."""
     request, setting = inputs.request, inputs.setting
     speed = SPEEDS["cuda" if request.device.startswith("cuda") else "cpu"]
     parameters = inputs.outline.parameters
@@ -87,7 +100,9 @@ def seconds(inputs: Inputs) -> float:
     trained = sum(part.batch.ids.numel() for step in setting.way_back_steps for part in step)
     back = cost(trained, request.steps, 3) + (request.chunks + 1) * way
     forward, trips = passes(inputs)
-    return forward * asked + trips * back
+    # A survivor is loaded once to be scored and once to go back.
+    loads = (forward + trips) * (LOADING + parameters * DTYPES[request.dtype].itemsize / READ)
+    return AROUND + loads + forward * asked + trips * back
 
 
 def _tokens(sheet: Sheet) -> int:

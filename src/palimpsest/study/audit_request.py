@@ -23,6 +23,8 @@ ROUND_TRIPS = ("survivors", "all")
 _FILES = ("forget", "retain", "probes", "general", "out", "candidates_folder")
 _MODELS = ("base", "injected", "adapter_base")
 _NEEDED = ("base", "injected", "forget", "retain", "general", "out")
+_FOUND = frozenset({"notes", "left_out"})
+"""What a request holds that nobody gives: it is found in the folder of candidates."""
 _KNOBS: Mapping[str, tuple[str, ...]] = {
     "round_trip": ("steps", "chunks", "learning_rate", "items"),
     "general": ("scored_pieces", "piece_tokens"),
@@ -64,6 +66,8 @@ class AuditRequest:
     batch_tokens: int = 8192
     notes: tuple[tuple[str, str], ...] = ()
     """What another toolkit said of a candidate, as JSON text; kept in the summary, never used."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Sub-folders of ``candidates_folder`` that are no candidates, and as what they were given."""
 
     def plan(self) -> Plan:
         """Give the knobs as a checked plan, of which an audit is one cell."""
@@ -83,6 +87,20 @@ class AuditRequest:
             raise PlanError(words) from error
 
     @property
+    def dose(self) -> str:
+        """Give the dose of re-acquisition in words."""
+        return f"{self.steps} steps of {self.items} items at learning rate {self.learning_rate:g}"
+
+    @property
+    def default_dose(self) -> bool:
+        """Tell whether that dose is the default, which knows nothing of the injected model's."""
+        return all(
+            getattr(self, item.name) == item.default
+            for item in fields(self)
+            if item.name in ("steps", "items", "learning_rate")
+        )
+
+    @property
     def reference_names(self) -> tuple[str, ...]:
         """Give the tables' names of the reference draws."""
         return tuple(
@@ -96,7 +114,7 @@ def make_request(values: Mapping[str, Any], folder: Path | None = None) -> Audit
 
     ``folder`` is where relative paths start, by default the current folder.
     """
-    known = {item.name for item in fields(AuditRequest)} - {"notes"} | {"candidates_folder"}
+    known = {item.name for item in fields(AuditRequest)} - _FOUND | {"candidates_folder"}
     given = {key: value for key, value in values.items() if value is not None}
     for key in values:
         if key not in known:
@@ -106,12 +124,13 @@ def make_request(values: Mapping[str, Any], folder: Path | None = None) -> Audit
     missing = [key for key in _NEEDED if key not in given]
     if missing:
         raise PlanError(
-            f"{missing[0]}: missing; an audit needs {', '.join(_NEEDED)}, candidates, and probes "
-            "or generate_probes"
+            f"{missing[0]}: missing; an audit needs {', '.join(f'--{key}' for key in _NEEDED)}, "
+            "--candidate or --candidates-folder, and --probes or --generate-probes (in a file the "
+            "same without dashes, and candidates, candidates_folder, generate_probes)"
         )
     plain: dict[str, Any] = {}
     for item in fields(AuditRequest):
-        if item.name in given and item.name not in ("candidates", "references", "rules", "notes"):
+        if item.name in given and item.name not in _FOUND | {"candidates", "references", "rules"}:
             kind = "int" if item.type is int else "float" if item.type is float else "str"
             plain[item.name] = _scalar(item.name, given[item.name], kind)
     for key in _FILES:
@@ -125,7 +144,7 @@ def make_request(values: Mapping[str, Any], folder: Path | None = None) -> Audit
         for n, one in enumerate(_list("references", given.get("references", ())))
     )
     named = [(name, _model(folder, place)) for name, place in _candidates(given)]
-    found = _found(given, folder)
+    found, plain["left_out"] = _found(given, folder, _given(plain, named))
     plain["candidates"] = tuple(named + [(one.name, one.path) for one in found])
     plain["notes"] = tuple((one.name, one.notes) for one in found if one.notes)
     plain["rules"] = _rules(given.get("rules"))
@@ -161,8 +180,8 @@ def request_from_yaml(path: Path | str, over: Mapping[str, Any] | None = None) -
 def _check(request: AuditRequest) -> None:
     if not request.candidates:
         raise PlanError(
-            "candidates: none given; name at least one, as NAME=PATH, or a folder of them with "
-            "candidates_folder"
+            "candidates: none given; name at least one with --candidate NAME=PATH, or a folder of "
+            "them with --candidates-folder (candidates, candidates_folder in a file)"
         )
     seen: set[str] = set()
     for name, _ in request.candidates:
@@ -231,11 +250,20 @@ def _candidates(given: Mapping[str, Any]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _found(given: Mapping[str, Any], folder: Path | None) -> tuple[Found, ...]:
+def _given(plain: Mapping[str, Any], named: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Give the places of the models that were named, by what they are."""
+    given = {f"candidate {name}": place for name, place in named}
+    given |= {f"reference {n + 1}": place for n, place in enumerate(plain["references"])}
+    return given | {key: plain[key] for key in _MODELS[::-1] if key in plain}
+
+
+def _found(
+    given: Mapping[str, Any], folder: Path | None, models: Mapping[str, str]
+) -> tuple[tuple[Found, ...], tuple[tuple[str, str], ...]]:
     if "candidates_folder" not in given:
-        return ()
+        return (), ()
     place = _scalar("candidates_folder", given["candidates_folder"], "str")
-    return candidates_from_folder(_from(folder, place))
+    return candidates_from_folder(_from(folder, place), models)
 
 
 def _rules(value: Any) -> Rules:
