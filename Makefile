@@ -30,7 +30,7 @@ bench: $(VENV)/.bench
 RELIABILITY_SEED ?= 7
 reliability: $(VENV)/.dev
 	PALIMPSEST_FULL=1 PALIMPSEST_SEED=$(RELIABILITY_SEED) $(BIN)/python -m pytest tests \
-		-m reliability --hypothesis-seed=$(RELIABILITY_SEED) --durations=20
+		-m reliability --hypothesis-seed=$(RELIABILITY_SEED) --durations=20 --timeout=14400
 
 pocket: $(VENV)/.dev
 	$(BIN)/python -m palimpsest.models.pocket.bake
