@@ -49,6 +49,7 @@ def test_candidates_of_an_audit_have_their_names_and_marks_of_their_own(tmp_path
     legends = re.findall(r'<ul class="legend">(.*?)</ul>', page.read_text(), re.S)
     shown = [[Parsed(item).text.strip() for item in one.split("<li>")[1:]] for one in legends]
     assert len([one for one in shown if one[:3] == names]) >= 4
+    assert [*names, "plain line: references, in their range"] in [one[:4] for one in shown]
     assert "nothing" not in {text for one in shown for text in one}
     marks = re.findall(r'<use href="#m-(\w+)" class="(c-[\w-]+)"/></svg>nothing', page.read_text())
     assert len(set(marks)) == 2

@@ -7,6 +7,7 @@ import pytest
 
 from palimpsest.errors import ScoreError
 from palimpsest.report.palette import KNOWN, MARKS, METHODS, SHAPES, in_order, styles
+from palimpsest.report.plots.paper import _columns
 from palimpsest.report.plots.spec import Axis, Panel, axis_over, far_spread, jitter, two
 from palimpsest.report.plots.svg import colour, shortened
 
@@ -45,6 +46,14 @@ def test_colours_stand_out_from_both_pages(style: object) -> None:
 def test_an_unknown_method_gets_a_class_that_is_safe_in_a_style_sheet() -> None:
     found = styles(["a{}*/</style>", "ga"])["a{}*/</style>"]
     assert colour(found) == "c-other-0"
+
+
+def test_a_legend_has_no_more_columns_than_fit() -> None:
+    names = ["nothing-done", "task-vector-0.5", "task-vector-1", "gradient-ascent"]
+    names += ["never-learned probe", "excluded by the screen"]
+    assert [_columns(names, inches) for inches in (9.6, 6.4, 3.2, 0.1)] == [6, 5, 2, 1]
+    assert _columns(["a", "b"], 9.6) == 2
+    assert _columns(["n" * 300], 3.2) == 1
 
 
 def test_an_axis_holds_its_values_and_places_them_in_order() -> None:

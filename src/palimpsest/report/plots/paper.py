@@ -3,7 +3,10 @@
 import io
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from palimpsest.report.palette import SHAPES, Style
 from palimpsest.report.plots.spec import Figure, Panel, Point
@@ -58,7 +61,7 @@ def paper_figure(figure: Figure, styles: dict[str, Style]) -> dict[str, bytes]:
                     _key(styles[style], text, hollow) for style, text, hollow in figure.legend
                 ],
                 loc="outside lower center",
-                ncols=min(6, len(figure.legend)),
+                ncols=_columns([text for _, text, _ in figure.legend], canvas.get_figwidth()),
                 frameon=False,
                 fontsize=7,
                 handletextpad=0.2,
@@ -67,6 +70,19 @@ def paper_figure(figure: Figure, styles: dict[str, Style]) -> dict[str, bytes]:
             "svg": _bytes(canvas, "svg", {"Date": None, "Creator": None}),
             "png": _bytes(canvas, "png", {"Software": None}),
         }
+
+
+def _columns(texts: Sequence[str], inches: float) -> int:
+    """In how many columns a legend fits: 20 signs an inch, and 8 for a marker and what is around.
+
+    The longest text makes a column's width; texts run down the columns.
+    """
+    most = min(6, len(texts))
+    for count in range(most, 1, -1):
+        widths = np.array_split([min(len(text), LEGEND) + 8 for text in texts], count)
+        if sum(column.max() for column in widths) <= 20 * inches:
+            return count
+    return 1
 
 
 def _bytes(canvas: Any, ending: str, metadata: dict[str, None]) -> bytes:

@@ -6,7 +6,7 @@ import numpy as np
 
 from palimpsest.criteria.measures import RelearningCurve
 from palimpsest.report.formats import Table, Value, counted, number
-from palimpsest.report.plots.cell.shared import groups, method_legend, style_of
+from palimpsest.report.plots.cell.shared import Legend, groups, method_legend, style_of
 from palimpsest.report.plots.spec import (
     Axis,
     Band,
@@ -56,11 +56,17 @@ def relearning_figure(cell: CellResult) -> Figure | None:
         ),
         Table("relearning", "Relearning curves", "", columns, tuple(rows)),
         legend=(
-            *(method_legend(cell) if len(panels) == 1 else ()),  # else each panel is of one
+            *(_names(cell, shown) if len(panels) == 1 else ()),  # else each panel is of one
             *((("reference", "plain line: references, in their range", False),) if held else ()),
             ("injected", "dashed line: injected", False),
         ),
     )
+
+
+def _names(cell: CellResult, shown: Curves) -> Legend:
+    """A marker for every method that has a curve."""
+    drawn = {cell.methods[name] for name in shown}
+    return tuple(entry for entry in method_legend(cell) if entry[0] in drawn)
 
 
 def _curves(cell: CellResult, names: Sequence[str]) -> Curves:
