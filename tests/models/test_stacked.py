@@ -299,3 +299,12 @@ def test_a_second_derivative_is_refused() -> None:
             [net.params["model.norm.weight"]],
             create_graph=True,
         )
+
+
+def test_the_way_back_can_be_gone_once() -> None:
+    config = config_of("qwen2")
+    net = StackedNet(config, [model_of(config, 0).state_dict()])
+    total = net.logits(ragged_batch()).sum()
+    total.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        total.backward()
