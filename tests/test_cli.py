@@ -82,3 +82,13 @@ def test_methods_lists_the_papers_pool() -> None:
     assert done.returncode == 0, done.stderr
     names = [row["name"] for row in json.loads(done.stdout)]
     assert names[:6] == ["kl_reversion", "gate_mask", "task_vector", "ga", "npo", "rollback"]
+
+
+def test_methods_cuts_nothing_off_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    told = palimpsest("methods").stdout
+    assert max(map(len, told.split("\n"))) <= 60
+    words = set(told.replace(",", " ").split())
+    for row in json.loads(palimpsest("methods", "--json").stdout):
+        assert set(row["citation"].replace(",", " ").split()) <= words
+        assert set(row["knobs"]) <= {word.partition("=")[0] for word in words}

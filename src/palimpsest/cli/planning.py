@@ -36,18 +36,29 @@ def methods(as_json: AsJson = False) -> None:
 
 
 def _print_methods(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    """Print a paragraph a method, as wide as the terminal: no knob and no number is cut off."""
+    import shutil
+    import textwrap
 
-    table = Table("name", "what it does", "needs", "knobs", "source", show_lines=False)
+    wide = max(40, shutil.get_terminal_size((100, 24)).columns)
     for row in rows:
         knobs = ", ".join(
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
             for name, value in row["knobs"].items()
         )
-        needs = ", ".join(row["needs"])
-        table.add_row(row["name"], row["summary"], needs, knobs, row["citation"])
-    Console(markup=False, highlight=False).print(table)
+        told = {"needs": ", ".join(row["needs"]), "knobs": knobs, "source": row["citation"]}
+        parts = [row["summary"], *(f"{name}: {text}" for name, text in told.items() if text)]
+        lines = [row["name"]]
+        for part in parts:
+            lines += textwrap.wrap(
+                part,
+                wide,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        answer("\n".join(lines))
 
 
 def seal(pool: Path, as_json: AsJson = False) -> None:
