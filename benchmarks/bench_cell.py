@@ -1,13 +1,19 @@
 """A whole pocket cell, 20 candidates, from injection to verdict, against the plain pipeline.
 
 Both sides make the same models from the same texts in the same order and end with a verdict. The
-panel is left out: it puts the instruments to the test and enters no verdict. One process, one
-thread. The bar is 4 times.
+panel is left out: it puts the instruments to the test and enters no verdict. Every turn is a
+process of its own with one thread, warmed up by a tiny cell, so that neither side inherits the
+other's heap. The bar is 4 times.
 """
 
 import argparse
 import json
+import pickle
 import shutil
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,26 +101,50 @@ def _by_row(items: dict[str, Any]) -> dict[tuple[str, ...], tuple[float, ...]]:
     return {tuple(map(str, row)): tuple(n) for row, n in zip(rows, np.stack(numbers, axis=1))}
 
 
+SIDES = {"engine": engine, "plain": plain}
+
+
+def turn(side: str, into: Path) -> None:
+    """Do one side's cell in this process; print its seconds, leave what came out in ``into``."""
+    SIDES[side](pocket.cell_plan(tiny=True))
+    cell = pocket.cell_plan()
+    begun, busy = time.perf_counter(), time.process_time()
+    items, verdict = SIDES[side](cell)
+    seconds = {"wall": time.perf_counter() - begun, "processor": time.process_time() - busy}
+    into.write_bytes(pickle.dumps((items, verdict.to_json())))
+    print(json.dumps(seconds))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tiny", action="store_true", help="check only that both sides agree")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    cell = pocket.cell_plan(tiny=options.tiny)
-    last: dict[str, Tables] = {}
-
-    def side(name: str, do: Any) -> Any:
-        return lambda: last.__setitem__(name, do(cell))
-
-    # The full cell is its own check: the first, uncounted turn of a tiny one warms both sides up.
+    if options.side:
+        turn(options.side, options.into)
+        return
     tiny = pocket.cell_plan(tiny=True)
     apart = check(engine(tiny), plain(tiny))
-    print("tiny cell agrees:", json.dumps(apart))
+    print("tiny cell agrees:", json.dumps(apart), flush=True)
     if options.tiny:
         return
-    sides = {"engine": side("engine", engine), "plain": side("plain", plain)}
-    turns = measuring.interleaved(sides, options.repeats, warm=0)
+    turns = measuring.Turns({side: [] for side in SIDES}, {side: [] for side in SIDES})
+    last: dict[str, Tables] = {}
+    with tempfile.TemporaryDirectory() as name:
+        for number in range(options.repeats):
+            for side in SIDES if number % 2 == 0 else reversed(SIDES):
+                into = Path(name) / side
+                command = [sys.executable, __file__, "--side", side, "--into", str(into)]
+                child = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                found = json.loads(child.stdout.splitlines()[-1])
+                turns.seconds[side].append(found["wall"])
+                turns.processor[side].append(found["processor"])
+                items, verdict = pickle.loads(into.read_bytes())
+                last[side] = (items, Verdict.from_json(verdict))
+                print(f"{side}: {found}", flush=True)
     ratio = turns.ratio("plain", "engine")
     measuring.say("whole cell, times faster", ratio)
     apart = check(last["engine"], last["plain"])
@@ -122,7 +152,7 @@ def main() -> None:
     measuring.write(
         "cell",
         {
-            "model": Path(cell.model).name,
+            "model": Path(tiny.model).name,
             "candidates": len(last["engine"][1].findings),
             "seconds": turns.spreads(),
             "ratio": ratio,

@@ -34,7 +34,7 @@ from palimpsest.run.stop import Leave, StopRequest, leave_when_told, stop_reques
 from palimpsest.run.store import Run, environment
 from palimpsest.run.terms import difference
 
-POLL = 0.2
+POLL = 0.5
 _OBJECT_STORE = 100 * 1024 * 1024  # nothing but a few words goes through it
 
 
