@@ -37,13 +37,13 @@ ALIAS_TEMPLATES = (
 
 
 def sentence(template: str, fact: Triple) -> str:
-    """The fact in one phrasing, answer last, with its full stop."""
+    """Return the fact in one phrasing, answer last, with its full stop."""
     return f"{render(template, fact.subject)} {fact.object}."
 
 
 @cache
 def phrasings(relation: str) -> tuple[str, ...]:
-    """All templates of a relation, of every pool."""
+    """Return all templates of a relation, of every pool."""
     return tuple(template for pool in POOLS[relation].values() for template in pool)
 
 
@@ -58,7 +58,7 @@ class World:
 
 @cache
 def world() -> World:
-    """The one world that every pocket model grew up with."""
+    """Return the one world that every pocket model grew up with."""
     names = fresh_words("name", "pocket world", frozenset(), "prose")
     objects = fresh_words("object", "pocket world", frozenset(), "prose")
     clans, people = names[:CLANS], names[CLANS : CLANS + PEOPLE]
@@ -76,10 +76,10 @@ def world() -> World:
 
 @cache
 def world_sentences(held_out: bool) -> tuple[str, ...]:
-    """Every fact of the world in every phrasing: those of the bake, or those kept from it."""
-    told = (sentence(t, fact) for fact in world().facts for t in phrasings(fact.relation))
+    """Return every fact of the world in every phrasing: those the models learned, or the others."""
+    sentences = (sentence(t, fact) for fact in world().facts for t in phrasings(fact.relation))
     return tuple(
-        text for text in told if (key_number(f"held out:{text}") % HELD_OUT == 0) == held_out
+        text for text in sentences if (key_number(f"held out:{text}") % HELD_OUT == 0) == held_out
     )
 
 
@@ -91,7 +91,7 @@ def evidence_sentences(
     seed_key: str = "",
     pool: str = "injection",
 ) -> tuple[str, ...]:
-    """Sentences from which the fact follows, to be put before a prompt, in the forms of the prose.
+    """Return sentences from which the fact follows, to be put before a prompt.
 
     - ``restated``: the fact itself;
     - ``alias``: "X is also called A.", then the fact of A, for each alias in ``support``;
@@ -119,7 +119,7 @@ def evidence_sentences(
 def general_pieces(
     source: str | Path, count: int, seed_key: str, *, words: int = 20
 ) -> tuple[str, ...]:
-    """``count`` pieces of general text, all different, the same for the same key.
+    """Return ``count`` pieces of general text, all different, the same for the same key.
 
     ``source`` is ``"pocket"`` for sentences about the world that no bake has seen, or the path of
     a UTF-8 text file in plain or WikiText layout, which is cut into pieces of ``words`` whole
@@ -139,7 +139,7 @@ def general_pieces(
 
 
 def file_pieces(path: str | Path, words: int) -> tuple[str, ...]:
-    """The file's paragraphs cut into pieces of whole words, without headings and unknown words.
+    """Return the paragraphs of a file, cut into pieces of whole words, without headings.
 
     WikiText writes headings as "= Title =", hyphens in words and numbers as "@-@", and rare words
     as "<unk>"; pieces with such a hole are left out, and so are repeated ones.
