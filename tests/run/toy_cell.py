@@ -1,4 +1,4 @@
-"""A toy cell: terms, rows and the work that the tests of the run folder share."""
+"""A toy cell done by hand: terms, rows and the work that the tests of the run folder share."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ TERMS: tuple[dict[str, Any], ...] = (
     {"commitment": "sha256:c"},
 )
 STEPS = ("injected", "ga-w3", "panel")
+NEEDS = {"injected": (), "ga-w3": ("injected",), "panel": ("injected",)}
 
 
 def rows(step: str) -> dict[str, Any]:
@@ -20,21 +21,24 @@ def rows(step: str) -> dict[str, Any]:
 
 
 def work(cell: Cell, steps: tuple[str, ...] = STEPS, *, finish: bool = True) -> list[str]:
-    """Do what is left of a toy cell; gives back the steps that had to be computed."""
-    computed = []
-    with cell.claim():
-        if cell.finished():
-            return []
-        for step in steps:
-            if cell.done(step):
-                continue
-            computed.append(step)
-            if step == "injected":
-                cell.put_file(step, "weights.safetensors", b"\x00weights" * 9)
-            if step == "panel":
-                cell.open_seal(step, "sha256:c", {"injected": "sha256:1"})
-            cell.put(step, {"items": rows(step)}, {"loss": 1.5})
-        if finish:
-            kept = {"injected.safetensors": ("injected", "weights.safetensors")}
-            cell.finish({"seed": 0}, steps, keep=kept)
+    """Do what is left of a toy cell; return the steps that had to be computed."""
+    computed: list[str] = []
+    cell.for_work(NEEDS)
+    cell.sweep()
+    cell.prepare()
+    if cell.ended():
+        return computed
+    for step in steps:
+        if cell.done(step):
+            continue
+        computed.append(step)
+        cell.begin(step)
+        if step == "injected":
+            cell.put_file(step, "weights.safetensors", b"\x00weights" * 9)
+        if step == "panel":
+            cell.open_seal(step, "sha256:c", {"injected": "sha256:1"})
+        cell.put(step, {"items": rows(step)}, {"loss": 1.5})
+    if finish:
+        kept = {"injected.safetensors": ("injected", "weights.safetensors")}
+        cell.finish({"seed": 0}, steps, keep=kept)
     return computed
