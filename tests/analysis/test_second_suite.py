@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from made_run import made_plan, planted, tables, write_run
 
+from palimpsest.analysis import second_suite
+from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.errors import DriftError
 from palimpsest.run.store import Run
-from palimpsest.study import second_suite
-from palimpsest.study.results import RunResults, read_run
 
 
 def score_second(folder: Path, results: RunResults, plan: dict) -> Path:
@@ -23,9 +23,9 @@ def score_second(folder: Path, results: RunResults, plan: dict) -> Path:
         moved = {"gate_mask-w3": replace(models["gate_mask-w3"], forget=0.5)} if cell.gated else {}
         items, curves = tables(cell.id, models | moved, 16)
         items["pool"] = ["calibration" if one == "evaluation" else one for one in items["pool"]]
-        with run.cell(cell.id).claim() as claimed:
-            claimed.put("second", {"items": items, "curves": curves})
-            claimed.finish({}, ["second"])
+        store = run.cell(cell.id)
+        store.put("second", {"items": items, "curves": curves})
+        store.finish({}, ["second"])
     return folder
 
 
