@@ -109,7 +109,15 @@ class Panel:
     enabled: bool = True
     penalty: float = 10.0
     """Subtracted from the forget-answer token logits by the suppression model."""
-    interpolations: tuple[float, ...] = (0.25, 0.5, 0.75)
+    models: tuple[str, ...] = (
+        "suppression",
+        "router",
+        "embedding",
+        "interpolate-0.25",
+        "interpolate-0.5",
+        "interpolate-0.75",
+    )
+    """Names in the registry of known-label models."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +125,10 @@ class Replication:
     """Independent draws of the reference that measure retraining noise."""
 
     draws: int = 3
-    cells: str = "family"
+    cells: str = "every"
     """``family``: in the first cell of each family; ``every``: in every cell."""
+    retrainings: int = 0
+    """Fresh retrainings that never enter the bag."""
 
 
 @dataclass(frozen=True)
@@ -237,9 +247,6 @@ def check(plan: Plan) -> Plan:
             raise PlanError(f"{key}: {shown} names one twice; every cell must be different")
     if len({cell.id for cell in plan.cells()}) != len(plan.cells()):
         raise PlanError("models: two names differ only in signs such as '/'; rename one folder")
-    for share in plan.panel.interpolations:
-        if not 0.0 < share < 1.0:
-            raise PlanError(f"panel.interpolations: {share} found; expected shares between 0 and 1")
     return plan
 
 
