@@ -109,15 +109,7 @@ class Panel:
     enabled: bool = True
     penalty: float = 10.0
     """Subtracted from the forget-answer token logits by the suppression model."""
-    models: tuple[str, ...] = (
-        "suppression",
-        "router",
-        "embedding",
-        "interpolate-0.25",
-        "interpolate-0.5",
-        "interpolate-0.75",
-    )
-    """Names in the registry of known-label models."""
+    interpolations: tuple[float, ...] = (0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True)
@@ -125,10 +117,8 @@ class Replication:
     """Independent draws of the reference that measure retraining noise."""
 
     draws: int = 3
-    cells: str = "every"
+    cells: str = "family"
     """``family``: in the first cell of each family; ``every``: in every cell."""
-    retrainings: int = 0
-    """Fresh retrainings that never enter the bag."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +237,9 @@ def check(plan: Plan) -> Plan:
             raise PlanError(f"{key}: {shown} names one twice; every cell must be different")
     if len({cell.id for cell in plan.cells()}) != len(plan.cells()):
         raise PlanError("models: two names differ only in signs such as '/'; rename one folder")
+    for share in plan.panel.interpolations:
+        if not 0.0 < share < 1.0:
+            raise PlanError(f"panel.interpolations: {share} found; expected shares between 0 and 1")
     return plan
 
 
