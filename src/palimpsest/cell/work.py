@@ -187,7 +187,7 @@ class StudyWork(Bench):
         for names in chunks(known, self.nets.stack):
             asked = [Measured(name) for name in names]
             net = self.nets([self.state(name) for name in names])
-            self.instrument.ask(asked, net, sealed)
+            self.instrument.forward(asked, net, sealed)
             results += asked
         results += self._through(states, also=[sealed])
         for entry in wrapped:
