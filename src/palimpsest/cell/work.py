@@ -189,6 +189,8 @@ class StudyWork(Bench):
             net = self.nets([self.state(name) for name in names])
             self.instrument.forward(asked, net, sealed)
             results += asked
+        for result in results:
+            result.check()
         results += self._through(states, also=[sealed])
         for entry in wrapped:
             net = cast(Net, entry.build(self.workshop))
