@@ -1,31 +1,38 @@
-"""A user's own audit: base, injected, candidates and files of facts in, a verdict out.
+"""The audit as one call: check everything, run what is left, read the verdict from what is stored.
 
-Order of what is done, each of which may end it: everything is checked on paper; the certifiability
-bound; the headroom, when forget facts carry evidence; scores of every model; the screen; the round
-trip of its survivors; the verdict. The run folder is a normal run with one cell, ``audit``.
+Order, each of which may end it: everything is checked on paper; the certifiability bound; the
+headroom, when forget facts carry evidence; scores and round trips; the verdict. The run folder is
+a normal run with one cell, ``audit``.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from palimpsest.criteria.headroom import Headroom
+from palimpsest.audit.request import AuditRequest, make_request
 from palimpsest.criteria.rules import Rules
-from palimpsest.errors import InputError, PlanError, StoreError
+from palimpsest.errors import InputError, ModelError, PalimpsestError, PlanError, StoreError
 from palimpsest.facts.files import as_jsonl
 from palimpsest.facts.names import shown_path
 from palimpsest.run import disk
-from palimpsest.run.store import Run, environment, table_bytes, write_bytes, write_json
-from palimpsest.study.audit_request import AuditRequest, make_request, request_from_yaml
+from palimpsest.run.executor import Event, OnEvent, silent
+from palimpsest.run.executor import executor as executor_named
+from palimpsest.run.graph import Failure
+from palimpsest.run.store import Run, environment, read_json, table_bytes, write_bytes, write_json
 from palimpsest.verdict import Number, Verdict
 
-__all__ = ["AuditRequest", "AuditResult", "audit", "make_request", "request_from_yaml", "run_audit"]
+if TYPE_CHECKING:
+    from palimpsest.audit.inputs import Inputs
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, and how many of how many steps are done; the steps grow by the round
-trips of the survivors, once the screen has said who they are."""
+"""Called with what is being done, and how many of how many steps are done."""
+Notify = Callable[[str], None]
+
+
+class AuditFailed(PalimpsestError):
+    """A model that the audit cannot do without could not be measured; the rest is kept."""
 
 
 @dataclass(frozen=True)
@@ -60,59 +67,78 @@ def audit(
     out: str | os.PathLike[str],
     round_trip: str = "survivors",
     rules: Rules | Mapping[str, Any] | None = None,
+    executor: str = "inline",
+    workers: int = 1,
     dry_run: bool = False,
     fork: bool = False,
     progress: Progress | None = None,
-    **knobs: Any,
+    **settings: Any,
 ) -> AuditResult:
-    """Give the verdict on the candidates; see ``AuditRequest`` for the ``knobs``.
+    """Return the verdict on the candidates; see ``AuditRequest`` for the ``settings``.
 
-    Running it again with the same arguments resumes it.
+    executor: ``inline`` does everything in this process, ``local`` in worker processes, ``ray`` on
+    a cluster. Running it again with the same arguments resumes it.
     """
-    request = make_request(
-        {
-            "base": base,
-            "injected": injected,
-            "candidates": candidates,
-            "forget": forget,
-            "retain": retain,
-            "probes": probes,
-            "general": general,
-            "references": list(references) if isinstance(references, tuple) else references,
-            "out": out,
-            "round_trip": round_trip,
-            "rules": rules,
-            **knobs,
-        }
+    values = {
+        "base": base,
+        "injected": injected,
+        "candidates": candidates,
+        "forget": forget,
+        "retain": retain,
+        "probes": probes,
+        "general": general,
+        "references": references,
+        "out": out,
+        "round_trip": round_trip,
+        "rules": rules,
+    }
+
+    def on_event(event: Event) -> None:
+        if progress is not None and event.kind == "step":
+            progress(event.words, event.done, event.total)
+
+    return run_audit(
+        make_request(values | settings),
+        executor=executor,
+        workers=workers,
+        dry_run=dry_run,
+        fork=fork,
+        on_event=on_event,
     )
-    return run_audit(request, dry_run=dry_run, fork=fork, progress=progress)
 
 
 def run_audit(
     request: AuditRequest,
     *,
+    executor: str = "inline",
+    workers: int | None = 1,
     dry_run: bool = False,
     fork: bool = False,
-    progress: Progress | None = None,
-    tell: Callable[[str], None] | None = None,
+    on_event: OnEvent = silent,
+    on_run: Callable[[Path], None] | None = None,
+    notify: Notify = lambda sentence: None,
+    **options: Any,
 ) -> AuditResult:
-    """Give the verdict of a request: what ``audit``, the command line and a YAML file all call.
+    """Return the verdict of a request: what ``audit``, the command line and a YAML file all call.
 
-    ``tell`` is told what the user may not have meant, before anything is run.
+    workers: None takes as many as there are cores, models, and memory for.
+    on_run: called with the run folder before the first step.
+    notify: called with what the user may not have meant, before anything is run.
+    options: of the executor.
     """
-    from palimpsest.study.audit_inputs import CELL, prepare
+    from palimpsest.audit.inputs import CELL, prepare
+    from palimpsest.audit.preview import preview_lines, suitable_workers
 
-    tell = tell or _unheard
     for place, what in request.left_out:
-        tell(f"{shown_path(place)} was given as {what} and is not taken as a candidate too")
+        notify(f"{shown_path(place)} was given as {what} and is not used as another model too")
     inputs = prepare(request)
-    out = Path(request.out)
+    workers = workers or suitable_workers(inputs)
     if dry_run:
-        from palimpsest.study.audit_preview import preview_lines
-
-        return AuditResult(None, "\n".join(preview_lines(inputs, inputs.digests())), None, {})
+        lines = preview_lines(inputs, inputs.digests(), workers)
+        return AuditResult(None, "\n".join(lines), None, {})
     for sentence in inputs.repeated:
-        tell(sentence)
+        notify(sentence)
+    out = Path(request.out)
     check_out(out)
     if not inputs.bound.certifiable:
         return _underpowered(inputs)
@@ -127,162 +153,146 @@ def run_audit(
         fork=fork,
     )
     try:
-        with run.lease("palimpsest audit"):
-            headroom, stopped = _work(run, inputs, progress)
-            return _stopped(run, inputs, headroom) if stopped else _judged(run, inputs, headroom)
+        with run.lock("palimpsest audit"):
+            if on_run is not None:
+                on_run(run.path)
+            chosen = executor_named(executor, **options)
+            headroom = _work(run, inputs, chosen, workers, on_event)
+            return _judged(run, inputs) if headroom is None else _stopped(run, inputs, headroom)
     except InputError:
-        # Nothing was measured, so nothing is kept: the corrected command finds an empty place.
-        if new and not run.cell(CELL).steps():
+        # The corrected command has other inputs and could use nothing of it.
+        if new:
             disk.remove(run.path)
         raise
 
 
 def check_out(out: Path) -> None:
     """Refuse a place where no run folder can be."""
-    nearest = next((one for one in (out, *out.absolute().parents) if one.exists()), out)
+    nearest = next((place for place in (out, *out.absolute().parents) if place.exists()), out)
     if not nearest.is_dir():
         raise PlanError(f"out: {nearest} is a file; expected a folder for the run; choose another")
     if not os.access(nearest, os.W_OK):
         raise PlanError(f"out: {nearest} cannot be written to; choose another folder for the run")
 
 
-def _work(run: Run, inputs: Any, progress: Progress | None) -> tuple[Headroom | None, bool]:
-    """Run what is left of the cell; give the headroom, and whether it ended the audit."""
-    from palimpsest.criteria.headroom import read_headroom
-    from palimpsest.models.train import repeatable
-    from palimpsest.study.audit_cell import AuditCell
-    from palimpsest.study.audit_inputs import CELL
-
-    repeatable(inputs.request.device)
-    with run.cell(CELL).claim("palimpsest audit") as store:
-        if store.finished():
-            asked = store.summary()["headroom"] is not None
-            table = store.table("headroom") if asked else None
-            return (None if table is None else read_headroom(table, inputs.plan.rules)), False
-        try:
-
-            def tell(label: str, done: int, total: int) -> None:
-                run.note("begun", cell=CELL, step=label, done=done, total=total)
-                (progress or _silent)(label, done, total)
-
-            headroom = AuditCell(inputs, store, tell).run()
-        except Exception as error:
-            store.fail(f"{type(error).__name__}: {error}")
-            raise
-        if headroom is not None and headroom.regime == "inferable":
-            store.fail(f"stopped before any candidate: not_identifiable, {headroom.reason}")
-            return headroom, True
-        return headroom, False
+def failed(failure: Failure) -> PalimpsestError:
+    """Return the error that a failed step stands for."""
+    kinds = {ModelError.kind: ModelError, InputError.kind: InputError}
+    return kinds.get(failure.kind, AuditFailed)(failure.reason)
 
 
-def _judged(run: Run, inputs: Any, headroom: Headroom | None) -> AuditResult:
-    """Give the verdict from the stored cell, and write what other programs read."""
-    from palimpsest.study.audit_cell import headroom_values
-    from palimpsest.study.audit_inputs import CELL
-    from palimpsest.study.audit_summary import scores, summary
-    from palimpsest.study.results import read_run
+def _work(
+    run: Run, inputs: "Inputs", executor: Any, workers: int, on_event: OnEvent
+) -> Mapping[str, Any] | None:
+    """Do the steps that are left; return the headroom if it ended the audit, else None."""
+    from palimpsest.audit.inputs import CELL
+    from palimpsest.audit.job import AuditJob, headroom_values, stored_headroom
+
+    cell = run.cell(CELL)
+    found: list[Mapping[str, Any]] = []
+
+    def watch(event: Event) -> None:
+        if event.kind == "halted":  # its steps are removed after this
+            headroom = stored_headroom(inputs, cell)
+            found.extend([] if headroom is None else [headroom_values(headroom)])
+        on_event(event)
+        failure = cell.failure() if event.kind == "failed" else None
+        if failure is not None:
+            raise failed(failure)
+
+    for _ in range(2):
+        outcome = executor.execute(AuditJob(inputs), run.path, [CELL], workers=workers, on_event=watch)
+        if not outcome.halted:
+            return None
+        if not found and (run.path / "summary.json").exists():
+            found.append(read_json(run.path / "summary.json")["headroom"])
+        if found:
+            return found[0]
+        # Stopped between the halt and the summary: the headroom is measured again.
+        disk.remove(cell.folder / "halted.json")
+    raise StoreError(f"{run.path}: the headroom was not stored; run the same command again")
+
+
+def _judged(run: Run, inputs: "Inputs") -> AuditResult:
+    """Return the verdict from the stored cell, and write what other programs read."""
+    from palimpsest.analysis.results import read_run
+    from palimpsest.audit.inputs import CELL
+    from palimpsest.audit.summary import scores, summary
 
     results = read_run(run.path)
     cell = results.cell(CELL)
     if cell.verdict is None:
         raise StoreError(f"{run.path}: the audit has no candidate to judge; run it again")
-    paragraph = cell.verdict.paragraph()
+    stored = run.cell(CELL).summary()
+    paragraph = " ".join([cell.verdict.paragraph(), *_chosen_dose(inputs, stored["dose"])])
     document = summary(
-        inputs,
-        cell.verdict,
-        paragraph,
-        rules_hash=run.rules_hash,
-        digests=run.cell(CELL).summary()["digests"],
-        headroom=None if headroom is None else headroom_values(headroom),
-        cell=cell,
+        inputs, cell.verdict, paragraph, rules_hash=run.rules_hash, stored=stored, cell=cell
     )
-    _write(run, inputs, document, table_bytes(scores(inputs, cell, results.rules)))
+    _write(run, inputs, document, table_bytes(scores(cell, results.rules)))
     return AuditResult(cell.verdict, paragraph, run.path, document)
 
 
-def _underpowered(inputs: Any) -> AuditResult:
-    """Give the verdict that needs no model: nobody could be excluded, so nothing is run."""
-    from palimpsest.study.audit_summary import summary
+def _chosen_dose(inputs: "Inputs", dose: Mapping[str, Any] | None) -> list[str]:
+    if dose is None:
+        return []
+    words = inputs.request.dose(dose["learning_rate"])
+    return [
+        f"Re-acquisition took {words}, which was chosen on the first reference alone; if the "
+        "injected model learned with another dose, give that one with --steps, --items and "
+        "--learning-rate."
+    ]
 
-    verdict = Verdict("uncertified", _mode(inputs), None, "underpowered", _numbers(inputs), ())
-    bound = inputs.bound
-    paragraph = (
-        f"Uncertified (underpowered). {bound.forget} forget facts against {bound.probes} probes "
-        f"can be arranged in {bound.arrangements:,} ways, fewer than the {bound.required:,} that "
-        f"Holm's correction over {bound.candidates} candidates needs at alpha = {bound.alpha:g}: "
-        f"the smallest attainable p-value is {bound.min_p:.3g}, so no candidate could be excluded "
-        f"at any effect size, and surviving would mean nothing. Use at least {bound.min_probes} "
-        "probes. No model was loaded and nothing was written."
-    )
-    hashed = inputs.plan.rules_hash()
-    document = summary(inputs, verdict, paragraph, rules_hash=hashed, digests={})
+
+def _underpowered(inputs: "Inputs") -> AuditResult:
+    """Return the verdict that needs no model: nothing could be excluded, so nothing is run."""
+    from palimpsest.audit.summary import summary
+
+    numbers = _numbers(inputs)
+    verdict = Verdict("uncertified", None, None, "underpowered", "screen", numbers)
+    paragraph = f"{verdict.paragraph()} No model was loaded and nothing was written."
+    document = summary(inputs, verdict, paragraph, rules_hash=inputs.plan.rules_hash())
     return AuditResult(verdict, paragraph, None, document)
 
 
-def _stopped(run: Run, inputs: Any, headroom: Headroom | None) -> AuditResult:
-    """Give the verdict on inferable facts, for which no candidate had to be loaded."""
-    from palimpsest.study.audit_cell import headroom_values
-    from palimpsest.study.audit_summary import summary
+def _stopped(run: Run, inputs: "Inputs", headroom: Mapping[str, Any]) -> AuditResult:
+    """Return the verdict on inferable facts, for which no candidate had to be loaded."""
+    from palimpsest.audit.summary import summary
 
-    assert headroom is not None
     numbers = _numbers(inputs) | {
-        "because": "headroom",
-        "headroom": headroom.estimate.estimate,
-        "headroom_low": headroom.estimate.low,
-        "headroom_high": headroom.estimate.high,
-        "headroom_taught": headroom.taught,
-        "regime": headroom.regime,
+        "headroom": headroom["estimate"],
+        "headroom_low": headroom["low"],
+        "headroom_high": headroom["high"],
+        "headroom_taught": headroom["taught"],
+        "regime": headroom["regime"],
     }
-    verdict = Verdict("uncertified", _mode(inputs), None, "not_identifiable", numbers, ())
+    verdict = Verdict("uncertified", None, None, "not_identifiable", "headroom", numbers)
     paragraph = (
         f"Uncertified (not_identifiable). The facts are inferable: with evidence in context the "
-        f"base model is only {headroom.estimate.estimate:.2f} nats ({headroom.estimate.low:.2f} to "
-        f"{headroom.estimate.high:.2f}) short of the injected one, of {headroom.taught:.2f} that "
+        f"base model is only {headroom['estimate']:.2f} nats ({headroom['low']:.2f} to "
+        f"{headroom['high']:.2f}) short of the injected one, of {headroom['taught']:.2f} that "
         "injection taught, so never-learned probes do not show where forgetting should end. No "
         "candidate was loaded."
     )
     document = summary(
-        inputs,
-        verdict,
-        paragraph,
-        rules_hash=run.rules_hash,
-        digests={},
-        headroom=headroom_values(headroom),
+        inputs, verdict, paragraph, rules_hash=run.rules_hash, stored={"headroom": headroom}
     )
     _write(run, inputs, document, None)
     return AuditResult(verdict, paragraph, run.path, document)
 
 
-def _write(run: Run, inputs: Any, document: Mapping[str, Any], scores: bytes | None) -> None:
-    written = {"summary.json": write_json(run.path / "summary.json", document)}
+def _write(run: Run, inputs: "Inputs", document: Mapping[str, Any], scores: bytes | None) -> None:
+    write_json(run.path / "summary.json", document)
     if scores is not None:
-        written["scores.parquet"] = write_bytes(run.path / "scores.parquet", scores)
+        write_bytes(run.path / "scores.parquet", scores)
     if inputs.generated:
-        made = as_jsonl(inputs.sets["probe"])
-        written["probes.jsonl"] = write_bytes(run.path / "probes.jsonl", made)
-    last = run.chain().find("summary")
-    if last is None or last.data != written:
-        run.record("summary", written)
+        write_bytes(run.path / "probes.jsonl", as_jsonl(inputs.sets["probe"]))
 
 
-def _mode(inputs: Any) -> Any:
-    draws = len(inputs.request.references)
-    return "reference-relative" if draws >= inputs.plan.rules.minimum_draws else "oracle-free"
-
-
-def _numbers(inputs: Any) -> dict[str, Number]:
-    from palimpsest.study.audit_summary import design
+def _numbers(inputs: "Inputs") -> dict[str, Number]:
+    from palimpsest.audit.summary import design
 
     return {
         **{key: value for key, value in design(inputs.bound).items() if key != "certifiable"},
         "pool": inputs.plan.rules.screen_pool,
         "references": len(inputs.request.references),
     }
-
-
-def _unheard(sentence: str) -> None:
-    """Tell nobody."""
-
-
-def _silent(label: str, done: int, total: int) -> None:
-    """Tell nobody."""
