@@ -12,7 +12,15 @@ from typing import Any, cast
 
 from palimpsest.cell.graph import Costs, Descendant, Task, chunks
 from palimpsest.cell.setting import Setting, make_setting
-from palimpsest.cell.sources import WEIGHTS, Given, Source, State, Trained, save_weights
+from palimpsest.cell.sources import (
+    WEIGHTS,
+    Given,
+    Source,
+    State,
+    Trained,
+    check_source,
+    save_weights,
+)
 from palimpsest.errors import TrainingDiverged
 from palimpsest.methods import candidates
 from palimpsest.methods.context import Context, Method, lesson
@@ -41,8 +49,11 @@ class Bench:
         plan: CellPlan,
         trained: Sequence[Descendant],
         given: Mapping[str, Given] | None = None,
+        inputs: Mapping[str, str] | None = None,
     ) -> None:
+        """given: checkpoints by the name of the model; inputs: digests fixed when the run began."""
         self.plan = plan
+        self.inputs = dict(inputs or {})
         self.given = dict(given or {})
         self.planned = tuple(trained)
         self.trained = tuple(model for model in trained if model.name not in self.given)
@@ -113,6 +124,8 @@ class Bench:
     def loaded(self) -> Loaded:
         plan = self.plan.plan
         local = dict(plan.local_models).get(self.plan.model, self.plan.model)
+        if self.plan.model in self.inputs:
+            check_source(self.plan.model, local, self.inputs[self.plan.model])
         return load(local, dtype=plan.engine.dtype, device=plan.engine.device)
 
     @cached_property

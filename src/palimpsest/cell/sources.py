@@ -16,10 +16,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from palimpsest.challenge.models import interpolated
-from palimpsest.models.load import Loaded, Outline, check_compatible, load
+from palimpsest.errors import DriftError
+from palimpsest.models import gguf, hub
+from palimpsest.models.load import Loaded, Outline, check_compatible, load, resolve
 from palimpsest.models.net import WholeNet
 from palimpsest.models.stored import lasting_state, stored_state
-from palimpsest.run.store import Cell
+from palimpsest.run.store import Cell, canonical, digest, file_digest
 
 State = Mapping[str, Tensor]
 
@@ -123,3 +125,23 @@ def save_weights(state: State, path: Path) -> None:
     """Write weights to a safetensors file."""
     # Tied tensors share memory, which safetensors refuses; each gets its own.
     save_file({name: value.clone() for name, value in state.items()}, path)
+
+
+def source_digest(name: str) -> str:
+    """Return the digest of a checkpoint's files as they lie on disk; for the hub, its commit."""
+    source = resolve(name)
+    path = gguf.smollm2_folder()[0] if source.kind == "smollm2" else source.path
+    if path is None:
+        return f"{source.kind}:{name}@{hub.snapshot(name, None, weights=False)[1]}"
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    return digest(canonical({file.name: file_digest(file) for file in files if file.is_file()}))
+
+
+def check_source(name: str, place: str, recorded: str) -> None:
+    """Refuse a model whose files are others than when the run began, or on another machine."""
+    found = source_digest(place)
+    if found != recorded:
+        raise DriftError(
+            f"inputs.{name}: the run has {recorded}, found {found}; expected the model the run "
+            "was begun with; put it back, or start a new run from here with --fork"
+        )

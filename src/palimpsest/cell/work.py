@@ -41,6 +41,7 @@ class StudyWork(Bench):
         draws: int = 1,
         retrainings: int = 0,
         given: Mapping[str, Given] | None = None,
+        inputs: Mapping[str, str] | None = None,
         pool: AuditPool | None = None,
         commitment: Commitment | None = None,
     ) -> None:
@@ -49,7 +50,7 @@ class StudyWork(Bench):
         self.entries: tuple[Entry, ...] = ()
         if plan.plan.panel.enabled:
             self.entries = chosen(plan.plan.panel.models)
-        super().__init__(plan, descendants(draws, retrainings), given)
+        super().__init__(plan, descendants(draws, retrainings), given, inputs)
 
     def tasks(self) -> list[Task]:
         """Return the steps of the cell in plan order."""

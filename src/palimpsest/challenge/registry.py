@@ -94,11 +94,9 @@ def _mixture(workshop: Workshop, share: float) -> State:
     return interpolated(workshop.state("reference"), workshop.state("injected"), 1.0 - share)
 
 
-def _interpolation(toward: float) -> Entry:
-    """Return the entry of the mixture that lies this far from injected towards the reference."""
-    share = 1.0 - toward
+def _interpolation(share: float) -> Entry:
     return Entry(
-        f"interpolate-{toward:g}",
+        f"interpolation-{100 * share:g}",
         "partial",
         "the reference's weights",
         f"the reference mixed with {share:.0%} of the injected weights",
@@ -131,7 +129,7 @@ ENTRIES: tuple[Entry, ...] = (
         "the injected model with the embeddings of the forget facts' tokens set to zero",
         _embedding,
     ),
-    *(_interpolation(toward) for toward in (0.25, 0.5, 0.75)),
+    *(_interpolation(share) for share in (0.25, 0.5, 0.75)),
 )
 
 
