@@ -5,7 +5,7 @@ tokens and batches, and which models will be asked.
 """
 
 import filecmp
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from palimpsest.audit.probes import ASSUMES, generated_probes
 from palimpsest.audit.request import LADDER, AuditRequest
 from palimpsest.cell.setting import Setting
-from palimpsest.cell.sources import Given
+from palimpsest.cell.sources import Given, source_digest
 from palimpsest.criteria.multiplicity import Certifiability, certifiability
 from palimpsest.errors import FactsError, ModelError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
@@ -25,7 +25,7 @@ from palimpsest.models.load import Outline, check_compatible, outline, resolve
 from palimpsest.plan import CellPlan, Plan
 from palimpsest.run.store import canonical, digest
 from palimpsest.scoring.answers import Sheet, make_sheet
-from palimpsest.study.matrix import source_digest
+
 
 CELL = "audit"
 """The one cell of an audit's run; every random choice is derived from this name."""
@@ -126,7 +126,7 @@ def prepare(request: AuditRequest) -> Inputs:
     bound = certifiability(
         len(sets["forget"]), len(sets["probe"]), len(request.candidates), request.rules.alpha
     )
-    repeated = tuple(_repeated(models))
+    repeated = copied_weights(models)
     if bound.certifiable:
         # By content, so that an audit does not depend on the order its references are given in.
         models = _models(request, sorted(request.references, key=source_digest))
@@ -172,7 +172,7 @@ def _facts(request: AuditRequest) -> tuple[dict[str, tuple[Fact, ...]], tuple[st
     return sets, (*remarks, ASSUMES)
 
 
-def _models(request: AuditRequest, references: Any) -> tuple[AuditModel, ...]:
+def _models(request: AuditRequest, references: Sequence[str]) -> tuple[AuditModel, ...]:
     return (
         AuditModel("base", "base", request.base),
         AuditModel("injected", "injected", request.injected),
@@ -215,7 +215,7 @@ def _check_weights(model: AuditModel) -> None:
         read_weights(source.path, ADAPTER_WEIGHTS)
 
 
-def _repeated(models: tuple[AuditModel, ...]) -> Iterator[str]:
+def copied_weights(models: Sequence[AuditModel]) -> tuple[str, ...]:
     """Refuse a reference that is another model's copy; return a sentence per other copy."""
     base, injected, *others = models
     references = [model for model in others if model.role == "reference"]
@@ -228,13 +228,15 @@ def _repeated(models: tuple[AuditModel, ...]) -> Iterator[str]:
                     f"({other.place}), byte for byte; expected an independent retraining without "
                     "the forget set; leave it out, or give another"
                 )
+    sentences = []
     for model in candidates:
         known = next((known for known in (injected, base) if _same_weights(model, known)), None)
         if known is not None:
-            yield (
+            sentences.append(
                 f"candidate {model.name} has the weights of {known.name}, byte for byte; expected "
                 "a model that unlearned something, unless it is there to compare with"
             )
+    return tuple(sentences)
 
 
 def _same_weights(model: AuditModel, other: AuditModel) -> bool:
@@ -268,7 +270,7 @@ def _with_evidence(sets: Mapping[str, tuple[Fact, ...]], setting: Setting) -> Sh
     return sheet_of(setting, questions)
 
 
-def sheet_of(setting: Setting, questions: Any) -> Sheet:
+def sheet_of(setting: Setting, questions: Sequence[Question]) -> Sheet:
     """Return questions laid out as batches, like the setting's own."""
     plan = setting.cell.plan
     return make_sheet(

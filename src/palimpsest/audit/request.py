@@ -205,10 +205,11 @@ def _check(request: AuditRequest, given: Mapping[str, Any]) -> None:
                 f"`palimpsest facts from-csv {name} --out {name[:-4]}.jsonl`"
             )
     request.plan()
-    _check_device(request.device)
+    check_device(request.device)
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Refuse a CUDA device where torch sees none."""
     if not device.startswith("cuda"):
         return
     import torch
