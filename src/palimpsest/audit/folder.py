@@ -108,7 +108,7 @@ def _numbers(file: Path) -> dict[str, float]:
     numbers = {}
     for metric, value in data.items():
         number = value.get("agg_value") if isinstance(value, dict) else value
-        if isinstance(number, int | float) and not isinstance(number, bool):
-            if math.isfinite(number):
-                numbers[str(metric)[:100]] = float(number)
+        real = isinstance(number, int | float) and not isinstance(number, bool)
+        if real and math.isfinite(number):
+            numbers[str(metric)[:100]] = float(number)
     return numbers
