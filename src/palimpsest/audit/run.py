@@ -192,8 +192,7 @@ def _work(
 
     def watch(event: Event) -> None:
         if event.kind == "halted":  # its steps are removed after this
-            headroom = stored_headroom(inputs, cell)
-            found.extend([] if headroom is None else [headroom_values(headroom)])
+            found.append(headroom_values(stored_headroom(inputs, cell)) or {})
         for listener in listeners:
             listener(event)
         failure = cell.failure() if event.kind == "failed" else None

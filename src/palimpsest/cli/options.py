@@ -56,7 +56,7 @@ Margin = Annotated[
 
 def rule_flags(
     alpha: float | None, detection_limit: float | None, margin: float | None
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return the rules that were given as flags."""
     flags = {"alpha": alpha, "detection_limit": detection_limit, "margin": margin}
     return {name: value for name, value in flags.items() if value is not None}
