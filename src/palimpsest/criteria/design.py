@@ -1,14 +1,76 @@
-"""What a planned screen can do before anything is trained: the bound, and power beside it."""
+"""What a planned audit can do before anything is trained: the bounds of the screen and of the
+comparison with retrainings, and power beside them."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from scipy.special import nctdtr, stdtrit
+
+from palimpsest.criteria.axes import AXES
 from palimpsest.criteria.multiplicity import (
     certifiability,
     minimum_matched,
     screen_power,
 )
+from palimpsest.criteria.retraining import Test, bag_scores, required_references, which_test
 from palimpsest.criteria.rules import Rules
+from palimpsest.errors import PlanError
+
+POWER = 0.8
+"""Chance of rejection that the detectable shift refers to."""
+SIMULATED = 2_000
+"""Bags from which the exact test's detectable shift is taken, with a fixed seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceDesign:
+    """A planned comparison of one model with so many references."""
+
+    references: int
+    min_p_model: float
+    """Smallest p-value of the exact test, 1/(K+1)."""
+    required_references: int
+    """Fewest references with which the exact test can reject at alpha."""
+    reference_test: Test | None
+    """Which test applies; None where nothing can be certified."""
+    references_suffice: bool
+    """Enough for a certificate, if the audit's own detection limit allows it."""
+    detectable_sd: float | None
+    """Shift on one axis, in retraining standard deviations, that is rejected with 80 % power."""
+
+    def lines(self, alpha: float, minimum: int) -> list[str]:
+        """Return the answer for a person, one line at a time."""
+        counted = f"{self.references} reference{'' if self.references == 1 else 's'}"
+        if self.reference_test is None:
+            return [
+                f"{counted}: nothing can be certified with fewer than {minimum}. Five are a "
+                f"practical minimum, {self.required_references} make the comparison exact."
+            ]
+        if self.reference_test == "exact":
+            told = (
+                f"{counted}: the comparison with retrainings is exact; its smallest p-value is "
+                f"1/{self.references + 1} = {self.min_p_model:.3g}, at most alpha = {alpha:g}."
+            )
+        else:
+            told = (
+                f"{counted}: fewer than the {self.required_references} that the exact comparison "
+                f"needs at alpha = {alpha:g} (its smallest p-value would be "
+                f"1/{self.references + 1} = {self.min_p_model:.3g}), so a Student-t region is "
+                "used, which assumes normally distributed draws."
+            )
+        lines = [
+            told,
+            f"A shift of {self.detectable_sd:.1f} retraining standard deviations on one axis is "
+            f"rejected with chance {POWER:.0%}; the audit measures its own detection limit.",
+        ]
+        if self.references == self.required_references:
+            lines.append(
+                "One more reference would make the comparison of interpolated controls exact as "
+                "well: the reference that a control is made from leaves its bag."
+            )
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +103,23 @@ class Design:
     power_shift: float
     power_method: str
     table: tuple[DesignRow, ...]
+    comparison: ReferenceDesign | None = None
+    """None when no number of references was given."""
 
     def to_json(self) -> dict[str, Any]:
-        """The answer as plain JSON values."""
-        answer = {name: getattr(self, name) for name in self.__slots__ if name != "table"}
+        """Return the answer as plain JSON values."""
+        nested = ("table", "comparison")
+        answer = {name: getattr(self, name) for name in self.__slots__ if name not in nested}
+        if self.comparison is not None:
+            planned = self.comparison
+            answer |= {name: getattr(planned, name) for name in ReferenceDesign.__slots__}
         answer["table"] = [
             {name: getattr(row, name) for name in DesignRow.__slots__} for row in self.table
         ]
         return answer
 
     def lines(self) -> list[str]:
-        """The answer for a person, one line at a time."""
+        """Return the answer for a person, one line at a time."""
         m, n, k = self.forget, self.probes, self.candidates
         relation = "reaches" if self.certifiable else "falls short of"
         lines = [
@@ -82,6 +150,8 @@ class Design:
             f"its probe deltas is excluded with chance {self.power:.1%} ({self.power_method}), "
             "even if it is the only one to exclude."
         )
+        if self.comparison is not None:
+            lines += self.comparison.lines(self.alpha, Rules.minimum_references)
         lines.append("")
         lines.append("probes  arrangements   smallest p  can exclude   power")
         for row in self.table:
@@ -102,8 +172,10 @@ def design_screen(
     candidates: int,
     alpha: float = Rules.alpha,
     shift: float = Rules.power_shift,
+    references: int | None = None,
 ) -> Design:
-    """The bound and the power of a screen with these counts, and of its neighbours in n."""
+    """Return the bound and the power of a screen with these counts, and of its neighbours in n;
+    with ``references``, also what the comparison with so many retrainings can do."""
     bound = certifiability(forget, probes, candidates, alpha)
     power = screen_power(forget, probes, candidates, alpha, shift)
     return Design(
@@ -123,7 +195,60 @@ def design_screen(
         table=tuple(
             _row(forget, n, candidates, alpha, shift) for n in _neighbours(probes, bound.min_probes)
         ),
+        comparison=None if references is None else design_references(references, alpha),
     )
+
+
+def design_references(
+    references: int,
+    alpha: float = Rules.alpha,
+    axes: int = len(AXES),
+    minimum: int = Rules.minimum_references,
+) -> ReferenceDesign:
+    """Return what the comparison with so many retrainings can do on so many axes."""
+    if references < 0:
+        raise PlanError(f"references is {references}; expected at least 0")
+    enough = references >= minimum
+    return ReferenceDesign(
+        references,
+        1 / (references + 1),
+        required_references(alpha),
+        which_test(references, alpha) if enough else None,
+        enough,
+        detectable_shift(references, alpha, axes) if enough else None,
+    )
+
+
+def detectable_shift(references: int, alpha: float, axes: int, power: float = POWER) -> float:
+    """Return the shift on one of ``axes`` independent normal axes, in retraining standard
+    deviations, at which a model is rejected with this power.
+
+    Student-t region: from the noncentral t distribution of the shifted axis, the chance that
+    another axis rejects left out. Exact test: by simulation, with a fixed seed so that a plan gives
+    the same answer twice. Both by bisection; a shift beyond 100 is given as 100.
+    """
+    if which_test(references, alpha) == "student-t":
+        critical = float(stdtrit(references - 1, 1 - alpha / (2 * axes)))
+        scale = math.sqrt(1 + 1 / references)
+
+        def rejects(shift: float) -> float:
+            return float(1 - nctdtr(references - 1, shift / scale, critical))
+    else:
+        generator = np.random.default_rng(20_250)
+        bags = generator.standard_normal((SIMULATED, references + 1, axes))
+        allowed = math.floor(alpha * (references + 1) + 1e-9)
+
+        def rejects(shift: float) -> float:
+            moved = bags.copy()
+            moved[:, 0, 0] += shift
+            scores = bag_scores(moved, ("two",) * axes)
+            return float(np.mean(np.sum(scores >= scores[:, :1], axis=1) <= allowed))
+
+    low, high = 0.0, 100.0
+    while high - low > 0.01:
+        middle = (low + high) / 2
+        low, high = (low, middle) if rejects(middle) >= power else (middle, high)
+    return round(high, 2)
 
 
 def _neighbours(probes: int, min_probes: int) -> list[int]:
