@@ -2,10 +2,11 @@
 
 ::
 
-    plan.json  rules.json  seal.json  environment.json  chain.jsonl     as in the run folder
-    reveal.json                        the audit pool and its nonce, when the seal was opened
-    cells/<id>/cell.json  chain.jsonl  items.parquet  curves.parquet    as in the run folder
-    cells/<id>/headroom.parquet        the same, where forget facts carried evidence
+    plan.json  rules.json  seal.json  environment.json  terms.json  record.jsonl   as in the run
+    summary.json                       as in the run, where the command wrote one (audit, tofu)
+    reveal.json                        the sealed pool and its nonce, when it was opened
+    cells/<id>/cell.json  *.parquet    as in the run: the tables a verdict is computed from
+    cells/<id>/opening.json            as in the run, when the sealed pool was opened
     cells/<id>/verdict.json            recomputed from the tables
     statement.json                     in-toto Statement v1 over all of the above
     statement.dsse.json                the same statement, signed, when a key was given
@@ -16,40 +17,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palimpsest.certificate.archive import pack
-from palimpsest.certificate.judge import Scores, verdicts
+from palimpsest.certificate.archive import MAX_BYTES, pack
+from palimpsest.certificate.judge import TABLES, judge
 from palimpsest.certificate.signature import envelope, public_of, read_private, signer
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import BundleError, InputError, PlanError, SealError, StoreError
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, read_pool, verify
 from palimpsest.run.status import status
-from palimpsest.run.store import (
-    ORIGIN,
-    Run,
-    canonical,
-    digest,
-    make_folder,
-    verify_chain,
-    write_bytes,
-)
+from palimpsest.run.store import Run, canonical, digest, make_folder, write_bytes
 from palimpsest.verdict import Verdict
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v1"
-FORMAT = 1
+PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v2"
+FORMAT = 2
 
-FIXED = ("plan.json", "rules.json", "seal.json", "environment.json", "chain.jsonl")
-CELL = ("cell.json", "chain.jsonl", "items.parquet", "curves.parquet", "verdict.json")
-HEADROOM = "headroom.parquet"
-REVEAL, STATEMENT, ENVELOPE = "reveal.json", "statement.json", "statement.dsse.json"
+FIXED = ("plan.json", "rules.json", "seal.json", "environment.json", "terms.json", "record.jsonl")
+REQUIRED_TABLES = ("items.parquet", "curves.parquet")
+CELL, VERDICT, OPENING = "cell.json", "verdict.json", "opening.json"
+SUMMARY, REVEAL = "summary.json", "reveal.json"
+STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
 
 # Part of the format: a statement is compared byte for byte with what its bundle should say.
 SCOPE = (
-    "An empirical, selective test of unlearning methods as they were produced: it chooses among a "
-    "fixed pool of candidates, and abstains where it cannot choose.",
-    "No deletion, privacy or right-to-erasure guarantee, and no statement about one model alone.",
+    "An empirical test of models as they were produced. A certified candidate could not be told "
+    "from retrainings of the same recipe on the listed axes, by a test with a known error rate, in "
+    "an audit whose controls show what it would have noticed.",
+    "No deletion, privacy or right-to-erasure guarantee.",
     "No defence against a candidate that was built to pass this test.",
-    "Sound only where the forget set's never-learned level can be read off never-learned probes.",
+    "Meaningful only where the references were trained like the model that learned the forget set, "
+    "without the forget set.",
 )
 
 
@@ -59,11 +55,12 @@ def certify(
     key_path: Path | str | None = None,
     pool_path: Path | str | None = None,
 ) -> Path:
-    """Write the certificate of a finished run and give back its path (RUN/certificate.zip).
+    """Write the certificate of a finished run and return its path (RUN/certificate.zip).
 
     ``key_path`` is an Ed25519 private key in PEM form to sign with; ``pool_path`` the file of a
     sealed pool of the user's own, which the certificate reveals. Nothing is written unless the
-    bundle passes every check that ``verify`` makes.
+    bundle passes every check that ``verify`` makes, and a signed bundle is replaced only by another
+    signed one.
     """
     from palimpsest.certificate.verify import examine
 
@@ -72,10 +69,14 @@ def certify(
     out = run.path / "certificate.zip" if out_path is None else Path(out_path)
     if out.is_dir():
         raise InputError(f"{out}: a folder; expected the name of a file to write")
+    if key is None and _signed(out):
+        raise InputError(
+            f"{out}: holds a signed certificate, and no key was given to sign the new one; sign it "
+            "with --key, or write it elsewhere with --out"
+        )
     members = gather(run, pool_path)
     members |= recompute(members, run.cells)
-    named = None if key is None else signer(public_of(key))
-    members[STATEMENT] = statement(members, named)
+    members[STATEMENT] = statement(members, None if key is None else signer(public_of(key)))
     if key is not None:
         members[ENVELOPE] = envelope(members[STATEMENT], key)
     data = pack(members)
@@ -86,130 +87,114 @@ def certify(
 
 
 def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
-    """The files of a finished run that go into its bundle; BundleError when it is not finished."""
+    """Return the files of a finished run that go into its bundle; BundleError if not finished."""
     _require_finished(run)
+    run.record()
     members = {name: _read(run.path / name) for name in FIXED}
-    # A run's chain may end in the torn line of an interrupted append, which is no part of it.
-    members["chain.jsonl"] = members["chain.jsonl"][: run.chain().size]
+    if (run.path / SUMMARY).exists():
+        members[SUMMARY] = _read(run.path / SUMMARY)
     for cell_id in run.cells:
         folder = run.path / "cells" / cell_id
-        for name in CELL[:-1]:
+        members[f"cells/{cell_id}/{CELL}"] = _read(folder / CELL)
+        for name in files_of(members, cell_id):
             members[f"cells/{cell_id}/{name}"] = _read(folder / name)
-        if asked_with_evidence(members, cell_id):
-            members[f"cells/{cell_id}/{HEADROOM}"] = _read(folder / HEADROOM)
-    if any(run.cell(cell_id).chain().find("seal opened") for cell_id in run.cells):
-        members[REVEAL] = _reveal(run, pool_path)
+        if (folder / OPENING).exists():
+            members[f"cells/{cell_id}/{OPENING}"] = _read(folder / OPENING)
+            members[REVEAL] = members.get(REVEAL) or _reveal(run, pool_path)
     return members
 
 
 def recompute(members: Mapping[str, bytes], cells: tuple[str, ...]) -> dict[str, bytes]:
-    """The verdict file of every cell, from the tables and rules among the members."""
-    found = verdicts(rules_of(members), {cell_id: scores(members, cell_id) for cell_id in cells})
-    return {f"cells/{cell_id}/verdict.json": rendered(one) for cell_id, one in found.items()}
+    """Return the verdict file of every cell, from the tables and rules among the members."""
+    return {f"cells/{cell_id}/{VERDICT}": rendered(verdict_of(members, cell_id)) for cell_id in cells}
+
+
+def verdict_of(members: Mapping[str, bytes], cell_id: str) -> Verdict | None:
+    """Return the verdict that follows from a cell's tables; None without any candidate."""
+    tables = {n: members[f"cells/{cell_id}/{n}"] for n in files_of(members, cell_id)}
+    summary, plan = document(members, f"cells/{cell_id}/{CELL}"), document(members, "plan.json")
+    return judge(cell_id, rules_of(members), summary, tables, plan)
+
+
+def files_of(members: Mapping[str, bytes], cell_id: str) -> tuple[str, ...]:
+    """Return the names of the tables that a cell's verdict depends on, as its summary lists them."""
+    summary = document(members, f"cells/{cell_id}/{CELL}")
+    artifacts = summary.get("artifacts") if isinstance(summary, dict) else None
+    listed = artifacts if isinstance(artifacts, dict) else {}
+    return tuple(name for name in TABLES if name in listed or name in REQUIRED_TABLES)
 
 
 def rules_of(members: Mapping[str, bytes]) -> Rules:
-    """The frozen rules, or BundleError when this version does not read them."""
+    """Return the frozen rules, or raise BundleError when this version does not read them."""
     try:
-        return Rules(**document(members, "rules.json")["rules"])
-    except (TypeError, KeyError, PlanError) as error:
+        stored = document(members, "rules.json")["rules"]
+        return Rules(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
+    except (TypeError, KeyError, AttributeError, PlanError) as error:
         raise BundleError(
             f"rules.json: not the rules this version reads ({error}); verify with the version that "
             "made the run"
         ) from error
 
 
-def scores(members: Mapping[str, bytes], cell_id: str) -> Scores:
-    """What the verdict on a cell is computed from."""
-    summary = document(members, f"cells/{cell_id}/cell.json")
-    try:
-        family, candidates = str(summary["family"]), tuple(map(str, summary["candidates"]))
-    except (KeyError, TypeError) as error:
-        raise BundleError(
-            f"cells/{cell_id}/cell.json: lists no family and candidates; expected a cell in which "
-            "candidates were judged; certify the run of a study"
-        ) from error
-    items, curves = (members[f"cells/{cell_id}/{name}.parquet"] for name in ("items", "curves"))
-    headroom = None
-    if asked_with_evidence(members, cell_id):
-        headroom = members[f"cells/{cell_id}/{HEADROOM}"]
-    must_pass = bool(document(members, "plan.json").get("reference_must_pass"))
-    return Scores(family, candidates, items, curves, headroom, must_pass)
-
-
-def asked_with_evidence(members: Mapping[str, bytes], cell_id: str) -> bool:
-    """Whether a headroom is part of the verdict on a cell, as its summary says."""
-    summary = document(members, f"cells/{cell_id}/cell.json")
-    return isinstance(summary, dict) and bool(summary.get("headroom"))
-
-
 def rendered(verdict: Verdict | None) -> bytes:
-    """A verdict as the bytes of its file; a cell without candidates has none: null."""
+    """Return a verdict as the bytes of its file; ``null`` for a cell without candidates."""
     return canonical(None if verdict is None else json.loads(verdict.to_json())) + b"\n"
 
 
-def statement(members: Mapping[str, bytes], named: Mapping[str, str] | None) -> bytes:
-    """The in-toto statement about all members but the statements themselves.
-
-    ``named`` is the signer, or None for a bundle that is not signed.
-    """
-    rules, seal = document(members, "rules.json"), document(members, "seal.json")
+def statement(members: Mapping[str, bytes], signed_by: Mapping[str, str] | None) -> bytes:
+    """Return the in-toto statement about all members but the statements themselves."""
     environment = document(members, "environment.json")
-    chain = verify_chain(members["chain.jsonl"], ORIGIN)
-    genesis = next(entry.digest for entry in chain.entries if entry.event == "seal")
-    planned = next(entry.data["cells"] for entry in chain.entries if entry.event == "cells")
+    record = members["record.jsonl"].splitlines()
     cells = {}
-    for cell_id in planned:
-        summary = document(members, f"cells/{cell_id}/cell.json")
-        own = verify_chain(members[f"cells/{cell_id}/chain.jsonl"], genesis, f"{cell_id}/chain")
-        verdict = document(members, f"cells/{cell_id}/verdict.json") or {}
+    for cell_id in document(members, "terms.json")["cells"]:
+        summary = document(members, f"cells/{cell_id}/{CELL}")
+        verdict = document(members, f"cells/{cell_id}/{VERDICT}") or {}
         cells[cell_id] = {
-            "verdict": {name: verdict.get(name) for name in _TOLD},
-            "chain": own.head,
+            "verdict": {name: verdict.get(name) for name in _HEADLINE},
             "base": summary.get("base_digest"),
-            "models": summary.get("digests", {}),
+            "models": {
+                name: {key: model.get(key) for key in ("role", "digest")}
+                for name, model in summary["models"].items()
+            },
         }
+    predicate = {
+        "format": FORMAT,
+        "run": document(members, "plan.json").get("name"),
+        "plan": digest(members["plan.json"]),
+        "rules": document(members, "rules.json")["hash"],
+        "seal": {
+            "commitment": document(members, "seal.json")["commitment"],
+            "opened": REVEAL in members,
+        },
+        "terms": digest(members["terms.json"]),
+        "record": json.loads(record[-1])["digest"],
+        "code": environment.get("code"),
+        "fork_of": environment.get("fork_of"),
+        "cells": cells,
+        "scope": list(SCOPE),
+        "signer": None if signed_by is None else dict(signed_by),
+    }
     subject = [
         {"name": name, "digest": {"sha256": digest(members[name]).removeprefix("sha256:")}}
         for name in sorted(members)
         if name not in (STATEMENT, ENVELOPE)
     ]
-    predicate = {
-        "format": FORMAT,
-        "run": document(members, "plan.json").get("name"),
-        "plan": digest(members["plan.json"]),
-        "rules": rules["hash"],
-        "seal": {"commitment": seal["commitment"], "opened": REVEAL in members},
-        "terms": genesis,
-        "chain": chain.head,
-        "code": environment.get("code"),
-        "fork_of": environment.get("fork_of"),
-        "cells": cells,
-        "scope": list(SCOPE),
-        "signer": None if named is None else dict(named),
-    }
-    whole = {
-        "_type": STATEMENT_TYPE,
-        "subject": subject,
-        "predicateType": PREDICATE_TYPE,
-        "predicate": predicate,
-    }
+    whole = {"_type": STATEMENT_TYPE, "subject": subject}
+    whole |= {"predicateType": PREDICATE_TYPE, "predicate": predicate}
     return canonical(whole) + b"\n"
 
 
-_TOLD = ("status", "candidate", "reason", "mode")
+_HEADLINE = ("status", "grade", "candidate", "reason", "detection_limit")
 
 
 def document(members: Mapping[str, bytes], name: str) -> Any:
-    """The value in one of the JSON members, which must be written in the one canonical way."""
+    """Return the value in a JSON member; BundleError unless it is written as a run writes it."""
+    if name not in members:
+        raise BundleError(f"{name} is missing; expected it in the bundle")
     try:
-        data = members[name]
-    except KeyError:
-        raise BundleError(f"{name} is missing; expected it in the bundle") from None
-    try:
-        value = json.loads(data)
+        value = json.loads(members[name])
         # One spelling only: no repeated keys, no NaN, no second way to write a number.
-        plain = canonical(value) + b"\n" == data
+        plain = canonical(value) + b"\n" == members[name]
     except (ValueError, RecursionError, StoreError) as error:
         raise BundleError(f"{name}: not the JSON that a run stores") from error
     if not plain:
@@ -218,7 +203,7 @@ def document(members: Mapping[str, bytes], name: str) -> Any:
 
 
 def pool_of(value: Any) -> tuple[AuditPool, str]:
-    """The pool and nonce in the contents of reveal.json, or BundleError."""
+    """Return the pool and nonce in the contents of reveal.json, or raise BundleError."""
     try:
         pool, nonce = value["pool"], value["nonce"]
         phrasings = {key: tuple(texts) for key, texts in pool["phrasings"].items()}
@@ -232,7 +217,7 @@ def pool_of(value: Any) -> tuple[AuditPool, str]:
 
 
 def _reveal(run: Run, pool_path: Path | str | None) -> bytes:
-    """The opened pool and its nonce, checked against the run's commitment."""
+    """Return the opened pool and its nonce, checked against the run's commitment."""
     commitment = Commitment.parse(run.seal["commitment"])
     if pool_path is not None:
         pool, nonce = read_pool(pool_path)
@@ -251,16 +236,27 @@ def _reveal(run: Run, pool_path: Path | str | None) -> bytes:
 
 def _require_finished(run: Run) -> None:
     now = status(run)
-    left = (*now.running, *now.failed, *now.waiting)
-    if left:
+    unfinished = sorted(set(run.cells) - set(now.done))
+    if unfinished:
         raise BundleError(
-            f"{run.path}: {len(left)} of {len(run.cells)} cells are not finished "
-            f"({', '.join(sorted(left)[:3])}{', ...' if len(left) > 3 else ''}); a certificate "
-            "covers every planned cell; run the same study again to finish them"
+            f"{run.path}: {len(unfinished)} of {len(run.cells)} cells are not finished "
+            f"({', '.join(unfinished[:3])}{', ...' if len(unfinished) > 3 else ''}); a certificate "
+            "covers every planned cell; run the same command again to finish them"
         )
     problems = run.verify()
     if problems:
         raise BundleError(f"{run.path}: cannot be certified: {problems[0]}")
+
+
+def _signed(path: Path) -> bool:
+    """Return whether a file holds a signed bundle, even a damaged one."""
+    try:
+        with open(path, "rb") as file:
+            return ENVELOPE.encode() in file.read(MAX_BYTES)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise InputError(f"{path}: cannot be replaced ({error.strerror})") from error
 
 
 def _read(path: Path) -> bytes:
