@@ -67,14 +67,14 @@ PRESETS = {
         name="pocket-small",
         models=("pocket/qwen2-s", "pocket/gpt2-s"),
         seeds=(0, 1),
-        replication=Replication(draws=2),
+        replication=Replication(draws=20),
     ),
     "demo": replace(
         POCKET_MATRIX,
         name="demo",
         models=("pocket/qwen2-s",),
         seeds=(0,),
-        replication=Replication(draws=3, cells="every"),
+        replication=Replication(draws=19),
     ),
     "smollm2": replace(
         PAPER_MATRIX,
@@ -84,7 +84,7 @@ PRESETS = {
         # The paper's steps, rate and 3:1 mix; few items a step and a small pool, for one core.
         injection=Injection(steps=200, learning_rate=2e-5, fact_items=2, general_items=6),
         methods=SMALL_POOL,
-        replication=Replication(draws=2),
+        replication=Replication(draws=9),
         unlearning=Unlearning(
             steps=110, learning_rate=2e-5, ascent_learning_rate=5e-6, forget_items=2, retain_items=2
         ),
@@ -106,7 +106,7 @@ PRESETS["fair-sweep"] = replace(
 
 
 def preset(name: str) -> Plan:
-    """Give a named plan, checked."""
+    """Return a named plan, checked."""
     if name not in PRESETS:
         raise PlanError(f"preset {name!r} is unknown; there are {', '.join(PRESETS)}")
     return check(PRESETS[name])

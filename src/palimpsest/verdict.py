@@ -2,76 +2,111 @@
 
 Order of questions, each of which may end it:
 
-1. can the screen exclude anybody?                          else ``underpowered``
-2. is the forget threshold identifiable from never-learned
-   facts (headroom, a reference that itself passes, and an
-   injected model in which the screen finds the facts)?     else ``not_identifiable``
-3. does any candidate survive the screen?                   else ``all_excluded``
-4. does any survivor clear the bar?                         else ``no_candidate_clears_bar``
+1. can the screen exclude anybody?                            else ``underpowered``
+2. is the forget threshold identifiable: facts that cannot be
+   inferred, an injected model in which the screen finds
+   them, references in which it does not?                     else ``not_identifiable``
+3. does any candidate survive the screen?                     else ``all_excluded``
+4. are there references enough to compare with?               else ``no_reference``
+5. would the comparison have noticed: axes measured and
+   varying, re-acquisition strong enough, detection limit
+   low enough?                                                else ``underpowered``
+6. is any survivor indistinguishable from the retrainings,
+   or equivalent to them within the margin?                   else ``distinguishable``
 
-With tolerances (given, or measured on two or more reference draws) the bar is the recalibrated,
-reference-relative one; without, it is the absolute bar, and the verdict says which. There is no
-fallback to ranking by residual alone: without a certified candidate, none is named as such.
+A verdict depends on the cell and its references alone: not on the order of the references, and not
+on other cells. Without references nothing is certified; the survivor with the smallest residual is
+named as nearest. The bars of the paper's edition never enter.
 """
 
 import json
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from palimpsest.criteria.bars import (
-    DamageBar,
-    Tolerances,
-    absolute_bar,
-    damage_bar,
-    measure_tolerances,
+from palimpsest.criteria.axes import axis, chosen
+from palimpsest.criteria.controls import (
+    Bag,
+    Control,
+    Dose,
+    Recipe,
+    check_recipe,
+    detection_limit,
+    measure_dose,
+    reference_bag,
+    run_controls,
 )
 from palimpsest.criteria.headroom import Headroom
-from palimpsest.criteria.measures import CellMeasures
+from palimpsest.criteria.measures import CellMeasures, Roles
+from palimpsest.criteria.multiplicity import holm
+from palimpsest.criteria.retraining import (
+    Comparison,
+    Gap,
+    Worst,
+    required_references,
+    which_test,
+)
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import Screen, screen_alone, screen_candidates
-from palimpsest.criteria.selector import smallest_residual, smallest_worst_axis
 from palimpsest.errors import BundleError, ScoreError
 
 Status = Literal["certified", "uncertified"]
-Reason = Literal["underpowered", "not_identifiable", "all_excluded", "no_candidate_clears_bar"]
-Mode = Literal["reference-relative", "oracle-free"]
+Grade = Literal["indistinguishable", "equivalent"]
+Reason = Literal[
+    "underpowered", "not_identifiable", "all_excluded", "no_reference", "distinguishable"
+]
+Because = Literal[
+    "screen", "headroom", "injected", "reference", "axes", "constant", "dose", "detection_limit"
+]
 Number = float | int | str | bool | None
 
 REASONS: tuple[Reason, ...] = (
     "underpowered",
     "not_identifiable",
     "all_excluded",
-    "no_candidate_clears_bar",
+    "no_reference",
+    "distinguishable",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about one candidate; an axis the mode does not use is None."""
+    """What was found about one candidate."""
 
     name: str
     p_value: float
+    """Of the screen."""
     adjusted_p: float
+    """The same, Holm-adjusted over the candidates."""
     method: str
+    """How the screen's p-value was computed."""
     excluded: bool
+    """By the screen: forget facts are still known beyond chance."""
     median_gap: float
     """Median forget delta minus median probe delta."""
-    retain_nll: float | None
-    residual: float | None
-    forget_distance: float | None
-    retain_damage: float | None
-    residual_damage: float | None
-    worst_axis: float | None
-    fall: float | None
-    """First-chunk fall of held-out forget NLL when re-acquired."""
-    failures: tuple[str, ...]
-    """What keeps it from the bar; empty when it clears."""
+    values: Mapping[str, float | None]
+    """By axis; None where it was not measured."""
+    comparison: Comparison | None
+    """With the references; None where there are too few, or nothing to compare."""
+    failure: str | None
+    """The axes on which it could not be compared, as a sentence; None when it could on all."""
 
     @property
     def clears(self) -> bool:
-        return not self.failures
+        """It survives the screen and the comparison accepts it."""
+        return not self.excluded and self.comparison is not None and self.comparison.accepted
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What keeps it from a certificate, in order: ``screen``, then an axis by name, or
+        ``references`` where there was no comparison; empty when it clears."""
+        failed = ("screen",) if self.excluded else ()
+        if self.comparison is None:
+            return (*failed, "references")
+        if self.comparison.missing:
+            return (*failed, *self.comparison.missing)
+        return failed if self.comparison.accepted else (*failed, self.comparison.worst.axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,153 +114,211 @@ class Verdict:
     """Certified: which candidate. Uncertified: why. With the numbers behind it."""
 
     status: Status
-    mode: Mode
+    grade: Grade | None
+    """How far a certificate goes; None when uncertified."""
     candidate: str | None
     reason: Reason | None
-    numbers: Mapping[str, Number]
-    findings: tuple[Finding, ...]
+    because: Because | None = None
+    """Which of several causes of a reason it was."""
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    controls: tuple[Control, ...] = ()
+    detection_limit: float | None = None
+    """Smallest share of injected weights that this audit notices; None if not even all of them."""
+    dose: Dose | None = None
+    recipe: Recipe | None = None
+    remarks: tuple[str, ...] = ()
+    """Sentences that a reader of any verdict should see."""
 
     def __post_init__(self) -> None:
-        if (self.status == "certified") != (self.candidate is not None):
-            raise ScoreError(f"a verdict {self.status} with candidate {self.candidate} is none")
-        if (self.status == "uncertified") != (self.reason is not None):
-            raise ScoreError(f"a verdict {self.status} with reason {self.reason} is none")
+        certified = self.status == "certified"
+        if {certified} != {self.candidate is not None, self.grade is not None, self.reason is None}:
+            raise ScoreError(
+                f"a verdict {self.status} with candidate {self.candidate}, grade {self.grade} and "
+                f"reason {self.reason} contradicts itself"
+            )
 
     @property
     def certified(self) -> bool:
         return self.status == "certified"
 
+    @property
+    def nearest(self) -> str | None:
+        """The candidate named as nearest where none is certified."""
+        name = self.numbers.get("nearest")
+        return None if name is None else str(name)
+
     def finding(self, name: str) -> Finding:
-        """What was found about one candidate."""
-        for one in self.findings:
-            if one.name == name:
-                return one
+        """Return what was found about one candidate."""
+        for finding in self.findings:
+            if finding.name == name:
+                return finding
         raise ScoreError(f"the verdict has no candidate {name}")
 
     def paragraph(self) -> str:
-        """The verdict as one paragraph for a person."""
-        return " ".join(_sentences(self))
+        """Return the verdict as one paragraph for a person."""
+        from palimpsest.verdict_words import sentences
+
+        return " ".join(sentences(self))
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces, no NaN."""
-        document = asdict(self)
-        document["numbers"] = dict(self.numbers)
-        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """Return canonical JSON: sorted keys, no spaces, no NaN."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "Verdict":
-        """The verdict that ``to_json`` wrote."""
+        """Return the verdict that ``to_json`` wrote."""
         try:
             document: dict[str, Any] = json.loads(text)
-            findings = tuple(
-                Finding(**{**one, "failures": tuple(one["failures"])})
-                for one in document.pop("findings")
+            document["findings"] = tuple(
+                Finding(**{**finding, "comparison": _comparison(finding["comparison"])})
+                for finding in document["findings"]
             )
-            return cls(findings=findings, **document)
+            document["controls"] = tuple(
+                Control(**{**control, "comparison": _comparison(control["comparison"])})
+                for control in document["controls"]
+            )
+            dose, recipe = document["dose"], document["recipe"]
+            document["dose"] = None if dose is None else Dose(**dose)
+            document["recipe"] = None if recipe is None else Recipe(**recipe)
+            document["remarks"] = tuple(document["remarks"])
+            return cls(**document)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise BundleError(f"this is not a verdict written by Palimpsest: {error}") from error
 
 
 def decide(
     measures: CellMeasures,
+    roles: Roles | None,
     rules: Rules,
-    candidates: Sequence[str],
-    tolerances: Tolerances | None = None,
-    references: Sequence[str] | None = None,
     headroom: Headroom | None = None,
-    reference_must_pass: bool = False,
+    *,
+    candidates: Sequence[str] | None = None,
 ) -> Verdict:
-    """The verdict on ``candidates``.
+    """Return the verdict on a cell's candidates.
 
-    ``references`` are the reference draws to use, draw 0 first (by default those in ``measures``;
-    an empty sequence forces the oracle-free mode). ``tolerances`` default to those of the draws
-    when there are at least ``rules.minimum_draws``; one lone draw without tolerances only checks
-    whether the never-learned level can be reached at all, and the verdict says so.
-    ``reference_must_pass`` asks that also where candidates survive, which they may by forgetting
-    more than retraining does.
+    ``roles`` says what each model is (by default what ``measures`` carries); ``candidates`` are by
+    default the models of that role that were measured.
     """
-    draws = measures.references if references is None else tuple(references)
-    if tolerances is None and len(draws) >= rules.minimum_draws:
-        tolerances = measure_tolerances(measures, rules, draws)
-    relative = bool(draws) and tolerances is not None
-    mode: Mode = "reference-relative" if relative else "oracle-free"
-
+    roles = measures.roles if roles is None else roles
+    if candidates is None:
+        candidates = [n for n in measures if roles.get(n, {}).get("role") == "candidate"]
     screened = screen_candidates(measures, candidates, rules)
-    bars: dict[str, DamageBar] = {}
-    if relative and tolerances is not None:
-        for one in screened.screened:
-            bars[one.name] = damage_bar(
-                measures, one.name, not one.excluded, tolerances, rules, draws
-            )
-    findings = tuple(_finding(measures, one, screened, bars, rules) for one in candidates)
-    numbers = _numbers(measures, screened, tolerances if relative else None, draws, headroom, rules)
+    bag = reference_bag(measures, roles, rules)
+    compared = len(bag.names) >= rules.minimum_references
+    findings = tuple(_finding(measures, name, screened, bag, compared) for name in candidates)
+    controls = run_controls(measures, roles, bag) if compared else ()
+    dose = measure_dose(measures, bag.names, rules)
+    recipe = check_recipe(measures, bag.names, rules)
+    limit = detection_limit(controls)
+    excluded = excluded_references(measures, bag.names, rules)
+    numbers = _numbers(measures, screened, bag, headroom, rules)
+    numbers["references_excluded"] = len(excluded)
+    numbers["excluded_reference"] = excluded[0] if excluded else None
 
-    def verdict(reason: Reason, **more: Number) -> Verdict:
-        return Verdict("uncertified", mode, None, reason, {**numbers, **more}, findings)
+    def verdict(reason: Reason | None, because: Because | None = None, **more: Number) -> Verdict:
+        from palimpsest.verdict_words import remarks
+
+        chosen_name = more.pop("candidate", None)
+        grade: Grade = "equivalent" if rules.margin > 0 else "indistinguishable"
+        return Verdict(
+            status="uncertified" if reason else "certified",
+            grade=None if reason else grade,
+            candidate=None if chosen_name is None else str(chosen_name),
+            reason=reason,
+            because=because,
+            numbers={**numbers, **more},
+            findings=findings,
+            controls=controls,
+            detection_limit=limit,
+            dose=dose,
+            recipe=recipe,
+            remarks=remarks(recipe, controls, bag, rules),
+        )
 
     if not screened.bound.certifiable:
-        return verdict("underpowered")
+        return verdict("underpowered", "screen")
     if headroom is not None and headroom.regime == "inferable":
-        return verdict("not_identifiable", because="headroom")
-    if reference_must_pass and numbers.get("reference_excluded"):
-        return verdict("not_identifiable", because="reference")
-    if not screened.survivors:
-        if numbers.get("reference_excluded"):
-            return verdict("not_identifiable", because="reference")
-        return verdict("all_excluded")
+        return verdict("not_identifiable", "headroom")
     if "injected" in measures:
-        # Whoever knew nothing has nothing to forget: everybody would survive, and it would mean
-        # nothing. The usual causes are a wrong forget file, or base and injected exchanged.
+        # A model that never knew the facts has nothing to forget: everything would survive.
         injected = screen_alone(measures["injected"], rules)
+        numbers["injected_p"] = injected.test.p_value
         if not injected.excluded:
-            p_value = injected.test.p_value
-            return verdict("not_identifiable", because="injected", injected_p=p_value)
+            return verdict("not_identifiable", "injected")
+    if excluded:
+        return verdict("not_identifiable", "reference")
+    if not screened.survivors:
+        return verdict("all_excluded")
+    if not compared:
+        return verdict("no_reference", nearest=_smallest_residual(measures, screened.survivors))
+    survivors = [finding for finding in findings if not finding.excluded]
+    nearest = min(survivors, key=_preference)
+    because = _underpowered(bag, dose, limit, rules)
+    if because is not None:
+        return verdict("underpowered", because, nearest=nearest.name)
+    if not any(finding.clears for finding in survivors):
+        return verdict("distinguishable", nearest=nearest.name)
+    pick = min((finding for finding in survivors if finding.clears), key=_preference)
+    return verdict(None, candidate=pick.name)
 
-    clearing = [one.name for one in findings if one.clears]
-    numbers["clearing"] = len(clearing)
-    if relative:
-        pick = smallest_worst_axis(bars, clearing)
-        nearest = smallest_worst_axis(bars, screened.survivors)
-    else:
-        pick = smallest_residual(measures, clearing)
-        nearest = smallest_residual(measures, screened.survivors)
-    if pick is None:
-        if relative and tolerances is not None:
-            numbers["references_clearing"] = _clearing(measures, rules, tolerances, draws)
-        return verdict("no_candidate_clears_bar", nearest=nearest)
-    return Verdict("certified", mode, pick, None, numbers, findings)
+
+def excluded_references(
+    measures: CellMeasures, references: Sequence[str], rules: Rules
+) -> tuple[str, ...]:
+    """Return the references that the screen excludes, Holm-corrected over them."""
+    if not references:
+        return ()
+    tests = [screen_alone(measures[name], rules).test for name in references]
+    rejected = holm([test.exact_p for test in tests], rules.alpha).rejected
+    return tuple(name for name, out in zip(references, rejected) if out)
 
 
-def _clearing(
-    measures: CellMeasures, rules: Rules, tolerances: Tolerances, draws: Sequence[str]
-) -> int | None:
-    """How many of the references clear the bar themselves; None where one was not measured."""
-    if any(measures[draw].residual is None for draw in draws):
-        return None
-    passes = {draw: not screen_alone(measures[draw], rules).excluded for draw in draws}
-    bars = (damage_bar(measures, d, passes[d], tolerances, rules, draws) for d in draws)
-    return sum(not bar.failures for bar in bars)
+def _underpowered(bag: Bag, dose: Dose | None, limit: float | None, rules: Rules) -> Because | None:
+    """Return what keeps the comparison from showing anything; None when nothing does."""
+    if bag.unmeasured:
+        return "axes"
+    if bag.constant:
+        return "constant"
+    relearns = any(entry.needs == "round trip" for entry in chosen(rules))
+    if relearns and (dose is None or not dose.enough):
+        return "dose"
+    return "detection_limit" if limit is None or limit > rules.detection_limit else None
+
+
+def _preference(finding: Finding) -> tuple[bool, bool, float, float]:
+    """Order of candidates: certifiable ones first, then the largest p, then the smaller worst
+    axis. Candidates that are equal in all of it keep the order they were listed in."""
+    comparison = finding.comparison
+    if comparison is None:
+        return (True, True, 0.0, math.inf)
+    distance = comparison.worst.sd
+    return (
+        not comparison.accepted,
+        bool(comparison.missing),
+        -comparison.p,
+        math.inf if distance is None else abs(distance),
+    )
+
+
+def _smallest_residual(measures: CellMeasures, survivors: Sequence[str]) -> str | None:
+    ranked = [(r, n) for n in survivors if (r := measures[n].residual) is not None]
+    return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
 def _finding(
-    measures: CellMeasures,
-    name: str,
-    screened: Screen,
-    bars: Mapping[str, DamageBar],
-    rules: Rules,
+    measures: CellMeasures, name: str, screened: Screen, bag: Bag, compared: bool
 ) -> Finding:
     model, passage = measures[name], screened[name]
-    bar = bars.get(name)
-    if bar is None:
-        absolute = absolute_bar(model, not passage.excluded, rules)
-        failed = {
-            "screen": not absolute.screen,
-            "retain limit": not absolute.retain,
-            "residual limit": not absolute.residual,
-        }
-        failures = tuple(axis for axis, fails in failed.items() if fails)
-    else:
-        failures = bar.failures
+    read = {entry.name: entry.read(model) for entry in chosen(bag.rules)}
+    values = {n: x if x is not None and math.isfinite(x) else None for n, x in read.items()}
+    broken = [axis(n).title for n, x in read.items() if x is not None and not math.isfinite(x)]
+    absent = [axis(n).title for n, x in read.items() if x is None]
+    parts = []
+    if broken:
+        parts.append(f"not a finite number on {', '.join(broken)}")
+    if absent:
+        parts.append(f"not measured on {', '.join(absent)}")
     return Finding(
         name=name,
         p_value=passage.test.p_value,
@@ -233,26 +326,21 @@ def _finding(
         method=passage.test.method,
         excluded=passage.excluded,
         median_gap=model.median_gap,
-        retain_nll=model.retain_nll,
-        residual=model.residual,
-        forget_distance=None if bar is None else bar.forget_distance,
-        retain_damage=None if bar is None else bar.retain_damage,
-        residual_damage=None if bar is None else bar.residual_damage,
-        worst_axis=None if bar is None else bar.worst_axis,
-        fall=None if bar is None or bar.relearn is None else bar.relearn.fall,
-        failures=failures,
+        values=values,
+        comparison=bag.compare(model) if compared else None,
+        failure=" and ".join(parts) or None,
     )
 
 
 def _numbers(
     measures: CellMeasures,
     screened: Screen,
-    tolerances: Tolerances | None,
-    draws: Sequence[str],
+    bag: Bag,
     headroom: Headroom | None,
     rules: Rules,
 ) -> dict[str, Number]:
     bound = screened.bound
+    references = len(bag.names)
     numbers: dict[str, Number] = {
         "alpha": rules.alpha,
         "pool": measures.pool,
@@ -265,23 +353,21 @@ def _numbers(
         "min_probes": bound.min_probes,
         "survivors": len(screened.survivors),
         "excluded": bound.candidates - len(screened.survivors),
-        "smallest_p": min(one.test.p_value for one in screened.screened),
-        "references": len(draws),
-        "floor": measures["injected"].residual if "injected" in measures else None,
-        "injected_retain_nll": measures["injected"].retain_nll if "injected" in measures else None,
+        "smallest_p": min(passage.test.p_value for passage in screened.screened),
+        "references": references,
+        "minimum_references": rules.minimum_references,
+        "required_references": required_references(rules.alpha),
+        "axes": len(bag.axes),
+        "test": which_test(references, rules.alpha) if references >= 2 else None,
+        "margin": rules.margin,
+        "largest_detection_limit": rules.detection_limit,
+        "unmeasured_axes": ", ".join(axis(name).title for name in bag.unmeasured) or None,
+        "unmeasured_references": ", ".join(
+            dict.fromkeys(name for names in bag.unmeasured.values() for name in names)
+        )
+        or None,
+        "constant_axes": ", ".join(axis(name).title for name in bag.constant) or None,
     }
-    if draws:
-        reference = screen_alone(measures[draws[0]], rules)
-        numbers["reference_p"] = reference.test.p_value
-        numbers["reference_excluded"] = reference.excluded
-    if tolerances is None:
-        numbers["retain_limit"] = rules.retain_limit
-        numbers["residual_limit"] = rules.residual_limit
-    else:
-        numbers["delta_f"] = tolerances.delta_f
-        numbers["epsilon_retain"] = tolerances.epsilon_retain
-        numbers["epsilon_residual"] = tolerances.epsilon_residual
-        numbers["relearn_veto"] = rules.relearn_veto
     if headroom is not None:
         numbers["headroom"] = headroom.estimate.estimate
         numbers["headroom_low"] = headroom.estimate.low
@@ -291,139 +377,13 @@ def _numbers(
     return numbers
 
 
-def _sentences(verdict: Verdict) -> list[str]:
-    n = verdict.numbers
-    title = (
-        f"Certified: {verdict.candidate}."
-        if verdict.certified
-        else (f"Uncertified ({verdict.reason}).")
-    )
-    counted = (
-        f"{n['candidates']} candidate{' was' if n['candidates'] == 1 else 's were'} screened with "
-        f"{n['forget']} forget facts against {n['probes']} never-learned probes on the "
-        f"{n['pool']} pool at alpha = {n['alpha']:g}"
-    )
-    if verdict.reason == "underpowered":
-        return [
-            title,
-            f"{counted}, but {n['arrangements']:,} arrangements are fewer than the "
-            f"{n['required']:,} that Holm's correction needs: the smallest attainable p-value is "
-            f"{n['min_p']:.3g}, so no candidate could be excluded at any effect size, and "
-            f"surviving would mean nothing. Use at least {n['min_probes']} probes.",
-        ]
-    sentences = [
-        title,
-        f"{counted}; {n['excluded']} still knew the forget set beyond chance and "
-        f"{n['survivors']} survived (smallest p = {n['smallest_p']:.3g}).",
-    ]
-    if verdict.reason == "not_identifiable":
-        sentences.append(_why_not_identifiable(n))
-    elif verdict.reason == "all_excluded":
-        sentences.append(
-            "Every candidate was excluded, so there is nothing to choose from"
-            + (
-                f", while the reference itself passes (p = {n['reference_p']:.3g}): the "
-                "never-learned level can be reached, and these candidates do not reach it."
-                if n.get("reference_p") is not None
-                else "."
-            )
-        )
-    else:
-        sentences += _bar_sentences(verdict)
-    sentences.append(
-        "This is an empirical test of methods as produced, not a guarantee against a model built "
-        "to defeat it."
-    )
-    return sentences
-
-
-def _why_not_identifiable(n: Mapping[str, Number]) -> str:
-    if n.get("because") == "headroom":
-        return (
-            f"The facts are inferable: with evidence in context the base model is only "
-            f"{n['headroom']:.2f} nats ({n['headroom_low']:.2f} to {n['headroom_high']:.2f}) "
-            f"short of the injected one, of {n['headroom_taught']:.2f} that injection taught, so "
-            "never-learned probes do not show where forgetting should end, and no oracle-free "
-            "choice is sound."
-        )
-    if n.get("because") == "injected":
-        return (
-            f"The injected model itself is not excluded (p = {n['injected_p']:.3g}): the screen "
-            "finds no memory of the forget facts in the model that is said to hold them, so "
-            "surviving it means nothing. Check that the forget file holds what was injected, and "
-            "that base and injected are not exchanged."
-        )
-    return (
-        f"The retraining reference, which never saw the forget set, is excluded as well "
-        f"(p = {n['reference_p']:.3g}): the never-learned level cannot be reached by retraining, "
-        "so the screen measures what the facts give away and not what a candidate remembers."
-    )
-
-
-def _bar_sentences(verdict: Verdict) -> list[str]:
-    n = verdict.numbers
-    if verdict.mode == "reference-relative":
-        bar = (
-            f"The bar is relative to the matched retraining reference, at its replication noise "
-            f"(delta_f = {n['delta_f']:.2f}, epsilon_f = {n['epsilon_retain']:.2f} for retain NLL "
-            f"and {n['epsilon_residual']:.2f} for the residual; relearn veto "
-            f"{'on' if n['relearn_veto'] else 'off'})."
-        )
-    else:
-        bar = (
-            f"Without replicated references the bar is the absolute one (retain NLL at most "
-            f"{n['retain_limit']:g}, residual at most {n['residual_limit']:g}), which says nothing "
-            "about equivalence to retraining."
-        )
-        if n["references"]:
-            bar += " The one reference given served only to check that the screen can be passed."
-    if verdict.candidate is not None:
-        return [bar, _pick_sentence(verdict, verdict.finding(verdict.candidate))]
-    failed = Counter(
-        failure for one in verdict.findings if not one.excluded for failure in one.failures
-    )
-    causes = ", ".join(f"{axis} {count}" for axis, count in failed.most_common())
-    nearest = verdict.finding(str(n["nearest"]))
-    sentences = [
-        bar,
-        f"No survivor clears it (failures: {causes}); the nearest, {nearest.name}, "
-        f"fails {' and '.join(nearest.failures)} and is not certified.",
-    ]
-    return sentences + _strictness(n)
-
-
-def _strictness(n: Mapping[str, Number]) -> list[str]:
-    """What a reader must know of a bar that models beyond reproach do not clear."""
-    if n.get("references_clearing") is not None:
-        told = (
-            f"{n['references_clearing']} of {n['references']} references held to the same bar pass"
-        )
-        if n["references_clearing"]:
-            return [told + "."]
-        return [
-            told + ": here the bar is stricter than retraining, and failing it does not show that "
-            "a candidate is worse than a retrained model."
-        ]
-    known, limit = n.get("injected_retain_nll"), n.get("retain_limit")
-    if isinstance(known, float) and isinstance(limit, float) and known > limit:
-        return [
-            f"The injected model's own retain NLL is {known:.2f}, above that limit already: give "
-            "two or more retrained references for a bar that fits these models."
-        ]
-    return []
-
-
-def _pick_sentence(verdict: Verdict, pick: Finding) -> str:
-    n = verdict.numbers
-    cleared = f"{n['clearing']} candidate{' clears' if n['clearing'] == 1 else 's clear'} it"
-    if verdict.mode == "oracle-free":
-        return (
-            f"{cleared}, and {pick.name} has the smallest residual of them ({pick.residual:.2f}; "
-            f"retain NLL {pick.retain_nll:.2f}, p = {pick.p_value:.3g})."
-        )
-    return (
-        f"{cleared}, and {pick.name} has the smallest worst axis ({pick.worst_axis:.2f} of "
-        f"delta_f): its held-out forget position is {pick.forget_distance:.2f} nats from the "
-        f"reference's, retain damage {pick.retain_damage:.2f}, round-trip damage "
-        f"{pick.residual_damage:.2f}, p = {pick.p_value:.3g}."
-    )
+def _comparison(document: dict[str, Any] | None) -> Comparison | None:
+    if document is None:
+        return None
+    gaps = {n: None if gap is None else Gap(**gap) for n, gap in document["gaps"].items()}
+    nested = {
+        "worst": Worst(**document["worst"]),
+        "gaps": gaps,
+        "missing": tuple(document["missing"]),
+    }
+    return Comparison(**{**document, **nested})

@@ -8,6 +8,19 @@ from typing import Any
 
 _HOMES = {
     "rules": ("Rules",),
+    "axes": ("AXES", "Axis", "axis", "chosen"),
+    "retraining": ("Comparison", "Gap", "Worst", "compare", "required_references", "which_test"),
+    "controls": (
+        "Bag",
+        "Control",
+        "Dose",
+        "Recipe",
+        "check_recipe",
+        "detection_limit",
+        "measure_dose",
+        "reference_bag",
+        "run_controls",
+    ),
     "measures": ("CellMeasures", "ModelMeasures", "RelearningCurve", "measure_cell"),
     "ranktest": ("RankTest", "rank_test", "rank_tests"),
     "multiplicity": (

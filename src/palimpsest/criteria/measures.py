@@ -5,9 +5,9 @@ Columns come as ``dict[str, array]``, one entry per column of ``items.parquet`` 
 are anchored to base. A missing or non-finite score is an error that names the model and the fact.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,10 @@ CURVE_COLUMNS = (
     "residual_retain",
     "residual_general",
 )
+MEASURE_COLUMNS = ("model", "measure", "value")
+Roles = Mapping[str, Mapping[str, Any]]
+"""What each model of a cell is, by name: ``role`` and what belongs to it (``draw``, ``share``,
+``of``, ``truth``, ``method``, …). Nothing is read out of a model's name."""
 TRAINED_POOLS = ("trained", "cloze")
 """Pools of the trained-probe criterion and of the residual's retain part."""
 
@@ -72,6 +76,8 @@ class ModelMeasures:
     residual_retain: float | None = None
     residual_general: float | None = None
     curve: RelearningCurve | None = None
+    extra: Mapping[str, float] = field(default_factory=dict)
+    """Any further measure, by name."""
 
     def __post_init__(self) -> None:
         for facts, values in (
@@ -100,6 +106,10 @@ class ModelMeasures:
     @property
     def median_forget_delta(self) -> float:
         return float(np.median(self.forget_deltas))
+
+    @property
+    def median_probe_delta(self) -> float:
+        return float(np.median(self.probe_deltas))
 
     @property
     def median_gap(self) -> float:
@@ -134,6 +144,7 @@ class CellMeasures:
     forget_facts: tuple[str, ...]
     probe_facts: tuple[str, ...]
     models: Mapping[str, ModelMeasures]
+    roles: Roles = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> ModelMeasures:
         try:
@@ -159,11 +170,14 @@ class CellMeasures:
         """The injected model's own residual."""
         return self.injected.need("residual")
 
+    def of_role(self, role: str) -> tuple[str, ...]:
+        """Return the names of the models measured here that have this role, in cell order."""
+        return tuple(n for n in self.models if self.roles.get(n, {}).get("role") == role)
+
     @property
     def references(self) -> tuple[str, ...]:
         """Names of the reference draws present, draw 0 first."""
-        draws = [name for name in self.models if re.fullmatch(r"reference(-\d+)?", name)]
-        return tuple(sorted(draws, key=lambda name: int(name.partition("-")[2] or 0)))
+        return tuple(sorted(self.of_role("reference"), key=lambda n: self.roles[n]["draw"]))
 
     def with_probes(self, count: int) -> "CellMeasures":
         """The same cell with its first ``count`` probes only: a smaller panel by subsetting."""
@@ -188,8 +202,15 @@ def measure_cell(
     curves: Columns | None = None,
     pool: str = "evaluation",
     models: Iterable[str] | None = None,
+    *,
+    roles: Roles | None = None,
+    measures: Columns | None = None,
 ) -> CellMeasures:
-    """The measures of every model that has forget scores on ``pool`` (or of the models named)."""
+    """Return the measures of every model with forget scores on ``pool`` (or of those named).
+
+    ``roles`` is the ``models`` entry of ``cell.json``; ``measures`` the optional table of further
+    numbers per model.
+    """
     table = ItemTable(items)
     forget = table.fact_nlls("forget", pool)
     probe = table.fact_nlls("probe", pool)
@@ -213,6 +234,7 @@ def measure_cell(
     residual_retain = table.rates("kl_injected", ("retain",), TRAINED_POOLS, "reacquired")
     residual_general = table.rates("kl_injected", ("general",), ("general",), "reacquired")
     curve = {} if curves is None else read_curves(curves)
+    extra = {} if measures is None else read_extra(measures)
 
     measured = {}
     for name in wanted:
@@ -234,8 +256,21 @@ def measure_cell(
             residual_retain=parts[0],
             residual_general=parts[1],
             curve=curve.get(name),
+            extra=extra.get(name, {}),
         )
-    return CellMeasures(pool, forget.facts, probe.facts, measured)
+    return CellMeasures(pool, forget.facts, probe.facts, measured, roles or {})
+
+
+def read_extra(measures: Columns) -> dict[str, dict[str, float]]:
+    """Return each model's further measures, by name; NaN where one could not be taken."""
+    require_columns("measures", measures, MEASURE_COLUMNS)
+    values: dict[str, dict[str, float]] = {}
+    for model, measure, value in zip(*(measures[column] for column in MEASURE_COLUMNS)):
+        mine = values.setdefault(str(model), {})
+        if str(measure) in mine:
+            raise ScoreError(f"measures: model {model} has two values of {measure}; expected one")
+        mine[str(measure)] = float(value)
+    return values
 
 
 def read_curves(curves: Columns) -> dict[str, RelearningCurve]:

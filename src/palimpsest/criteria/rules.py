@@ -2,12 +2,13 @@
 
 A run hashes these fields before its first model is trained and refuses to continue under others,
 so nothing in ``criteria/`` or ``verdict.py`` may carry a threshold of its own. All fields are
-plain JSON scalars; distances are in nats unless said otherwise.
+plain JSON values; distances are in nats unless said otherwise.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from palimpsest.criteria import axes as table
 from palimpsest.errors import PlanError
 
 POOLS = ("trained", "cloze", "evaluation", "calibration", "audit")
@@ -31,6 +32,29 @@ class Rules:
     power_shift: float = 2.0
     """Shift the stated power refers to: forget deltas lower by this many standard deviations."""
 
+    # Comparison with retrainings. Null: the candidate is one more draw of the reference,
+    # exchangeable with the K retrainings. Rejected at ``alpha``, per candidate.
+    axes: tuple[str, ...] = field(default_factory=lambda: tuple(a.name for a in table.AXES))
+    """Axes compared, by name."""
+    minimum_references: int = 3
+    """Fewest retrainings with which anything is certified; fewer is ``no_reference``."""
+    margin: float = 0.0
+    """Largest gap, as a share of what was at stake, that is certified as equivalent; 0 asks for
+    indistinguishability instead."""
+
+    # Controls, without which passing the comparison shows nothing.
+    control_shares: tuple[float, ...] = (0.5, 0.25, 0.1, 0.05)
+    """Shares of the injected weights left in the interpolated controls."""
+    detection_limit: float = 0.25
+    """Largest share of injected weights that may go unnoticed in an audit that certifies."""
+    dose_fraction: float = 0.5
+    """Part of the way from their own held-out forget level to the injected model's that
+    references must come when re-acquired."""
+    recipe_limit: float = 10.0
+    """Distance in retraining standard deviations from which the injected model's recipe is
+    remarked as different from the references'."""
+
+    # The paper's edition: bars that are computed and tabulated, and never certify.
     # Absolute bar: screen, retain NLL and residual each under a fixed limit.
     retain_limit: float = 0.5
     """Largest retain NLL the absolute bar lets pass."""
@@ -93,8 +117,21 @@ class Rules:
     """Seed of the resampling, so that a report gives the same interval twice."""
 
     def __post_init__(self) -> None:
+        for key in ("axes", "control_shares"):
+            object.__setattr__(self, key, tuple(getattr(self, key)))
+        known = [axis.name for axis in table.AXES]
+        fits = len(set(self.axes)) == len(self.axes) and set(self.axes) <= set(known)
+        _require(self, "axes", bool(self.axes) and fits, "some of " + ", ".join(known) + ", once")
+        _require(
+            self,
+            "control_shares",
+            bool(self.control_shares) and all(0 < share < 1 for share in self.control_shares),
+            "numbers strictly between 0 and 1",
+        )
+        _require(self, "minimum_references", self.minimum_references >= 3, "at least 3")
         for key in (
             "alpha",
+            "dose_fraction",
             "adequate_fraction",
             "relearn_alpha",
             "equivalence_alpha",
@@ -102,10 +139,10 @@ class Rules:
             "confidence",
         ):
             _require(self, key, 0 < getattr(self, key) < 1, "a number strictly between 0 and 1")
-        for key in ("power_shift", "retain_limit", "residual_limit"):
+        for key in ("power_shift", "recipe_limit", "retain_limit", "residual_limit"):
             value = getattr(self, key)
             _require(self, key, math.isfinite(value) and value > 0, "a positive number")
-        for key in ("degeneracy_deltas", "relearn_margin"):
+        for key in ("margin", "detection_limit", "degeneracy_deltas", "relearn_margin"):
             value = getattr(self, key)
             _require(self, key, math.isfinite(value) and value >= 0, "a number of at least 0")
         _require(self, "tolerance_percentile", 0 < self.tolerance_percentile <= 100, "in (0, 100]")

@@ -1,0 +1,309 @@
+"""A verdict in words: the sentences of its paragraph, and the remarks beside it."""
+
+from collections.abc import Mapping, Sequence
+
+from palimpsest.criteria.axes import axis
+from palimpsest.criteria.controls import Bag, Control, Dose, Recipe
+from palimpsest.criteria.retraining import Comparison, Worst
+from palimpsest.criteria.rules import Rules
+from palimpsest.verdict import Finding, Number, Verdict
+
+CLOSING = (
+    "This is an empirical test of models as they were produced, not a guarantee against a model "
+    "built to defeat it."
+)
+
+
+def sentences(verdict: Verdict) -> list[str]:
+    """Return the sentences of the verdict's paragraph."""
+    if verdict.candidate is not None:
+        body = _certified(verdict, verdict.finding(verdict.candidate))
+    else:
+        body = [f"Uncertified ({verdict.reason}).", *_uncertified(verdict)]
+    return [*body, *verdict.remarks, CLOSING]
+
+
+def distance(worst: Worst) -> str:
+    """Return the worst axis with its distance: ``relearn late, +2.3 sd``."""
+    title = axis(worst.axis).title
+    if worst.sd is None:
+        return f"{title}, on which the references do not vary"
+    return f"{title}, {worst.sd:+.1f} sd"
+
+
+def how_far(comparison: Comparison) -> str | None:
+    """Return how far the model is restored, and on which axis it is furthest off."""
+    shares = {name: gap.share for name, gap in comparison.gaps.items() if gap is not None}
+    if comparison.restored is None or not shares:
+        return None
+    furthest = max(shares, key=lambda name: shares[name])
+    return f"{_percent(comparison.restored)} restored, furthest off on {axis(furthest).title}"
+
+
+def remarks(
+    recipe: Recipe | None, controls: Sequence[Control], bag: Bag, rules: Rules
+) -> tuple[str, ...]:
+    """Return what a reader of any verdict on this cell should know, as sentences."""
+    told = []
+    if recipe is not None and recipe.far and recipe.axis is not None:
+        told.append(
+            f"The injected model lies {abs(recipe.z[recipe.axis]):.0f} sd from the references on "
+            f"{axis(recipe.axis).title}, although both should come from the same recipe: these "
+            "references may come from another one, and then a rejection may say only that."
+        )
+    absent = [control for control in controls if control.missing and control.expected == "reject"]
+    if absent:
+        names = "; ".join(f"{control.name}, {control.missing}" for control in absent)
+        told.append(f"Controls that could not be compared: {names}.")
+    passed = [c.name for c in controls if c.kind == "suppressor" and c.as_expected is False]
+    if passed:
+        told.append(
+            f"The known {'suppressor' if len(passed) == 1 else 'suppressors'} {', '.join(passed)} "
+            "passed the comparison: this audit cannot rule out suppression of that kind."
+        )
+    idle = [axis(name).title for name, stake in bag.stakes.items() if stake is None]
+    if rules.margin > 0 and idle and len(bag.names) >= 2:
+        told.append(
+            f"Nothing was at stake on {', '.join(idle)}, so equivalence within a margin cannot be "
+            "shown there; leave the axis out of the rules, or set the margin to 0."
+        )
+    return tuple(told)
+
+
+def controls_sentence(verdict: Verdict) -> str:
+    """Return what this audit would have noticed, and what its controls came to."""
+    limit = verdict.detection_limit
+    if limit is None:
+        noticed = "This audit does not even reject the injected model"
+    elif limit < 1:
+        noticed = f"This audit would have noticed {_percent(limit)} of the injected weights left"
+    else:
+        noticed = "This audit notices the injected model, and no smaller share of its weights"
+    by_kind: dict[str, list[Control]] = {}
+    for control in verdict.controls:
+        if control.comparison is not None:
+            by_kind.setdefault(control.kind, []).append(control)
+    rejected = []
+    if limit is not None:
+        rejected.append("the injected model")
+    suppressors = by_kind.get("suppressor", [])
+    if suppressors:
+        rejected.append(
+            f"{_of(sum(c.rejected for c in suppressors), len(suppressors))} known suppressors"
+        )
+    accepted = [
+        f"{sum(not c.rejected for c in by_kind[kind])} of {len(by_kind[kind])} {words}"
+        for kind, words in (("reference", "retrainings"), ("retraining", "fresh retrainings"))
+        if kind in by_kind
+    ]
+    did = []
+    if rejected:
+        did.append(f"rejected {' and '.join(rejected)}")
+    if accepted:
+        did.append(f"accepted {' and '.join(accepted)}")
+    return f"{noticed}; it {', and '.join(did)}." if did else f"{noticed}."
+
+
+def _certified(verdict: Verdict, pick: Finding) -> list[str]:
+    n, comparison = verdict.numbers, pick.comparison
+    assert comparison is not None
+    axes = f"{n['references']} retrainings on {_count(n['axes'], 'axis', 'axes')}"
+    figures = f"p = {comparison.p:.2g}, worst axis: {distance(comparison.worst)}"
+    if verdict.grade == "equivalent":
+        opening = f"Equivalent within {_percent(n['margin'])} to {axes} ({figures})."
+    else:
+        opening = f"Indistinguishable from {axes} ({figures})."
+    body = [f"Certified: {pick.name}.", opening, controls_sentence(verdict)]
+    restored = how_far(comparison)
+    if restored is not None:
+        body.append(f"It is {restored}.")
+    body += _assumption(comparison)
+    others = sum(finding.clears for finding in verdict.findings) - 1
+    if others:
+        body.append(f"{_count(others, 'more candidate passes', 'more candidates pass')}.")
+    return [*body, _screened(n) + "."]
+
+
+def _uncertified(verdict: Verdict) -> list[str]:
+    n = verdict.numbers
+    if verdict.because == "screen":
+        return [
+            f"{_screened(n, counts=False)}, but {n['arrangements']:,} arrangements are fewer than "
+            f"the {n['required']:,} that Holm's correction needs: the smallest attainable p-value "
+            f"is {n['min_p']:.3g}, so no candidate could be excluded at any effect size, and "
+            f"surviving would mean nothing. Use at least {n['min_probes']} probes."
+        ]
+    screened = _screened(n) + "."
+    if verdict.reason == "not_identifiable":
+        return [screened, _not_identifiable(verdict)]
+    if verdict.reason == "all_excluded":
+        return [
+            screened,
+            "Every candidate was excluded by the screen, so none is left to compare."
+            + (" The references themselves pass it." if n["references"] else ""),
+        ]
+    if verdict.reason == "no_reference":
+        return [screened, _no_reference(verdict)]
+    if verdict.reason == "underpowered":
+        return [screened, _underpowered(verdict), *_although(verdict)]
+    return [screened, *_distinguishable(verdict), controls_sentence(verdict)]
+
+
+def _no_reference(verdict: Verdict) -> str:
+    n = verdict.numbers
+    given = n["references"] or "No"
+    nearest = (
+        f" By its round-trip residual {verdict.nearest} is the nearest, which is a ranking and no "
+        "certificate."
+        if verdict.nearest
+        else ""
+    )
+    return (
+        f"{given} {'reference was' if n['references'] == 1 else 'references were'} given, and a "
+        f"certificate compares a candidate with retrainings: give at least "
+        f"{n['minimum_references']}, better 5, and {n['required_references']} for a test free of "
+        f"assumptions. Surviving the screen shows no more than that no retained knowledge was "
+        f"detected.{nearest}"
+    )
+
+
+def _underpowered(verdict: Verdict) -> str:
+    n = verdict.numbers
+    if verdict.because == "axes":
+        return (
+            f"The axes {n['unmeasured_axes']} have no finite value for {n['unmeasured_references']}"
+            ": measure every reference on every axis, or leave these axes out of the rules."
+        )
+    if verdict.because == "constant":
+        return (
+            f"The references do not vary at all on {n['constant_axes']}, as independent "
+            "retrainings would: check that they are different models, trained on different draws."
+        )
+    if verdict.because == "dose":
+        return _dose(verdict.dose)
+    limit = verdict.detection_limit
+    noticed = (
+        "does not reject even the injected model"
+        if limit is None
+        else "rejects the injected model, but none of the smaller shares of its weights"
+        if limit == 1
+        else f"notices no less than {_percent(limit)} of the injected weights left"
+    )
+    return (
+        f"This audit {noticed}, and must notice {_percent(n['largest_detection_limit'])}: a "
+        f"candidate that passes has shown nothing. More references ({n['references']} were "
+        "given), more forget facts or more phrasings per fact would lower the detection limit."
+    )
+
+
+def _dose(dose: Dose | None) -> str:
+    if dose is None:
+        return (
+            "Re-acquisition was not logged for every reference, so nothing shows that it was "
+            "strong enough to bring latent knowledge back: measure the round trip."
+        )
+    advice = (
+        f"try about {dose.suggested_steps} steps, or a higher learning rate"
+        if dose.suggested_steps is not None
+        else "raise the learning rate tenfold, or train for many more steps"
+    )
+    return (
+        f"Re-acquisition is too weak: in {dose.steps} steps it brought the references "
+        f"{_percent(dose.fraction)} of the way from their own held-out forget level "
+        f"({dose.before:.2f} nats) to the injected model's ({dose.injected:.2f}), and must bring "
+        f"them {_percent(dose.required)}, else relearning has shown nothing; {advice}."
+    )
+
+
+def _although(verdict: Verdict) -> list[str]:
+    """Say of an underpowered audit what it still shows: a rejection needs no power."""
+    compared = [f for f in verdict.findings if not f.excluded and f.comparison is not None]
+    if not compared or any(f.clears for f in compared):
+        return []
+    return [
+        "Every surviving candidate is distinguishable from retraining even so."
+        if len(compared) > 1
+        else f"{compared[0].name} is distinguishable from retraining even so."
+    ]
+
+
+def _distinguishable(verdict: Verdict) -> list[str]:
+    n = verdict.numbers
+    nearest = verdict.finding(str(verdict.nearest))
+    comparison = nearest.comparison
+    if comparison is None or comparison.missing:
+        return [f"{nearest.name} could not be compared: it is {nearest.failure}."]
+    worst = comparison.worst
+    entry = axis(worst.axis)
+    many = n["survivors"] != 1
+    aim = (
+        f"equivalent within {_percent(n['margin'])} to" if n["margin"] else "indistinguishable from"
+    )
+    said = (
+        f"{'None of the survivors' if many else 'The survivor'} is "
+        f"{aim if many else 'not ' + aim} {n['references']} retrainings. "
+        f"{'The nearest, ' if many else ''}{nearest.name}{',' if many else ''} "
+        f"{entry.high if worst.direction == 'high' else entry.low} "
+        f"({distance(worst)}; p = {comparison.p:.2g})."
+    )
+    restored = how_far(comparison)
+    return [said, *([f"It is {restored}."] if restored else []), *_assumption(comparison)]
+
+
+def _not_identifiable(verdict: Verdict) -> str:
+    n = verdict.numbers
+    if verdict.because == "headroom":
+        return (
+            "The facts are inferable: with evidence in context the base model is only "
+            f"{n['headroom']:.2f} nats ({n['headroom_low']:.2f} to {n['headroom_high']:.2f}) "
+            f"short of the injected one, of {n['headroom_taught']:.2f} that injection taught, so "
+            "never-learned probes do not show where forgetting should end."
+        )
+    if verdict.because == "injected":
+        return (
+            f"The injected model itself is not excluded (p = {n['injected_p']:.3g}): the screen "
+            "finds no memory of the forget facts in the model that is said to hold them, so "
+            "surviving it means nothing. Check that the forget file holds what was injected, and "
+            "that base and injected are not exchanged."
+        )
+    return (
+        f"{n['references_excluded']} of {n['references']} references are excluded by the screen "
+        f"({n['excluded_reference']} among them), although they are said never to have seen the "
+        "forget facts: either these can be inferred from what is retained, and then the screen "
+        "does not measure what a candidate remembers, or such a reference was trained on them."
+    )
+
+
+def _assumption(comparison: Comparison) -> list[str]:
+    if comparison.test == "exact":
+        return []
+    return [
+        f"With {comparison.references} references the comparison is a Student-t region, which "
+        "assumes normally distributed draws."
+    ]
+
+
+def _screened(n: Mapping[str, Number], counts: bool = True) -> str:
+    text = (
+        f"{_count(n['candidates'], 'candidate was', 'candidates were')} screened with "
+        f"{_count(n['forget'], 'forget fact', 'forget facts')} against {n['probes']} never-learned "
+        f"probes on the {n['pool']} pool at alpha = {n['alpha']:g}"
+    )
+    if not counts:
+        return text
+    return (
+        f"{text}: {n['excluded']} still knew the forget facts beyond chance and "
+        f"{n['survivors']} survived (smallest p = {n['smallest_p']:.3g})"
+    )
+
+
+def _count(number: Number, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _of(part: int, whole: int) -> str:
+    return f"all {whole}" if part == whole else f"{part} of {whole}"
+
+
+def _percent(share: Number) -> str:
+    return f"{100 * float(share or 0.0):.3g} %"
