@@ -106,7 +106,7 @@ def write_small(
     for cell in plan.cells():
         if cell.id not in skip:
             write_small_cell(run, cell.id, pool or builtin_pool(), panel)
-    return path
+    return recorded(run)
 
 
 def write_small_audit(path: Path, evidence: float | None = None) -> Path:
@@ -126,7 +126,14 @@ def write_small_audit(path: Path, evidence: float | None = None) -> Path:
     seal = {"commitment": "sha256:" + "5" * 64}
     run = Run.create(path, plan, rules, {}, seal, cells=["audit"])
     write_small_cell(run, "audit", builtin_pool(), panel=False, evidence=evidence)
-    return path
+    return recorded(run)
+
+
+def recorded(run: Run) -> Path:
+    """Write the record of what is stored, as a command does last, and return the run's folder."""
+    with run.lock("test"):
+        run.record()
+    return run.path
 
 
 def write_small_cell(

@@ -6,7 +6,6 @@
     summary.json                       as in the run, where the command wrote one (audit, tofu)
     reveal.json                        the sealed pool and its nonce, when it was opened
     cells/<id>/cell.json  *.parquet    as in the run: the tables a verdict is computed from
-    cells/<id>/opening.json            as in the run, when the sealed pool was opened
     cells/<id>/verdict.json            recomputed from the tables
     statement.json                     in-toto Statement v1 over all of the above
     statement.dsse.json                the same statement, signed, when a key was given
@@ -23,8 +22,7 @@ from palimpsest.certificate.signature import envelope, public_of, read_private, 
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import BundleError, InputError, PlanError, SealError, StoreError
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, read_pool, verify
-from palimpsest.run.status import status
-from palimpsest.run.store import Run, canonical, digest, make_folder, write_bytes
+from palimpsest.run.store import Run, canonical, digest, make_folder, terms_digest, write_bytes
 from palimpsest.verdict import Verdict
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -33,9 +31,10 @@ FORMAT = 2
 
 FIXED = ("plan.json", "rules.json", "seal.json", "environment.json", "terms.json", "record.jsonl")
 REQUIRED_TABLES = ("items.parquet", "curves.parquet")
-CELL, VERDICT, OPENING = "cell.json", "verdict.json", "opening.json"
-SUMMARY, REVEAL = "summary.json", "reveal.json"
+CELL, VERDICT, SUMMARY, REVEAL = "cell.json", "verdict.json", "summary.json", "reveal.json"
 STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
+HEADLINE = ("status", "grade", "candidate", "reason", "detection_limit")
+"""What the statement repeats of a verdict."""
 
 # Part of the format: a statement is compared byte for byte with what its bundle should say.
 SCOPE = (
@@ -89,7 +88,6 @@ def certify(
 def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
     """Return the files of a finished run that go into its bundle; BundleError if not finished."""
     _require_finished(run)
-    run.record()
     members = {name: _read(run.path / name) for name in FIXED}
     if (run.path / SUMMARY).exists():
         members[SUMMARY] = _read(run.path / SUMMARY)
@@ -98,22 +96,22 @@ def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
         members[f"cells/{cell_id}/{CELL}"] = _read(folder / CELL)
         for name in files_of(members, cell_id):
             members[f"cells/{cell_id}/{name}"] = _read(folder / name)
-        if (folder / OPENING).exists():
-            members[f"cells/{cell_id}/{OPENING}"] = _read(folder / OPENING)
-            members[REVEAL] = members.get(REVEAL) or _reveal(run, pool_path)
+    if any(run.cell(cell_id).summary()["opening"] for cell_id in run.cells):
+        members[REVEAL] = _reveal(run, pool_path)
     return members
 
 
 def recompute(members: Mapping[str, bytes], cells: tuple[str, ...]) -> dict[str, bytes]:
     """Return the verdict file of every cell, from the tables and rules among the members."""
-    return {f"cells/{cell_id}/{VERDICT}": rendered(verdict_of(members, cell_id)) for cell_id in cells}
+    verdicts = {cell_id: verdict_of(members, cell_id) for cell_id in cells}
+    return {f"cells/{cell_id}/{VERDICT}": rendered(v) for cell_id, v in verdicts.items()}
 
 
 def verdict_of(members: Mapping[str, bytes], cell_id: str) -> Verdict | None:
     """Return the verdict that follows from a cell's tables; None without any candidate."""
     tables = {n: members[f"cells/{cell_id}/{n}"] for n in files_of(members, cell_id)}
-    summary, plan = document(members, f"cells/{cell_id}/{CELL}"), document(members, "plan.json")
-    return judge(cell_id, rules_of(members), summary, tables, plan)
+    models = document(members, f"cells/{cell_id}/{CELL}")["models"]
+    return judge(cell_id, rules_of(members), models, tables)
 
 
 def files_of(members: Mapping[str, bytes], cell_id: str) -> tuple[str, ...]:
@@ -127,9 +125,8 @@ def files_of(members: Mapping[str, bytes], cell_id: str) -> tuple[str, ...]:
 def rules_of(members: Mapping[str, bytes]) -> Rules:
     """Return the frozen rules, or raise BundleError when this version does not read them."""
     try:
-        stored = document(members, "rules.json")["rules"]
-        return Rules(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
-    except (TypeError, KeyError, AttributeError, PlanError) as error:
+        return Rules(**document(members, "rules.json")["rules"])
+    except (TypeError, KeyError, PlanError) as error:
         raise BundleError(
             f"rules.json: not the rules this version reads ({error}); verify with the version that "
             "made the run"
@@ -143,33 +140,21 @@ def rendered(verdict: Verdict | None) -> bytes:
 
 def statement(members: Mapping[str, bytes], signed_by: Mapping[str, str] | None) -> bytes:
     """Return the in-toto statement about all members but the statements themselves."""
-    environment = document(members, "environment.json")
-    record = members["record.jsonl"].splitlines()
-    cells = {}
-    for cell_id in document(members, "terms.json")["cells"]:
-        summary = document(members, f"cells/{cell_id}/{CELL}")
+    terms, cells = document(members, "terms.json"), {}
+    for cell_id in terms["terms"]["cells"]:
+        models = document(members, f"cells/{cell_id}/{CELL}")["models"]
         verdict = document(members, f"cells/{cell_id}/{VERDICT}") or {}
         cells[cell_id] = {
-            "verdict": {name: verdict.get(name) for name in _HEADLINE},
-            "base": summary.get("base_digest"),
-            "models": {
-                name: {key: model.get(key) for key in ("role", "digest")}
-                for name, model in summary["models"].items()
-            },
+            "verdict": {key: verdict.get(key) for key in HEADLINE},
+            "models": {name: model.get("digest") for name, model in models.items()},
         }
     predicate = {
         "format": FORMAT,
         "run": document(members, "plan.json").get("name"),
-        "plan": digest(members["plan.json"]),
+        "terms": terms_digest(terms),
         "rules": document(members, "rules.json")["hash"],
-        "seal": {
-            "commitment": document(members, "seal.json")["commitment"],
-            "opened": REVEAL in members,
-        },
-        "terms": digest(members["terms.json"]),
-        "record": json.loads(record[-1])["digest"],
-        "code": environment.get("code"),
-        "fork_of": environment.get("fork_of"),
+        "seal": document(members, "seal.json")["commitment"],
+        "fork_of": terms["fork_of"],
         "cells": cells,
         "scope": list(SCOPE),
         "signer": None if signed_by is None else dict(signed_by),
@@ -180,11 +165,7 @@ def statement(members: Mapping[str, bytes], signed_by: Mapping[str, str] | None)
         if name not in (STATEMENT, ENVELOPE)
     ]
     whole = {"_type": STATEMENT_TYPE, "subject": subject}
-    whole |= {"predicateType": PREDICATE_TYPE, "predicate": predicate}
-    return canonical(whole) + b"\n"
-
-
-_HEADLINE = ("status", "grade", "candidate", "reason", "detection_limit")
+    return canonical(whole | {"predicateType": PREDICATE_TYPE, "predicate": predicate}) + b"\n"
 
 
 def document(members: Mapping[str, bytes], name: str) -> Any:
@@ -205,15 +186,20 @@ def document(members: Mapping[str, bytes], name: str) -> Any:
 def pool_of(value: Any) -> tuple[AuditPool, str]:
     """Return the pool and nonce in the contents of reveal.json, or raise BundleError."""
     try:
-        pool, nonce = value["pool"], value["nonce"]
-        phrasings = {key: tuple(texts) for key, texts in pool["phrasings"].items()}
-        plain = all(isinstance(text, str) for texts in phrasings.values() for text in texts)
-        whole = {"nonce": nonce, "pool": {"by": pool["by"], "phrasings": pool["phrasings"]}}
-        if not plain or value != whole or pool["by"] not in ("relation", "fact"):
-            raise TypeError
-        return AuditPool(pool["by"], phrasings), str(nonce)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BundleError(f"{REVEAL}: not a pool with its nonce") from error
+        by, phrasings = value["pool"]["by"], value["pool"]["phrasings"]
+        pool = AuditPool(by, {str(key): tuple(map(str, t)) for key, t in phrasings.items()})
+        nonce = str(value["nonce"])
+        if value == revealed(pool, nonce) and by in ("relation", "fact"):
+            return pool, nonce
+    except (KeyError, TypeError, AttributeError):
+        pass
+    raise BundleError(f"{REVEAL}: not a pool with its nonce")
+
+
+def revealed(pool: AuditPool, nonce: str) -> dict[str, Any]:
+    """Return the contents of reveal.json."""
+    phrasings = {key: list(texts) for key, texts in pool.phrasings.items()}
+    return {"nonce": nonce, "pool": {"by": pool.by, "phrasings": phrasings}}
 
 
 def _reveal(run: Run, pool_path: Path | str | None) -> bytes:
@@ -228,20 +214,19 @@ def _reveal(run: Run, pool_path: Path | str | None) -> bytes:
         )
     else:
         pool, nonce = builtin_pool(), ""
-    nonce = nonce or commitment.nonce
     verify(pool, commitment, nonce)
-    phrasings = {key: list(texts) for key, texts in pool.phrasings.items()}
-    return canonical({"nonce": nonce, "pool": {"by": pool.by, "phrasings": phrasings}}) + b"\n"
+    return canonical(revealed(pool, nonce or commitment.nonce)) + b"\n"
 
 
 def _require_finished(run: Run) -> None:
-    now = status(run)
-    unfinished = sorted(set(run.cells) - set(now.done))
+    unfinished = [cell_id for cell_id in run.cells if not run.cell(cell_id).ended()]
     if unfinished:
+        halted = run.cell(unfinished[0]).halted()
+        todo = "run the same command again to finish them" if halted is None else halted
         raise BundleError(
             f"{run.path}: {len(unfinished)} of {len(run.cells)} cells are not finished "
             f"({', '.join(unfinished[:3])}{', ...' if len(unfinished) > 3 else ''}); a certificate "
-            "covers every planned cell; run the same command again to finish them"
+            f"covers every planned cell; {todo}"
         )
     problems = run.verify()
     if problems:

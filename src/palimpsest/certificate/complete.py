@@ -12,6 +12,7 @@ from palimpsest.facts.sealed import AuditPool
 from palimpsest.plan import plan_from_dict
 from palimpsest.run.store import Table
 
+HEADROOM = "headroom.parquet"
 _TOFU = ("tofu", "reference_must_pass")
 """Keys that a TOFU study's plan has beside a study's."""
 _NAMES = {
@@ -32,15 +33,15 @@ class Planned:
     """What a plan asks for, as far as a certificate can tell whether it is there."""
 
     cells: tuple[str, ...]
-    counts: Mapping[str, int]
-    """Models of each role in every cell."""
+    counts: Mapping[str, tuple[int, ...]]
+    """How many models of each role a cell may have."""
     shares: tuple[float, ...]
     """Of the controls."""
     forget: int
     probes: int
-    panel: bool
+    panel: bool = False
     """Whether known-label models are scored on the sealed pool."""
-    seal: str
+    seal: str = ""
     """Commitment of a pool of the user's own; empty for the built-in one."""
     named: Mapping[str, str] | None = None
     """An audit's models by name, with their roles; None for a study, whose plan counts them."""
@@ -51,21 +52,28 @@ class Planned:
 
 
 def planned(plan: Any, most: int) -> Planned:
-    """Return what a study's plan or an audit's asks for; BundleError above ``most`` cells."""
+    """Return what the plan of a study or an audit asks for; BundleError above ``most`` cells."""
     if not isinstance(plan, dict) or not isinstance(plan.get("models"), list):
         raise BundleError("plan.json: neither a study's plan nor an audit's")
-    if plan["models"] and all(isinstance(model, list) for model in plan["models"]):
-        return _planned_audit(plan)
-    # Counted before the plan is built: models times seeds may be more than memory holds.
-    seeds = plan.get("seeds")
-    count = len(plan["models"]) * (len(seeds) if isinstance(seeds, list) else 0)
-    if not 1 <= count <= most:
-        raise BundleError(f"the plan has {count} cells; expected 1 to {most}")
+    try:
+        if plan["models"] and all(isinstance(model, list) for model in plan["models"]):
+            return _planned_audit(plan)
+        # Counted before the plan is built: models times seeds may be more than memory holds.
+        count = len(plan["models"]) * len(plan["seeds"])
+        if not 1 <= count <= most:
+            raise BundleError(f"the plan has {count} cells; expected 1 to {most}")
+        tofu = plan.get("tofu")
+        references = None if tofu is None else int(tofu["references"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"plan.json: not the plan of a study or an audit ({error!r})") from error
     study = plan_from_dict({key: value for key, value in plan.items() if key not in _TOFU})
+    replication, panel = study.replication, study.panel
+    draws = (replication.draws,) if replication.cells == "every" else (1, replication.draws)
     counts = {
-        "candidate": sum(len(grid.settings()) for grid in study.methods),
-        "reference": study.replication.draws,
-        "control": len(study.rules.control_shares),
+        "candidate": (sum(len(grid.settings()) for grid in study.methods),),
+        "reference": draws if references is None else (references,),
+        "retraining": (replication.retrainings,),
+        "challenge": (len(panel.models) if panel.enabled else 0,),
     }
     return Planned(
         tuple(cell.id for cell in study.cells()),
@@ -73,24 +81,22 @@ def planned(plan: Any, most: int) -> Planned:
         study.rules.control_shares,
         study.facts.forget,
         study.facts.probes,
-        study.panel.enabled,
+        panel.enabled and bool(panel.models),
         study.seal,
     )
 
 
 def _planned_audit(plan: Mapping[str, Any]) -> Planned:
-    try:
-        named = {str(name): str(role) for name, role in plan["models"]}
-        forget, probes = int(plan["facts"]["forget"]), int(plan["facts"]["probe"])
-        shares = tuple(map(float, plan["rules"]["control_shares"]))
-        counts = Counter(named.values()) | Counter({"control": len(shares)})
-    except (KeyError, TypeError, ValueError) as error:
-        raise BundleError("plan.json: not the plan of an audit") from error
-    return Planned(("audit",), counts, shares, forget, probes, False, "", named)
+    named = {str(name): str(role) for name, role in plan["models"]}
+    facts, shares = plan["facts"], tuple(map(float, plan["rules"]["control_shares"]))
+    counts = {role: (count,) for role, count in Counter(named.values()).items()}
+    return Planned(
+        ("audit",), counts, shares, int(facts["forget"]), int(facts["probe"]), named=named
+    )
 
 
 def require_models(cell_id: str, models: Mapping[str, Any], asked: Planned) -> None:
-    """Raise BundleError unless the planned models, under their planned roles, are all listed.
+    """Raise BundleError unless exactly the planned models are listed under their planned roles.
 
     One candidate less would loosen Holm's correction for the others, one reference less would
     change the bag, and one control less could hide that the audit notices nothing.
@@ -98,30 +104,29 @@ def require_models(cell_id: str, models: Mapping[str, Any], asked: Planned) -> N
     roles: dict[str, str] = {}
     for name, model in models.items():
         role = model.get("role") if isinstance(model, dict) else None
-        by_name = [r for r, pattern in _NAMES.items() if re.fullmatch(pattern, name)]
-        if role not in (*_NAMES, "candidate") or by_name != [role] * (role != "candidate"):
+        by_name = [role for role, names in _NAMES.items() if re.fullmatch(names, name)]
+        if role != (*by_name, "candidate")[0]:
             raise BundleError(f"cell {cell_id}: {shown(name)} has the role {shown(str(role))}")
         roles[name] = role
     counts = Counter(roles.values())
-    for role, count in asked.counts.items():
-        if counts[role] != count:
-            raise BundleError(f"cell {cell_id}: {counts[role]} models with the role {role}; the plan has {count}")
-    if asked.named is not None and asked.named != {n: r for n, r in roles.items() if r != "control"}:
+    for role, allowed in asked.counts.items():
+        if counts[role] not in allowed:
+            raise BundleError(
+                f"cell {cell_id}: {counts[role]} models have the role {role}; the plan has "
+                f"{' or '.join(map(str, allowed))}"
+            )
+    if asked.named not in (None, {n: role for n, role in roles.items() if role != "control"}):
         raise BundleError(f"cell {cell_id}: other models than the plan names")
-    shares = sorted(models[name].get("share", -1.0) for name, role in roles.items() if role == "control")
-    if shares != sorted(asked.shares):
-        raise BundleError(f"cell {cell_id}: controls with shares {shares}; the rules have {asked.shares}")
-    _require_different(cell_id, models, roles)
-
-
-def _require_different(cell_id: str, models: Mapping[str, Any], roles: Mapping[str, str]) -> None:
-    """Raise BundleError when a reference has the weights of another model."""
-    first: dict[str, str] = {}
+    shares = [models[name].get("share") for name, role in roles.items() if role == "control"]
+    if Counter(map(repr, shares)) != Counter(map(repr, asked.shares)):
+        raise BundleError(
+            f"cell {cell_id}: controls with shares {shares}; the rules have {list(asked.shares)}"
+        )
+    weights: dict[str, str] = {}
     for name in sorted(roles, key=lambda name: roles[name] == "reference"):
-        weights = str(models[name].get("digest"))
-        if roles[name] == "reference" and weights in first:
-            raise BundleError(f"cell {cell_id}: {name} has the weights of {shown(first[weights])}")
-        first.setdefault(weights, name)
+        same = weights.setdefault(str(models[name].get("digest")), name)
+        if roles[name] == "reference" and same != name:
+            raise BundleError(f"cell {cell_id}: {name} has the weights of {shown(same)}")
 
 
 def require_scores(
@@ -129,23 +134,21 @@ def require_scores(
 ) -> None:
     """Raise BundleError unless the listed models and planned facts are those scored."""
     items = tables["items.parquet"]
-    scored = set(items["model"].tolist())
-    also = {m for n in ("curves.parquet", "measures.parquet") if n in tables for m in tables[n]["model"]}
+    scored = {model for n, table in tables.items() if n != HEADROOM for model in table["model"]}
     failed = {name for name, model in models.items() if model.get("failure") is not None}
-    # One that failed in re-acquisition may have left the scores made before.
-    for name in sorted((scored | also) ^ (models.keys() - failed)):
-        if name not in failed or name not in models:
-            raise BundleError(
-                f"cell {cell_id}: {shown(name)} is scored but not listed, or the other way round"
-            )
+    # A model that failed in re-acquisition may have left the scores made before.
+    for name in sorted((scored - failed) ^ (models.keys() - failed)):
+        raise BundleError(
+            f"cell {cell_id}: {shown(name)} is scored but not listed, or the other way round"
+        )
     facts: dict[str, set[str]] = {}
     for which, fact in zip(items["set"].tolist(), items["fact"].tolist()):
         facts.setdefault(which, set()).add(fact)
     for which, count in (("forget", asked.forget), ("probe", asked.probes)):
-        if len(facts.get(which, ())) != count:
+        scored_facts = len(facts.get(which, ()))
+        if scored_facts != count:
             raise BundleError(
-                f"cell {cell_id}: scores of {len(facts.get(which, ()))} {which} facts; the plan "
-                f"has {count}"
+                f"cell {cell_id}: scores of {scored_facts} {which} facts; the plan has {count}"
             )
 
 
@@ -175,9 +178,11 @@ def require_once(
         )
     if rows and pool is None:
         raise BundleError(f"cell {cell_id}: the sealed pool was scored, but is not revealed")
+    if pool is None:
+        return
+    relations = _relations(facts)
     for model, scored in rows.items():
-        assert pool is not None
-        counts = {key: _phrasings(pool, facts, key) for key in {row[:2] for row in scored}}
+        counts = {key: _phrasings(pool, relations, key) for key in {row[:2] for row in scored}}
         # Counted before they are listed: the numbers may be anything.
         expected = sum(counts.values())
         if len(scored) != expected or set(scored) != {
@@ -189,14 +194,19 @@ def require_once(
             )
 
 
-def _phrasings(pool: AuditPool, facts: Mapping[str, Any], key: tuple[str, str]) -> int:
-    """Return how many phrasings the pool holds of a (set, fact)."""
-    which, fact = key
+def _relations(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Return the relation of each (set, fact) in a cell's summary."""
     try:
-        relation = next((row[2] for row in facts[which] if row[0] == fact), None)
+        return {(which, row[0]): row[2] for which, rows in facts.items() for row in rows}
     except (KeyError, TypeError, IndexError) as error:
         raise BundleError("cell.json lists its facts in another way than a run does") from error
-    name = relation if pool.by == "relation" else fact
+
+
+def _phrasings(
+    pool: AuditPool, relations: Mapping[tuple[str, str], Any], key: tuple[str, str]
+) -> int:
+    """Return how many phrasings the pool holds of a (set, fact)."""
+    name = relations.get(key) if pool.by == "relation" else key[1]
     if not isinstance(name, str) or name not in pool.phrasings:
-        raise BundleError(f"{shown(fact)} was scored on phrasings that the pool does not hold")
+        raise BundleError(f"{shown(key[1])} was scored on phrasings that the pool does not hold")
     return len(pool.phrasings[name])

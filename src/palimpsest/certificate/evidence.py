@@ -12,7 +12,6 @@ from palimpsest.certificate.bundle import (
     CELL,
     ENVELOPE,
     FIXED,
-    OPENING,
     PREDICATE_TYPE,
     REVEAL,
     STATEMENT,
@@ -27,14 +26,20 @@ from palimpsest.certificate.bundle import (
     statement,
     verdict_of,
 )
-from palimpsest.certificate.complete import Planned, planned, require_models, require_once
-from palimpsest.certificate.complete import require_scores
+from palimpsest.certificate.complete import (
+    Planned,
+    planned,
+    require_models,
+    require_once,
+    require_scores,
+)
 from palimpsest.certificate.judge import MAX_ROWS, differences, read_table, table_rows
 from palimpsest.certificate.signature import check_envelope, signer_key
 from palimpsest.errors import BundleError
 from palimpsest.facts.names import shown
 from palimpsest.facts.sealed import Commitment, verify
-from palimpsest.run.disk import canonical, digest, parse_signed, safe_name
+from palimpsest.run.chain import chain_bytes
+from palimpsest.run.store import canonical, digest, parse_signed, safe_name
 from palimpsest.run.terms import FILES, FORMAT, file_term, terms_digest
 
 MAX_TEXT_BYTES = 32 * 2**20
@@ -55,7 +60,6 @@ class Evidence:
         self.terms_digest = ""
         self.asked: Planned
         self.cells: dict[str, dict[str, Any]] = {}
-        self.openings: dict[str, dict[str, Any]] = {}
         self.words: dict[str, str] = {}
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
@@ -179,8 +183,7 @@ class Evidence:
             safe_name(cell_id, "cell id")
             names = (CELL, VERDICT, *files_of(self.members, cell_id))
             expected |= {f"cells/{cell_id}/{name}" for name in names}
-            if f"cells/{cell_id}/{OPENING}" in self.members:
-                expected |= {f"cells/{cell_id}/{OPENING}", REVEAL}
+        expected |= {REVEAL} if self.asked.panel else set()
         for name in sorted(expected ^ (self.members.keys() - {SUMMARY, ENVELOPE})):
             where = "missing" if name in expected else "not part of a certificate"
             raise BundleError(f"{name} is {where}; expected all files of all planned cells")
@@ -189,13 +192,15 @@ class Evidence:
     # -- what happened in the cells ----------------------------------------------------------
 
     def record(self) -> str:
-        steps = 0
+        events: list[tuple[str, Any]] = [("terms", self.terms_file)]
         for cell_id in self.asked.cells:
-            self.cells[cell_id] = self._cell(cell_id)
-            steps += len(self.cells[cell_id]["steps"])
-        expected = record_bytes(self.terms_digest, self.cells)
-        if self.members["record.jsonl"] != expected:
+            summary = self.cells[cell_id] = self._cell(cell_id)
+            events += [("opened", summary["opening"])] if summary["opening"] else []
+            events += [("step", {"cell": cell_id} | step) for step in summary["steps"]]
+            events.append(("cell", {"cell": cell_id, "digest": summary["digest"]}))
+        if self.members["record.jsonl"] != chain_bytes(events):
             raise BundleError("record.jsonl: not the record that follows from terms and cells")
+        steps = sum(event == "step" for event, _ in events)
         return (
             f"the record follows from the terms and the manifests of {steps} steps in the order of "
             "the plan, each of which names the digest of the terms"
@@ -205,36 +210,32 @@ class Evidence:
         name = f"cells/{cell_id}/{CELL}"
         summary = parse_signed(self.members[name], name)
         _require_shape(name, summary)
-        if summary["cell"] != cell_id or summary["terms"] != self.terms_digest:
+        if (summary["cell"], summary["terms"]) != (cell_id, self.terms_digest):
             raise BundleError(f"{name}: belongs to another cell or was made under other terms")
-        stored = [*files_of(self.members, cell_id)]
-        stored += [OPENING] if f"cells/{cell_id}/{OPENING}" in self.members else []
-        for file in stored:
+        for file in files_of(self.members, cell_id):
             if summary["artifacts"].get(file) != digest(self.members[f"cells/{cell_id}/{file}"]):
                 raise BundleError(f"{name}: records another {file} than the one in the bundle")
-        if (OPENING in summary["artifacts"]) != (OPENING in stored):
-            raise BundleError(f"cells/{cell_id}/{OPENING} is missing; {name} lists it")
+        opening = summary["opening"] or {}
         digests: dict[str, str] = {}
         for step in summary["steps"]:
             manifest = {key: step[key] for key in ("step", "files", "needs")}
             manifest |= {"cell": cell_id, "terms": self.terms_digest}
+            manifest |= {"opening": opening if opening.get("step") == step["step"] else None}
+            where = f"{name}: step {shown(step['step'])}"
             if step["step"] in digests or step["digest"] != digest(canonical(manifest)):
-                raise BundleError(
-                    f"{name}: step {shown(str(step['step']))} is there twice, or its manifest was "
-                    "not made under these terms"
-                )
+                raise BundleError(f"{where} is there twice, or was not made under these terms")
             if any(digests.get(need) != made for need, made in step["needs"].items()):
-                raise BundleError(
-                    f"{name}: step {shown(str(step['step']))} comes before a step it needs"
-                )
+                raise BundleError(f"{where} comes before a step it needs")
             digests[step["step"]] = step["digest"]
         return summary
 
     def models(self) -> str:
         for cell_id, summary in self.cells.items():
             require_models(cell_id, summary["models"], self.asked)
-        counts = ", ".join(f"{count} with role {role}" for role, count in self.asked.counts.items())
-        return f"every planned model is listed in every cell under its role ({counts})"
+        counts = ", ".join(
+            f"{role} {' or '.join(map(str, count))}" for role, count in self.asked.counts.items()
+        )
+        return f"all planned models are in every cell, under their roles ({counts}), with controls"
 
     def seal(self) -> str:
         sealed = document(self.members, "seal.json")
@@ -256,28 +257,29 @@ class Evidence:
         return words if self.asked.seal else f"{words} (the built-in pool, which is public)"
 
     def _opening(self, cell_id: str, commitment: str) -> None:
-        name = f"cells/{cell_id}/{OPENING}"
-        if (name in self.members) != self.asked.panel:
+        name, summary = f"cells/{cell_id}/{CELL}", self.cells[cell_id]
+        opening = summary["opening"]
+        if (opening is not None) != self.asked.panel:
             raise BundleError(
                 f"{name}: the sealed pool was {'not ' * self.asked.panel}opened; the plan says "
                 "otherwise"
             )
-        if not self.asked.panel:
+        if opening is None:
             return
-        opening, summary = parse_signed(self.members[name], name), self.cells[cell_id]
-        if (opening.get("cell"), opening.get("terms")) != (cell_id, self.terms_digest):
-            raise BundleError(f"{name}: belongs to another cell or was made under other terms")
-        if opening.get("commitment") != commitment:
-            raise BundleError(f"{name}: another pool than the sealed one was opened")
-        if not summary["steps"] or opening.get("step") != summary["steps"][-1]["step"]:
-            raise BundleError(f"{name}: opened in another step than the cell's last one")
-        models = opening.get("models")
-        if not isinstance(models, dict) or not models:
-            raise BundleError(f"{name}: names no models")
-        for model, weights in models.items():
+        parse_signed(canonical(opening) + b"\n", f"{name}: opening")
+        expected = {"cell": cell_id, "terms": self.terms_digest, "commitment": commitment}
+        expected |= {"step": summary["steps"][-1]["step"] if summary["steps"] else None}
+        for key, value in expected.items():
+            if opening.get(key) != value:
+                raise BundleError(
+                    f"{name}: the sealed pool was opened with {key} {shown(str(opening.get(key)))}; "
+                    f"expected {value}"
+                )
+        if not isinstance(opening.get("models"), dict) or not opening["models"]:
+            raise BundleError(f"{name}: the opening of the sealed pool names no models")
+        for model, weights in opening["models"].items():
             if summary["models"].get(model, {}).get("digest") != weights:
-                raise BundleError(f"{name}: opened for another {shown(model)}")
-        self.openings[cell_id] = models
+                raise BundleError(f"{name}: the sealed pool was opened for another {shown(model)}")
 
     def scores(self) -> str:
         names = {c: files_of(self.members, c) for c in self.cells}
@@ -295,7 +297,7 @@ class Evidence:
                 for n in names[cell_id]
             }
             require_scores(cell_id, tables, summary["models"], self.asked)
-            opened = self.openings.get(cell_id, {})
+            opened = (summary["opening"] or {"models": {}})["models"]
             require_once(cell_id, tables["items.parquet"], summary["facts"], opened, pool)
         words = f"{rows} rows of scores; every listed model is scored or failed, and no other"
         return words if pool is None else f"{words}; the sealed pool was scored once, as revealed"
@@ -321,17 +323,13 @@ class Evidence:
         return "the in-toto statement says what the files say, byte for byte"
 
 
-_SHAPE: dict[str, type] = {
-    "cell": str, "terms": str, "artifacts": dict, "steps": list, "models": dict, "facts": dict,
-}  # fmt: skip
+_SHAPE: dict[str, Any] = {"cell": str, "terms": str, "artifacts": dict, "steps": list}
+_SHAPE |= {"models": dict, "facts": dict, "opening": dict | None}
+_STEP: dict[str, Any] = {"step": str, "files": dict, "needs": dict, "digest": str}
 
 
 def _require_shape(name: str, summary: dict[str, Any]) -> None:
-    for key, kind in _SHAPE.items():
-        if not isinstance(summary.get(key), kind):
-            raise BundleError(f"{name}: {key} is missing or not a {kind.__name__}")
-    for step in summary["steps"]:
-        if not isinstance(step, dict) or set(step) != {"step", "files", "needs", "digest"}:
-            raise BundleError(f"{name}: a step without name, files, needs and digest")
-        if not isinstance(step["needs"], dict) or not isinstance(step["step"], str):
-            raise BundleError(f"{name}: a step without name, files, needs and digest")
+    for value, shape in [(summary, _SHAPE), *((step, _STEP) for step in summary.get("steps", ()))]:
+        for key, kind in shape.items():
+            if not isinstance(value, dict) or not isinstance(value.get(key), kind):
+                raise BundleError(f"{name}: {key} is missing or of another type than a run stores")

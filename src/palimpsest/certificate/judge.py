@@ -4,6 +4,7 @@ Tables may come from anybody: their sizes are checked before anything is read, a
 that the exact tests would take. The verdict is computed by the functions that judge a run folder.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,17 +42,10 @@ _WHOLE = ("template", "tokens", "chunk", "step")
 
 
 def judge(
-    cell_id: str,
-    rules: Rules,
-    summary: Mapping[str, Any],
-    files: Mapping[str, bytes],
-    plan: Mapping[str, Any],
+    cell_id: str, rules: Rules, roles: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> Verdict | None:
     """Return the verdict on a cell from the bytes of its tables; None without any candidate."""
     tables = {n: read_table(data, f"cells/{cell_id}/{n}") for n, data in files.items()}
-    roles = summary["models"]
-    if not any(model["role"] == "candidate" for model in roles.values()):
-        return None
     items, curves = tables["items.parquet"], tables["curves.parquet"]
     extra, asked = tables.get("measures.parquet"), tables.get("headroom.parquet")
     _bounded(cell_id, "models", len({*items["model"], *curves["model"], *roles}), MAX_MODELS)
@@ -62,6 +56,8 @@ def judge(
         pairs = min(len(measures.forget_facts) * len(measures.probe_facts), EXACT_PAIRS)
         _bounded(cell_id, "compared pairs of facts", len(measures.models) * pairs, MAX_PAIRS)
         headroom = None if asked is None else _headroom(cell_id, asked, rules)
+        if not measures.of_role("candidate"):
+            return None
         return decide(measures, roles, rules, headroom=headroom)
 
 
@@ -129,20 +125,15 @@ def differences(stored: Any, expected: Any, where: str = "") -> list[str]:
     Libraries add up in different orders on different machines, so the last digits of a mean may
     differ there; a decision may not.
     """
+    parts: list[tuple[str, Any, Any]] | None = None
     if isinstance(stored, dict) and isinstance(expected, dict) and stored.keys() == expected.keys():
-        return [
-            line
-            for key in expected
-            for line in differences(stored[key], expected[key], f"{where}.{key}".lstrip("."))
-        ]
-    if isinstance(stored, list) and isinstance(expected, list) and len(stored) == len(expected):
-        return [
-            line
-            for n, pair in enumerate(zip(stored, expected, strict=True))
-            for line in differences(*pair, f"{where}[{n}]")
-        ]
+        parts = [(f"{where}.{key}".lstrip("."), stored[key], expected[key]) for key in expected]
+    elif isinstance(stored, list) and isinstance(expected, list) and len(stored) == len(expected):
+        parts = [(f"{where}[{n}]", *pair) for n, pair in enumerate(zip(stored, expected))]
+    if parts is not None:
+        return [line for at, mine, theirs in parts for line in differences(mine, theirs, at)]
     if type(stored) is float and type(expected) is float:
-        same = abs(stored - expected) <= 1e-12 + 1e-9 * max(abs(stored), abs(expected))
+        same = math.isclose(stored, expected, rel_tol=1e-9, abs_tol=1e-12)
     else:
         same = type(stored) is type(expected) and stored == expected
     return [] if same else [f"{where}: recorded {stored!r}, recomputed {expected!r}"]
