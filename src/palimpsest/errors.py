@@ -12,7 +12,7 @@
     ├── SealError                   the audit pool: opened twice, too early, or not the sealed one
     ├── StoreError                  the run folder
     │   ├── DamagedArtifact         bytes that do not match their recorded digest
-    │   └── LeaseHeld               another live process owns the folder
+    │   └── FolderLocked            another live process works on the folder
     ├── ScoreError                  scores that are missing, too few or not finite
     ├── TrainingDiverged            a loss or weight that is not finite (carries the step)
     └── BundleError                 a certificate bundle that does not verify
@@ -25,12 +25,15 @@ class PalimpsestError(Exception):
     """Base of every deliberate error."""
 
     exit_code = 1
+    kind = "error"
+    """What a step that raised it is recorded as having failed of."""
 
 
 class InputError(PalimpsestError):
     """Something the user gave cannot be used."""
 
     exit_code = 2
+    kind = "input"
 
 
 class PlanError(InputError):
@@ -44,37 +47,55 @@ class FactsError(InputError):
 class ModelError(InputError):
     """A checkpoint or tokenizer is refused or does not fit."""
 
+    kind = "model_error"
+
 
 class MethodError(InputError):
     """A method is unknown, does not apply, or got knobs it does not take."""
+
+    kind = "not_applicable"
 
 
 class DriftError(InputError):
     """A run folder was made under other conditions than the ones asked for now."""
 
+    kind = "drift"
+
 
 class SealError(PalimpsestError):
     """The sealed audit pool was opened twice, too early, or is not the sealed one."""
+
+    kind = "seal"
 
 
 class StoreError(PalimpsestError):
     """The run folder cannot be read or written as asked."""
 
+    kind = "store"
+
 
 class DamagedArtifact(StoreError):
     """A stored file does not match its recorded digest."""
 
+    kind = "damaged"
 
-class LeaseHeld(StoreError):
+
+class FolderLocked(StoreError):
     """Another live process is working on this run folder."""
+
+    kind = "locked"
 
 
 class ScoreError(PalimpsestError):
     """Scores are missing, too few, or not finite."""
 
+    kind = "score"
+
 
 class TrainingDiverged(PalimpsestError):
     """A loss or a weight stopped being finite while training."""
+
+    kind = "diverged"
 
     def __init__(self, step: int, what: str) -> None:
         super().__init__(f"training diverged at step {step}: {what}")

@@ -14,12 +14,12 @@ import os
 import re
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, InputError, StoreError
-from palimpsest.run.stop import heed
+from palimpsest.run.stop import check_stop
 
 # Called before every store operation with its name and the file it is about.
 FAULT: Callable[[str, Path], None] | None = None
@@ -45,12 +45,12 @@ _ADVICE = {
 def begin(operation: str, path: Path) -> None:
     """Mark the start of one store operation: the point where a fault can strike.
 
-    Whoever was asked to stop begins nothing new.
+    A process that was asked to stop begins nothing new.
     PALIMPSEST_FAULT=n in the environment ends the process with SIGKILL at its n-th operation.
     """
     global OPERATIONS
-    if operation in ("create", "open", "link", "lease"):
-        heed()
+    if operation in ("create", "link", "lock"):
+        check_stop()
     OPERATIONS += 1
     if FAULT is not None:
         FAULT(operation, path)
@@ -59,7 +59,7 @@ def begin(operation: str, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def disk_errors(path: Path, deed: str) -> Iterator[None]:
+def disk_errors(path: Path, action: str) -> Iterator[None]:
     """Turn an OSError into a StoreError that says what was found, expected and what to do."""
     try:
         yield
@@ -67,13 +67,13 @@ def disk_errors(path: Path, deed: str) -> Iterator[None]:
         expected, remedy = _ADVICE.get(error.errno or 0, ("a working disk", "check the disk"))
         found = error.strerror or str(error)
         raise StoreError(
-            f"{path}: cannot {deed} ({found}); expected {expected}; what was stored before is "
+            f"{path}: cannot {action} ({found}); expected {expected}; what was stored before is "
             f"intact; {remedy}, then run the same command again"
         ) from error
 
 
 def canonical(value: object) -> bytes:
-    """The one UTF-8 JSON text of a value: sorted keys, no spaces, no NaN, no line end."""
+    """Return the one UTF-8 JSON text of a value: sorted keys, no spaces, no NaN, no line end."""
 
     def plain(item: Any) -> Any:
         if hasattr(item, "item"):  # a numpy scalar
@@ -98,18 +98,18 @@ def canonical(value: object) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """The SHA-256 of some bytes, as "sha256:<hex>"."""
+    """Return the SHA-256 of some bytes, as "sha256:<hex>"."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file's bytes, as "sha256:<hex>"."""
+    """Return the SHA-256 of a file's bytes, as "sha256:<hex>"."""
     with disk_errors(path, "read"), open(path, "rb") as file:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_checked(path: Path, expected: str) -> bytes:
-    """A file's bytes, or DamagedArtifact when they are not the ones recorded."""
+    """Return a file's bytes, or raise DamagedArtifact when they are not the ones recorded."""
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -128,7 +128,7 @@ def read_checked(path: Path, expected: str) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file, or StoreError naming the file."""
+    """Return the value in a JSON file, or raise StoreError naming the file."""
     with disk_errors(path, "read"):
         data = path.read_bytes()
     try:
@@ -138,7 +138,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_bytes(path: Path, data: bytes) -> str:
-    """Write a file atomically; gives back its digest."""
+    """Write a file atomically; return its digest."""
     path = Path(path)
     temporary = path.parent / f".tmp-{uuid.uuid4().hex[:12]}"
     with disk_errors(path, "write"), _removed_on_error(temporary):
@@ -161,7 +161,7 @@ def write_bytes(path: Path, data: bytes) -> str:
 
 
 def write_with(path: Path, writer: Callable[[Path], object]) -> str:
-    """Write a file atomically through `writer(temporary path)`; gives back its digest.
+    """Write a file atomically through `writer(temporary path)`; return its digest.
 
     For files too large to build in memory twice, such as safetensors weights.
     """
@@ -180,49 +180,40 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> str:
 
 
 def write_json(path: Path, value: object) -> str:
-    """Write a value as canonical JSON with a line end, atomically; gives back the digest."""
+    """Write a value as canonical JSON with a line end, atomically; return the digest."""
     return write_bytes(path, canonical(value) + b"\n")
 
 
-def append_line(path: Path, line: bytes, size: int) -> int:
-    """Append one line after the first `size` bytes of a file; gives back the new size.
+def write_signed(path: Path, value: Mapping[str, Any]) -> str:
+    """Write a JSON object that carries the digest of its other keys; return that digest."""
+    own = digest(canonical(dict(value)))
+    write_json(path, dict(value) | {"digest": own})
+    return own
 
-    Bytes beyond `size` are the torn remains of an earlier append and are cut off. The file must
-    exist unless `size` is 0: a folder deleted under a running command is not quietly recreated.
-    """
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if size == 0 else 0)
-    with disk_errors(path, "append"):
-        begin("open", path)
-        descriptor = os.open(path, flags, 0o644)
-        try:
-            length = os.fstat(descriptor).st_size
-            if length < size or b"\n" in os.pread(descriptor, max(0, length - size), size):
-                raise StoreError(
-                    f"{path}: {length} bytes, expected {size}; another process changed the file; "
-                    "stop it, then run the same command again"
-                )
-            os.ftruncate(descriptor, size)
-            os.lseek(descriptor, size, os.SEEK_SET)
-            try:
-                half = len(line) // 2
-                _write_all(descriptor, line[:half])
-                begin("append", path)
-                _write_all(descriptor, line[half:])
-                begin("fsync", path)
-                os.fsync(descriptor)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(descriptor, size)
-                raise
-        finally:
-            os.close(descriptor)
-        if size == 0:
-            _flush_folder(path.parent)
-    return size + len(line)
+
+def read_signed(path: Path) -> dict[str, Any]:
+    """Return an object written by `write_signed`, or raise DamagedArtifact naming the file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DamagedArtifact(f"{path}: cannot be read ({error.strerror})") from error
+    return parse_signed(data, str(path))
+
+
+def parse_signed(data: bytes, name: str) -> dict[str, Any]:
+    """Return the object in the bytes of a signed file; `name` is the file to name in errors."""
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError, StoreError):
+        value = json.loads(data)
+        others = {key: content for key, content in value.items() if key != "digest"}
+        # Byte for byte: the same content spelled another way is a change too.
+        if value["digest"] == digest(canonical(others)) and data == canonical(value) + b"\n":
+            result: dict[str, Any] = value
+            return result
+    raise DamagedArtifact(f"{name}: its contents do not match the digest it carries")
 
 
 def append_log(path: Path, value: object) -> None:
-    """Append a line to a log shared by many processes. Best effort: a log is not evidence."""
+    """Append a line to a log. Best effort: a log is not evidence."""
     with contextlib.suppress(OSError):
         begin("log", path)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -273,12 +264,12 @@ def remove(path: Path) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file is the remains of an interrupted write."""
+    """Return whether a file is the remains of an interrupted write."""
     return _TEMPORARY.match(path.name) is not None
 
 
 def clean(folder: Path) -> list[Path]:
-    """Remove leftover temporary files directly in a folder nobody else writes to; lists them."""
+    """Remove leftover temporary files directly in a folder; return their paths."""
     if not folder.is_dir():
         return []
     leftovers = sorted(path for path in folder.iterdir() if is_temporary(path))
@@ -287,13 +278,13 @@ def clean(folder: Path) -> list[Path]:
     return leftovers
 
 
-def safe_name(name: str, what: str, *, also: str = "") -> str:
-    """The name itself, or InputError when it could not safely name a file on any system.
+def safe_name(name: str, what: str) -> str:
+    """Return the name, or raise InputError when it could not safely name a file on any system.
 
-    Letters, digits and `. _ - + = , @` (and the characters in `also`), at most 100 of them,
-    beginning with a letter or digit, not ending with a dot, not a Windows device.
+    Letters, digits and `. _ - + = , @`, at most 100 of them, beginning with a
+    letter or digit, not ending with a dot, not a Windows device.
     """
-    pattern = rf"[A-Za-z0-9][A-Za-z0-9._+=,@{re.escape(also)}-]{{0,99}}"
+    pattern = r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,99}"
     if (
         not isinstance(name, str)
         or re.fullmatch(pattern, name) is None
@@ -305,7 +296,7 @@ def safe_name(name: str, what: str, *, also: str = "") -> str:
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         raise InputError(
             f"{what} {shown} cannot name a file; expected 1 to 100 letters, digits and "
-            f"'._+=,@{also}-', beginning with a letter or digit, without '..'; rename it"
+            "'._+=,@-', beginning with a letter or digit, without '..'; rename it"
         )
     return name
 

@@ -1,46 +1,54 @@
-"""What runs the cells of a study, behind one small protocol, and what its implementations share.
+"""What does the steps of a run, behind one small protocol, and what its implementations share.
 
-A cell is one call of a function named by its import path ("module:function"), so that another
-process or another machine can find it. Everything that lasts is written by that function through
-the store; an executor only decides where and when it is called. That is why one worker or many,
-local or Ray, stopped or not, give the same bytes.
+Everything that lasts is written through the cell's folder by whoever does a step; an executor only
+decides where and when. That is why one worker or many, local, Ray or this process, stopped or not,
+give the same bytes.
 """
 
 import contextlib
-import importlib
-import os
 import signal
-import sys
-import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from palimpsest.errors import InputError, LeaseHeld, PalimpsestError, StoreError
-from palimpsest.run.stop import heed
+from palimpsest.errors import InputError
+from palimpsest.run import progress
+from palimpsest.run.graph import FINISH, Failure, Job
+from palimpsest.run.schedule import Scheduler, Task
 from palimpsest.run.store import Run
+from palimpsest.run.worker import Result, Worker
 
-RUN_CELL = "palimpsest.study.matrix:run_cell"
-
-PATIENCE = 30.0
-"""Seconds to wait for a cell whose last owner was killed and is not quite dead yet."""
-GRACE = 30.0
-"""Seconds a worker has to put its pen down before it is killed."""
-
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+__all__ = [
+    "Event",
+    "Executor",
+    "Failure",
+    "InlineExecutor",
+    "Interrupted",
+    "OnEvent",
+    "Outcome",
+    "executor",
+    "silent",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a cell: `label` is the step begun, or the reason."""
+    """Something that happened to a cell.
+
+    "step": a step was begun; "done": it is stored, after `seconds`; "again": its worker was lost
+    and it is begun again; "finished", "failed", "halted": the cell ended. `words` says what the
+    step is, or the reason. `done` of `total` steps of the cell are stored.
+    """
 
     cell: str
-    kind: Literal["step", "again", "finished", "failed"]
-    label: str = ""
+    kind: Literal["step", "done", "again", "finished", "failed", "halted"]
+    step: str = ""
+    words: str = ""
     done: int = 0
     total: int = 0
+    seconds: float = 0.0
+    worker: str = ""
 
 
 OnEvent = Callable[[Event], None]
@@ -48,26 +56,27 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the cells: finished now, failed with their reason, finished before."""
+    """What became of the cells: finished now, failed, ended on purpose, ended before."""
 
     done: tuple[str, ...]
-    failed: dict[str, str]
+    failed: dict[str, Failure]
+    halted: dict[str, str]
     skipped: tuple[str, ...]
 
 
 class Executor(Protocol):
-    """Runs cells of a run folder; a cell that fails does not stop the others."""
+    """Does the cells of a run folder; a cell that fails does not stop the others."""
 
     def execute(
         self,
+        job: Job,
         run_path: Path | str,
         cell_ids: Sequence[str],
         *,
         workers: int,
-        pool_file: Path | str | None = None,
-        on_event: OnEvent,
+        on_event: OnEvent = ...,
     ) -> Outcome:
-        """Give what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
+        """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
         ...
 
 
@@ -78,14 +87,14 @@ class Interrupted(KeyboardInterrupt):
         name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
         super().__init__(
             f"stopped by {name}: {finished} of {planned} cells are finished, and the steps done in "
-            "the others are kept; run the same command again to go on"
+            "the others are kept; run the same command again to continue"
         )
         self.signum = signum
         self.exit_code = 128 + signum
 
 
 def executor(name: str, **options: Any) -> Executor:
-    """Give the executor of that name, `local` or `ray`, with its own options."""
+    """Return the executor of that name, `local`, `ray` or `inline`, with its own options."""
     if name == "local":
         from palimpsest.run.local import LocalExecutor
 
@@ -94,104 +103,162 @@ def executor(name: str, **options: Any) -> Executor:
         from palimpsest.run.ray import RayExecutor
 
         return RayExecutor(**options)
-    raise InputError(f"executor {name!r} is unknown; expected local or ray")
+    if name == "inline":
+        return InlineExecutor(**options)
+    raise InputError(f"executor {name!r} is unknown; expected local, ray or inline")
 
 
 def silent(event: Event) -> None:
-    """Tell nobody."""
+    """Report nothing."""
+
+
+class InlineExecutor:
+    """Does all steps in this process, in plan order; for Python callers and tests.
+
+    threads: numerical threads, or None to leave this process as it is.
+    """
+
+    def __init__(self, *, threads: int | None = 1) -> None:
+        self.threads = threads
+
+    def execute(
+        self,
+        job: Job,
+        run_path: Path | str,
+        cell_ids: Sequence[str],
+        *,
+        workers: int = 1,
+        on_event: OnEvent = silent,
+    ) -> Outcome:
+        """Return what became of the cells."""
+        with shared_work(job, run_path, cell_ids, workers, on_event) as work:
+            worker = Worker(job, work.run.path, "inline", threads=self.threads)
+            with worker.at_work():
+                while (task := work.next(worker.name)) is not None:
+                    work.ended(worker.name, worker.do(task))
+        return work.outcome()
 
 
 # -- around the work -------------------------------------------------------------------------------
 
 
-def split(run: Run, cell_ids: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Give the cells still to do and those that are finished and intact, each in order."""
-    unique = list(dict.fromkeys(cell_ids))
-    finished = tuple(cell for cell in unique if run.cell(cell).finished())
-    return [cell for cell in unique if cell not in finished], finished
+class Work:
+    """The cells on their way: the scheduler, the run folder, and the events told about it."""
 
+    def __init__(self, job: Job, run: Run, cell_ids: Sequence[str], on_event: OnEvent) -> None:
+        self.run = run
+        self.on_event = on_event
+        self.cells = list(dict.fromkeys(cell_ids))
+        self.skipped: list[str] = []
+        self.halted: dict[str, str] = {}
+        steps, done = {}, {}
+        for cell_id in self.cells:
+            cell = run.cell(cell_id).for_work({})
+            for damage in cell.prepare():
+                run.note("damaged", cell=cell_id, step=damage.step, why=damage.why)
+            reason = cell.halted()
+            if reason is not None:
+                self.halted[cell_id] = reason
+            if cell.ended() or reason is not None:
+                self.skipped.append(cell_id)
+                continue
+            steps[cell_id] = job.cell(cell_id).steps
+            done[cell_id] = {step.name for step in steps[cell_id] if cell.done(step.name)}
+        self.scheduler = Scheduler(steps, done)
+        progress.write_graph(run.path, steps)
 
-def check_workers(workers: int) -> int:
-    """Give the number of workers back if there can be so many."""
-    if workers < 1:
-        raise InputError(f"workers: {workers} found; expected at least 1")
-    return workers
+    def next(self, worker: str) -> Task | None:
+        """Return the next step for a worker, which begins it now."""
+        task = self.scheduler.next(worker)
+        if task is not None:
+            self._tell("step", task, self.scheduler.step(task).words, worker=worker)
+        return task
 
+    def ended(self, worker: str, result: Result) -> None:
+        """Record what became of a worker's step."""
+        scheduler = self.scheduler
+        if result.kind == "done":
+            task = scheduler.done(worker)
+            words = scheduler.step(task).words
+            self._tell("done", task, words, seconds=result.seconds, worker=worker)
+            if task.cell in scheduler.halts:
+                self._clear_halted(task.cell)
+            elif task.step == FINISH:
+                self._tell("finished", task)
+        elif result.kind == "halted":
+            task = scheduler.halted(worker, result.reason)
+            self._tell("halted", task, result.reason)
+            self._clear_halted(task.cell)
+        elif result.failure is not None:
+            self._failed(scheduler.failed(worker, result.failure), result.failure)
 
-def keep_reason(run: Run, cell_id: str, reason: str) -> None:
-    """Store why a cell failed when its worker could not."""
-    cell = run.cell(cell_id)
-    with contextlib.suppress(StoreError), cell.claim("noting a failure", wait=1.0):
-        if not cell.finished():
-            cell.fail(reason)
+    def lost(self, worker: str, why: str) -> None:
+        """Record that a worker is gone; its step is begun again, once."""
+        task = self.scheduler.running.get(worker)
+        if task is not None:
+            cell = self.run.cell(task.cell)
+            # It may have been lost after its last write.
+            if cell.ended() or cell.done(task.step):
+                self.ended(worker, Result("done", 0.0))
+            elif (reason := cell.halted()) is not None:
+                self.ended(worker, Result("halted", 0.0, reason=reason))
+        lost = self.scheduler.lost(worker, why)
+        if lost is None:
+            return
+        task, failure = lost
+        self.run.note("worker lost", worker=worker, cell=task.cell, step=task.step, why=why)
+        if failure is None:
+            self._tell("again", task, f"{why}; the step is begun again")
+        else:
+            self._failed(task, failure)
 
+    def outcome(self) -> Outcome:
+        """Return what became of the cells so far."""
+        finished = set(self.scheduler.finished)
+        done = tuple(cell for cell in self.cells if cell in finished)
+        halted = self.halted | self.scheduler.halts
+        return Outcome(done, self.scheduler.failures, halted, tuple(self.skipped))
 
-def interrupted(run: Run, signum: int) -> Interrupted:
-    """Give the error that says how far the run has come."""
-    return Interrupted(signum, sum(run.cell(cell).ended() for cell in run.cells), len(run.cells))
+    def interrupted(self, signum: int) -> Interrupted:
+        """Return the error that says how far the run has come."""
+        ended = sum(self.run.cell(cell).ended() for cell in self.run.cells)
+        return Interrupted(signum, ended, len(self.run.cells))
 
+    def _failed(self, task: Task, failure: Failure) -> None:
+        first = self.scheduler.failure(task.cell) or failure
+        self.run.cell(task.cell).fail(first)
+        self._tell("failed", task, failure.reason)
 
-# -- in the worker ---------------------------------------------------------------------------------
+    def _clear_halted(self, cell_id: str) -> None:
+        # Workers at other steps of the cell still write to it; the last of them clears it.
+        if not self.scheduler.busy(cell_id):
+            self.run.cell(cell_id).sweep()
 
-
-def thread_settings(threads: int) -> dict[str, str]:
-    """Give the environment in which numerical libraries, when first loaded, use so many threads."""
-    return {name: str(threads) for name in _THREADS} | {"TOKENIZERS_PARALLELISM": "false"}
+    def _tell(
+        self,
+        kind: Literal["step", "done", "again", "finished", "failed", "halted"],
+        task: Task,
+        words: str = "",
+        *,
+        seconds: float = 0.0,
+        worker: str = "",
+    ) -> None:
+        done, total = self.scheduler.progress(task.cell)
+        self.on_event(Event(task.cell, kind, task.step, words, done, total, seconds, worker))
 
 
 @contextlib.contextmanager
-def environment_of_children(settings: Mapping[str, str]) -> Iterator[None]:
-    """Let processes started meanwhile have these variables from their first instruction on."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def do_cell(
-    function: str,
-    run_path: Path | str,
-    cell_id: str,
-    pool_file: Path | str | None,
-    progress: Callable[[str, int, int], None],
-    *,
-    threads: int = 1,
-) -> str | None:
-    """Do one cell in this process; give None, or the reason why it failed."""
-    os.environ.update(thread_settings(threads))
-    try:
-        call = imported(function)
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(threads)
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                call(run_path, cell_id, pool_file=pool_file, progress=progress)
-                return None
-            except LeaseHeld:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.25)
-    except Exception as error:
-        heed()
-        if not isinstance(error, PalimpsestError):
-            _keep_traceback(run_path, cell_id)
-        return f"{type(error).__name__}: {error}"
-
-
-def imported(function: str) -> Callable[..., None]:
-    """Give the function at an import path such as "palimpsest.study.matrix:run_cell"."""
-    module, _, name = function.partition(":")
-    found: Callable[..., None] = getattr(importlib.import_module(module), name)
-    return found
-
-
-def _keep_traceback(run_path: Path | str, cell_id: str) -> None:
-    with contextlib.suppress(PalimpsestError, OSError):
-        Run.open(run_path).note("traceback", cell=cell_id, traceback=traceback.format_exc())
+def shared_work(
+    job: Job, run_path: Path | str, cell_ids: Sequence[str], workers: int, on_event: OnEvent
+) -> Iterator[Work]:
+    """Hold the run folder around the work, and write its record at the end."""
+    if workers < 1:
+        raise InputError(f"workers: {workers} found; expected at least 1")
+    run = Run.open(Path(run_path).resolve())
+    for cell_id in cell_ids:
+        run.cell(cell_id)
+    with contextlib.ExitStack() as stack:
+        if not run.locked_here():
+            stack.enter_context(run.lock("palimpsest"))
+        yield Work(job, run, cell_ids, on_event)
+        run.record()

@@ -1,18 +1,19 @@
-"""Cells in worker processes of this machine, one numerical thread each.
+"""Steps in worker processes of this machine, one numerical thread each.
 
 Even one worker is a process of its own: it has the same threads and the same libraries loaded as
-each of many, a cell that exhausts the memory takes its worker and not the command, and the bytes
-are the same. Each worker has its own pipe: a worker killed in the middle of a sentence can leave
-no lock behind that another waits for.
+each of many, a step that exhausts the memory takes its worker and not the command, and the bytes
+are the same. Each worker has its own pipe: a worker killed in the middle of a message can leave no
+lock behind that another waits for.
 """
 
 import contextlib
+import itertools
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -21,83 +22,67 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from palimpsest.run.executor import (
-    GRACE,
-    RUN_CELL,
-    Event,
-    OnEvent,
-    Outcome,
-    check_workers,
-    do_cell,
-    environment_of_children,
-    interrupted,
-    keep_reason,
-    silent,
-    split,
-    thread_settings,
-)
-from palimpsest.run.lease import let_go
-from palimpsest.run.stop import Leave, StopRequest, leave_when_told, shielded, stop_requests
-from palimpsest.run.store import Run
+from palimpsest.run.executor import OnEvent, Outcome, Work, shared_work, silent
+from palimpsest.run.graph import Failure, Job
+from palimpsest.run.locks import release_all
+from palimpsest.run.stop import Leave, StopRequest, leave_on_sigterm, shielded, stop_requests
+from palimpsest.run.worker import Result, Worker, environment_of_children, thread_settings
 
-ATTEMPTS = 2
-"""How often a cell is begun by workers that die under it before it counts as failed."""
+GRACE = 30.0
+"""Seconds a worker has to end before it is killed."""
 START = "spawn"
 """How a worker process is started: afresh. Tests that kill hundreds of them have them forked."""
 
 
 class LocalExecutor:
-    """Runs cells in worker processes; `function` is the cell's "module:function".
+    """Does steps in worker processes of this machine.
 
     threads: numerical threads of each worker. More than one can change the last bits of a result,
     so it belongs to a run like its plan; models too large for one thread may need it.
     """
 
-    def __init__(self, *, function: str = RUN_CELL, threads: int = 1) -> None:
-        self.function = function
+    def __init__(self, *, threads: int = 1) -> None:
         self.threads = threads
 
     def execute(
         self,
+        job: Job,
         run_path: Path | str,
         cell_ids: Sequence[str],
         *,
         workers: int = 1,
-        pool_file: Path | str | None = None,
         on_event: OnEvent = silent,
     ) -> Outcome:
-        """Give what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
-        run = Run.open(Path(run_path).resolve())
-        left, skipped = split(run, cell_ids)
-        number = min(check_workers(workers), len(left))
-        with stop_requests() as stop:
-            crew = _Crew(self, run, pool_file)
-            work = _Work(run, left, on_event)
+        """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
+        with (
+            shared_work(job, run_path, cell_ids, workers, on_event) as work,
+            stop_requests() as stop,
+        ):
+            processes = _Processes(work, job, self.threads)
             try:
-                work.through(crew, number, stop)
+                processes.work_until_over(workers, stop)
             except BaseException:
-                crew.dismiss(at_once=True)
+                processes.stop(at_once=True)
                 raise
-            crew.dismiss(at_once=stop.signum is not None)
+            processes.stop(at_once=stop.signum is not None)
             if stop.signum is not None:
-                raise interrupted(run, stop.signum)
-        return Outcome(tuple(c for c in left if c in work.done), work.failed, skipped)
+                raise work.interrupted(stop.signum)
+        return work.outcome()
 
 
 @dataclass
-class _Worker:
+class _Process:
+    name: str
     process: BaseProcess
     pipe: "Connection[Any, Any]"
-    cell: str | None = None
 
-    def give(self, cell: str | None) -> None:
-        self.cell = cell
+    def send(self, message: object) -> None:
         # A worker that has died is noticed by its closed pipe, not here.
         with contextlib.suppress(OSError):
-            self.pipe.send(cell)
+            self.pipe.send(message)
 
-    def said(self) -> Iterator[Event | None]:
-        """Give what the worker has said since last asked, and None if it will say no more."""
+    def results(self) -> Iterator[Result | None]:
+        """Return the results received since the last call, and None if no more will come."""
         try:
             while self.pipe.poll():
                 yield self.pipe.recv()
@@ -105,137 +90,114 @@ class _Worker:
             yield None
 
 
-class _Crew:
-    """The worker processes, started and dismissed."""
+class _Processes:
+    """The worker processes, each with a step or waiting for one."""
 
-    def __init__(self, settings: LocalExecutor, run: Run, pool_file: Path | str | None) -> None:
-        pool = None if pool_file is None else str(Path(pool_file).resolve())
-        self.arguments = (settings.function, str(run.path), pool, settings.threads)
-        self.environment = thread_settings(settings.threads)
+    def __init__(self, work: Work, job: Job, threads: int) -> None:
+        self.work = work
+        # Pickled once, and unpickled where an error becomes the failure of a step.
+        self.arguments = (pickle.dumps(job), str(work.run.path), threads)
+        self.environment = thread_settings(threads)
         self.context: Any = multiprocessing.get_context(START)
-        self.workers: list[_Worker] = []
+        self.processes: list[_Process] = []
+        self.numbers = itertools.count()
 
-    def hire(self) -> _Worker:
+    def work_until_over(self, number: int, stop: StopRequest) -> None:
+        """Do all steps that can be done, unless asked to stop."""
+        while stop.signum is None:
+            self._hand_out(number)
+            if not self.work.scheduler.running:
+                return
+            wait([stop.reader, *(process.pipe for process in self.processes)])
+            for process in list(self.processes):
+                for result in process.results():
+                    if stop.signum is not None:
+                        return
+                    if result is None:
+                        self.work.lost(process.name, self._how_it_ended(process))
+                    else:
+                        self.work.ended(process.name, result)
+
+    def _hand_out(self, number: int) -> None:
+        """Give each free worker a step, starting workers as long as there are steps for them."""
+        busy = self.work.scheduler.running
+        for process in self.processes:
+            if process.name not in busy:
+                task = self.work.next(process.name)
+                if task is None:
+                    return
+                process.send(task)
+        while len(self.processes) < number:
+            name = f"worker-{next(self.numbers)}"
+            task = self.work.next(name)
+            if task is None:
+                return
+            self._start(name).send(task)
+
+    def _start(self, name: str) -> _Process:
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=_work, args=(theirs, *self.arguments))
-        # Started on first use, multiprocessing's own helper would lift the shield again.
+        process = self.context.Process(target=_work, args=(theirs, name, *self.arguments))
+        # Started on first use, multiprocessing's own helper would unblock the signals again.
         resource_tracker.ensure_running()
         with environment_of_children(self.environment), shielded():
             process.start()
         theirs.close()
-        worker = _Worker(process, ours)
-        self.workers.append(worker)
-        return worker
+        self.processes.append(_Process(name, process, ours))
+        return self.processes[-1]
 
-    def bury(self, worker: _Worker) -> str:
-        """Give how a worker that said its last word ended."""
-        worker.process.join(GRACE)
-        code = worker.process.exitcode
-        self.workers.remove(worker)
-        worker.pipe.close()
+    def _how_it_ended(self, process: _Process) -> str:
+        """Return how a worker that closed its pipe ended."""
+        process.process.join(GRACE)
+        code = process.process.exitcode
+        self.processes.remove(process)
+        process.pipe.close()
         if code is not None and code < 0:
             hint = " (out of memory?)" if code == -signal.SIGKILL else ""
             return f"its worker was ended by {signal.Signals(-code).name}{hint}"
         return f"its worker ended with exit code {code}"
 
-    def dismiss(self, *, at_once: bool) -> None:
-        """Send everyone home: after their cell, or now; who does not go in time is killed."""
-        for worker in self.workers:
+    def stop(self, *, at_once: bool) -> None:
+        """End all workers: after their step, or now; one that does not end in time is killed."""
+        for process in self.processes:
             if at_once:
-                worker.process.terminate()
+                process.process.terminate()
             else:
-                worker.give(None)
+                process.send(None)
         deadline = time.monotonic() + GRACE
         try:
-            for worker in self.workers:
-                worker.process.join(max(0.0, deadline - time.monotonic()))
+            for process in self.processes:
+                process.process.join(max(0.0, deadline - time.monotonic()))
         finally:
-            for worker in self.workers:
-                worker.process.kill()
-                worker.process.join()
-                worker.process.close()
-                worker.pipe.close()
-            self.workers.clear()
+            for process in self.processes:
+                process.process.kill()
+                process.process.join()
+                process.process.close()
+                process.pipe.close()
+            self.processes.clear()
 
 
-class _Work:
-    """The cells on their way: waiting, with a worker, done or failed."""
-
-    def __init__(self, run: Run, cells: Sequence[str], on_event: OnEvent) -> None:
-        self.run = run
-        self.waiting = deque(cells)
-        self.deaths: Counter[str] = Counter()
-        self.done: set[str] = set()
-        self.failed: dict[str, str] = {}
-        self.on_event = on_event
-
-    def through(self, crew: _Crew, number: int, stop: StopRequest) -> None:
-        """Get every cell done, unless asked to stop."""
-        for _ in range(number):
-            crew.hire().give(self.waiting.popleft())
-        while any(worker.cell for worker in crew.workers):
-            wait([stop.reader, *(worker.pipe for worker in crew.workers)])
-            for worker in list(crew.workers):
-                for event in worker.said():
-                    if stop.signum is not None:
-                        return
-                    if event is None:
-                        self._lost(worker.cell, crew.bury(worker))
-                        if self.waiting:
-                            crew.hire().give(self.waiting.popleft())
-                    else:
-                        self._heard(event)
-                        if event.kind != "step":
-                            worker.give(self.waiting.popleft() if self.waiting else None)
-            if stop.signum is not None:
-                return
-
-    def _heard(self, event: Event) -> None:
-        if event.kind == "finished":
-            self.done.add(event.cell)
-        elif event.kind == "failed":
-            self.failed[event.cell] = event.label
-        self.on_event(event)
-
-    def _lost(self, cell: str | None, how: str) -> None:
-        """Put a dead worker's cell back, once."""
-        if cell is None:
-            return
-        self.deaths[cell] += 1
-        if self.run.cell(cell).finished():
-            self._heard(Event(cell, "finished"))
-        elif self.deaths[cell] < ATTEMPTS:
-            self.waiting.appendleft(cell)
-            self.run.note("worker lost", cell=cell, why=how)
-            self.on_event(Event(cell, "again", f"{how}; the cell goes on where it was"))
-        else:
-            reason = f"{how}, {ATTEMPTS} times in this cell"
-            keep_reason(self.run, cell, reason)
-            self._heard(Event(cell, "failed", reason))
-
-
-def _work(
-    pipe: "Connection[Any, Any]", function: str, run_path: str, pool: str | None, threads: int
-) -> None:
-    """Be a worker: do the cells that come through the pipe until None does."""
+def _work(pipe: "Connection[Any, Any]", name: str, job: bytes, run_path: str, threads: int) -> None:
+    """Do the steps that come through the pipe until None comes."""
     gone = (Leave, EOFError, BrokenPipeError, ConnectionResetError)
-    with contextlib.suppress(*gone), leave_when_told():
+    with contextlib.suppress(*gone), leave_on_sigterm():
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        while (cell := pipe.recv()) is not None:
-
-            def tell(label: str, done: int, total: int, cell: str = cell) -> None:
-                # A parent that is gone is no fault of the cell.
-                with contextlib.suppress(OSError):
-                    pipe.send(Event(cell, "step", label, done, total))
-
-            reason = do_cell(function, run_path, cell, pool, tell, threads=threads)
-            ending = Event(cell, "finished") if reason is None else Event(cell, "failed", reason)
-            pipe.send(ending)
-    let_go()
+        try:
+            worker = Worker(pickle.loads(job), run_path, name, threads=threads)
+            with worker.at_work():
+                while (task := pipe.recv()) is not None:
+                    pipe.send(worker.do(task))
+        except gone:
+            raise
+        except Exception as error:
+            # The worker could not begin: its step fails of that, wherever it is tried.
+            task = pipe.recv()
+            failure = Failure("error", f"{type(error).__name__}: {error}", task.step)
+            pipe.send(Result("failed", 0.0, failure))
+    release_all()
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent dies: an orphan would hold the lease of its cell."""
+    """End this process when its parent dies: an orphan would go on writing to the run."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

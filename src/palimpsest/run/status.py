@@ -1,157 +1,120 @@
 """Where a run stands, read without checking digests or disturbing the processes that work on it."""
 
-import contextlib
-import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from palimpsest.run import progress
+from palimpsest.run.graph import Failure
 from palimpsest.run.store import Run
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What a running cell is at: the step it began last, and how many of how many are behind it."""
+class StepAtWork:
+    """What a live worker is at."""
 
-    name: str
-    done: int
-    total: int
-    seconds: float
-    """Since it began."""
-    left: float | None
-    """Seconds to the end of the cell at its pace so far, or None where it has no pace yet."""
+    worker: str
+    cell: str
+    step: str
+    words: str
+    seconds: float  # since it was begun
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Cell ids by state, and a guess at the time left."""
+    """Cell ids by state, the steps at work, and an estimate of the time left."""
 
     planned: tuple[str, ...]
     done: tuple[str, ...]
     running: tuple[str, ...]
-    failed: dict[str, str]  # cell id to reason
+    failed: dict[str, Failure]
+    halted: dict[str, str]  # cell id to reason
     waiting: tuple[str, ...]  # not begun, or interrupted
     steps: dict[str, tuple[str, ...]]  # steps done so far in unfinished cells
     totals: dict[str, int]  # how many steps these have in all; cells never begun are absent
-    now: dict[str, Step]  # by running cell; cells begun outside a command are absent
+    now: tuple[StepAtWork, ...]
     working: bool  # whether a command is at work on the run
-    seconds_per_cell: float | None
     seconds_left: float | None
 
 
 def status(run: Run | Path | str, now: float | None = None) -> Status:
-    """Where the run stands; `now` is the clock's seconds since 1970."""
+    """Return where the run stands; `now` is the clock's seconds since 1970."""
     run = run if isinstance(run, Run) else Run.open(run)
     now = datetime.now(UTC).timestamp() if now is None else now
+    graph = progress.read_graph(run.path)
+    words = {(cell, name): text for cell, steps in graph.items() for name, text, _ in steps}
+    at_work = tuple(
+        StepAtWork(
+            work.worker,
+            work.cell,
+            work.step,
+            words.get((work.cell, work.step), work.step),
+            max(0.0, now - work.since),
+        )
+        for work in progress.at_work(run.path)
+    )
+    busy = {work.cell for work in at_work}
     done, running, waiting = [], [], []
-    failed: dict[str, str] = {}
+    failed: dict[str, Failure] = {}
+    halted: dict[str, str] = {}
     steps: dict[str, tuple[str, ...]] = {}
     for cell_id in run.cells:
         cell = run.cell(cell_id)
         if cell.ended():
             done.append(cell_id)
             continue
+        reason = cell.halted()
+        if reason is not None:
+            halted[cell_id] = reason
+            continue
         steps[cell_id] = cell.steps()
-        reason = cell.failure()
-        if cell.running():
+        failure = cell.failure()
+        if cell_id in busy:
             running.append(cell_id)
-        elif reason is not None:
-            failed[cell_id] = reason
+        elif failure is not None:
+            failed[cell_id] = failure
         else:
             waiting.append(cell_id)
-    log = list(_lines(run.path / "log.jsonl"))
-    spent = _seconds(log, set(done))
-    at = _at(log, running, now)
-    each = sum(spent) / len(spent) if spent else None
     return Status(
         run.cells,
         tuple(done),
         tuple(running),
         failed,
+        halted,
         tuple(waiting),
         steps,
-        _totals(log, steps),
-        at,
+        {cell: len(graph[cell]) for cell in steps if cell in graph},
+        at_work,
         run.held() or bool(running),
-        each,
-        _left(at, each, len(run.cells) - len(done), len(running)),
+        _seconds_left(run, steps, graph, at_work),
     )
 
 
-def _left(at: Mapping[str, Step], each: float | None, left: int, workers: int) -> float | None:
-    """The seconds left: by whole cells where one has finished, else by the steps of the others."""
-    paces = [one.left for one in at.values() if one.left is not None]
-    if each is not None:
-        begun = sum(one.done / max(1, one.total) for one in at.values())
-        return each * max(0.0, left - begun) / max(1, workers)
-    if not paces:
+def _seconds_left(
+    run: Run,
+    steps: dict[str, tuple[str, ...]],
+    graph: dict[str, list[tuple[str, str, float]]],
+    at_work: tuple[StepAtWork, ...],
+) -> float | None:
+    """Return the seconds left: the cost of the steps to do, at the pace of those done so far."""
+    costs = {(cell, name): cost for cell, found in graph.items() for name, _, cost in found}
+    seconds = cost = 0.0
+    for _, entry in progress.lines(run.path):
+        key = (entry.get("cell"), entry.get("step"))
+        if entry.get("event") == "done" and key in costs:
+            seconds += float(entry.get("seconds", 0.0))
+            cost += costs[key]
+    if not cost or not seconds:
         return None
-    whole = [
-        one.left * one.total / max(1, one.total - one.done)
-        for one in at.values()
-        if one.left is not None
-    ]
-    others = (left - len(at)) * sum(whole) / len(whole) / max(1, workers)
-    return max(paces) + others
-
-
-def _at(log: list[dict[str, Any]], running: list[str], now: float) -> dict[str, Step]:
-    """What each running cell began last, and its pace since it was last started."""
-    found: dict[str, Step] = {}
-    first: dict[str, tuple[float, int]] = {}
-    for entry in log:
-        cell = entry.get("cell")
-        if cell not in running:
-            continue
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            when = _time(entry)
-            if entry["event"] == "started":
-                first.pop(cell, None)
-                found.pop(cell, None)
-            elif entry["event"] == "begun":
-                done, total = int(entry["done"]), int(entry["total"])
-                since, before = first.setdefault(cell, (when, done))
-                pace = (when - since) / (done - before) if done > before else None
-                left = None if pace is None else max(0.0, pace * (total - done) - (now - when))
-                found[cell] = Step(str(entry["step"]), done, total, max(0.0, now - when), left)
-    return found
-
-
-def _totals(log: list[dict[str, Any]], cells: Mapping[str, object]) -> dict[str, int]:
-    """How many steps each of these cells has, as it was told when one of them last began."""
-    found: dict[str, int] = {}
-    for entry in log:
-        if entry.get("event") == "begun" and entry.get("cell") in cells:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                found[entry["cell"]] = int(entry["total"])
-    return found
-
-
-def _seconds(log: list[dict[str, Any]], done: set[str]) -> list[float]:
-    """How long each finished cell took, from the log's last `started` and `finished` lines."""
-    began: dict[str, float] = {}
-    spent: dict[str, float] = {}
-    for entry in log:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            if entry["cell"] not in done:
-                continue
-            if entry["event"] == "started":
-                began[entry["cell"]] = _time(entry)
-            elif entry["event"] == "finished" and entry["cell"] in began:
-                spent[entry["cell"]] = _time(entry) - began[entry["cell"]]
-    return list(spent.values())
-
-
-def _lines(log: Path) -> Iterator[dict[str, Any]]:
-    """The log's legible lines; its last may be half written."""
-    for line in log.read_bytes().split(b"\n") if log.exists() else []:
-        with contextlib.suppress(ValueError):
-            entry = json.loads(line)
-            if isinstance(entry, dict):
-                yield entry
-
-
-def _time(entry: Mapping[str, Any]) -> float:
-    return datetime.fromisoformat(entry["time"]).timestamp()
+    pace = seconds / cost
+    to_do = {
+        (cell, name): pace * found
+        for (cell, name), found in costs.items()
+        if cell in steps and name not in steps[cell]
+    }
+    whole = [sum(found for _, _, found in graph[cell]) for cell in graph]
+    # A cell that the command was not asked for, or that is not in the graph, counts as the mean.
+    unknown = [cell for cell in steps if cell not in graph]
+    left = sum(to_do.values()) + pace * len(unknown) * sum(whole) / len(whole)
+    left -= sum(min(work.seconds, to_do.get((work.cell, work.step), 0.0)) for work in at_work)
+    return max(0.0, left / max(1, len(at_work)))

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: noted where cells are handed out, raised where work is done, never lost."""
+"""SIGINT and SIGTERM: noted where steps are scheduled, raised where work is done, never lost."""
 
 import atexit
 import contextlib
@@ -15,7 +15,7 @@ AGAIN = 0.02
 
 
 class Leave(KeyboardInterrupt):
-    """Raised in a worker that is asked to go. No `except Exception` may mistake it for a fault."""
+    """Raised in a worker that is asked to end. No `except Exception` may mistake it for a fault."""
 
 
 class StopRequest:
@@ -27,7 +27,7 @@ class StopRequest:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:
-            # Asked twice: whoever waits is done waiting.
+            # Asked twice: stop waiting for the workers.
             raise KeyboardInterrupt
         self.signum = signum
         os.write(self._writer, b"x")
@@ -39,23 +39,23 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Give the place where a SIGINT or SIGTERM is noted; `reader` wakes a wait on files."""
+    """Note a SIGINT or SIGTERM instead of raising it; `reader` wakes a wait on files."""
     stop = StopRequest()
     before: dict[int, Any] = {}
     # Only the main thread may set handlers; elsewhere the program around us decides.
     if threading.current_thread() is threading.main_thread():
         for signum in (signal.SIGINT, signal.SIGTERM):
             before[signum] = signal.signal(signum, stop._note)
-    heeded = True
+    left_early = True
     try:
         yield stop
-        heeded = False
+        left_early = False
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         stop._close()
-        if stop.signum is not None and not heeded:
-            # It came after the last look.
+        if stop.signum is not None and not left_early:
+            # It came after the last check.
             signal.raise_signal(stop.signum)
 
 
@@ -64,8 +64,8 @@ class Raised:
 
     What is raised in a finaliser, a weak reference's callback or a hook at fork is swallowed by
     Python: such a request is raised again a moment later. A library in whose middle it is raised
-    may turn it into an error of its own: nothing is stored from then on (`heed`). A request that
-    comes while the interpreter is ending finds nothing to stop.
+    may turn it into an error of its own: nothing is stored from then on (`check_stop`). A request
+    that comes while the interpreter is ending finds nothing to stop.
     """
 
     asked: "ClassVar[Raised | None]" = None
@@ -87,7 +87,7 @@ class Raised:
         atexit.register(_no_alarm)
 
     def done(self) -> None:
-        """Leave everything as it was found."""
+        """Restore the handlers and the hook that were there before."""
         _no_alarm()
         for signum, handler in self._before.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
@@ -114,18 +114,18 @@ def _no_alarm() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def heed() -> None:
-    """Raise a request to stop once more, for whoever comes here in spite of it."""
+def check_stop() -> None:
+    """Raise a request to stop once more, for code that continues in spite of it."""
     if Raised.asked is not None:
         Raised.asked(0, None)
 
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
-    """Let processes started meanwhile see neither SIGINT nor SIGTERM until they say so.
+    """Block SIGINT and SIGTERM in processes started meanwhile, until they unblock them.
 
-    Ctrl-C reaches the whole process group; what becomes of a worker is the parent's to say, and
-    only once the worker can take it.
+    Ctrl-C reaches the whole process group; the parent decides when a worker ends, and only
+    once the worker can take it.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
@@ -135,17 +135,17 @@ def shielded() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def leave_when_told() -> Iterator[None]:
+def leave_on_sigterm() -> Iterator[None]:
     """Raise Leave at the first SIGTERM, in a worker that was perhaps started `shielded`."""
 
     def once(signum: int) -> Leave:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return Leave()
 
-    told = Raised(once)
-    told.listen(signal.SIGTERM)
+    handler = Raised(once)
+    handler.listen(signal.SIGTERM)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         yield
     finally:
-        told.done()
+        handler.done()

@@ -27,7 +27,7 @@ _KEPT = ("bool", "int32", "int64", "float32", "float64")
 
 
 def as_table(columns: Columns) -> Table:
-    """The columns as arrays of equal length: text as object arrays of str, the rest by dtype."""
+    """Return the columns as arrays of equal length: text as arrays of str, the rest by dtype."""
     table = {str(name): _as_array(str(name), values) for name, values in columns.items()}
     lengths = {name: len(values) for name, values in table.items()}
     if len(set(lengths.values())) != 1:
@@ -36,7 +36,7 @@ def as_table(columns: Columns) -> Table:
 
 
 def table_bytes(columns: Columns) -> bytes:
-    """The parquet bytes of a table; equal columns give equal bytes."""
+    """Return the parquet bytes of a table; equal columns give equal bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -61,7 +61,7 @@ def table_bytes(columns: Columns) -> bytes:
 
 
 def table_from_bytes(data: bytes, name: str) -> Table:
-    """The columns in parquet bytes; `name` is the file to blame when they are not a table."""
+    """Return the columns in parquet bytes; `name` is the file to name in errors."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -84,12 +84,12 @@ def table_from_bytes(data: bytes, name: str) -> Table:
 
 
 def write_table(path: Path, columns: Columns) -> str:
-    """Write a table as parquet, atomically; gives back the file's digest."""
+    """Write a table as parquet, atomically; return the file's digest."""
     return write_bytes(path, table_bytes(columns))
 
 
 def read_table(path: Path, expected: str | None = None) -> Table:
-    """The columns of a parquet file, checked against its recorded digest when one is given."""
+    """Return the columns of a parquet file, checked against its digest when one is given."""
     path = Path(path)
     with disk_errors(path, "read"):
         data = path.read_bytes()
@@ -99,7 +99,7 @@ def read_table(path: Path, expected: str | None = None) -> Table:
 
 
 def concatenate(tables: Sequence[tuple[str, Table]], what: str) -> Table:
-    """One table with the rows of several, in order; refused unless columns and types agree."""
+    """Return one table with the rows of several, in order; their columns and types must agree."""
     import numpy as np
 
     owner, first = tables[0]

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact
-from palimpsest.run.chain import Chain, read_chain
-from palimpsest.run.disk import canonical, digest, file_digest, read_checked
+from palimpsest.run.disk import canonical, digest, file_digest, read_checked, read_signed
 
 FILES = ("plan.json", "rules.json", "seal.json", "environment.json")
-CREATION = ("plan", "rules", "cells", "seal", "environment")
+TERMS = "terms.json"
+FORMAT = 2
 # The parts of environment.json that must be the same when a run is resumed.
 SAME_ENVIRONMENT = ("code", "packages", "inputs")
 
@@ -22,7 +22,7 @@ _ABSENT = "(nothing)"
 
 
 def environment(inputs: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What a run was made with: code, packages, machine, and digests of models and facts."""
+    """Return what a run was made with: code, packages, machine, and digests of models and facts."""
     from importlib import metadata
 
     def version(name: str) -> str | None:
@@ -32,8 +32,8 @@ def environment(inputs: Mapping[str, str] | None = None) -> dict[str, Any]:
             return None
 
     source = Path(__file__).resolve().parents[1]
-    # What only shows stored results cannot change them, so mending it must not stop a resume.
-    shown = re.compile(r"^(cli|certificate|report)/")
+    # Code that only shows stored results cannot change them: it may change before a resume.
+    shown = re.compile(r"^(analysis|certificate|cli|report)/")
     files = {
         name: file_digest(path)
         for path in sorted(source.rglob("*.py"))
@@ -57,55 +57,58 @@ def fixed_contents(
     seal: Mapping[str, Any],
     fork_of: Mapping[str, Any] | None,
 ) -> dict[str, bytes]:
-    """The bytes of the fixed files. The rules' hash is that of their canonical JSON."""
+    """Return the bytes of the fixed files. The rules' hash is that of their canonical JSON."""
     hashed = {"hash": digest(canonical(dict(rules))), "rules": dict(rules)}
     origin = {} if fork_of is None else {"fork_of": dict(fork_of)}
     values = (dict(plan), hashed, dict(seal), dict(environment) | origin)
     return {name: canonical(value) + b"\n" for name, value in zip(FILES, values, strict=True)}
 
 
-def creation_events(
-    contents: Mapping[str, bytes], cells: Sequence[str]
-) -> list[tuple[str, dict[str, Any]]]:
-    """The chain's first entries. The machine comes after the seal, outside the cells' genesis."""
-    files = {name: digest(data) for name, data in contents.items()}
-    rules_hash = json.loads(contents["rules.json"])["hash"]
-    commitment = json.loads(contents["seal.json"])["commitment"]
+def terms_json(contents: Mapping[str, bytes], cells: Sequence[str]) -> dict[str, Any]:
+    """Return what terms.json holds, but for the digest it carries.
+
+    "terms" is what results depend on; the machine, and the run it was forked from, stay outside it.
+    """
+    files = {name.removesuffix(".json"): digest(data) for name, data in contents.items()}
+    machine = files.pop("environment")
     origin = json.loads(contents["environment.json"]).get("fork_of")
-    return [
-        ("plan", {"format": 1, "file": files["plan.json"]}),
-        ("rules", {"file": files["rules.json"], "hash": rules_hash}),
-        ("cells", {"cells": list(cells)}),
-        ("seal", {"file": files["seal.json"], "commitment": commitment}),
-        ("environment", {"file": files["environment.json"], "fork_of": origin}),
-    ]
+    terms = {"format": FORMAT, **files, "cells": list(cells)}
+    return {"terms": terms, "environment": machine, "fork_of": origin}
 
 
-def read_terms(path: Path) -> Chain:
-    """The chain of the run at `path`, known to be sound and to begin with the run's terms."""
-    chain = read_chain(path / "chain.jsonl")
-    begun = tuple(entry.event for entry in chain.entries[: len(CREATION)])
-    if chain.damage is not None or begun != CREATION:
-        raise DamagedArtifact(
-            (chain.damage or f"{chain.path}: begins with {begun}; expected {CREATION}")
-            + "; run the study again with the same plan to mend it"
-        )
-    return chain
+def terms_digest(terms_file: Mapping[str, Any]) -> str:
+    """Return the digest every manifest names, from the contents of terms.json."""
+    return digest(canonical(terms_file["terms"]))
 
 
-def term(chain: Chain, event: str) -> dict[str, Any]:
-    """The data of one of the chain's first entries."""
-    return chain.entries[CREATION.index(event)].data
+def read_terms(path: Path) -> dict[str, Any]:
+    """Return the contents of terms.json of the run at `path`, known to be sound."""
+    try:
+        found = read_signed(path / TERMS)
+        if found["terms"]["format"] != FORMAT:
+            raise DamagedArtifact(
+                f"{path / TERMS}: format {found['terms']['format']}; expected {FORMAT}; use the "
+                "version of Palimpsest that made the run"
+            )
+    except DamagedArtifact as error:
+        raise DamagedArtifact(f"{error}; run the same command again to repair it") from error
+    return found
 
 
-def read_fixed(path: Path, name: str, chain: Chain) -> Any:
-    """The contents of one of the fixed files, checked against the chain."""
-    expected = term(chain, name.removesuffix(".json"))["file"]
-    return json.loads(read_checked(path / name, expected))
+def file_term(terms_file: Mapping[str, Any], name: str) -> str:
+    """Return the digest that one of the fixed files must have."""
+    key = name.removesuffix(".json")
+    found: str = terms_file[key] if key == "environment" else terms_file["terms"][key]
+    return found
+
+
+def read_fixed(path: Path, name: str, terms_file: Mapping[str, Any]) -> Any:
+    """Return the contents of one of the fixed files, checked against terms.json."""
+    return json.loads(read_checked(path / name, file_term(terms_file, name)))
 
 
 def difference(key: str, old: Any, new: Any) -> list[str]:
-    """What differs between two values, one line a key, keys joined by dots."""
+    """Return what differs between two values, one line per key, keys joined by dots."""
     if old == new and canonical(old) == canonical(new):
         return []
     if isinstance(old, dict) and isinstance(new, dict):

@@ -1,0 +1,466 @@
+"""A cell's folder: its steps while it is worked on, its tables once it is finished.
+
+A step leaves its files in `steps/<step>/` and, last, `manifest.json` with their digests, the digest
+of the run's terms and the manifests of the steps it needed; the manifest makes the step done. When
+all steps are done their tables are merged into `items.parquet`, `curves.parquet` ..., and
+`cell.json`, written last, makes the cell finished; then `steps/` is removed. No byte depends on who
+did a step, when, or how often the work was interrupted: two workers that do the same step write the
+same files, so writing needs no lock of its own.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from palimpsest.errors import DamagedArtifact, InputError, SealError, StoreError
+from palimpsest.run import disk
+from palimpsest.run.graph import Failure, check_name, is_name
+from palimpsest.run.progress import at_work
+from palimpsest.run.tables import Columns, Table, concatenate, table_bytes, table_from_bytes
+
+VALUES = "values.json"
+MANIFEST = "manifest.json"
+_OWN_KEYS = {"cell", "terms", "artifacts", "steps", "opening", "digest"}
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stored file that is not what was recorded, and the step ("" = the cell) it belongs to."""
+
+    step: str
+    path: Path
+    why: str
+
+
+class Cell:
+    """One cell of a run, from `Run.cell`."""
+
+    def __init__(self, run_path: Path, cell_id: str, terms: str, commitment: str) -> None:
+        self.id = cell_id
+        self.folder = run_path / "cells" / cell_id
+        self._run = run_path
+        self._terms = terms
+        self._commitment = commitment
+        self._needs: dict[str, tuple[str, ...]] = {}
+        self._staged: dict[str, dict[str, str]] = {}
+        self._remember = False
+        self._sound: set[tuple[Path, str]] = set()  # files that were checked, when remembering
+
+    def for_work(self, needs: Mapping[str, tuple[str, ...]]) -> "Cell":
+        """Return this cell for a worker: told what each step needs, checking each file once."""
+        self._needs = dict(needs)
+        self._remember = True
+        return self
+
+    # -- how far it is -----------------------------------------------------------------------
+
+    def finished(self) -> bool:
+        """Return whether the cell is finished and every file of it is what was recorded."""
+        return self.ended() and not self._finished_damage()
+
+    def ended(self) -> bool:
+        """Return whether the cell says it is finished, without checking its files."""
+        return (self.folder / "cell.json").is_file()
+
+    def halted(self) -> str | None:
+        """Return why the cell was ended on purpose, or None when it was not."""
+        try:
+            return str(self._read("halted.json")["reason"])
+        except DamagedArtifact:
+            return None
+
+    def started(self) -> bool:
+        """Return whether anything of the cell is stored."""
+        return self.ended() or bool(self.steps()) or (self.folder / "opening.json").exists()
+
+    def running(self) -> bool:
+        """Return whether a live worker is at one of its steps."""
+        return any(work.cell == self.id for work in at_work(self._run))
+
+    def failure(self) -> Failure | None:
+        """Return why the last attempt failed, or None when it did not."""
+        if not (self.folder / "failed.json").exists():
+            return None
+        try:
+            found = self._read("failed.json")
+            return Failure(str(found["kind"]), str(found["reason"]), str(found["step"]))
+        except (DamagedArtifact, KeyError):
+            return Failure("unknown", "failed.json is damaged", "")
+
+    def check(self) -> tuple[Damage, ...]:
+        """Return every damaged file, with its step; a damaged step counts as not done."""
+        found = self._finished_damage() if self.ended() else []
+        for step in () if self.ended() else self.steps():
+            found += self._step_damage(step)
+        for name in ("opening.json", "halted.json", "failed.json"):
+            if (self.folder / name).exists() and not any(d.path.name == name for d in found):
+                with _collected(found, "", self.folder / name):
+                    self._read(name)
+        return tuple(found)
+
+    # -- its steps, until it is finished -----------------------------------------------------
+
+    def steps(self) -> tuple[str, ...]:
+        """Return the steps recorded as done: in plan order once finished, else by name."""
+        if self.ended():
+            with contextlib.suppress(DamagedArtifact):
+                return tuple(step["step"] for step in self._read("cell.json")["steps"])
+        names = sorted(path.parent.name for path in self.folder.glob(f"steps/*/{MANIFEST}"))
+        return tuple(name for name in names if is_name(name))
+
+    def done(self, step: str) -> bool:
+        """Return whether a step is done and its files are intact."""
+        if self.ended():
+            return step in self.steps()
+        return (self._folder(step) / MANIFEST).exists() and not self._step_damage(step)
+
+    def manifest(self, step: str) -> dict[str, Any]:
+        """Return a step's manifest; DamagedArtifact when it is not what was written."""
+        path = self._folder(step) / MANIFEST
+        if not path.exists():
+            raise StoreError(f"cell {self.id}: step {step!r} is not done; found {self.steps()}")
+        found = self._read(f"steps/{step}/{MANIFEST}")
+        if found.get("step") != step:
+            raise DamagedArtifact(f"{path}: of step {found.get('step')!r}; expected {step!r}")
+        return found
+
+    def get(self, step: str) -> tuple[dict[str, Table], dict[str, Any]]:
+        """Return a step's tables and values; DamagedArtifact when a file is not intact."""
+        tables: dict[str, Table] = {}
+        values: dict[str, Any] = {}
+        for file, expected in self.manifest(step)["files"].items():
+            path = self._folder(step) / file
+            if file == VALUES:
+                values = json.loads(disk.read_checked(path, expected))
+            elif file.endswith(".parquet"):
+                data = disk.read_checked(path, expected)
+                tables[file.removesuffix(".parquet")] = table_from_bytes(data, str(path))
+        return tables, values
+
+    def file(self, step: str, name: str) -> Path:
+        """Return the path of a file stored by `put_file`, after checking its digest."""
+        expected = self.file_digest(step, name)
+        path = self._folder(step) / name
+        self._check_file(path, expected)
+        return path
+
+    def file_digest(self, step: str, name: str) -> str:
+        """Return the recorded digest of a file stored by `put_file`."""
+        files = self.manifest(step)["files"]
+        if name not in files:
+            raise StoreError(f"cell {self.id}: step {step!r} has no file {name!r}")
+        return str(files[name])
+
+    def begin(self, step: str) -> None:
+        """Remove what an attempt at the step that never ended has left."""
+        self._staged.pop(step, None)
+        disk.remove(self._folder(step))
+
+    def put(
+        self,
+        step: str,
+        tables: Mapping[str, Columns] | None = None,
+        values: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Store a step: its tables, its values and the files stored for it by `put_file`.
+
+        The step is done when this returns, and not at all if it does not.
+        """
+        folder = self._writable(step)
+        contents = {VALUES: disk.canonical(dict(values or {})) + b"\n"}
+        for name, columns in (tables or {}).items():
+            contents[_table_file(name)] = table_bytes(columns)
+        files = {file: disk.digest(data) for file, data in contents.items()}
+        files |= self._staged.get(step, {})
+        if self.done(step):
+            if files != self.manifest(step)["files"]:
+                raise StoreError(
+                    f"cell {self.id}: step {step!r} is already done with other contents; "
+                    "expected a step to be put once; ask done() before doing a step"
+                )
+            return
+        disk.make_folder(folder)
+        for file, data in contents.items():
+            disk.write_bytes(folder / file, data)
+        opening = self.opening()
+        manifest = {"cell": self.id, "step": step, "terms": self._terms, "files": files} | {
+            "needs": {need: self.manifest(need)["digest"] for need in self._needs.get(step, ())},
+            "opening": opening if opening and opening["step"] == step else None,
+        }
+        disk.write_signed(folder / MANIFEST, manifest)
+        self._staged.pop(step, None)
+
+    def put_file(self, step: str, name: str, content: bytes | Callable[[Path], object]) -> str:
+        """Store a file such as model weights for a step; return its digest.
+
+        `content` is bytes or a function that writes to the path it is given. The file belongs to
+        the step once `put(step, ...)` has recorded it. Names look like "weights.safetensors".
+        """
+        folder = self._writable(step)
+        if re.fullmatch(r"[a-z0-9_]{1,40}\.(safetensors|bin|npy|txt)", name) is None:
+            raise InputError(f"file name {name!r}; expected one like 'weights.safetensors'")
+        if self.done(step):
+            raise StoreError(f"cell {self.id}: step {step!r} is already done; expected a new one")
+        disk.make_folder(folder)
+        written = (
+            disk.write_bytes(folder / name, content)
+            if isinstance(content, bytes)
+            else disk.write_with(folder / name, content)
+        )
+        self._staged.setdefault(step, {})[name] = written
+        return written
+
+    # -- the seal ----------------------------------------------------------------------------
+
+    def open_seal(self, step: str, commitment: str, models: Mapping[str, str]) -> None:
+        """Record that the sealed pool is opened, once, for the scores that `put(step)` will store.
+
+        `models` maps the name of each model to be scored to its digest. An opening whose scores
+        were never stored may be taken up again for the same models; anything else is a second
+        scoring and raises SealError.
+        """
+        self._writable(step)
+        if commitment != self._commitment:
+            raise SealError(
+                f"cell {self.id}: the sealed pool has commitment {commitment}; expected "
+                f"{self._commitment}, fixed when the run began; use the pool that was sealed"
+            )
+        if self.done(step):
+            raise SealError(
+                f"cell {self.id}: the sealed pool was already scored in step {step!r}; "
+                "it is scored once in a run; start a new run to score it again"
+            )
+        opening = {
+            "cell": self.id,
+            "terms": self._terms,
+            "step": step,
+            "commitment": commitment,
+            "models": dict(sorted(models.items())),
+        }
+        path = self.folder / "opening.json"
+        if not path.exists():
+            disk.make_folder(self.folder)
+            disk.write_signed(path, opening)
+            return
+        try:
+            earlier = self._read("opening.json")
+        except DamagedArtifact as error:
+            raise SealError(
+                f"{error}; it says for which models the sealed pool was opened; expected it as it "
+                "was written; restore it from a copy, or start a new run"
+            ) from error
+        if earlier != opening | {"digest": earlier["digest"]}:
+            raise SealError(
+                f"cell {self.id}: the sealed pool was already opened for {_brief(earlier)}; "
+                f"now asked for {_brief(opening)}; it is opened once in a run; start a new run"
+            )
+
+    def opening(self) -> dict[str, Any] | None:
+        """Return for which models the sealed pool was opened, or None when it was not."""
+        exists = (self.folder / "opening.json").exists()
+        return self._read("opening.json") if exists else None
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def finish(
+        self,
+        summary: Mapping[str, Any],
+        order: Sequence[str],
+        *,
+        keep: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
+        """Merge the steps' tables in `order` and make the cell finished.
+
+        Write `<table>.parquet` for every table any step stored, then `cell.json`: `summary` with
+        the store's own keys added. `keep` maps a name to the (step, file) that stays as
+        `models/<name>`; the other files of the steps go.
+        """
+        if self.ended():
+            return
+        reserved = _OWN_KEYS & set(summary)
+        if reserved:
+            raise InputError(f"cell.json keys {sorted(reserved)} are the store's own; rename them")
+        kept = {
+            f"models/{disk.safe_name(name, 'model file')}": source
+            for name, source in (keep or {}).items()
+        }
+        artifacts: dict[str, str] = {}
+        for file, data in self._merge(order).items():
+            artifacts[file] = disk.write_bytes(self.folder / file, data)
+        for file, (step, name) in kept.items():
+            disk.make_folder(self.folder / "models")
+            disk.link_or_copy(self.file(step, name), self.folder / file)
+            artifacts[file] = self.file_digest(step, name)
+        manifests = [self.manifest(step) for step in order]
+        steps = [{key: found[key] for key in ("step", "files", "digest")} for found in manifests]
+        own = {"cell": self.id, "terms": self._terms, "artifacts": artifacts, "steps": steps} | {
+            "opening": self.opening()
+        }
+        disk.remove(self.folder / "failed.json")
+        disk.write_signed(self.folder / "cell.json", dict(summary) | own)
+        disk.remove(self.folder / "steps")
+
+    def fail(self, failure: Failure) -> None:
+        """Record that this attempt failed; the next one tries again."""
+        # Where even this cannot be written, the failure that is reported says more.
+        with contextlib.suppress(StoreError):
+            disk.write_signed(self.folder / "failed.json", {"cell": self.id} | asdict(failure))
+
+    def halt(self, step: str, reason: str) -> None:
+        """Record that the cell ended on purpose in a step, without results."""
+        disk.make_folder(self.folder)
+        what = {"cell": self.id, "terms": self._terms, "step": step, "reason": reason}
+        disk.write_signed(self.folder / "halted.json", what)
+
+    def sweep(self) -> None:
+        """Remove what dead processes left: unfinished writes, steps of a cell that has ended."""
+        for folder in (self.folder, self.folder / "models", *(self.folder / "steps").glob("*")):
+            disk.clean(folder)
+        if self.ended() or self.halted() is not None:
+            disk.remove(self.folder / "steps")
+
+    def prepare(self) -> tuple[Damage, ...]:
+        """Make the cell ready for work; return what was damaged and will be made again.
+
+        A finished cell that is damaged is begun again, and a failed one is tried again.
+        """
+        damaged = self.check()
+        self._restore_opening()
+        if self.ended() and self._finished_damage():
+            disk.remove(self.folder / "cell.json")
+        if not self.ended() and self.halted() is None:
+            disk.remove(self.folder / "halted.json")
+            disk.remove(self.folder / "failed.json")
+        return damaged
+
+    # -- what it holds when it is finished ---------------------------------------------------
+
+    def summary(self) -> dict[str, Any]:
+        """Return the contents of a finished cell's `cell.json`."""
+        if not self.ended():
+            raise StoreError(f"cell {self.id}: not finished; run the same command to finish it")
+        return self._read("cell.json")
+
+    def table(self, name: str) -> Table:
+        """Return a finished cell's table ("items", "curves"), checked against its digest."""
+        file = _table_file(name)
+        artifacts = self.summary()["artifacts"]
+        if file not in artifacts:
+            raise StoreError(f"cell {self.id}: no {file}; found {sorted(artifacts)}")
+        data = disk.read_checked(self.folder / file, artifacts[file])
+        return table_from_bytes(data, str(self.folder / file))
+
+    # -- behind these ------------------------------------------------------------------------
+
+    def _folder(self, step: str) -> Path:
+        return self.folder / "steps" / check_name(step)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """Return a signed file of this cell, known to belong to this cell and this run."""
+        found = disk.read_signed(self.folder / name)
+        if found.get("cell") != self.id or found.get("terms", self._terms) != self._terms:
+            raise DamagedArtifact(
+                f"{self.folder / name}: of cell {found.get('cell')!r} under terms "
+                f"{found.get('terms')}; expected {self.id!r} under {self._terms}"
+            )
+        return found
+
+    def _writable(self, step: str) -> Path:
+        if self.ended():
+            raise StoreError(f"cell {self.id} is finished; expected no further step {step!r}")
+        return self._folder(step)
+
+    def _check_file(self, path: Path, expected: str) -> None:
+        """Raise DamagedArtifact when a file has not the digest that was recorded."""
+        if self._remember and (path, expected) in self._sound:
+            return
+        try:
+            found = disk.file_digest(path)
+        except StoreError as error:
+            raise DamagedArtifact(f"{path}: cannot be read; expected {expected}") from error
+        if found != expected:
+            raise DamagedArtifact(f"{path}: digest {found}; expected {expected}")
+        self._sound.add((path, expected))
+
+    def _step_damage(self, step: str) -> list[Damage]:
+        found: list[Damage] = []
+        folder = self._folder(step)
+        with _collected(found, step, folder / MANIFEST):
+            manifest = self.manifest(step)
+            for file, expected in manifest["files"].items():
+                with _collected(found, step, folder / file):
+                    self._check_file(folder / file, expected)
+            for need, expected in manifest["needs"].items():
+                # A need whose manifest is lost is made again, and compared when this cell ends.
+                with contextlib.suppress(StoreError):
+                    if self.manifest(need)["digest"] != expected:
+                        why = f"{folder}: made from another {need!r} than the one stored now"
+                        found.append(Damage(step, folder / MANIFEST, why))
+        return found
+
+    def _finished_damage(self) -> list[Damage]:
+        found: list[Damage] = []
+        with _collected(found, "", self.folder / "cell.json"):
+            for file, expected in self._read("cell.json")["artifacts"].items():
+                with _collected(found, "", self.folder / file):
+                    self._check_file(self.folder / file, expected)
+            path = self.folder / "opening.json"
+            with _collected(found, "", path):
+                if self.opening() != self._read("cell.json")["opening"]:
+                    raise DamagedArtifact(f"{path}: not the opening that cell.json records")
+        return found
+
+    def _restore_opening(self) -> None:
+        """Write a lost or damaged opening.json again, where cell.json or a step records it."""
+        with contextlib.suppress(DamagedArtifact):
+            if self.opening() is not None:
+                return
+        sources = ["cell.json", *(f"steps/{step}/{MANIFEST}" for step in self.steps())]
+        for name in sources:
+            with contextlib.suppress(DamagedArtifact, KeyError):
+                recorded = self._read(name)["opening"]
+                if recorded is not None:
+                    disk.write_json(self.folder / "opening.json", recorded)
+
+    def _merge(self, order: Sequence[str]) -> dict[str, bytes]:
+        missing = [step for step in order if not self.done(step)]
+        stray = [step for step in self.steps() if step not in order and self.done(step)]
+        if missing or stray or len(set(order)) != len(order):
+            raise StoreError(
+                f"cell {self.id}: cannot finish: steps not done {missing}, steps done but outside "
+                f"the order {stray}; expected every step once in the order"
+            )
+        tables: dict[str, list[tuple[str, Table]]] = {}
+        for step in order:
+            for name, table in self.get(step)[0].items():
+                tables.setdefault(name, []).append((step, table))
+        return {
+            _table_file(name): table_bytes(concatenate(tables[name], name))
+            for name in sorted(tables)
+        }
+
+
+@contextlib.contextmanager
+def _collected(damages: list[Damage], step: str, path: Path) -> Iterator[None]:
+    """Add a DamagedArtifact raised meanwhile to the list."""
+    try:
+        yield
+    except DamagedArtifact as error:
+        damages.append(Damage(step, path, str(error)))
+    except (KeyError, TypeError, AttributeError) as error:
+        damages.append(Damage(step, path, f"{path}: not what the store writes ({error!r})"))
+
+
+def _table_file(name: str) -> str:
+    """Return the file name of a table; InputError when a table cannot be called that."""
+    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", disk.safe_name(name, "table")) is None:
+        raise InputError(f"table name {name!r}; expected one lower-case word such as 'items'")
+    return f"{name}.parquet"
+
+
+def _brief(opening: Mapping[str, Any]) -> str:
+    return f"step {opening['step']!r}, models {opening['models']}"

@@ -1,0 +1,111 @@
+"""The graph of steps of a cell, and the protocols of the work an executor is given.
+
+A cell is a small graph of steps. Each step reads what earlier steps stored and stores its own
+results through the cell's folder; any free worker can do it. A job is picklable and makes the work
+of a cell in whatever process it is needed.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from palimpsest.errors import InputError
+from palimpsest.run.disk import safe_name
+
+if TYPE_CHECKING:
+    from palimpsest.run.cell import Cell
+
+FINISH = "finish"
+"""The name of the last step of every cell, which merges the others; no step may be called that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a cell: what any free worker does in one go."""
+
+    name: str  # unique in the cell, lower case, safe as a folder name, e.g. "train-reference-3"
+    words: str  # for people, e.g. "training reference 3"
+    needs: tuple[str, ...] = ()  # steps of this cell that must be done before
+    cost: float = 1.0  # relative expected time, for the time left
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a step, and with it its cell, failed."""
+
+    kind: str  # of the error class, "worker lost", or "error" for an error nobody foresaw
+    reason: str
+    step: str
+
+
+class Halt(Exception):
+    """Raised by `CellWork.do`: the cell ends here on purpose, without results; not a failure."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class CellWork(Protocol):
+    """The work of one cell; a worker keeps it between steps, so that its caches survive."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Return the steps in plan order, without loading a model."""
+        ...
+
+    def do(self, step: str, cell: "Cell") -> None:
+        """Do one step; it must end in exactly one `cell.put(step, ...)`."""
+        ...
+
+    def finish(self, cell: "Cell") -> Mapping[str, Any]:
+        """Return the summary that goes into cell.json, when all steps are done."""
+        ...
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """Work that keeps files of its steps beyond the end of the cell."""
+
+    def keep(self) -> Mapping[str, tuple[str, str]]:
+        """Return, for each file to keep as `models/<name>`, the step and file it comes from."""
+        ...
+
+
+class Job(Protocol):
+    """How a worker (a process, a Ray actor) gets at the work; must be picklable."""
+
+    def cell(self, cell_id: str) -> CellWork:
+        """Return the work of one cell."""
+        ...
+
+
+def check_steps(steps: Sequence[Step], cell_id: str) -> tuple[Step, ...]:
+    """Return the steps, or raise InputError when their names or needs cannot be used."""
+    names: set[str] = set()
+    for step in steps:
+        check_name(step.name)
+        unknown = [need for need in step.needs if need not in names]
+        if step.name in names or unknown:
+            wrong = f"needs {unknown}" if unknown else "is there twice"
+            raise InputError(
+                f"cell {cell_id}: step {step.name!r} {wrong}; expected each step once, after the "
+                "steps it needs"
+            )
+        names.add(step.name)
+    return tuple(steps)
+
+
+def is_name(step: str) -> bool:
+    """Return whether a step can be called that: a lower-case folder name, not the finish."""
+    with contextlib.suppress(InputError):
+        return safe_name(step, "step") == step.lower() and step != FINISH
+    return False
+
+
+def check_name(step: str) -> str:
+    """Return the name of a step, or raise InputError when it cannot be called that."""
+    if safe_name(step, "step") and not is_name(step):
+        raise InputError(f"step {step!r}: expected a lower-case name other than {FINISH!r}")
+    return step

@@ -1,0 +1,136 @@
+"""What a worker does with a step, in whatever process it lives: this one, a child, a Ray actor."""
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from palimpsest.errors import PalimpsestError, StoreError
+from palimpsest.run import progress
+from palimpsest.run.cell import Cell
+from palimpsest.run.graph import FINISH, CellWork, Failure, Halt, Job, KeepsFiles, check_steps
+from palimpsest.run.locks import lock
+from palimpsest.run.schedule import Task
+from palimpsest.run.stop import check_stop
+from palimpsest.run.store import Run
+
+KEPT_CELLS = 2
+"""How many cells' work a worker keeps, with its caches."""
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a step: done, failed with its failure, or halted with the reason."""
+
+    kind: Literal["done", "failed", "halted"]
+    seconds: float
+    failure: Failure | None = None
+    reason: str = ""
+
+
+class Worker:
+    """Does steps of a run's cells, one after another; use it as a context, which holds its name."""
+
+    def __init__(
+        self, job: Job, run_path: Path | str, name: str, *, threads: int | None = 1
+    ) -> None:
+        self.job = job
+        self.run = Run.open(run_path)
+        self.name = name
+        self.threads = threads
+        self._cells: OrderedDict[str, tuple[CellWork, Cell]] = OrderedDict()
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator["Worker"]:
+        """Hold the worker's name while it works, so that others see that it is alive."""
+        with lock(progress.worker_lock(self.run.path, self.name), f"worker {self.name}", wait=5.0):
+            try:
+                yield self
+            finally:
+                self._note("ended")
+
+    def do(self, task: Task) -> Result:
+        """Do one step; whatever goes wrong in it is in the result."""
+        began = time.monotonic()
+        self._note("begun", cell=task.cell, step=task.step)
+        try:
+            result = self._do(task, began)
+        except Exception as error:
+            check_stop()
+            if isinstance(error, PalimpsestError):
+                failure = Failure(error.kind, str(error), task.step)
+            else:
+                failure = Failure("error", f"{type(error).__name__}: {error}", task.step)
+                text = traceback.format_exc()
+                self._note("traceback", cell=task.cell, step=task.step, traceback=text)
+            self._cells.pop(task.cell, None)
+            result = Result("failed", time.monotonic() - began, failure)
+        spent = round(result.seconds, 6)
+        self._note(result.kind, cell=task.cell, step=task.step, seconds=spent)
+        return result
+
+    def _do(self, task: Task, began: float) -> Result:
+        if self.threads is not None:
+            os.environ.update(thread_settings(self.threads))
+        work, cell = self._work(task.cell)
+        if self.threads is not None and "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(self.threads)
+        if task.step == FINISH:
+            keep = work.keep() if isinstance(work, KeepsFiles) else {}
+            cell.finish(work.finish(cell), [step.name for step in work.steps], keep=keep)
+            self._cells.pop(task.cell)
+        elif not cell.done(task.step):
+            cell.begin(task.step)
+            try:
+                work.do(task.step, cell)
+            except Halt as halt:
+                cell.halt(task.step, halt.reason)
+                return Result("halted", time.monotonic() - began, reason=halt.reason)
+            if not cell.done(task.step):
+                raise StoreError(
+                    f"cell {task.cell}: step {task.step!r} ended without storing anything; "
+                    "expected one cell.put(step, ...)"
+                )
+        return Result("done", time.monotonic() - began)
+
+    def _work(self, cell_id: str) -> tuple[CellWork, Cell]:
+        """Return the work of a cell, made once for as long as it is among the last ones."""
+        if cell_id not in self._cells:
+            work = self.job.cell(cell_id)
+            needs = {step.name: step.needs for step in check_steps(work.steps, cell_id)}
+            self._cells[cell_id] = (work, self.run.cell(cell_id).for_work(needs))
+        self._cells.move_to_end(cell_id)
+        while len(self._cells) > KEPT_CELLS:
+            self._cells.popitem(last=False)
+        return self._cells[cell_id]
+
+    def _note(self, event: str, **data: object) -> None:
+        progress.note(self.run.path, self.name, event, **data)
+
+
+def thread_settings(threads: int) -> dict[str, str]:
+    """Return the environment in which numerical libraries use so many threads when loaded."""
+    return {name: str(threads) for name in _THREADS} | {"TOKENIZERS_PARALLELISM": "false"}
+
+
+@contextlib.contextmanager
+def environment_of_children(settings: Mapping[str, str]) -> Iterator[None]:
+    """Let processes started meanwhile have these variables from their first instruction on."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
