@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from made_run import Made, made_plan, write_run
 
-from palimpsest.study import recalibration
-from palimpsest.study.results import RunResults, read_run
+from palimpsest.analysis import recalibration
+from palimpsest.analysis.results import RunResults, read_run
 
 
 def test_the_veto_removes_what_relearns_at_once(results: RunResults) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_run import Made, made_plan, write_cell, write_run
 
+from palimpsest.analysis.results import RunResults, method_of, read_run
 from palimpsest.errors import InputError
 from palimpsest.run.store import Run
-from palimpsest.study.results import RunResults, method_of, read_run
 
 
 def test_a_run_is_read_with_its_plan_and_rules(results: RunResults) -> None:
@@ -120,7 +120,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Absent())
-from palimpsest.study.results import read_run
+from palimpsest.analysis.results import read_run
 from palimpsest.report.tables import all_tables
 print(len(all_tables(read_run({str(run_folder)!r}))))
 """

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from palimpsest.analysis.recalibration import Bounded, bounded
+from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.criteria.bars import damage_bar
 from palimpsest.criteria.screen import screen_alone
-from palimpsest.study.recalibration import Bounded, bounded
-from palimpsest.study.results import CellResult, RunResults
 
 AXES = ("screen", "equivalence", "retain", "forward", "round_trip", "relearning")
 """``round_trip`` is the forward battery and the residual; ``relearning`` adds the veto."""
@@ -29,6 +29,8 @@ class Challenged:
     model: str
     """The architecture."""
     challenge: str
+    truth: str
+    """suppressed, partial or restored, of a panel model; else its role."""
     p_value: float
     median_forget_delta: float
     screen: bool
@@ -97,6 +99,7 @@ def _challenged(results: RunResults, cell: CellResult, name: str) -> Challenged:
         family=cell.family,
         model=cell.model,
         challenge=name,
+        truth=str(cell.roles[name].get("truth") or cell.roles[name]["role"]),
         p_value=screened.test.p_value,
         median_forget_delta=model.median_forget_delta,
         screen=passes,

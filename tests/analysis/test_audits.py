@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from made_run import Made, made_plan, write_run
 
-from palimpsest.study import absolute, panel, subpanels, trained_probe
-from palimpsest.study.results import RunResults, read_run
-from palimpsest.study.survivors import survivors
+from palimpsest.analysis import absolute, panel, subpanels, trained_probe
+from palimpsest.analysis.results import RunResults, read_run
+from palimpsest.analysis.survivors import survivors
 
 # -- absolute bar ---------------------------------------------------------------------------------
 

@@ -1,19 +1,27 @@
-"""The recalibrated certificate over a run: who is certified, where it abstains, what it picks.
+"""The paper's edition of the certificate over a run: its recalibrated bar, counted and never used.
 
 Four versions of the bar are counted side by side: the paper's, which has no relearn veto, and the
 one with it, each at the family's own tolerance and at the smallest delta_f of all families (the
 sensitivity row). Cells of a family without replicated references have no such bar and are counted
-apart, never as abstentions.
+apart, never as abstentions. The verdicts of a run are those of ``palimpsest.verdict``.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
-from palimpsest.criteria.bars import Tolerances, absolute_bar, damage_bar, global_minimum
+from palimpsest.analysis.results import CellResult, RunResults
+from palimpsest.criteria.bars import (
+    DamageBar,
+    Tolerances,
+    absolute_bar,
+    damage_bar,
+    global_minimum,
+)
 from palimpsest.criteria.intervals import (
     Interval,
     clopper_pearson,
@@ -21,11 +29,48 @@ from palimpsest.criteria.intervals import (
     cluster_bootstrap,
 )
 from palimpsest.criteria.rules import Rules
-from palimpsest.criteria.selector import smallest_oracle_kl, smallest_residual
-from palimpsest.study.results import SUPPRESSION, CellResult, RunResults
-from palimpsest.verdict import Verdict, decide
+from palimpsest.criteria.screen import screen_alone
+from palimpsest.criteria.selector import smallest_oracle_kl, smallest_residual, smallest_worst_axis
 
 Selector = Callable[[CellResult, Rules], str | None]
+PaperReason = Literal["underpowered", "not_identifiable", "all_excluded", "no_candidate_clears_bar"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaperVerdict:
+    """What the paper's bar says of one cell: its pick, or why there is none."""
+
+    candidate: str | None
+    reason: PaperReason | None
+    bars: Mapping[str, DamageBar]
+    """By candidate."""
+
+    @property
+    def certified(self) -> bool:
+        return self.candidate is not None
+
+
+def paper_verdict(cell: CellResult, rules: Rules, tolerances: Tolerances) -> PaperVerdict:
+    """Return the recalibrated bar's verdict on a cell with candidates."""
+    measures = cell.evaluation
+    bars = {
+        name: damage_bar(measures, name, cell.survives(name), tolerances, rules)
+        for name in cell.candidates
+    }
+
+    def without(reason: PaperReason) -> PaperVerdict:
+        return PaperVerdict(None, reason, bars)
+
+    assert cell.screen is not None
+    if not cell.screen.bound.certifiable:
+        return without("underpowered")
+    if not cell.survivors:
+        excluded = screen_alone(measures[measures.references[0]], rules).excluded
+        return without("not_identifiable" if excluded else "all_excluded")
+    if not screen_alone(measures.injected, rules).excluded:
+        return without("not_identifiable")
+    pick = smallest_worst_axis(bars, [name for name in cell.candidates if bars[name].clears])
+    return without("no_candidate_clears_bar") if pick is None else PaperVerdict(pick, None, bars)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,12 +80,12 @@ class Certification:
     title: str
     rules: Rules
     tolerances: Mapping[str, Tolerances]
-    verdicts: Mapping[str, Verdict]
+    verdicts: Mapping[str, PaperVerdict]
     """By cell id."""
     without_tolerances: tuple[str, ...]
     """Cells that could not be judged: their family has no replicated reference."""
     certified: tuple[tuple[CellResult, str], ...]
-    """Every certified candidate with its cell."""
+    """Every candidate that clears the bar in a cell that has a pick."""
     candidates: int
 
     @property
@@ -58,7 +103,7 @@ class Certification:
         return dict(Counter(reasons).most_common())
 
     def count(self, *, method: str | None = None, family: str | None = None) -> int:
-        """Certified candidates of a method, of a family, or of both."""
+        """Return the number of certified candidates of a method, of a family, or of both."""
         return sum(
             (method is None or cell.methods[name] == method)
             and (family is None or cell.family == family)
@@ -69,22 +114,30 @@ class Certification:
 def certify(
     results: RunResults, title: str, rules: Rules, tolerances: Mapping[str, Tolerances]
 ) -> Certification:
-    """Every cell's verdict under one version of the bar."""
-    verdicts: dict[str, Verdict] = {}
-    certified: list[tuple[CellResult, str]] = []
-    bare: list[str] = []
-    candidates = 0
-    for cell in results.cells:
-        if cell.family not in tolerances or not cell.candidates:
-            bare.append(cell.id)
-            continue
-        candidates += len(cell.candidates)
-        verdict = decide(cell.evaluation, rules, cell.candidates, tolerances[cell.family])
-        verdicts[cell.id] = verdict
-        if verdict.certified:
-            certified += [(cell, one.name) for one in verdict.findings if one.clears]
+    """Return every cell's verdict under one version of the bar."""
+    judged = {
+        cell.id: cell
+        for cell in results.cells
+        if cell.family in tolerances and cell.candidates and cell.evaluation.references
+    }
+    verdicts = {
+        cell_id: paper_verdict(cell, rules, tolerances[cell.family])
+        for cell_id, cell in judged.items()
+    }
     return Certification(
-        title, rules, tolerances, verdicts, tuple(bare), tuple(certified), candidates
+        title,
+        rules,
+        tolerances,
+        verdicts,
+        tuple(cell.id for cell in results.cells if cell.id not in judged),
+        tuple(
+            (judged[cell_id], name)
+            for cell_id, verdict in verdicts.items()
+            if verdict.certified
+            for name, bar in verdict.bars.items()
+            if bar.clears
+        ),
+        sum(len(cell.candidates) for cell in judged.values()),
     )
 
 
@@ -249,13 +302,13 @@ def residual_selects_suppression(results: RunResults) -> Bounded:
     events = []
     for cell in results.cells:
         pick = smallest_residual(cell.evaluation, cell.survivors)
-        events.append(pick is not None and cell.methods[pick] in SUPPRESSION)
+        events.append(pick is not None and cell.kind(pick) == "suppresses")
     return bounded(events, [cell.model for cell in results.cells], results.rules)
 
 
 def suppression_certified(version: Certification) -> int:
     """Certified candidates that suppression methods made."""
-    return sum(version.count(method=method) for method in SUPPRESSION)
+    return sum(cell.kind(name) == "suppresses" for cell, name in version.certified)
 
 
 def suppression_picked(results: RunResults, version: Certification) -> Bounded:
@@ -263,7 +316,7 @@ def suppression_picked(results: RunResults, version: Certification) -> Bounded:
     cells = [results.cell(cell_id) for cell_id in version.verdicts]
     picks = [version.verdicts[cell.id].candidate for cell in cells]
     events = [
-        pick is not None and cell.methods[pick] in SUPPRESSION for cell, pick in zip(cells, picks)
+        pick is not None and cell.kind(pick) == "suppresses" for cell, pick in zip(cells, picks)
     ]
     return bounded(events, [cell.model for cell in cells], version.rules)
 

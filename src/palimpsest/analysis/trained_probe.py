@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from palimpsest.analysis.recalibration import bootstrap
+from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.criteria.bars import rated_adequate
 from palimpsest.criteria.intervals import Interval
-from palimpsest.study.recalibration import bootstrap
-from palimpsest.study.results import RESTORATION, SUPPRESSION, CellResult, RunResults
 
 LEVELS = ("base", "probes", "reference")
 MATCHED_WITHIN = 1.0
@@ -63,7 +63,7 @@ class Point:
     candidate: str
     method: str
     kind: str
-    """restoration, suppression or other."""
+    """What its method does: restores, suppresses or other."""
     oracle_kl: float
     forget_nll: float
     retain_nll: float
@@ -156,7 +156,7 @@ def diagnostic(results: RunResults) -> tuple[Point, ...]:
                 cell.family,
                 name,
                 cell.methods[name],
-                kind_of(cell.methods[name]),
+                cell.kind(name),
                 model.need("oracle_kl"),
                 model.forget_nll,
                 model.need("retain_nll"),
@@ -167,21 +167,14 @@ def diagnostic(results: RunResults) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def kind_of(method: str) -> str:
-    """restoration, suppression or other."""
-    if method in RESTORATION:
-        return "restoration"
-    return "suppression" if method in SUPPRESSION else "other"
-
-
 def matched_forgetting(points: tuple[Point, ...]) -> Matched:
     """All pairs of a restoration and a suppression candidate of one cell that forget alike."""
     pairs = [
         (one.cell, one.oracle_kl, other.oracle_kl)
         for one in points
-        if one.kind == "restoration"
+        if one.kind == "restores"
         for other in points
-        if other.kind == "suppression"
+        if other.kind == "suppresses"
         and other.cell == one.cell
         and abs(other.forget_nll - one.forget_nll) <= MATCHED_WITHIN
     ]

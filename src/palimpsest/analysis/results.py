@@ -12,25 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from palimpsest.analysis.replication import Draws, Replication, pool_tolerances, read_draws
 from palimpsest.criteria.bars import Tolerances
 from palimpsest.criteria.headroom import Headroom, read_headroom
 from palimpsest.criteria.items import Columns
-from palimpsest.criteria.measures import CellMeasures, measure_cell
+from palimpsest.criteria.measures import CellMeasures, Roles, measure_cell
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import Screen, screen_candidates
 from palimpsest.errors import DamagedArtifact, StoreError
-from palimpsest.run.status import status
 from palimpsest.run.store import Run
-from palimpsest.study.replication import Draws, Replication, pool_tolerances, read_draws
 from palimpsest.verdict import Verdict, decide
 
 SECOND_POOL = "calibration"
 """A pool no loss, threshold or choice ever used: the untouched second suite."""
-
-SUPPRESSION = ("ga", "npo")
-"""Methods that push the forget set away."""
-RESTORATION = ("kl_reversion", "task_vector")
-"""Methods that bring the earlier distribution back."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,14 +36,10 @@ class CellResult:
     seed: int
     family: str
     gated: bool
-    draws: int
+    roles: Roles
+    """What each model is, from ``cell.json``, models that failed included."""
     candidates: tuple[str, ...]
-    methods: Mapping[str, str]
-    """The method of each candidate."""
-    failed: Mapping[str, str]
-    """Candidates that could not be made, with the reason."""
-    not_applicable: tuple[str, ...]
-    """Candidates that were never meant for this architecture; not among the failed."""
+    """Candidates that were measured."""
     evaluation: CellMeasures
     """Every model on the screen's pool."""
     panel: CellMeasures | None
@@ -59,15 +49,48 @@ class CellResult:
     screen: Screen | None
     """Over the candidates; None when no candidate could be made."""
     tolerances: Tolerances | None = None
-    """Of its family; None when no cell of the family has several reference draws."""
+    """Of its family, for the paper's edition; None when no cell of it has several references."""
     verdict: Verdict | None = None
     """Under the run's own rules; None when there is no candidate."""
     headroom: Headroom | None = None
     """Of its forget facts; None when no evidence was asked with."""
 
+    @property
+    def draws(self) -> int:
+        """Number of references."""
+        return len(self.evaluation.references)
+
+    @property
+    def methods(self) -> Mapping[str, str]:
+        """The method of each candidate; in an audit, which knows none, its own name."""
+        return {name: self.roles[name].get("method") or name for name in self.candidates}
+
+    def kind(self, name: str) -> str:
+        """Return what the candidate's method does: restores, suppresses or other."""
+        return str(self.roles[name].get("kind") or "other")
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """Candidates that could not be made or measured, with the reason."""
+        return self._failures(applicable=True)
+
+    @property
+    def not_applicable(self) -> tuple[str, ...]:
+        """Candidates that were never meant for this architecture; not among the failed."""
+        return tuple(self._failures(applicable=False))
+
+    def _failures(self, applicable: bool) -> dict[str, str]:
+        return {
+            name: str(role["failure"]["reason"])
+            for name, role in self.roles.items()
+            if role["role"] == "candidate" and role.get("failure")
+            if (role["failure"]["kind"] != "not_applicable") == applicable
+        }
+
     def of_method(self, method: str) -> tuple[str, ...]:
-        """The candidates a method made."""
-        return tuple(name for name in self.candidates if self.methods[name] == method)
+        """Return the candidates a method made."""
+        methods = self.methods
+        return tuple(name for name in self.candidates if methods[name] == method)
 
     @property
     def survivors(self) -> tuple[str, ...]:
@@ -84,7 +107,7 @@ class Missing:
 
     id: str
     state: str
-    """waiting, running, failed or damaged."""
+    """waiting, running, failed, halted (ended on purpose, without results) or damaged."""
     reason: str
 
 
@@ -116,8 +139,13 @@ class RunResults:
     def methods(self) -> tuple[str, ...]:
         """In the order of the plan, then of first appearance."""
         planned = [grid["name"] for grid in self.plan.get("methods", ())]
-        seen = [cell.methods[name] for cell in self.cells for name in cell.candidates]
-        return tuple(name for name in dict.fromkeys([*planned, *seen]) if name in set(seen))
+        seen = dict.fromkeys(method for cell in self.cells for method in cell.methods.values())
+        return tuple(name for name in dict.fromkeys([*planned, *seen]) if name in seen)
+
+    def of_kind(self, kind: str) -> tuple[str, ...]:
+        """Return the methods that restore ("restores"), suppress ("suppresses") or do other."""
+        kinds = {cell.methods[name]: cell.kind(name) for cell, name in self.candidates()}
+        return tuple(method for method in self.methods if kinds[method] == kind)
 
     def cell(self, cell_id: str) -> CellResult:
         for one in self.cells:
@@ -159,8 +187,7 @@ def read_run(path: Path | str) -> RunResults:
         for family in dict.fromkeys(cell.family for cell in found)
         if family in replicated
     }
-    must_pass = bool(run.plan.get("reference_must_pass"))
-    cells = tuple(_judged(cell, replication.get(cell.family), rules, must_pass) for cell in found)
+    cells = tuple(_judged(cell, replication.get(cell.family), rules) for cell in found)
     order = {cell_id: place for place, cell_id in enumerate(run.cells)}
     missing.sort(key=lambda one: order[one.id])
     return RunResults(
@@ -175,11 +202,6 @@ def read_run(path: Path | str) -> RunResults:
     )
 
 
-def method_of(candidate: str) -> str:
-    """The method in a candidate's name: all before the first dash."""
-    return candidate.partition("-")[0]
-
-
 def _rules(run: Run) -> Rules:
     try:
         return Rules(**run.rules)
@@ -191,63 +213,63 @@ def _rules(run: Run) -> Rules:
 
 
 def _unfinished(run: Run) -> list[Missing]:
-    now = status(run)
-    states = [(cell_id, "running", "") for cell_id in now.running]
-    states += [(cell_id, "failed", reason) for cell_id, reason in now.failed.items()]
-    states += [(cell_id, "waiting", "") for cell_id in now.waiting]
-    return [Missing(*state) for state in states]
+    missing = []
+    for cell_id in run.cells:
+        cell = run.cell(cell_id)
+        if cell.ended():
+            continue
+        failure, halted = cell.failure(), cell.halted()
+        if cell.running():
+            missing.append(Missing(cell_id, "running", ""))
+        elif halted is not None:
+            missing.append(Missing(cell_id, "halted", halted))
+        elif failure is not None:
+            missing.append(Missing(cell_id, "failed", failure.reason))
+        else:
+            missing.append(Missing(cell_id, "waiting", ""))
+    return missing
 
 
 def _read_cell(run: Run, cell_id: str, rules: Rules) -> tuple[CellResult, Draws | None]:
     store = run.cell(cell_id)
     summary = store.summary()
     items, curves = store.table("items"), store.table("curves")
-    measures = measure_cell(items, curves, rules.screen_pool)
-    candidates = tuple(summary["candidates"])
-    refused = {n: r for n, r in summary["failed"].items() if r.startswith("does not apply")}
+    further = store.table("measures") if "measures.parquet" in summary["artifacts"] else None
+    roles: Roles = MappingProxyType(summary["models"])
+    evaluation = measure_cell(items, curves, rules.screen_pool, roles=roles, measures=further)
+    candidates = evaluation.of_role("candidate")
     result = CellResult(
         id=cell_id,
         model=summary["model"],
         seed=summary["seed"],
         family=summary["family"],
         gated=summary["gated"],
-        draws=len(measures.references),
+        roles=roles,
         candidates=candidates,
-        methods=MappingProxyType({name: method_of(name) for name in candidates}),
-        failed=MappingProxyType({n: r for n, r in summary["failed"].items() if n not in refused}),
-        not_applicable=tuple(refused),
-        evaluation=measures,
-        panel=_on_pool(items, curves, rules.panel_pool),
-        second=_on_pool(items, curves, SECOND_POOL),
-        screen=screen_candidates(measures, candidates, rules) if candidates else None,
+        evaluation=evaluation,
+        panel=_on_pool(items, curves, rules.panel_pool, roles),
+        second=_on_pool(items, curves, SECOND_POOL, roles),
+        screen=screen_candidates(evaluation, candidates, rules) if candidates else None,
         headroom=read_headroom(store.table("headroom"), rules) if summary.get("headroom") else None,
     )
     if result.draws < rules.minimum_draws:
         return result, None
-    return result, read_draws(cell_id, items, measures, rules)
+    return result, read_draws(cell_id, items, evaluation, rules)
 
 
-def _on_pool(items: Columns, curves: Columns, pool: str) -> CellMeasures | None:
-    """The models scored on one more pool; None when none were."""
+def _on_pool(items: Columns, curves: Columns, pool: str, roles: Roles) -> CellMeasures | None:
+    """Return the models scored on one more pool; None when none were."""
     models = dict.fromkeys(items["model"][items["pool"] == pool])
     if not models:
         return None
     mine = np.isin(items["model"], list(models))
-    return measure_cell({column: values[mine] for column, values in items.items()}, curves, pool)
+    scored = {column: values[mine] for column, values in items.items()}
+    return measure_cell(scored, curves, pool, roles=roles)
 
 
-def _judged(
-    cell: CellResult, replication: Replication | None, rules: Rules, reference_must_pass: bool
-) -> CellResult:
-    tolerances = None if replication is None else replication.tolerances
+def _judged(cell: CellResult, replication: Replication | None, rules: Rules) -> CellResult:
     verdict = None
     if cell.candidates:
-        verdict = decide(
-            cell.evaluation,
-            rules,
-            cell.candidates,
-            tolerances,
-            headroom=cell.headroom,
-            reference_must_pass=reference_must_pass,
-        )
+        verdict = decide(cell.evaluation, cell.roles, rules, cell.headroom)
+    tolerances = None if replication is None else replication.tolerances
     return replace(cell, tolerances=tolerances, verdict=verdict)

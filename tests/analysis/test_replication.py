@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from made_run import DRAW_GAP, Made, made_plan, write_run
 
-from palimpsest.criteria.bars import measure_tolerances
-from palimpsest.plan import Replication as Draws
-from palimpsest.study.replication import (
+from palimpsest.analysis.replication import (
     median_delta,
     pool_tolerances,
     replication_intervals,
 )
-from palimpsest.study.results import RunResults, read_run
+from palimpsest.analysis.results import RunResults, read_run
+from palimpsest.criteria.bars import measure_tolerances
+from palimpsest.plan import Replication as Draws
 
 
 def test_tolerances_are_the_planted_gaps(results: RunResults) -> None:

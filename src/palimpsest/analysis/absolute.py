@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.criteria.bars import AbsoluteBar, absolute_bar
 from palimpsest.criteria.screen import screen_alone
-from palimpsest.study.results import CellResult, RunResults
 
 AUDITED = ("reference", "injected")
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 from made_run import Made, made_plan, write_run
 
+from palimpsest.analysis.results import RunResults, read_run
+from palimpsest.analysis.self_audit import held_out_draws, injected_models
 from palimpsest.plan import Replication
-from palimpsest.study.results import RunResults, read_run
-from palimpsest.study.self_audit import held_out_draws, injected_models
 
 
 def test_draws_are_judged_by_the_others_alone(results: RunResults) -> None:

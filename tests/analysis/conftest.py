@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from made_run import made_plan, write_run
 
-from palimpsest.study.results import RunResults, read_run
+from palimpsest.analysis.results import RunResults, read_run
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from palimpsest.analysis.recalibration import bootstrap
+from palimpsest.analysis.replication import median_delta
+from palimpsest.analysis.results import RunResults
 from palimpsest.criteria.intervals import Interval, tost
-from palimpsest.study.recalibration import bootstrap
-from palimpsest.study.replication import median_delta
-from palimpsest.study.results import RunResults
 
 
 @dataclass(frozen=True, slots=True)

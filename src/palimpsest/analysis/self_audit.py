@@ -7,9 +7,9 @@ a sound bar accepts it. The injected model, which knows the forget set, must be 
 
 from dataclasses import dataclass, replace
 
+from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.criteria.bars import DamageBar, damage_bar, measure_tolerances
 from palimpsest.criteria.screen import screen_alone
-from palimpsest.study.results import CellResult, RunResults
 
 FAILURES = (
     "screen",

@@ -3,16 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from palimpsest.analysis.panel import Challenged, acceptance, challenge_panel
+from palimpsest.analysis.recalibration import Bounded, bounded
+from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.criteria.bars import damage_bar
-from palimpsest.study.panel import Challenged, acceptance, challenge_panel
-from palimpsest.study.recalibration import Bounded, bounded
-from palimpsest.study.results import SUPPRESSION, CellResult, RunResults
 
 BATTERIES = ("screen", "forward", "round_trip", "relearning")
 """Each adds to the one before: the screen alone, the other forward axes, the residual, the veto."""
-
-DISGUISED = ("panel:suppression", "panel:router", "panel:embedding")
-"""Panel models whose knowledge is intact behind what they show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +18,7 @@ class LetThrough:
 
     battery: str
     panel: dict[str, Bounded]
-    """Cells accepting each disguised panel model."""
+    """Cells accepting each panel model that is suppressed: knowledge behind what it shows."""
     candidates: dict[str, tuple[int, int]]
     """Accepted of all candidates, by suppression method."""
     cells: Bounded
@@ -35,11 +32,11 @@ def let_through(results: RunResults) -> tuple[LetThrough, ...]:
 
 
 def _row(results: RunResults, battery: str, panel: tuple[Challenged, ...]) -> LetThrough:
-    present = [name for name in DISGUISED if any(row.challenge == name for row in panel)]
+    present = dict.fromkeys(row.challenge for row in panel if row.truth == "suppressed")
     accepts = _battery(results, battery)
     judged = [cell for cell in results.cells if battery == "screen" or cell.tolerances is not None]
     events = []
-    counts = {method: [0, 0] for method in SUPPRESSION if method in results.methods}
+    counts = {method: [0, 0] for method in results.of_kind("suppresses")}
     for cell in judged:
         accepted = {
             name: accepts(cell, name) for method in counts for name in cell.of_method(method)

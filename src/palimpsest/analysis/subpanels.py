@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.criteria.multiplicity import certifiability, holm
 from palimpsest.criteria.ranktest import rank_tests
-from palimpsest.study.results import CellResult, RunResults
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from made_run import made_plan, planted, tables, write_run
 
+from palimpsest.analysis import second_suite
+from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.errors import DriftError
 from palimpsest.run.store import Run
-from palimpsest.study import second_suite
-from palimpsest.study.results import RunResults, read_run
 
 
 def score_second(folder: Path, results: RunResults, plan: dict) -> Path:

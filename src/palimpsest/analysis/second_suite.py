@@ -14,6 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from palimpsest.analysis.recalibration import (
+    PaperVerdict,
+    absolute_pick,
+    bootstrap,
+    trained_probe_pick,
+    with_veto,
+)
+from palimpsest.analysis.results import SECOND_POOL, CellResult, RunResults, read_run
 from palimpsest.criteria.bars import damage_bar
 from palimpsest.criteria.intervals import Interval
 from palimpsest.criteria.measures import CellMeasures, measure_cell
@@ -21,9 +29,6 @@ from palimpsest.criteria.screen import screen_alone
 from palimpsest.criteria.selector import smallest_residual, smallest_worst_axis
 from palimpsest.errors import DriftError
 from palimpsest.run.store import Run
-from palimpsest.study.recalibration import absolute_pick, bootstrap, trained_probe_pick, with_veto
-from palimpsest.study.results import SECOND_POOL, CellResult, RunResults, read_run
-from palimpsest.verdict import Verdict
 
 SELECTORS = ("recalibrated", "nearest", "residual", "absolute", "trained-probe")
 """recalibrated: the certified pick, absent where the certificate abstains. nearest: the survivor
@@ -171,7 +176,7 @@ def compared(first: Path | str, second: Path | str) -> tuple[Comparison, ...]:
 
 
 def _picks(
-    cell: CellResult, results: RunResults, verdicts: Mapping[str, Verdict]
+    cell: CellResult, results: RunResults, verdicts: Mapping[str, PaperVerdict]
 ) -> dict[str, str]:
     rules, measures = results.rules, cell.evaluation
     nearest = None

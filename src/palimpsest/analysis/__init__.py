@@ -1,0 +1,1 @@
+"""Analyses of stored results: what a run says, read from its files without torch."""
