@@ -165,7 +165,8 @@ def _message(error: "ErrorDetails", kind: type, where: str) -> str:
             place += f".{key}" if place else key
     place = place or kind.__name__.lower()
     if name in ("unexpected_keyword_argument", "invalid_key"):
-        return f"{place}: unknown key; known here are {', '.join(_keys(kind, loc))}"
+        keys = ", ".join(_keys(kind, loc))
+        return f"{place}: unknown key; {'known here are ' + keys if keys else 'it has none'}"
     if name == "missing":
         return f"{place}: missing; expected a value"
     if name == "value_error":

@@ -14,6 +14,7 @@ from palimpsest.methods.context import Context, State
 @dataclass(frozen=True)
 class Rollback:
     name: ClassVar[str] = "rollback"
+    kind: ClassVar[str] = "restores"
     summary: ClassVar[str] = "returns the base checkpoint"
     needs: ClassVar[tuple[str, ...]] = ("base",)
     citation: ClassVar[str] = ""

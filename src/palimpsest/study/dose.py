@@ -11,15 +11,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from palimpsest.cell.graph import descendants
+from palimpsest.cell.setting import make_setting
 from palimpsest.models.load import load
 from palimpsest.models.nets import Nets
 from palimpsest.models.train import text_loss, train
-from palimpsest.plan import CellPlan, Injection
+from palimpsest.plan import CellPlan
 from palimpsest.presets import preset
 from palimpsest.scoring.answers import score
 from palimpsest.scoring.roundtrip import summary
-from palimpsest.study.setting import make_setting
 
+MODELS = ("base", "injected", "reference")
 FALL = 0.7
 """Least fall of held-out forget NLL from base to injected, in nats."""
 DRIFT = 0.5
@@ -28,78 +30,56 @@ DRIFT = 0.5
 
 @dataclass(frozen=True)
 class Dosed:
-    """Mean NLL in nats of one cell's models: held-out forget, and retain cloze."""
+    """Mean NLL in nats of one cell's models, by base, injected and reference."""
 
-    model: str
-    seed: int
-    base: float
-    injected: float
-    reference: float
-    retain_base: float
-    retain_injected: float
-    retain_reference: float
-    probe_drift: float
+    cell: CellPlan
+    forget: dict[str, float]
+    """On held-out forget questions."""
+    retain: dict[str, float]
+    probe: dict[str, float]
 
     @property
     def holds(self) -> bool:
         """Whether the injected model learned the forget set and the reference did not."""
-        return self.base - self.injected >= FALL and abs(self.reference - self.base) <= DRIFT
+        learned = self.forget["base"] - self.forget["injected"] >= FALL
+        return learned and abs(self.forget["reference"] - self.forget["base"]) <= DRIFT
 
 
 def measure(cell: CellPlan) -> Dosed:
-    """Give what the plan's dose does in one cell."""
+    """Return what the plan's dose does in one cell."""
     loaded = load(cell.model)
-    nets = Nets(loaded)
-    setting = make_setting(cell, loaded.tokenizer)
+    nets, setting = Nets(loaded), make_setting(cell, loaded.tokenizer)
     base = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
-    stream = setting.stream()
-    found = {}
-    for name, chosen in (
-        ("base", None),
-        ("injected", stream),
-        ("reference", stream.without("forget")),
-    ):
+    result = Dosed(cell, {}, {}, {})
+    trained = {model.name: model.texts(setting) for model in descendants()}
+    for name in MODELS:
         net = nets([base])
-        if chosen is not None:
+        if name in trained:
             rate = cell.plan.injection.learning_rate
-            train(net, setting.injection_steps(chosen), text_loss, learning_rate=rate)
+            train(net, setting.injection_steps(trained[name]), text_loss, learning_rate=rate)
         scores = score(net, setting.sheet)[0]
         numbers = summary(setting.sheet, replace(scores, kl_injected=np.zeros_like(scores.nll_sum)))
-        probes = [
-            nll / tokens
-            for q, nll, tokens in zip(setting.sheet.questions, scores.nll_sum, setting.sheet.tokens)
-            if q.set == "probe" and q.pool == "evaluation"
-        ]
-        found[name] = (numbers["forget_heldout_nll"], numbers["retain_nll"], float(np.mean(probes)))
-    (base_forget, base_retain, base_probe) = found["base"]
-    (injected_forget, injected_retain, injected_probe) = found["injected"]
-    return Dosed(
-        model=cell.model,
-        seed=cell.seed,
-        base=base_forget,
-        injected=injected_forget,
-        reference=found["reference"][0],
-        retain_base=base_retain,
-        retain_injected=injected_retain,
-        retain_reference=found["reference"][1],
-        probe_drift=injected_probe - base_probe,
-    )
+        asked = [q.set == "probe" and q.pool == "evaluation" for q in setting.sheet.questions]
+        result.forget[name] = numbers["forget_heldout_nll"]
+        result.retain[name] = numbers["retain_nll"]
+        result.probe[name] = float((scores.nll_sum / np.array(setting.sheet.tokens))[asked].mean())
+    return result
 
 
 def markdown(rows: Sequence[Dosed]) -> str:
-    """Give the table, one line a cell, and what it says."""
+    """Return the table, one line per cell, and what it shows."""
     lines = [
         "| model | seed | forget: base | injected | reference | retain: base | injected "
         "| reference | probe drift | holds |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
-    lines += [
-        f"| {row.model} | {row.seed} | {row.base:.2f} | {row.injected:.2f} | {row.reference:.2f} "
-        f"| {row.retain_base:.2f} | {row.retain_injected:.2f} | {row.retain_reference:.2f} "
-        f"| {row.probe_drift:+.2f} | {'yes' if row.holds else 'no'} |"
-        for row in rows
-    ]
-    median = float(np.median([row.retain_injected for row in rows]))
+    for row in rows:
+        numbers = [values[name] for values in (row.forget, row.retain) for name in MODELS]
+        shown = " | ".join(f"{number:.2f}" for number in numbers)
+        drift = row.probe["injected"] - row.probe["base"]
+        holds = "yes" if row.holds else "no"
+        lines.append(f"| {row.cell.model} | {row.cell.seed} | {shown} | {drift:+.2f} | {holds} |")
+    median = float(np.median([row.retain["injected"] for row in rows]))
     lines += [
         "",
         f"{sum(row.holds for row in rows)} of {len(rows)} cells hold (fall of at least {FALL} nats "
@@ -121,9 +101,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=plan.injection.learning_rate)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    dose: Injection = replace(
-        plan.injection, steps=chosen.steps, learning_rate=chosen.learning_rate
-    )
+    dose = replace(plan.injection, steps=chosen.steps, learning_rate=chosen.learning_rate)
     plan = replace(
         plan, injection=dose, models=tuple(chosen.models), seeds=tuple(range(chosen.seeds))
     )

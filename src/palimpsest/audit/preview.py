@@ -1,11 +1,13 @@
 """What an audit would do, said before it begins: models, digests, items, passes, memory, time."""
 
+import os
 from collections.abc import Mapping
 
+from palimpsest.audit.inputs import Inputs
+from palimpsest.audit.request import LADDER
 from palimpsest.models.load import DTYPES, outline, resolve
 from palimpsest.scoring.answers import Sheet
 from palimpsest.scoring.roundtrip import in_residual
-from palimpsest.study.audit_inputs import Inputs
 from palimpsest.study.preview import GB, SPEEDS, duration
 
 RUNTIME = 4e8
@@ -18,11 +20,13 @@ READ = 5e8
 """Bytes of weights that are read, converted and digested in a second."""
 
 
-def preview_lines(inputs: Inputs, digests: Mapping[str, str]) -> tuple[str, ...]:
-    """Give the plan of an audit as lines; loads no weights.
+def preview_lines(
+    inputs: Inputs, digests: Mapping[str, str], workers: int = 1
+) -> tuple[str, ...]:
+    """Return the plan of an audit as lines; loads no weights.
 
-    Memory is counted in copies of one model, since one is loaded at a time; expect it within a
-    quarter, and the time within a factor of two or three.
+    Memory is counted in copies of one model per worker; expect it within a quarter, and the time
+    within a factor of two or three.
     """
     request, setting = inputs.request, inputs.setting
     lines = [f"run folder: {request.out}", f"rules: {inputs.plan.rules_hash()}", "models:"]
@@ -38,7 +42,7 @@ def preview_lines(inputs: Inputs, digests: Mapping[str, str]) -> tuple[str, ...]
     lines.append(
         f"items: {facts} facts{made}, {len(setting.facts.questions)} questions, "
         f"{len(setting.general_scored)} pieces of general text; {_scored(setting.sheet)} scored "
-        "positions a model"
+        "positions per model"
     )
     bound = inputs.bound
     lines.append(
@@ -46,35 +50,42 @@ def preview_lines(inputs: Inputs, digests: Mapping[str, str]) -> tuple[str, ...]
         f"{bound.candidates} candidates at alpha = {bound.alpha:g}: "
         + ("can exclude" if bound.certifiable else f"underpowered, use {bound.min_probes} probes")
     )
+    lines.append(_references(inputs))
     forward, trips = passes(inputs)
     which = "the screen's survivors" if request.round_trip == "survivors" else "every candidate"
     lines.append(
-        f"passes: {forward} models scored; round trip of {request.steps} steps for injected, "
-        f"{len(inputs.of('reference'))} references and {which} (at most {trips} in all)"
+        f"passes: {forward} models scored, {len(_shares(inputs))} controls among them; round trip "
+        f"of {request.steps} steps for all but candidates, and for {which} (at most {trips})"
     )
-    whose = ", the default" if request.default_dose else ""
+    lines.append(f"re-acquisition: {request.dose()} (--steps, --items, --learning-rate)")
+    if inputs.with_evidence is not None:
+        count = len(inputs.with_evidence.questions)
+        lines.append(f"headroom: measured first, {count} questions with evidence")
     lines.append(
-        f"re-acquisition: {request.dose}{whose}; it should be the dose the injected model learned "
-        "with (--steps, --items, --learning-rate)"
-    )
-    if inputs.told is not None:
-        lines.append(f"headroom: asked first, {len(inputs.told.questions)} questions with evidence")
-    lines.append(
-        f"memory: about {memory(inputs) / GB:.1f} GB at any number of candidates; time: roughly "
-        f"{duration(seconds(inputs))} on {request.device}"
-        + (", if every candidate survives" if request.round_trip == "survivors" else "")
-        + ", start-up and report included"
+        f"memory: about {memory(inputs) / GB:.1f} GB per worker at any number of candidates; time: "
+        f"roughly {duration(seconds(inputs, workers))} on {request.device} with {workers} "
+        f"worker{'' if workers == 1 else 's'}, start-up and report included"
     )
     return (*lines, *(f"remark: {remark}" for remark in inputs.remarks))
 
 
+def suitable_workers(inputs: Inputs) -> int:
+    """Return as many workers as there are cores, models, and memory for; one on a GPU."""
+    if inputs.request.device != "cpu":
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores or 1, passes(inputs)[0], int(free // memory(inputs))))
+
+
 def passes(inputs: Inputs) -> tuple[int, int]:
-    """Give how many models are scored and, at most, sent through the round trip."""
-    return len(inputs.models), len(inputs.models) - 1
+    """Return how many models are scored and, at most, sent through the round trip."""
+    models = len(inputs.models) + len(_shares(inputs))
+    return models, models + (len(LADDER) // 2 if inputs.request.chooses_rate else 0)
 
 
 def memory(inputs: Inputs) -> float:
-    """Give the bytes an audit needs: one model being trained, its batch, and the frozen answers."""
+    """Return the bytes a worker needs: one model in training, its batch, the frozen answers."""
     request, setting = inputs.request, inputs.setting
     width = DTYPES[request.dtype].itemsize
     vocabulary = int(inputs.outline.config.vocab_size)
@@ -84,8 +95,8 @@ def memory(inputs: Inputs) -> float:
     return training + (frozen + 3 * widest) * vocabulary * 4 + RUNTIME
 
 
-def seconds(inputs: Inputs) -> float:
-    """Give roughly how long the command takes when every candidate goes through the round trip."""
+def seconds(inputs: Inputs, workers: int = 1) -> float:
+    """Return roughly how long the command takes if every candidate survives the screen."""
     request, setting = inputs.request, inputs.setting
     speed = SPEEDS["cuda" if request.device.startswith("cuda") else "cpu"]
     parameters = inputs.outline.parameters
@@ -100,9 +111,28 @@ def seconds(inputs: Inputs) -> float:
     trained = sum(part.batch.ids.numel() for step in setting.way_back_steps for part in step)
     back = cost(trained, request.steps, 3) + (request.chunks + 1) * way
     forward, trips = passes(inputs)
-    # A survivor is loaded once to be scored and once to go back.
+    # A survivor is loaded once to be scored and once to be re-acquired.
     loads = (forward + trips) * (LOADING + parameters * DTYPES[request.dtype].itemsize / READ)
-    return AROUND + loads + forward * asked + trips * back
+    return AROUND + (loads + forward * asked + trips * back) / workers
+
+
+def _references(inputs: Inputs) -> str:
+    from palimpsest.criteria.retraining import required_references, which_test
+
+    rules, count = inputs.plan.rules, len(inputs.of("reference"))
+    exact = required_references(rules.alpha)
+    if count < rules.minimum_references:
+        return (
+            f"references: {count}, so no candidate can be certified; give {rules.minimum_references}"
+            f" or more, better 5, and {exact} for a test free of assumptions"
+        )
+    test = which_test(count, rules.alpha)
+    more = "" if test == "exact" else f", which assumes normally distributed draws; exact from {exact}"
+    return f"references: {count}, compared by the {test} test{more}"
+
+
+def _shares(inputs: Inputs) -> tuple[float, ...]:
+    return inputs.plan.rules.control_shares if inputs.of("reference") else ()
 
 
 def _tokens(sheet: Sheet) -> int:

@@ -130,7 +130,7 @@ class Setting:
 
 
 def make_setting(cell: CellPlan, tokenizer: Any) -> Setting:
-    """Give the setting of a cell; too few names or too short a text is an error here."""
+    """Return the setting of a cell; too few names or too short a text is an error here."""
     plan = cell.plan
     counts = plan.facts
     facts = draw_testbed(cell.id, counts.forget, counts.retain, counts.probes, counts.phrasings)

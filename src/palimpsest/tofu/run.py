@@ -8,27 +8,27 @@ the verdict is *uncertified: not_identifiable*.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from palimpsest.analysis.results import CellResult, RunResults, read_run
+from palimpsest.audit.run import check_out
+from palimpsest.audit.summary import design, score_rows, verdict_values
 from palimpsest.criteria.measures import ModelMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.errors import InputError, StoreError
 from palimpsest.facts.files import as_jsonl
 from palimpsest.run import disk
+from palimpsest.run.executor import OnEvent, silent
+from palimpsest.run.executor import executor as executor_named
 from palimpsest.run.store import Run, environment, table_bytes, write_bytes, write_json
-from palimpsest.study.audit import check_out
-from palimpsest.study.audit_summary import design, finding_values, score_row
-from palimpsest.study.results import CellResult, RunResults, read_run
-from palimpsest.study.tofu_request import Prepared, TofuRequest, prepare
+from palimpsest.study.matrix import StudyFailed
+from palimpsest.tofu.request import Prepared, TofuRequest, prepare
 
-__all__ = ["TofuRequest", "TofuResult", "run_tofu"]
-
-FORMAT = "palimpsest-tofu/1"
-Progress = Callable[[str, int, int], None]
+FORMAT = "palimpsest-tofu/2"
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,16 @@ class TofuResult:
 def run_tofu(
     request: TofuRequest,
     *,
+    executor: str = "inline",
+    workers: int = 1,
     dry_run: bool = False,
     fork: bool = False,
-    progress: Progress = lambda label, done, total: None,
+    on_event: OnEvent = silent,
+    **options: Any,
 ) -> TofuResult:
-    """Give the verdicts of a study; running it again with the same request resumes it."""
+    """Return the verdicts of a study; running it again with the same request resumes it."""
+    from palimpsest.tofu.job import TofuJob
+
     out = Path(request.out)
     check_out(out)
     prepared = prepare(request)
@@ -70,8 +75,13 @@ def run_tofu(
         fork=fork,
     )
     try:
-        with run.lease("palimpsest tofu"):
-            _work(run, prepared, progress)
+        with run.lock("palimpsest tofu"):
+            outcome = executor_named(executor, **options).execute(
+                TofuJob(prepared), run.path, run.cells, workers=workers, on_event=on_event
+            )
+            for cell, failure in outcome.failed.items():
+                kind = InputError if failure.kind == "model_error" else StudyFailed
+                raise kind(f"{cell}, {failure.step}: {failure.reason}")
             return _answer(run, prepared)
     except InputError:
         # Nothing was measured, so nothing is kept: the corrected command finds an empty place.
@@ -80,51 +90,27 @@ def run_tofu(
         raise
 
 
-def _work(run: Run, prepared: Prepared, progress: Progress) -> None:
-    """Run what is left of every cell."""
-    from palimpsest.models.train import repeatable
-    from palimpsest.study.tofu_cell import TofuCell
-
-    repeatable(prepared.request.device)
-    for inputs in prepared.cells:
-        cell_id = inputs.cell.id
-
-        def told(label: str, done: int, total: int, cell_id: str = cell_id) -> None:
-            progress(f"{cell_id}: {label}", done, total)
-
-        with run.cell(cell_id).claim("palimpsest tofu") as store:
-            if store.finished():
-                continue
-            try:
-                TofuCell(prepared, inputs, store, told).run()
-            except Exception as error:
-                store.fail(f"{type(error).__name__}: {error}")
-                raise
-
-
 def _answer(run: Run, prepared: Prepared) -> TofuResult:
-    """Give the verdicts from the stored cells, and write what other programs read."""
+    """Return the verdicts from the stored cells, and write what other programs read."""
     results = read_run(run.path)
     if results.missing or any(cell.verdict is None for cell in results.cells):
         raise StoreError(f"{run.path}: not every seed has candidates to judge; run it again")
-    document = summary(prepared, results)
-    rows = [row for cell in results.cells for row in _score_rows(cell, results.rules)]
+    document = summary(run, prepared, results)
+    rows = [
+        {"cell": cell.id} | row
+        for cell in results.cells
+        for row in score_rows(cell, results.rules)
+    ]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    written = {
-        "summary.json": write_json(run.path / "summary.json", document),
-        "scores.parquet": write_bytes(run.path / "scores.parquet", table_bytes(columns)),
-    }
+    write_json(run.path / "summary.json", document)
+    write_bytes(run.path / "scores.parquet", table_bytes(columns))
     for inputs in prepared.cells:
-        name = f"probes-seed{inputs.cell.seed}.jsonl"
-        written[name] = write_bytes(run.path / name, as_jsonl(inputs.probes))
-    last = run.chain().find("summary")
-    if last is None or last.data != written:
-        run.record("summary", written)
+        write_bytes(run.path / f"probes-seed{inputs.cell.seed}.jsonl", as_jsonl(inputs.probes))
     return TofuResult(run.path, str(document["paragraph"]), document)
 
 
-def summary(prepared: Prepared, results: RunResults) -> dict[str, Any]:
-    """Give the document of ``summary.json``: the keys of an audit's, and the cells."""
+def summary(run: Run, prepared: Prepared, results: RunResults) -> dict[str, Any]:
+    """Return the document of ``summary.json``: the keys of an audit's, and the cells."""
     verdicts = [cell.verdict for cell in results.cells if cell.verdict is not None]
     certified = all(verdict.certified for verdict in verdicts)
     reasons = Counter(verdict.reason for verdict in verdicts if verdict.reason is not None)
@@ -137,7 +123,6 @@ def summary(prepared: Prepared, results: RunResults) -> dict[str, Any]:
         "status": "certified" if certified else "uncertified",
         "candidate": verdicts[0].candidate if certified and len(chosen) == 1 else None,
         "reason": reason,
-        "mode": verdicts[0].mode,
         "exit_code": 0 if certified else 3,
         "paragraph": paragraph,
         "design": design(prepared.bound),
@@ -154,44 +139,30 @@ def summary(prepared: Prepared, results: RunResults) -> dict[str, Any]:
             "injected": {"role": "injected", "source": given.get("injected", "trained here")},
             "reference": {"role": "reference", "source": given.get("reference", "trained here")},
         },
-        "cells": {cell.id: _cell(cell, results.rules) for cell in results.cells},
+        "cells": {
+            cell.id: _cell(cell, results.rules, run.cell(cell.id).summary()["headroom"])
+            for cell in results.cells
+        },
     }
 
 
-def _cell(cell: CellResult, rules: Rules) -> dict[str, Any]:
-    verdict, room = cell.verdict, cell.headroom
+def _cell(cell: CellResult, rules: Rules, headroom: Mapping[str, Any] | None) -> dict[str, Any]:
+    verdict = cell.verdict
     assert verdict is not None
     shown = ("base", "injected", *cell.evaluation.references)
-    return {
-        "status": verdict.status,
-        "candidate": verdict.candidate,
-        "reason": verdict.reason,
-        "mode": verdict.mode,
+    return verdict_values(verdict) | {
         "paragraph": verdict.paragraph(),
-        "numbers": dict(verdict.numbers),
-        "headroom": None
-        if room is None
-        else {
-            "facts": room.facts,
-            "estimate": room.estimate.estimate,
-            "low": room.estimate.low,
-            "high": room.estimate.high,
-            "true": None if room.true is None else room.true.estimate,
-            "taught": room.taught,
-            "regime": room.regime,
-            "reason": room.reason,
-        },
+        "headroom": headroom,
         "levels": {name: _level(cell.evaluation[name], rules) for name in shown},
         "oracle_kl": {
             name: cell.evaluation[name].oracle_kl for name in ("injected", *cell.candidates)
         },
-        "candidates": {one.name: finding_values(one) for one in verdict.findings},
         "failed": dict(cell.failed),
     }
 
 
 def _level(model: ModelMeasures, rules: Rules) -> dict[str, Any]:
-    """Where a model stands on forget items and on never-learned ones, in nats per token."""
+    """Return a model's levels on forget items and on never-learned ones, in nats per token."""
     alone = screen_alone(model, rules)
     return {
         "forget_nll": model.forget_nll,
@@ -218,20 +189,8 @@ def _paragraph(results: RunResults, certified: bool, reasons: Counter[Any]) -> s
     return "\n".join(lines)
 
 
-def _score_rows(cell: CellResult, rules: Rules) -> list[dict[str, Any]]:
-    assert cell.verdict is not None
-    findings = {one.name: one for one in cell.verdict.findings}
-    roles = {"base": "base", "injected": "injected"}
-    roles |= dict.fromkeys(cell.evaluation.references, "reference")
-    roles |= dict.fromkeys(cell.candidates, "candidate")
-    return [
-        {"cell": cell.id} | score_row(name, role, cell, rules, findings.get(name))
-        for name, role in roles.items()
-    ]
-
-
 def preview_lines(prepared: Prepared) -> tuple[str, ...]:
-    """Give what would be done, as lines; loads no weights."""
+    """Return what would be done, as lines; loads no weights."""
     request, plan = prepared.request, prepared.plan
     first = prepared.cells[0]
     made = "trained here" if request.train else "given"
@@ -243,16 +202,16 @@ def preview_lines(prepared: Prepared) -> tuple[str, ...]:
         f"{made}",
         f"seeds: {len(prepared.cells)}, each with {request.forget_items} forget and "
         f"{request.retain_items} retain items of {request.split} and {request.probes} probes; "
-        f"{len(names)} questions and {request.scored_pieces} pieces of general text a model",
-        f"candidates: {prepared.bound.candidates} a seed, {request.unlearning_steps} steps of "
+        f"{len(names)} questions and {request.scored_pieces} pieces of general text per model",
+        f"candidates: {prepared.bound.candidates} per seed, {request.unlearning_steps} steps of "
         f"{2 * request.unlearning_items} items for those that train",
         f"fine-tuning: {request.steps} steps of {request.items} items at "
-        f"{request.learning_rate:g}, {request.draws if request.train else 0} references",
+        f"{request.learning_rate:g}; {request.references} references per seed",
         f"round trip: {request.return_steps} steps, {request.round_trip}",
         "headroom: "
         + (
             "no evidence fits the model's context, so it is not measured"
-            if first.told is None
-            else f"{len(first.told.questions)} questions after retained ones"
+            if first.with_evidence is None
+            else f"{len(first.with_evidence.questions)} questions after retained ones"
         ),
     )

@@ -9,8 +9,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge
+
+from palimpsest.audit.inputs import (
+    AuditModel,
+    audit_questions,
+    check_length,
+    copied_weights,
+    sheet_of,
+)
+from palimpsest.audit.request import check_device
+from palimpsest.cell.graph import reference_name
+from palimpsest.cell.setting import Setting
+from palimpsest.cell.sources import Given, source_digest
 from palimpsest.criteria.multiplicity import Certifiability, certifiability
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import FactsError, ModelError, PlanError
@@ -19,18 +32,16 @@ from palimpsest.facts.general import POCKET, general_pieces
 from palimpsest.facts.nonce import Triple
 from palimpsest.facts.questions import Question, Testbed
 from palimpsest.facts.stream import Stream, injection_stream
-from palimpsest.facts.tofu import PER_AUTHOR, Items, Tofu, draw_items, read_tofu
-from palimpsest.facts.tofu_probes import kind_of, tofu_probes
 from palimpsest.methods import candidates
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.plan import CellPlan, MethodGrid, Plan, plan_from_dict
 from palimpsest.presets import PAPER_POOL
 from palimpsest.run.store import canonical, digest
-from palimpsest.scoring.answers import Sheet, make_sheet
-from palimpsest.study.audit_inputs import audit_questions, check_length
-from palimpsest.study.matrix import source_digest
-from palimpsest.study.setting import Setting
+from palimpsest.schema import build
+from palimpsest.scoring.answers import Sheet
+from palimpsest.tofu.data import PER_AUTHOR, Items, Tofu, draw_items, read_tofu
+from palimpsest.tofu.probes import kind_of, tofu_probes
 
 BASE = "microsoft/phi-1_5"
 FULL = "locuslab/tofu_ft_phi-1.5"
@@ -38,12 +49,12 @@ RETAINED = "locuslab/tofu_ft_retain90_phi-1.5"
 """The only official checkpoint of Phi-1.5 without forget authors; the other splits have none."""
 GRIDS = {"paper": PAPER_POOL, "one": tuple(MethodGrid(grid.name) for grid in PAPER_POOL)}
 """The paper's pool of candidates, or one of each method at its default knob."""
-ROUND_TRIPS = ("survivors", "all")
+Count = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True)
 class TofuRequest:
-    """One TOFU study: which data, which models, and every knob that can change a number."""
+    """One TOFU study: which data, which models, and every setting that can change a number."""
 
     out: str
     data: str | None = None
@@ -55,20 +66,20 @@ class TofuRequest:
     retain: tuple[str, ...] = ()
     """Taught without the authors to forget; the reference, and further draws of it."""
     train: bool = False
-    seeds: int = 3
+    seeds: Count = 3
     forget_items: int = 40
     retain_items: int = 100
     probes: int = 40
-    longest: int = 0
+    longest: Annotated[int, Ge(0)] = 0
     """Most words of a prompt with its answer; 0 takes every item."""
-    per_author: int = PER_AUTHOR
-    evidence: int = 3
+    per_author: Count = PER_AUTHOR
+    evidence: Annotated[int, Ge(0)] = 3
     """Retained questions before the prompt when the headroom is measured."""
-    grid: str = "paper"
+    grid: Literal["paper", "one"] = "paper"
     methods: tuple[str, ...] = ()
     """Further methods, at their default knobs."""
-    draws: int = 2
-    """References that are trained; two or more make the bar relative to them."""
+    draws: Count = 2
+    """References that are trained; with three or more a candidate can be certified."""
     steps: int = 90
     learning_rate: float = 2e-5
     items: int = 8
@@ -76,7 +87,7 @@ class TofuRequest:
     unlearning_steps: int = 110
     unlearning_items: int = 4
     """Forget items a step, and as many retain items."""
-    round_trip: str = "survivors"
+    round_trip: Literal["survivors", "all"] = "survivors"
     return_steps: int = 75
     return_items: int = 4
     chunks: int = 5
@@ -93,7 +104,7 @@ class TofuRequest:
         return Path(self.base).resolve().name if os.path.exists(self.base) else self.base
 
     def given(self) -> dict[str, str]:
-        """Give the checkpoints that are not trained here, by their names in the tables."""
+        """Return the checkpoints that are not trained here, by their names in the tables."""
         if self.train:
             return {}
         full, retain = self.full, self.retain
@@ -105,19 +116,21 @@ class TofuRequest:
                 f"{self.base} and split {self.split}; give both checkpoints, or --train to make "
                 f"them from the base (official ones exist for {BASE} and forget10 only)"
             )
-        draws = {f"reference-{n}" if n else "reference": one for n, one in enumerate(retain)}
+        draws = {reference_name(draw): place for draw, place in enumerate(retain)}
         return {"injected": full, **draws}
 
+    def sources(self) -> dict[str, Given]:
+        """Return how those checkpoints are loaded."""
+        return {n: Given(place, self.dtype, self.device) for n, place in self.given().items()}
+
+    @property
+    def references(self) -> int:
+        """How many references a cell has."""
+        return self.draws if self.train else len(self.given()) - 1
+
     def plan(self) -> Plan:
-        """Give the knobs as a checked plan, whose cells are the seeds."""
-        for key, known in (("grid", tuple(GRIDS)), ("round_trip", ROUND_TRIPS)):
-            if getattr(self, key) not in known:
-                raise PlanError(
-                    f"{key}: {getattr(self, key)!r} found; expected one of {', '.join(known)}"
-                )
-        for key, least in (("seeds", 1), ("longest", 0), ("per_author", 1), ("evidence", 0)):
-            if getattr(self, key) < least:
-                raise PlanError(f"{key}: {getattr(self, key)} found; expected {least} or more")
+        """Return the knobs as a checked plan, whose cells are the seeds."""
+        build(TofuRequest, asdict(self))
         if self.train and (self.full or self.retain):
             raise PlanError(
                 "train: given together with checkpoints of the full or retain model; expected one "
@@ -199,7 +212,7 @@ class TofuInputs:
     items: Items
     probes: tuple[Fact, ...]
     setting: TofuSetting
-    told: Sheet | None
+    with_evidence: Sheet | None
     """Held-out forget questions after retained ones; None when no evidence fits the model."""
 
 
@@ -214,7 +227,7 @@ class Prepared:
     bound: Certifiability
 
     def terms(self) -> dict[str, Any]:
-        """Give what is fixed about the study, without the paths its files happened to lie at."""
+        """Return what is fixed about the study, without the paths its files happened to lie at."""
         plan = self.plan.as_dict()
         del plan["local_models"], plan["general"]["source"]
         request = self.request
@@ -226,14 +239,12 @@ class Prepared:
                 "per_author": request.per_author,
                 "evidence": request.evidence,
                 "round_trip": request.round_trip,
-                "references": request.draws if request.train else len(request.given()) - 1,
-            },
-            # The study asks whether retraining reaches the never-learned level at all.
-            "reference_must_pass": True,
+                "references": request.references,
+            }
         }
 
     def digests(self) -> dict[str, str]:
-        """Give the digest of every model, item and text that goes in."""
+        """Return the digest of every model, item and text that goes in."""
         places = {"base": self.request.base} | self.request.given()
         found = {name: source_digest(place) for name, place in places.items()}
         for cell in self.cells:
@@ -243,7 +254,7 @@ class Prepared:
         return found | {"general text": digest(canonical(scored))}
 
     def commitment(self) -> str:
-        """Give the digest of the held-out questions, which no model here is taught."""
+        """Return the digest of the held-out questions, which no model here is taught."""
         return digest(
             canonical(
                 [
@@ -257,14 +268,15 @@ class Prepared:
 
 
 def prepare(request: TofuRequest) -> Prepared:
-    """Give the request checked whole; loads no weights."""
+    """Return the request checked whole; loads no weights."""
     plan = request.plan()
+    check_device(request.device)
     count = len(candidates(plan.methods))
     bound = certifiability(request.forget_items, request.probes, count, request.rules.alpha)
     if not bound.certifiable:
         raise PlanError(
             f"probes: {request.probes} against {request.forget_items} forget items found; with "
-            f"{count} candidates nobody could be excluded; expected at least {bound.min_probes}"
+            f"{count} candidates none could be excluded; expected at least {bound.min_probes}"
         )
     given = request.given()
     tofu = read_tofu(request.data, request.split)
@@ -279,6 +291,9 @@ def prepare(request: TofuRequest) -> Prepared:
             check_compatible(base, outline(place))
         except ModelError as error:
             raise ModelError(f"{name}: {error}") from error
+    roles = [AuditModel("base", "base", request.base)]
+    roles += [AuditModel(name, name.partition("-")[0], place) for name, place in given.items()]
+    copied_weights(roles)
     cells = []
     for cell, (items, probes), scored in zip(plan.cells(), drawn, pieces):
         facts = _testbed(items, probes)
@@ -287,7 +302,7 @@ def prepare(request: TofuRequest) -> Prepared:
             check_length(setting.sheet, base)
         except FactsError as error:
             raise FactsError(f"{error}; or leave long items out with --longest WORDS") from error
-        cells.append(TofuInputs(cell, items, probes, setting, _told(setting, items, base)))
+        cells.append(TofuInputs(cell, items, probes, setting, _with_evidence(setting, items, base)))
     return Prepared(request, plan, base, tuple(cells), bound)
 
 
@@ -320,10 +335,10 @@ def _kind(fact: Fact) -> str:
     return kind_of(fact.trained[0].removeprefix("Question: ").removesuffix("\nAnswer:"))
 
 
-def _told(setting: Setting, items: Items, base: Outline) -> Sheet | None:
-    """Give the held-out forget questions, each after as much of its evidence as the base reads."""
+def _with_evidence(setting: Setting, items: Items, base: Outline) -> Sheet | None:
+    """Return the held-out forget questions, each after as much of its evidence as the base reads."""
     limit = getattr(base.config, "max_position_embeddings", None)
-    told: list[Question] = []
+    questions: list[Question] = []
     for question in setting.facts.questions:
         if question.set != "forget" or question.pool != "evaluation":
             continue
@@ -333,16 +348,9 @@ def _told(setting: Setting, items: Items, base: Outline) -> Sheet | None:
             longer = replace(question, prompt=prompt)
             size = len(encode_answers(setting.tokenizer, [longer])[0].ids)
             if not isinstance(limit, int) or size <= limit:
-                told.append(longer)
+                questions.append(longer)
                 break
     # An interval needs two facts.
-    if len(told) < 2:
+    if len(questions) < 2:
         return None
-    plan = setting.cell.plan
-    return make_sheet(
-        setting.tokenizer,
-        told,
-        piece_tokens=plan.general.piece_tokens,
-        batch_tokens=plan.engine.batch_tokens,
-        pad=setting.pad,
-    )
+    return sheet_of(setting, questions)
