@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from palimpsest.analysis.results import read_run
+from palimpsest.audit.summary import verdict_values
 from palimpsest.facts.sealed import AuditPool, builtin_pool, seal
 from palimpsest.plan import Counts, MethodGrid, Panel, Plan, Replication
-from palimpsest.run.store import Run
+from palimpsest.run.store import Run, write_json
 
 NONCE = "0123456789abcdef" * 2
 FACTS = {"forget": 2, "retain": 2, "probe": 8}
@@ -126,7 +128,10 @@ def write_small_audit(path: Path, evidence: float | None = None) -> Path:
     seal = {"commitment": "sha256:" + "5" * 64}
     run = Run.create(path, plan, rules, {}, seal, cells=["audit"])
     write_small_cell(run, "audit", builtin_pool(), panel=False, evidence=evidence)
-    return recorded(run)
+    verdict = read_run(recorded(run)).cells[0].verdict
+    assert verdict is not None
+    write_json(path / "summary.json", verdict_values(verdict) | {"paragraph": verdict.paragraph()})
+    return path
 
 
 def recorded(run: Run) -> Path:
@@ -154,7 +159,7 @@ def write_small_cell(
         rest = [name for name in names if name not in first]
         cell.put("panel", tables(rest, SEALED, len(pool.phrasings[RELATION])))
         steps.append("panel")
-    cell.finish(summary(roles) | {"headroom": None if evidence is None else {}}, steps)
+    cell.finish(summary(roles) | {"headroom": None if evidence is None else {"measured": True}}, steps)
 
 
 def summary(roles: Mapping[str, Any]) -> dict[str, Any]:

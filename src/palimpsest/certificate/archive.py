@@ -74,8 +74,8 @@ def unpack(data: bytes) -> dict[str, bytes]:
     expected = pack(members)
     if expected != data:
         raise BundleError(
-            f"the archive differs at byte {_first_difference(expected, data)} from the way its "
-            f"{len(members)} files are packed; expected exactly {len(expected)} bytes"
+            f"the archive differs from the way its {len(members)} files are packed: {len(data)} "
+            f"bytes; expected exactly the {len(expected)} that `palimpsest certify` writes"
         )
     return members
 
@@ -84,15 +84,3 @@ def _checked(name: str, where: str = "") -> str:
     if _NAME.fullmatch(name) is None or ".." in name:
         raise BundleError(f"{where}{ascii(name)[:120]} cannot name a file of a bundle")
     return name
-
-
-def _first_difference(left: bytes, right: bytes) -> int:
-    # By halving, since a bundle may be large and Python compares slices fast.
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

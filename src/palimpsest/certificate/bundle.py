@@ -88,9 +88,8 @@ def certify(
 def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
     """Return the files of a finished run that go into its bundle; BundleError if not finished."""
     _require_finished(run)
-    members = {name: _read(run.path / name) for name in FIXED}
-    if (run.path / SUMMARY).exists():
-        members[SUMMARY] = _read(run.path / SUMMARY)
+    also = (SUMMARY,) if (run.path / SUMMARY).exists() else ()
+    members = {name: _read(run.path / name) for name in (*FIXED, *also)}
     for cell_id in run.cells:
         folder = run.path / "cells" / cell_id
         members[f"cells/{cell_id}/{CELL}"] = _read(folder / CELL)

@@ -39,6 +39,8 @@ class Planned:
     """Of the controls."""
     forget: int
     probes: int
+    summary: bool
+    """Whether the command writes a summary.json."""
     panel: bool = False
     """Whether known-label models are scored on the sealed pool."""
     seal: str = ""
@@ -53,25 +55,23 @@ class Planned:
 
 def planned(plan: Any, most: int) -> Planned:
     """Return what the plan of a study or an audit asks for; BundleError above ``most`` cells."""
-    if not isinstance(plan, dict) or not isinstance(plan.get("models"), list):
-        raise BundleError("plan.json: neither a study's plan nor an audit's")
     try:
         if plan["models"] and all(isinstance(model, list) for model in plan["models"]):
             return _planned_audit(plan)
         # Counted before the plan is built: models times seeds may be more than memory holds.
         count = len(plan["models"]) * len(plan["seeds"])
-        if not 1 <= count <= most:
-            raise BundleError(f"the plan has {count} cells; expected 1 to {most}")
         tofu = plan.get("tofu")
-        references = None if tofu is None else int(tofu["references"])
-    except (KeyError, TypeError, ValueError) as error:
+        given = None if tofu is None else (int(tofu["references"]),)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BundleError(f"plan.json: not the plan of a study or an audit ({error!r})") from error
+    if not 1 <= count <= most:
+        raise BundleError(f"the plan has {count} cells; expected 1 to {most}")
     study = plan_from_dict({key: value for key, value in plan.items() if key not in _TOFU})
     replication, panel = study.replication, study.panel
     draws = (replication.draws,) if replication.cells == "every" else (1, replication.draws)
     counts = {
         "candidate": (sum(len(grid.settings()) for grid in study.methods),),
-        "reference": draws if references is None else (references,),
+        "reference": given or draws,
         "retraining": (replication.retrainings,),
         "challenge": (len(panel.models) if panel.enabled else 0,),
     }
@@ -81,8 +81,9 @@ def planned(plan: Any, most: int) -> Planned:
         study.rules.control_shares,
         study.facts.forget,
         study.facts.probes,
-        panel.enabled and bool(panel.models),
-        study.seal,
+        summary=given is not None,
+        panel=panel.enabled and bool(panel.models),
+        seal=study.seal,
     )
 
 
@@ -90,9 +91,8 @@ def _planned_audit(plan: Mapping[str, Any]) -> Planned:
     named = {str(name): str(role) for name, role in plan["models"]}
     facts, shares = plan["facts"], tuple(map(float, plan["rules"]["control_shares"]))
     counts = {role: (count,) for role, count in Counter(named.values()).items()}
-    return Planned(
-        ("audit",), counts, shares, int(facts["forget"]), int(facts["probe"]), named=named
-    )
+    forget, probes = int(facts["forget"]), int(facts["probe"])
+    return Planned(("audit",), counts, shares, forget, probes, summary=True, named=named)
 
 
 def require_models(cell_id: str, models: Mapping[str, Any], asked: Planned) -> None:
@@ -141,15 +141,10 @@ def require_scores(
         raise BundleError(
             f"cell {cell_id}: {shown(name)} is scored but not listed, or the other way round"
         )
-    facts: dict[str, set[str]] = {}
-    for which, fact in zip(items["set"].tolist(), items["fact"].tolist()):
-        facts.setdefault(which, set()).add(fact)
     for which, count in (("forget", asked.forget), ("probe", asked.probes)):
-        scored_facts = len(facts.get(which, ()))
-        if scored_facts != count:
-            raise BundleError(
-                f"cell {cell_id}: scores of {scored_facts} {which} facts; the plan has {count}"
-            )
+        facts = len(set(items["fact"][items["set"] == which]))
+        if facts != count:
+            raise BundleError(f"cell {cell_id}: scores of {facts} {which} facts; expected {count}")
 
 
 def require_once(

@@ -4,43 +4,24 @@ Every check may rely on those before it. Nothing a bundle says is believed becau
 the same bundle says so, if it can be computed instead.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from palimpsest.certificate import bundle
 from palimpsest.certificate.archive import unpack
-from palimpsest.certificate.bundle import (
-    CELL,
-    ENVELOPE,
-    FIXED,
-    PREDICATE_TYPE,
-    REVEAL,
-    STATEMENT,
-    STATEMENT_TYPE,
-    SUMMARY,
-    VERDICT,
-    document,
-    files_of,
-    pool_of,
-    rendered,
-    rules_of,
-    statement,
-    verdict_of,
-)
-from palimpsest.certificate.complete import (
-    Planned,
-    planned,
-    require_models,
-    require_once,
-    require_scores,
-)
+from palimpsest.certificate.bundle import CELL, ENVELOPE, FIXED, REVEAL, STATEMENT, VERDICT
+from palimpsest.certificate.complete import Planned, planned
+from palimpsest.certificate.complete import require_models, require_once, require_scores
 from palimpsest.certificate.judge import MAX_ROWS, differences, read_table, table_rows
 from palimpsest.certificate.signature import check_envelope, signer_key
 from palimpsest.errors import BundleError
 from palimpsest.facts.names import shown
 from palimpsest.facts.sealed import Commitment, verify
 from palimpsest.run.chain import chain_bytes
-from palimpsest.run.store import canonical, digest, parse_signed, safe_name
-from palimpsest.run.terms import FILES, FORMAT, file_term, terms_digest
+from palimpsest.run.store import canonical, digest, parse_signed, safe_name, terms_digest
+from palimpsest.run.terms import FILES, FORMAT, file_term
+from palimpsest.verdict import Verdict
 
 MAX_TEXT_BYTES = 32 * 2**20
 """Largest JSON member."""
@@ -60,7 +41,7 @@ class Evidence:
         self.terms_digest = ""
         self.asked: Planned
         self.cells: dict[str, dict[str, Any]] = {}
-        self.words: dict[str, str] = {}
+        self.judged: dict[str, Verdict | None] = {}
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """Return every check with its name."""
@@ -75,7 +56,11 @@ class Evidence:
         yield "seal", self.seal
         yield "scores", self.scores
         yield "verdicts", self.verdicts
-        yield "statement", self.said
+        yield "summary", self.summary
+        yield "statement", self.stated
+
+    def document(self, name: str) -> Any:
+        return bundle.document(self.members, name)
 
     # -- the container -----------------------------------------------------------------------
 
@@ -87,48 +72,41 @@ class Evidence:
         return f"{len(self.members)} files, each once, packed in the only way that gives these bytes"
 
     def digests(self) -> str:
-        stated = document(self.members, STATEMENT)
+        stated = self.document(STATEMENT)
+        kinds = {"_type": bundle.STATEMENT_TYPE, "predicateType": bundle.PREDICATE_TYPE}
         if not isinstance(stated, dict) or not isinstance(stated.get("predicate"), dict):
             raise BundleError(f"{STATEMENT}: not an in-toto statement")
-        kind = (stated.get("_type"), stated.get("predicateType"))
-        if kind != (STATEMENT_TYPE, PREDICATE_TYPE):
-            raise BundleError(
-                f"{STATEMENT}: is about {kind}; expected {PREDICATE_TYPE}; verify with the version "
-                "that made it"
-            )
+        if {key: stated.get(key) for key in kinds} != kinds:
+            raise BundleError(f"{STATEMENT}: of another type or version; expected {kinds}")
         try:
             listed = {str(f["name"]): "sha256:" + f["digest"]["sha256"] for f in stated["subject"]}
         except (KeyError, TypeError) as error:
             raise BundleError(f"{STATEMENT}: a subject without name and sha256") from error
         there = {n: digest(d) for n, d in self.members.items() if n not in (STATEMENT, ENVELOPE)}
         for name in sorted(listed.keys() | there.keys()):
-            if name not in there:
-                raise BundleError(f"{name} is missing; the statement lists it")
-            if name not in listed:
-                raise BundleError(f"{name} was added; the statement does not list it")
-            if listed[name] != there[name]:
-                raise BundleError(f"{name}: digest {there[name]}; expected {listed[name]}")
+            if listed.get(name) != there.get(name):
+                raise BundleError(
+                    f"{name}: digest {there.get(name, '(missing)')}; the statement lists "
+                    f"{listed.get(name, 'no such file')}"
+                )
         self.statement = stated
         return f"all {len(there)} files have the SHA-256 that the statement lists, none is missing"
 
     def signature(self) -> str:
         signed_by = self.statement["predicate"].get("signer")
+        expected = "" if self.public is None else digest(self.public)
         if signed_by is None and ENVELOPE not in self.members:
-            if self.public is not None:
-                raise BundleError(
-                    f"the bundle is not signed; expected a signature by key {digest(self.public)}"
-                )
+            if expected:
+                raise BundleError(f"the bundle is not signed; expected a signature by {expected}")
             return "nothing here says who made the bundle"
         public = signer_key(signed_by)
-        envelope = document(self.members, ENVELOPE)
+        envelope = self.document(ENVELOPE)
         check_envelope(self.members[ENVELOPE], envelope, self.members[STATEMENT], public)
-        if self.public not in (None, public):
-            raise BundleError(
-                f"signed by key {digest(public)}; expected a signature by {digest(self.public)}"
-            )
+        if expected not in ("", digest(public)):
+            raise BundleError(f"signed by key {digest(public)}; expected {expected}")
         self.signer = digest(public)
-        if self.public is not None:
-            return f"valid by the key you gave, {self.signer}"
+        if expected:
+            return f"valid by the key you gave, {expected}"
         return (
             f"valid by key {self.signer}, which is in the bundle itself; give the maker's public "
             "key, obtained elsewhere, to check that it is theirs"
@@ -148,10 +126,10 @@ class Evidence:
             if digest(self.members[name]) != file_term(self.terms_file, name):
                 raise BundleError(f"{name}: not the file that terms.json fixed")
         self.terms_digest = terms_digest(self.terms_file)
-        fork = document(self.members, "environment.json").get("fork_of")
+        fork = self.document("environment.json").get("fork_of")
         if self.terms_file.get("fork_of") != fork:
             raise BundleError("environment.json and terms.json differ in what was forked")
-        words = f"plan, rules, cells and seal are those fixed before the first step ({self.terms_digest})"
+        words = "plan, rules, cells and seal are those fixed before the first step"
         if fork is None:
             return words
         origin = shown(str(fork.get("run"))) if isinstance(fork, dict) else "another run"
@@ -161,7 +139,7 @@ class Evidence:
         )
 
     def rules(self) -> str:
-        stored, plan = document(self.members, "rules.json"), document(self.members, "plan.json")
+        stored, plan = self.document("rules.json"), self.document("plan.json")
         if not isinstance(stored, dict) or set(stored) != {"hash", "rules"}:
             raise BundleError("rules.json: expected the rules and their hash")
         expected = digest(canonical(stored["rules"]))
@@ -170,21 +148,21 @@ class Evidence:
         # As text: 1, 1.0 and true are equal to Python.
         if not isinstance(plan, dict) or digest(canonical(plan.get("rules"))) != expected:
             raise BundleError("plan.json and rules.json differ in the rules")
-        rules_of(self.members)
+        bundle.rules_of(self.members)
         return f"every threshold is as fixed before the first result ({expected})"
 
     def planned(self) -> str:
-        self.asked = planned(document(self.members, "plan.json"), MAX_CELLS)
+        self.asked = planned(self.document("plan.json"), MAX_CELLS)
         cells = self.asked.cells
         if self.terms_file["terms"].get("cells") != list(cells):
             raise BundleError(f"terms.json lists other cells than the {len(cells)} of the plan")
         expected = {*FIXED, STATEMENT}
-        for cell_id in cells:
-            safe_name(cell_id, "cell id")
-            names = (CELL, VERDICT, *files_of(self.members, cell_id))
-            expected |= {f"cells/{cell_id}/{name}" for name in names}
         expected |= {REVEAL} if self.asked.panel else set()
-        for name in sorted(expected ^ (self.members.keys() - {SUMMARY, ENVELOPE})):
+        expected |= {bundle.SUMMARY} if self.asked.summary else set()
+        for cell_id in cells:
+            names = (CELL, VERDICT, *bundle.files_of(self.members, safe_name(cell_id, "cell id")))
+            expected |= {f"cells/{cell_id}/{name}" for name in names}
+        for name in sorted(expected ^ (self.members.keys() - {ENVELOPE})):
             where = "missing" if name in expected else "not part of a certificate"
             raise BundleError(f"{name} is {where}; expected all files of all planned cells")
         return f"{len(cells)} of {len(cells)} planned cells are here, and no other"
@@ -207,12 +185,13 @@ class Evidence:
         )
 
     def _cell(self, cell_id: str) -> dict[str, Any]:
+        """Return a cell's summary, whose tables and manifests are those of these terms."""
         name = f"cells/{cell_id}/{CELL}"
         summary = parse_signed(self.members[name], name)
         _require_shape(name, summary)
         if (summary["cell"], summary["terms"]) != (cell_id, self.terms_digest):
             raise BundleError(f"{name}: belongs to another cell or was made under other terms")
-        for file in files_of(self.members, cell_id):
+        for file in bundle.files_of(self.members, cell_id):
             if summary["artifacts"].get(file) != digest(self.members[f"cells/{cell_id}/{file}"]):
                 raise BundleError(f"{name}: records another {file} than the one in the bundle")
         opening = summary["opening"] or {}
@@ -238,7 +217,7 @@ class Evidence:
         return f"all planned models are in every cell, under their roles ({counts}), with controls"
 
     def seal(self) -> str:
-        sealed = document(self.members, "seal.json")
+        sealed = self.document("seal.json")
         text = sealed.get("commitment") if isinstance(sealed, dict) else None
         commitment = Commitment.parse(str(text))
         if self.asked.seal not in ("", text):
@@ -249,7 +228,7 @@ class Evidence:
             if self.asked.audit:
                 return f"the held-out prompts were fixed as {text}; they are not in the bundle"
             return f"the sealed pool ({text}) was never opened"
-        pool, nonce = pool_of(document(self.members, REVEAL))
+        pool, nonce = bundle.pool_of(self.document(REVEAL))
         if commitment.nonce not in ("", nonce):
             raise BundleError(f"{REVEAL}: another nonce than the commitment's")
         verify(pool, commitment, nonce)
@@ -257,24 +236,19 @@ class Evidence:
         return words if self.asked.seal else f"{words} (the built-in pool, which is public)"
 
     def _opening(self, cell_id: str, commitment: str) -> None:
+        """Raise BundleError unless the sealed pool was opened as planned, for the cell's models."""
         name, summary = f"cells/{cell_id}/{CELL}", self.cells[cell_id]
         opening = summary["opening"]
         if (opening is not None) != self.asked.panel:
-            raise BundleError(
-                f"{name}: the sealed pool was {'not ' * self.asked.panel}opened; the plan says "
-                "otherwise"
-            )
+            opened = "not opened" if opening is None else "opened"
+            raise BundleError(f"{name}: the sealed pool was {opened}; the plan says otherwise")
         if opening is None:
             return
         parse_signed(canonical(opening) + b"\n", f"{name}: opening")
         expected = {"cell": cell_id, "terms": self.terms_digest, "commitment": commitment}
-        expected |= {"step": summary["steps"][-1]["step"] if summary["steps"] else None}
-        for key, value in expected.items():
-            if opening.get(key) != value:
-                raise BundleError(
-                    f"{name}: the sealed pool was opened with {key} {shown(str(opening.get(key)))}; "
-                    f"expected {value}"
-                )
+        expected |= {"step": summary["steps"][-1]["step"] if summary["steps"] else ""}
+        if {key: opening.get(key) for key in expected} != expected:
+            raise BundleError(f"{name}: the sealed pool was not opened as {expected}")
         if not isinstance(opening.get("models"), dict) or not opening["models"]:
             raise BundleError(f"{name}: the opening of the sealed pool names no models")
         for model, weights in opening["models"].items():
@@ -282,23 +256,17 @@ class Evidence:
                 raise BundleError(f"{name}: the sealed pool was opened for another {shown(model)}")
 
     def scores(self) -> str:
-        names = {c: files_of(self.members, c) for c in self.cells}
-        rows = sum(
-            table_rows(self.members[f"cells/{c}/{n}"], f"cells/{c}/{n}")
-            for c, tables in names.items()
-            for n in tables
-        )
+        paths = {c: [f"cells/{c}/{n}" for n in bundle.files_of(self.members, c)] for c in self.cells}
+        rows = sum(table_rows(self.members[path], path) for c in paths for path in paths[c])
         if rows > MAX_ROWS:
             raise BundleError(f"{rows} rows of scores; expected at most {MAX_ROWS}")
-        pool = pool_of(document(self.members, REVEAL))[0] if REVEAL in self.members else None
+        pool = bundle.pool_of(self.document(REVEAL))[0] if self.asked.panel else None
         for cell_id, summary in self.cells.items():
-            tables = {
-                n: read_table(self.members[f"cells/{cell_id}/{n}"], f"cells/{cell_id}/{n}")
-                for n in names[cell_id]
-            }
-            require_scores(cell_id, tables, summary["models"], self.asked)
-            opened = (summary["opening"] or {"models": {}})["models"]
-            require_once(cell_id, tables["items.parquet"], summary["facts"], opened, pool)
+            tables = [read_table(self.members[path], path) for path in paths[cell_id]]
+            named = dict(zip(bundle.files_of(self.members, cell_id), tables))
+            require_scores(cell_id, named, summary["models"], self.asked)
+            opened = summary["opening"]["models"] if summary["opening"] else {}
+            require_once(cell_id, named["items.parquet"], summary["facts"], opened, pool)
         words = f"{rows} rows of scores; every listed model is scored or failed, and no other"
         return words if pool is None else f"{words}; the sealed pool was scored once, as revealed"
 
@@ -307,18 +275,28 @@ class Evidence:
     def verdicts(self) -> str:
         for cell_id in self.cells:
             name = f"cells/{cell_id}/{VERDICT}"
-            verdict = verdict_of(self.members, cell_id)
-            expected = document({name: rendered(verdict)}, name)
-            differing = differences(document(self.members, name), expected)
-            if differing:
-                raise BundleError(f"{name}: {differing[0][:300]}")
-            self.words[cell_id] = "no candidate to judge" if verdict is None else verdict.paragraph()
-        count = len(self.cells)
+            verdict = self.judged[cell_id] = bundle.verdict_of(self.members, cell_id)
+            _require_same(name, self.document(name), json.loads(bundle.rendered(verdict)))
+        count = len(self.judged)
         return f"{count} of {count} verdicts, recomputed, follow from the scores under these rules"
 
-    def said(self) -> str:
+    def summary(self) -> str:
+        if not self.asked.summary:
+            return "a study has none"
+        from palimpsest.audit.summary import verdict_values
+
+        whole = self.document(bundle.SUMMARY)
+        for cell_id, verdict in self.judged.items():
+            stored = whole if self.asked.audit else whole["cells"][cell_id]
+            expected = json.loads(canonical(verdict_values(verdict) if verdict else {}))
+            _require_same(bundle.SUMMARY, {key: stored.get(key) for key in expected}, expected)
+            if verdict is not None and not stored["paragraph"].startswith(verdict.paragraph()):
+                raise BundleError(f"{bundle.SUMMARY}: another paragraph than the verdict's")
+        return f"the verdict in {bundle.SUMMARY} is the recomputed one"
+
+    def stated(self) -> str:
         signed_by = self.statement["predicate"].get("signer")
-        if statement(self.members, signed_by) != self.members[STATEMENT]:
+        if bundle.statement(self.members, signed_by) != self.members[STATEMENT]:
             raise BundleError(f"{STATEMENT}: says something else than the files in the bundle")
         return "the in-toto statement says what the files say, byte for byte"
 
@@ -329,7 +307,13 @@ _STEP: dict[str, Any] = {"step": str, "files": dict, "needs": dict, "digest": st
 
 
 def _require_shape(name: str, summary: dict[str, Any]) -> None:
-    for value, shape in [(summary, _SHAPE), *((step, _STEP) for step in summary.get("steps", ()))]:
+    for value, shape in [(summary, _SHAPE), *((step, _STEP) for step in summary.get("steps") or ())]:
         for key, kind in shape.items():
             if not isinstance(value, dict) or not isinstance(value.get(key), kind):
                 raise BundleError(f"{name}: {key} is missing or of another type than a run stores")
+
+
+def _require_same(name: str, stored: Any, expected: Any) -> None:
+    differing = differences(stored, expected)
+    if differing:
+        raise BundleError(f"{name}: {differing[0][:300]}")

@@ -38,7 +38,8 @@ FAILED = (
     "The bundle does not verify: something in it is missing, changed, not signed as asked, or does "
     "not follow. Do not rely on any of it; ask its maker for another copy."
 )
-_LINE = 1_200
+NO_VERDICT = "There is no verdict, since no candidate could be made."
+_LINE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
     return Verification(
         tuple(checks),
         "\n".join([f"What was shown: {shown}", "What it is, and is not:", *MEANS_NOT, who]),
-        tuple((cell_id, _inert(words)) for cell_id, words in evidence.words.items()),
+        tuple((c, _inert(v.paragraph() if v else NO_VERDICT)) for c, v in evidence.judged.items()),
         evidence.terms_digest,
         evidence.signer or "",
     )
