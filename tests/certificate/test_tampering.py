@@ -30,10 +30,10 @@ from forgery import (
 from small_run import NONCE, SHARES, write_small, write_small_audit
 from tests.reliability import FULL, count
 
-from palimpsest.certificate import certify, evidence, judge
+from palimpsest.certificate import certify, evidence, judge, verify
 from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.signature import read_public
-from palimpsest.certificate.verify import Verification, examine
+from palimpsest.certificate.verify import examine
 from palimpsest.errors import BundleError
 
 CELL = "cells/m--seed0"
@@ -216,6 +216,30 @@ def test_tables_that_say_they_are_too_large_are_refused_before_they_are_read(
     monkeypatch.setattr(judge, "MAX_TABLE_BYTES", 2**28)
     monkeypatch.setattr(evidence, "MAX_ROWS", 100)
     failed(pack(members), "scores")
+
+
+@pytest.mark.parametrize("field", [2, 3, 7])
+def test_pages_that_ask_for_more_than_the_footer_says_fail(
+    field: int, members: Members, tmp_path: Path
+) -> None:
+    """Field 2 is what a page unpacks to, 3 what it is stored in, 7 the entries of a dictionary."""
+    name = f"{CELL}/items.parquet"
+    data = bytearray(members[name])
+    # The first page, a dictionary: 15 04, then its sizes as 15 and a number, then its header.
+    assert data[4:7] == b"\x15\x04\x15"
+    at = 7
+    if field > 2:
+        at = data.index(0x15, at) + 1
+    if field > 3:
+        at = data.index(b"\x4c\x15", at) + 2
+    while data[at] >= 128:
+        data[at] = 255
+        at += 1
+    data[at] = 126
+    forged = mended(with_cell(members | {name: bytes(data)}))
+    (tmp_path / "forged.zip").write_bytes(forged)
+    verification = verify(tmp_path / "forged.zip")
+    assert verification.answer == "failed" and not verification.verdicts
 
 
 def test_more_work_than_a_run_asks_for_is_refused(
@@ -555,6 +579,25 @@ def test_a_headroom_left_out_added_or_changed_is_noticed(
     left_out = {file: data for file, data in held.items() if file != name}
     for changed in (left_out, held | {name: other[name]}, audit_members | {name: held[name]}):
         failed(mended(changed))
+
+
+def test_a_summary_that_says_something_else_is_noticed(audit_members: Members) -> None:
+    summary = value(audit_members, "summary.json")
+    assert {"p", "test", "worst_axis", "references", "detection_limit", "controls"} <= set(summary)
+    candidate = summary["candidates"]["a-w1"]
+    for change in (
+        {"p": 0.9},
+        {"candidate": "a-w2"},
+        {"detection_limit": 0.05},
+        {"controls": summary["controls"][1:]},
+        {"worst_axis": {"name": "forget", "direction": "low", "sd": -0.1}},
+        {"candidates": {"a-w1": candidate | {"z": candidate["z"] | {"forget": 0.0}}}},
+        {"paragraph": "Certified: everything."},
+    ):
+        forged = audit_members | {"summary.json": written(summary | change)}
+        failed(mended(forged), "summary")
+    without = {name: data for name, data in audit_members.items() if name != "summary.json"}
+    failed(mended(without), "cells")
 
 
 def test_what_verification_cannot_notice_is_a_bundle_made_up_whole(members: Members) -> None:
