@@ -159,7 +159,9 @@ def write_small_cell(
         rest = [name for name in names if name not in first]
         cell.put("panel", tables(rest, SEALED, len(pool.phrasings[RELATION])))
         steps.append("panel")
-    cell.finish(summary(roles) | {"headroom": None if evidence is None else {"measured": True}}, steps)
+    cell.finish(
+        summary(roles) | {"headroom": None if evidence is None else {"measured": True}}, steps
+    )
 
 
 def summary(roles: Mapping[str, Any]) -> dict[str, Any]:

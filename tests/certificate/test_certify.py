@@ -1,7 +1,6 @@
 """What ``certify`` writes, when it refuses, and what ``verify`` says about its work."""
 
 import base64
-import hashlib
 import io
 import json
 import os
@@ -17,6 +16,7 @@ from small_run import MODELS, NONCE, recorded, write_small, write_small_audit, w
 from typer.testing import CliRunner
 
 import palimpsest
+from palimpsest.analysis.results import read_run
 from palimpsest.certificate import apart, certify, keygen, verify
 from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.bundle import PREDICATE_TYPE
@@ -28,7 +28,6 @@ from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.sealed import builtin_pool, read_pool
 from palimpsest.facts.templates import RELATIONS
 from palimpsest.run.store import Run, canonical, digest
-from palimpsest.analysis.results import read_run
 
 
 def checked(bundle: Path, key: Path | None = None) -> Verification:
@@ -43,7 +42,7 @@ def test_an_untouched_bundle_verifies_and_says_what_that_means(
     assert verification.answer == "ok" and verification.ok
     assert tuple(check.name for check in verification.checks) == CHECKS
     assert {check.state for check in verification.checks} == {"ok"}
-    (cell, words), = verification.verdicts  # fmt: skip
+    ((cell, words),) = verification.verdicts.items()
     assert cell == "m--seed0"
     assert words.startswith("Certified: a-w1. Indistinguishable from 5 retrainings on 8 axes (p = ")
     assert "would have noticed 10 % of the injected weights" in words
@@ -179,7 +178,7 @@ def test_an_own_pool_is_revealed_from_its_file_and_must_be_the_sealed_one(tmp_pa
 def test_an_audit_is_certified_like_a_study_of_one_cell(audit_bundle: Path) -> None:
     verification = checked(audit_bundle)
     assert verification.ok, verification.failure
-    (cell, words), = verification.verdicts  # fmt: skip
+    ((cell, words),) = verification.verdicts.items()
     assert cell == "audit" and words.startswith("Certified: a-w1.")
     assert "held-out prompts were fixed" in "\n".join(verification.lines())
 
@@ -237,7 +236,9 @@ def test_an_unsigned_bundle_fails_when_a_key_is_given(
     assert verification.failure is not None and "not signed" in verification.failure.what
 
 
-def test_taking_the_signature_away_is_seen_even_without_a_key(signed_bundle: Path, tmp_path: Path) -> None:
+def test_taking_the_signature_away_is_seen_even_without_a_key(
+    signed_bundle: Path, tmp_path: Path
+) -> None:
     members = unpack(signed_bundle.read_bytes())
     del members["statement.dsse.json"]
     stripped = tmp_path / "stripped.zip"
@@ -424,7 +425,7 @@ def test_an_examination_that_breaks_off_or_never_ends_is_a_failure(
     for script, said in (
         ("kill -ABRT $$", "broke off (exit code -6"),
         ("echo '{}'", "broke off (exit code 0"),
-        ("echo '{\"answer\": \"ok\"}'", "broke off"),
+        ('echo \'{"answer": "ok"}\'', "broke off"),
         ("echo 'Out of memory' >&2; exit 1", "Out of memory"),
         ("sleep 60", "not done within"),
     ):

@@ -39,7 +39,7 @@ def answered(data: bytes) -> bool:
     """Return whether the bytes verify; whatever they are, the answer can be shown."""
     count("fuzzed inputs of verify")
     verification = examine(data)
-    assert verification.ok == all(check.passed for check in verification.checks)
+    assert verification.ok == all(check.state != "failed" for check in verification.checks)
     assert verification.ok == (len(verification.checks) == len(CHECKS))
     assert verification.ok == bool(verification.verdicts)
     json.dumps(verification.to_json(), allow_nan=False)

@@ -210,7 +210,7 @@ def test_tables_that_say_they_are_too_large_are_refused_before_they_are_read(
     def never(data: bytes, name: str) -> None:
         raise AssertionError(f"{name} was read")
 
-    monkeypatch.setattr(evidence, "read_table", never)
+    monkeypatch.setattr(judge, "table_from_bytes", never)
     monkeypatch.setattr(judge, "MAX_TABLE_BYTES", 1_000)
     failed(pack(members), "scores")
     monkeypatch.setattr(judge, "MAX_TABLE_BYTES", 2**28)

@@ -37,11 +37,10 @@ def examine_apart(data: bytes, public: bytes | None = None) -> Verification:
     try:
         return Verification.from_json(json.loads(process.stdout))
     except (ValueError, KeyError, TypeError, AttributeError):
-        errors = process.stderr.decode("utf-8", "replace").strip().splitlines()[:1]
+        errors = process.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
         return broken(
-            f"the examination broke off (exit code {process.returncode}"
-            + "".join(f"; {line}" for line in errors)
-            + "); not a valid bundle, or too little memory"
+            f"the examination broke off (exit code {process.returncode}; {errors}); not a valid "
+            "bundle, or too little memory"
         )
 
 

@@ -16,12 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palimpsest.certificate.archive import MAX_BYTES, pack
-from palimpsest.certificate.judge import TABLES, judge
+from palimpsest.certificate.archive import pack
+from palimpsest.certificate.judge import TABLES, judge, read_tables
 from palimpsest.certificate.signature import envelope, public_of, read_private, signer
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import BundleError, InputError, PlanError, SealError, StoreError
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, read_pool, verify
+from palimpsest.run.disk import disk_errors
 from palimpsest.run.store import Run, canonical, digest, make_folder, terms_digest, write_bytes
 from palimpsest.verdict import Verdict
 
@@ -56,10 +57,9 @@ def certify(
 ) -> Path:
     """Write the certificate of a finished run and return its path (RUN/certificate.zip).
 
-    ``key_path`` is an Ed25519 private key in PEM form to sign with; ``pool_path`` the file of a
-    sealed pool of the user's own, which the certificate reveals. Nothing is written unless the
-    bundle passes every check that ``verify`` makes, and a signed bundle is replaced only by another
-    signed one.
+    ``key_path`` is an Ed25519 private key in PEM form; ``pool_path`` the file of a sealed pool of
+    the user's own, which the certificate reveals. Nothing is written unless the bundle passes every
+    check of ``verify``, and a signed bundle is replaced only by another signed one.
     """
     from palimpsest.certificate.verify import examine
 
@@ -75,11 +75,11 @@ def certify(
         )
     members = gather(run, pool_path)
     members |= recompute(members, run.cells)
-    members[STATEMENT] = statement(members, None if key is None else signer(public_of(key)))
-    if key is not None:
-        members[ENVELOPE] = envelope(members[STATEMENT], key)
+    public = None if key is None else public_of(key)
+    members[STATEMENT] = statement(members, None if public is None else signer(public))
+    members |= {} if key is None else {ENVELOPE: envelope(members[STATEMENT], key)}
     data = pack(members)
-    examine(data, None if key is None else public_of(key)).require(f"{run.path}")
+    examine(data, public).require(str(run.path))
     make_folder(out.parent)
     write_bytes(out, data)
     return out
@@ -89,12 +89,12 @@ def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
     """Return the files of a finished run that go into its bundle; BundleError if not finished."""
     _require_finished(run)
     also = (SUMMARY,) if (run.path / SUMMARY).exists() else ()
-    members = {name: _read(run.path / name) for name in (*FIXED, *also)}
-    for cell_id in run.cells:
-        folder = run.path / "cells" / cell_id
-        members[f"cells/{cell_id}/{CELL}"] = _read(folder / CELL)
-        for name in files_of(members, cell_id):
-            members[f"cells/{cell_id}/{name}"] = _read(folder / name)
+    with disk_errors(run.path, "read"):
+        members = {name: (run.path / name).read_bytes() for name in (*FIXED, *also)}
+        for cell_id in run.cells:
+            names = [CELL, *files_of(run.cell(cell_id).summary())]
+            paths = [f"cells/{cell_id}/{name}" for name in names]
+            members |= {path: (run.path / path).read_bytes() for path in paths}
     if any(run.cell(cell_id).summary()["opening"] for cell_id in run.cells):
         members[REVEAL] = _reveal(run, pool_path)
     return members
@@ -108,17 +108,20 @@ def recompute(members: Mapping[str, bytes], cells: tuple[str, ...]) -> dict[str,
 
 def verdict_of(members: Mapping[str, bytes], cell_id: str) -> Verdict | None:
     """Return the verdict that follows from a cell's tables; None without any candidate."""
-    tables = {n: members[f"cells/{cell_id}/{n}"] for n in files_of(members, cell_id)}
     models = document(members, f"cells/{cell_id}/{CELL}")["models"]
+    tables = read_tables(cell_id, tables_of(members, cell_id))
     return judge(cell_id, rules_of(members), models, tables)
 
 
-def files_of(members: Mapping[str, bytes], cell_id: str) -> tuple[str, ...]:
+def tables_of(members: Mapping[str, bytes], cell_id: str) -> dict[str, bytes]:
+    """Return the bytes of the tables that a cell's verdict depends on."""
+    names = files_of(document(members, f"cells/{cell_id}/{CELL}"))
+    return {name: members[f"cells/{cell_id}/{name}"] for name in names}
+
+
+def files_of(summary: Mapping[str, Any]) -> list[str]:
     """Return the names of the tables that a cell's verdict depends on, as its summary lists them."""
-    summary = document(members, f"cells/{cell_id}/{CELL}")
-    artifacts = summary.get("artifacts") if isinstance(summary, dict) else None
-    listed = artifacts if isinstance(artifacts, dict) else {}
-    return tuple(name for name in TABLES if name in listed or name in REQUIRED_TABLES)
+    return [name for name in TABLES if name in (*REQUIRED_TABLES, *summary["artifacts"])]
 
 
 def rules_of(members: Mapping[str, bytes]) -> Rules:
@@ -184,15 +187,11 @@ def document(members: Mapping[str, bytes], name: str) -> Any:
 
 def pool_of(value: Any) -> tuple[AuditPool, str]:
     """Return the pool and nonce in the contents of reveal.json, or raise BundleError."""
-    try:
-        by, phrasings = value["pool"]["by"], value["pool"]["phrasings"]
-        pool = AuditPool(by, {str(key): tuple(map(str, t)) for key, t in phrasings.items()})
-        nonce = str(value["nonce"])
-        if value == revealed(pool, nonce) and by in ("relation", "fact"):
-            return pool, nonce
-    except (KeyError, TypeError, AttributeError):
-        pass
-    raise BundleError(f"{REVEAL}: not a pool with its nonce")
+    stored = value["pool"]
+    pool = AuditPool(stored["by"], {key: tuple(t) for key, t in stored["phrasings"].items()})
+    if value != revealed(pool, value["nonce"]) or pool.by not in ("relation", "fact"):
+        raise BundleError(f"{REVEAL}: not a pool with its nonce")
+    return pool, value["nonce"]
 
 
 def revealed(pool: AuditPool, nonce: str) -> dict[str, Any]:
@@ -224,8 +223,7 @@ def _require_finished(run: Run) -> None:
         todo = "run the same command again to finish them" if halted is None else halted
         raise BundleError(
             f"{run.path}: {len(unfinished)} of {len(run.cells)} cells are not finished "
-            f"({', '.join(unfinished[:3])}{', ...' if len(unfinished) > 3 else ''}); a certificate "
-            f"covers every planned cell; {todo}"
+            f"({', '.join(unfinished[:3])}); a certificate covers every planned cell; {todo}"
         )
     problems = run.verify()
     if problems:
@@ -234,17 +232,5 @@ def _require_finished(run: Run) -> None:
 
 def _signed(path: Path) -> bool:
     """Return whether a file holds a signed bundle, even a damaged one."""
-    try:
-        with open(path, "rb") as file:
-            return ENVELOPE.encode() in file.read(MAX_BYTES)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise InputError(f"{path}: cannot be replaced ({error.strerror})") from error
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BundleError(f"{path}: cannot be read ({error.strerror}); finish the run") from error
+    with disk_errors(path, "read"):
+        return path.exists() and ENVELOPE.encode() in path.read_bytes()

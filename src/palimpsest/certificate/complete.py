@@ -12,14 +12,9 @@ from palimpsest.facts.sealed import AuditPool
 from palimpsest.plan import plan_from_dict
 from palimpsest.run.store import Table
 
-HEADROOM = "headroom.parquet"
 _TOFU = ("tofu", "reference_must_pass")
 """Keys that a TOFU study's plan has beside a study's."""
-_NAMES = {
-    "base": "base",
-    "injected": "injected",
-    "forget_only": "forget_only",
-    "general_only": "general_only",
+_ROLES = {name: name for name in ("base", "injected", "forget_only", "general_only")} | {
     "reference": r"reference(-[0-9]{1,6})?",
     "retraining": r"retraining-[0-9]{1,6}",
     "control": r"control-[0-9.]{1,8}",
@@ -37,8 +32,8 @@ class Planned:
     """How many models of each role a cell may have."""
     shares: tuple[float, ...]
     """Of the controls."""
-    forget: int
-    probes: int
+    facts: Mapping[str, int]
+    """How many of each set."""
     summary: bool
     """Whether the command writes a summary.json."""
     panel: bool = False
@@ -55,15 +50,11 @@ class Planned:
 
 def planned(plan: Any, most: int) -> Planned:
     """Return what the plan of a study or an audit asks for; BundleError above ``most`` cells."""
-    try:
-        if plan["models"] and all(isinstance(model, list) for model in plan["models"]):
-            return _planned_audit(plan)
-        # Counted before the plan is built: models times seeds may be more than memory holds.
-        count = len(plan["models"]) * len(plan["seeds"])
-        tofu = plan.get("tofu")
-        given = None if tofu is None else (int(tofu["references"]),)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BundleError(f"plan.json: not the plan of a study or an audit ({error!r})") from error
+    if plan["models"] and all(isinstance(model, list) for model in plan["models"]):
+        return _planned_audit(plan)
+    # Counted before the plan is built: models times seeds may be more than memory holds.
+    count = len(plan["models"]) * len(plan["seeds"])
+    given = (int(plan["tofu"]["references"]),) if "tofu" in plan else None
     if not 1 <= count <= most:
         raise BundleError(f"the plan has {count} cells; expected 1 to {most}")
     study = plan_from_dict({key: value for key, value in plan.items() if key not in _TOFU})
@@ -79,8 +70,7 @@ def planned(plan: Any, most: int) -> Planned:
         tuple(cell.id for cell in study.cells()),
         counts,
         study.rules.control_shares,
-        study.facts.forget,
-        study.facts.probes,
+        {"forget": study.facts.forget, "probe": study.facts.probes},
         summary=given is not None,
         panel=panel.enabled and bool(panel.models),
         seal=study.seal,
@@ -89,10 +79,10 @@ def planned(plan: Any, most: int) -> Planned:
 
 def _planned_audit(plan: Mapping[str, Any]) -> Planned:
     named = {str(name): str(role) for name, role in plan["models"]}
-    facts, shares = plan["facts"], tuple(map(float, plan["rules"]["control_shares"]))
     counts = {role: (count,) for role, count in Counter(named.values()).items()}
-    forget, probes = int(facts["forget"]), int(facts["probe"])
-    return Planned(("audit",), counts, shares, forget, probes, summary=True, named=named)
+    facts = {name: int(plan["facts"][name]) for name in ("forget", "probe")}
+    shares = tuple(map(float, plan["rules"]["control_shares"]))
+    return Planned(("audit",), counts, shares, facts, summary=True, named=named)
 
 
 def require_models(cell_id: str, models: Mapping[str, Any], asked: Planned) -> None:
@@ -104,7 +94,7 @@ def require_models(cell_id: str, models: Mapping[str, Any], asked: Planned) -> N
     roles: dict[str, str] = {}
     for name, model in models.items():
         role = model.get("role") if isinstance(model, dict) else None
-        by_name = [role for role, names in _NAMES.items() if re.fullmatch(names, name)]
+        by_name = [role for role, names in _ROLES.items() if re.fullmatch(names, name)]
         if role != (*by_name, "candidate")[0]:
             raise BundleError(f"cell {cell_id}: {shown(name)} has the role {shown(str(role))}")
         roles[name] = role
@@ -119,9 +109,7 @@ def require_models(cell_id: str, models: Mapping[str, Any], asked: Planned) -> N
         raise BundleError(f"cell {cell_id}: other models than the plan names")
     shares = [models[name].get("share") for name, role in roles.items() if role == "control"]
     if Counter(map(repr, shares)) != Counter(map(repr, asked.shares)):
-        raise BundleError(
-            f"cell {cell_id}: controls with shares {shares}; the rules have {list(asked.shares)}"
-        )
+        raise BundleError(f"cell {cell_id}: controls of {shares}; the rules have {asked.shares}")
     weights: dict[str, str] = {}
     for name in sorted(roles, key=lambda name: roles[name] == "reference"):
         same = weights.setdefault(str(models[name].get("digest")), name)
@@ -134,14 +122,14 @@ def require_scores(
 ) -> None:
     """Raise BundleError unless the listed models and planned facts are those scored."""
     items = tables["items.parquet"]
-    scored = {model for n, table in tables.items() if n != HEADROOM for model in table["model"]}
-    failed = {name for name, model in models.items() if model.get("failure") is not None}
+    own = [table for name, table in tables.items() if name != "headroom.parquet"]
     # A model that failed in re-acquisition may have left the scores made before.
-    for name in sorted((scored - failed) ^ (models.keys() - failed)):
+    failed = {name for name, model in models.items() if model.get("failure") is not None}
+    for name in sorted(({n for table in own for n in table["model"]} ^ models.keys()) - failed):
         raise BundleError(
             f"cell {cell_id}: {shown(name)} is scored but not listed, or the other way round"
         )
-    for which, count in (("forget", asked.forget), ("probe", asked.probes)):
+    for which, count in asked.facts.items():
         facts = len(set(items["fact"][items["set"] == which]))
         if facts != count:
             raise BundleError(f"cell {cell_id}: scores of {facts} {which} facts; expected {count}")
@@ -156,28 +144,31 @@ def require_once(
 ) -> None:
     """Raise BundleError unless the sealed pool's rows are those of its one opening.
 
-    ``facts`` are those of the cell's summary, ``opened`` the models the seal was opened for, and
+    ``facts`` are those of the cell's summary, ``opened`` the models the pool was opened for, and
     ``pool`` the revealed one, None when it was never opened.
     """
+    sealed = items["pool"] == "audit"
+    columns = [
+        items[name][sealed].tolist() for name in ("model", "stage", "set", "fact", "template")
+    ]
     rows: dict[str, list[tuple[str, str, int]]] = {}
-    columns = ("model", "stage", "set", "fact", "pool", "template")
-    for model, stage, which, fact, name, template in zip(*(items[c].tolist() for c in columns)):
-        if name == "audit":
-            if stage != "forward":
-                raise BundleError(f"cell {cell_id}: the sealed pool was scored when {shown(stage)}")
-            rows.setdefault(model, []).append((which, fact, template))
+    for model, stage, *where in zip(*columns):
+        if stage != "forward":
+            raise BundleError(f"cell {cell_id}: the sealed pool was scored when {shown(stage)}")
+        rows.setdefault(model, []).append((where[0], where[1], where[2]))
     if set(rows) != set(opened):
         raise BundleError(
             f"cell {cell_id}: {len(rows)} models were scored on the sealed pool; it was opened for "
             f"{len(opened)}; expected the same ones"
         )
-    if rows and pool is None:
-        raise BundleError(f"cell {cell_id}: the sealed pool was scored, but is not revealed")
     if pool is None:
         return
-    relations = _relations(facts)
+    relations = {(which, row[0]): row[2] for which, listed in facts.items() for row in listed}
     for model, scored in rows.items():
-        counts = {key: _phrasings(pool, relations, key) for key in {row[:2] for row in scored}}
+        counts = {}
+        for which, fact, _ in scored:
+            name = relations.get((which, fact)) if pool.by == "relation" else fact
+            counts[which, fact] = len(pool.phrasings.get(str(name), ()))
         # Counted before they are listed: the numbers may be anything.
         expected = sum(counts.values())
         if len(scored) != expected or set(scored) != {
@@ -187,21 +178,3 @@ def require_once(
                 f"cell {cell_id}: {shown(model)} has {len(scored)} scores on the sealed pool; "
                 f"expected one for each of {expected} revealed phrasings"
             )
-
-
-def _relations(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """Return the relation of each (set, fact) in a cell's summary."""
-    try:
-        return {(which, row[0]): row[2] for which, rows in facts.items() for row in rows}
-    except (KeyError, TypeError, IndexError) as error:
-        raise BundleError("cell.json lists its facts in another way than a run does") from error
-
-
-def _phrasings(
-    pool: AuditPool, relations: Mapping[tuple[str, str], Any], key: tuple[str, str]
-) -> int:
-    """Return how many phrasings the pool holds of a (set, fact)."""
-    name = relations.get(key) if pool.by == "relation" else key[1]
-    if not isinstance(name, str) or name not in pool.phrasings:
-        raise BundleError(f"{shown(key[1])} was scored on phrasings that the pool does not hold")
-    return len(pool.phrasings[name])

@@ -5,15 +5,12 @@ the same bundle says so, if it can be computed instead.
 """
 
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
 
-from palimpsest.certificate import bundle
+from palimpsest.certificate import bundle, complete
 from palimpsest.certificate.archive import unpack
 from palimpsest.certificate.bundle import CELL, ENVELOPE, FIXED, REVEAL, STATEMENT, VERDICT
-from palimpsest.certificate.complete import Planned, planned
-from palimpsest.certificate.complete import require_models, require_once, require_scores
-from palimpsest.certificate.judge import MAX_ROWS, differences, read_table, table_rows
+from palimpsest.certificate.judge import MAX_ROWS, count_rows, differences, read_tables
 from palimpsest.certificate.signature import check_envelope, signer_key
 from palimpsest.errors import BundleError
 from palimpsest.facts.names import shown
@@ -26,6 +23,9 @@ from palimpsest.verdict import Verdict
 MAX_TEXT_BYTES = 32 * 2**20
 """Largest JSON member."""
 MAX_CELLS = 10_000
+CHECKS = ("archive", "digests", "signature", "terms", "rules", "cells", "record", "models")
+CHECKS += ("seal", "scores", "verdicts", "summary", "statement")
+"""In order; each is a method of ``Evidence``."""
 
 
 class Evidence:
@@ -35,29 +35,13 @@ class Evidence:
         self.data = data
         self.public = public
         self.members: dict[str, bytes] = {}
-        self.statement: dict[str, Any] = {}
+        self.stated: dict[str, Any] = {}
         self.signer: str | None = None
         self.terms_file: dict[str, Any] = {}
         self.terms_digest = ""
-        self.asked: Planned
-        self.cells: dict[str, dict[str, Any]] = {}
+        self.asked: complete.Planned
+        self.summaries: dict[str, dict[str, Any]] = {}
         self.judged: dict[str, Verdict | None] = {}
-
-    def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """Return every check with its name."""
-        yield "archive", self.archive
-        yield "digests", self.digests
-        yield "signature", self.signature
-        yield "terms", self.terms
-        yield "rules", self.rules
-        yield "cells", self.planned
-        yield "record", self.record
-        yield "models", self.models
-        yield "seal", self.seal
-        yield "scores", self.scores
-        yield "verdicts", self.verdicts
-        yield "summary", self.summary
-        yield "statement", self.stated
 
     def document(self, name: str) -> Any:
         return bundle.document(self.members, name)
@@ -69,31 +53,24 @@ class Evidence:
         for name, data in self.members.items():
             if not name.endswith(".parquet") and len(data) > MAX_TEXT_BYTES:
                 raise BundleError(f"{name}: {len(data)} bytes; expected at most {MAX_TEXT_BYTES}")
-        return f"{len(self.members)} files, each once, packed in the only way that gives these bytes"
+        return f"{len(self.members)} files, each once, packed in the one way that gives these bytes"
 
     def digests(self) -> str:
         stated = self.document(STATEMENT)
         kinds = {"_type": bundle.STATEMENT_TYPE, "predicateType": bundle.PREDICATE_TYPE}
-        if not isinstance(stated, dict) or not isinstance(stated.get("predicate"), dict):
-            raise BundleError(f"{STATEMENT}: not an in-toto statement")
-        if {key: stated.get(key) for key in kinds} != kinds:
+        if {key: stated[key] for key in kinds} != kinds:
             raise BundleError(f"{STATEMENT}: of another type or version; expected {kinds}")
-        try:
-            listed = {str(f["name"]): "sha256:" + f["digest"]["sha256"] for f in stated["subject"]}
-        except (KeyError, TypeError) as error:
-            raise BundleError(f"{STATEMENT}: a subject without name and sha256") from error
+        listed = {file["name"]: "sha256:" + file["digest"]["sha256"] for file in stated["subject"]}
         there = {n: digest(d) for n, d in self.members.items() if n not in (STATEMENT, ENVELOPE)}
         for name in sorted(listed.keys() | there.keys()):
-            if listed.get(name) != there.get(name):
-                raise BundleError(
-                    f"{name}: digest {there.get(name, '(missing)')}; the statement lists "
-                    f"{listed.get(name, 'no such file')}"
-                )
-        self.statement = stated
+            found, expected = there.get(name, "no such file"), listed.get(name, "no such file")
+            if found != expected:
+                raise BundleError(f"{name}: {found}; the statement lists {expected}")
+        self.stated = stated
         return f"all {len(there)} files have the SHA-256 that the statement lists, none is missing"
 
     def signature(self) -> str:
-        signed_by = self.statement["predicate"].get("signer")
+        signed_by = self.stated["predicate"].get("signer")
         expected = "" if self.public is None else digest(self.public)
         if signed_by is None and ENVELOPE not in self.members:
             if expected:
@@ -119,8 +96,7 @@ class Evidence:
             if name not in self.members:
                 raise BundleError(f"{name} is missing; expected it in the bundle")
         self.terms_file = parse_signed(self.members["terms.json"], "terms.json")
-        terms = self.terms_file.get("terms")
-        if not isinstance(terms, dict) or terms.get("format") != FORMAT:
+        if self.terms_file["terms"]["format"] != FORMAT:
             raise BundleError(f"terms.json: not of format {FORMAT}, which this version reads")
         for name in FILES:
             if digest(self.members[name]) != file_term(self.terms_file, name):
@@ -130,29 +106,24 @@ class Evidence:
         if self.terms_file.get("fork_of") != fork:
             raise BundleError("environment.json and terms.json differ in what was forked")
         words = "plan, rules, cells and seal are those fixed before the first step"
-        if fork is None:
-            return words
-        origin = shown(str(fork.get("run"))) if isinstance(fork, dict) else "another run"
-        return (
-            f"{words}; ATTENTION: the run is a fork of {origin}, whose results may have been known "
-            "when these terms were chosen"
-        )
+        if fork is not None:
+            words += f"; ATTENTION: the run is a fork of {shown(str(fork['run']))}, whose results "
+            words += "may have been known when these terms were chosen"
+        return words
 
     def rules(self) -> str:
         stored, plan = self.document("rules.json"), self.document("plan.json")
-        if not isinstance(stored, dict) or set(stored) != {"hash", "rules"}:
-            raise BundleError("rules.json: expected the rules and their hash")
         expected = digest(canonical(stored["rules"]))
         if stored["hash"] != expected:
             raise BundleError(f"rules.json: hash {stored['hash']}; expected {expected}")
         # As text: 1, 1.0 and true are equal to Python.
-        if not isinstance(plan, dict) or digest(canonical(plan.get("rules"))) != expected:
+        if digest(canonical(plan["rules"])) != expected:
             raise BundleError("plan.json and rules.json differ in the rules")
         bundle.rules_of(self.members)
         return f"every threshold is as fixed before the first result ({expected})"
 
-    def planned(self) -> str:
-        self.asked = planned(self.document("plan.json"), MAX_CELLS)
+    def cells(self) -> str:
+        self.asked = complete.planned(self.document("plan.json"), MAX_CELLS)
         cells = self.asked.cells
         if self.terms_file["terms"].get("cells") != list(cells):
             raise BundleError(f"terms.json lists other cells than the {len(cells)} of the plan")
@@ -160,7 +131,8 @@ class Evidence:
         expected |= {REVEAL} if self.asked.panel else set()
         expected |= {bundle.SUMMARY} if self.asked.summary else set()
         for cell_id in cells:
-            names = (CELL, VERDICT, *bundle.files_of(self.members, safe_name(cell_id, "cell id")))
+            summary = self.document(f"cells/{safe_name(cell_id, 'cell id')}/{CELL}")
+            names = (CELL, VERDICT, *bundle.files_of(summary))
             expected |= {f"cells/{cell_id}/{name}" for name in names}
         for name in sorted(expected ^ (self.members.keys() - {ENVELOPE})):
             where = "missing" if name in expected else "not part of a certificate"
@@ -172,27 +144,23 @@ class Evidence:
     def record(self) -> str:
         events: list[tuple[str, Any]] = [("terms", self.terms_file)]
         for cell_id in self.asked.cells:
-            summary = self.cells[cell_id] = self._cell(cell_id)
+            summary = self.summaries[cell_id] = self._cell(cell_id)
             events += [("opened", summary["opening"])] if summary["opening"] else []
             events += [("step", {"cell": cell_id} | step) for step in summary["steps"]]
             events.append(("cell", {"cell": cell_id, "digest": summary["digest"]}))
         if self.members["record.jsonl"] != chain_bytes(events):
             raise BundleError("record.jsonl: not the record that follows from terms and cells")
         steps = sum(event == "step" for event, _ in events)
-        return (
-            f"the record follows from the terms and the manifests of {steps} steps in the order of "
-            "the plan, each of which names the digest of the terms"
-        )
+        return f"it follows from the terms and, in plan order, {steps} steps made under these terms"
 
     def _cell(self, cell_id: str) -> dict[str, Any]:
         """Return a cell's summary, whose tables and manifests are those of these terms."""
         name = f"cells/{cell_id}/{CELL}"
         summary = parse_signed(self.members[name], name)
-        _require_shape(name, summary)
         if (summary["cell"], summary["terms"]) != (cell_id, self.terms_digest):
             raise BundleError(f"{name}: belongs to another cell or was made under other terms")
-        for file in bundle.files_of(self.members, cell_id):
-            if summary["artifacts"].get(file) != digest(self.members[f"cells/{cell_id}/{file}"]):
+        for file, data in bundle.tables_of(self.members, cell_id).items():
+            if summary["artifacts"].get(file) != digest(data):
                 raise BundleError(f"{name}: records another {file} than the one in the bundle")
         opening = summary["opening"] or {}
         digests: dict[str, str] = {}
@@ -209,76 +177,71 @@ class Evidence:
         return summary
 
     def models(self) -> str:
-        for cell_id, summary in self.cells.items():
-            require_models(cell_id, summary["models"], self.asked)
-        counts = ", ".join(
-            f"{role} {' or '.join(map(str, count))}" for role, count in self.asked.counts.items()
-        )
+        for cell_id, summary in self.summaries.items():
+            complete.require_models(cell_id, summary["models"], self.asked)
+        allowed = {r: " or ".join(map(str, n)) for r, n in self.asked.counts.items()}
+        counts = ", ".join(f"{role} {count}" for role, count in allowed.items())
         return f"all planned models are in every cell, under their roles ({counts}), with controls"
 
     def seal(self) -> str:
-        sealed = self.document("seal.json")
-        text = sealed.get("commitment") if isinstance(sealed, dict) else None
-        commitment = Commitment.parse(str(text))
+        text = self.document("seal.json")["commitment"]
+        commitment = Commitment.parse(text)
         if self.asked.seal not in ("", text):
             raise BundleError("seal.json holds another commitment than the plan")
-        for cell_id in self.cells:
-            self._opening(cell_id, str(text))
+        for cell_id in self.summaries:
+            self._opening(cell_id, text)
+        if self.asked.audit:
+            return f"the held-out prompts were fixed as {text}; they are not in the bundle"
         if not self.asked.panel:
-            if self.asked.audit:
-                return f"the held-out prompts were fixed as {text}; they are not in the bundle"
             return f"the sealed pool ({text}) was never opened"
         pool, nonce = bundle.pool_of(self.document(REVEAL))
         if commitment.nonce not in ("", nonce):
             raise BundleError(f"{REVEAL}: another nonce than the commitment's")
         verify(pool, commitment, nonce)
-        words = "the revealed pool is the one committed to, opened once in each cell, in its last step"
+        words = "the revealed pool is the one committed to, opened once per cell, in its last step"
         return words if self.asked.seal else f"{words} (the built-in pool, which is public)"
 
     def _opening(self, cell_id: str, commitment: str) -> None:
         """Raise BundleError unless the sealed pool was opened as planned, for the cell's models."""
-        name, summary = f"cells/{cell_id}/{CELL}", self.cells[cell_id]
+        name, summary = f"cells/{cell_id}/{CELL}", self.summaries[cell_id]
         opening = summary["opening"]
-        if (opening is not None) != self.asked.panel:
+        if (opening is None) == self.asked.panel:
             opened = "not opened" if opening is None else "opened"
             raise BundleError(f"{name}: the sealed pool was {opened}; the plan says otherwise")
         if opening is None:
             return
-        parse_signed(canonical(opening) + b"\n", f"{name}: opening")
+        if not parse_signed(canonical(opening) + b"\n", f"{name}: opening")["models"]:
+            raise BundleError(f"{name}: the sealed pool was opened for no models")
         expected = {"cell": cell_id, "terms": self.terms_digest, "commitment": commitment}
         expected |= {"step": summary["steps"][-1]["step"] if summary["steps"] else ""}
         if {key: opening.get(key) for key in expected} != expected:
             raise BundleError(f"{name}: the sealed pool was not opened as {expected}")
-        if not isinstance(opening.get("models"), dict) or not opening["models"]:
-            raise BundleError(f"{name}: the opening of the sealed pool names no models")
         for model, weights in opening["models"].items():
             if summary["models"].get(model, {}).get("digest") != weights:
                 raise BundleError(f"{name}: the sealed pool was opened for another {shown(model)}")
 
     def scores(self) -> str:
-        paths = {c: [f"cells/{c}/{n}" for n in bundle.files_of(self.members, c)] for c in self.cells}
-        rows = sum(table_rows(self.members[path], path) for c in paths for path in paths[c])
+        files = {cell_id: bundle.tables_of(self.members, cell_id) for cell_id in self.summaries}
+        rows = sum(count_rows(cell_id, tables) for cell_id, tables in files.items())
         if rows > MAX_ROWS:
             raise BundleError(f"{rows} rows of scores; expected at most {MAX_ROWS}")
         pool = bundle.pool_of(self.document(REVEAL))[0] if self.asked.panel else None
-        for cell_id, summary in self.cells.items():
-            tables = [read_table(self.members[path], path) for path in paths[cell_id]]
-            named = dict(zip(bundle.files_of(self.members, cell_id), tables))
-            require_scores(cell_id, named, summary["models"], self.asked)
+        for cell_id, summary in self.summaries.items():
+            tables = read_tables(cell_id, files[cell_id])
+            complete.require_scores(cell_id, tables, summary["models"], self.asked)
             opened = summary["opening"]["models"] if summary["opening"] else {}
-            require_once(cell_id, named["items.parquet"], summary["facts"], opened, pool)
+            complete.require_once(cell_id, tables["items.parquet"], summary["facts"], opened, pool)
         words = f"{rows} rows of scores; every listed model is scored or failed, and no other"
         return words if pool is None else f"{words}; the sealed pool was scored once, as revealed"
 
     # -- what follows from it ----------------------------------------------------------------
 
     def verdicts(self) -> str:
-        for cell_id in self.cells:
+        for cell_id in self.summaries:
             name = f"cells/{cell_id}/{VERDICT}"
             verdict = self.judged[cell_id] = bundle.verdict_of(self.members, cell_id)
             _require_same(name, self.document(name), json.loads(bundle.rendered(verdict)))
-        count = len(self.judged)
-        return f"{count} of {count} verdicts, recomputed, follow from the scores under these rules"
+        return f"all {len(self.judged)}, recomputed, follow from the scores under these rules"
 
     def summary(self) -> str:
         if not self.asked.summary:
@@ -294,23 +257,11 @@ class Evidence:
                 raise BundleError(f"{bundle.SUMMARY}: another paragraph than the verdict's")
         return f"the verdict in {bundle.SUMMARY} is the recomputed one"
 
-    def stated(self) -> str:
-        signed_by = self.statement["predicate"].get("signer")
+    def statement(self) -> str:
+        signed_by = self.stated["predicate"].get("signer")
         if bundle.statement(self.members, signed_by) != self.members[STATEMENT]:
             raise BundleError(f"{STATEMENT}: says something else than the files in the bundle")
         return "the in-toto statement says what the files say, byte for byte"
-
-
-_SHAPE: dict[str, Any] = {"cell": str, "terms": str, "artifacts": dict, "steps": list}
-_SHAPE |= {"models": dict, "facts": dict, "opening": dict | None}
-_STEP: dict[str, Any] = {"step": str, "files": dict, "needs": dict, "digest": str}
-
-
-def _require_shape(name: str, summary: dict[str, Any]) -> None:
-    for value, shape in [(summary, _SHAPE), *((step, _STEP) for step in summary.get("steps") or ())]:
-        for key, kind in shape.items():
-            if not isinstance(value, dict) or not isinstance(value.get(key), kind):
-                raise BundleError(f"{name}: {key} is missing or of another type than a run stores")
 
 
 def _require_same(name: str, stored: Any, expected: Any) -> None:

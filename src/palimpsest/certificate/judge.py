@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from palimpsest.criteria.headroom import Headroom, read_headroom
+from palimpsest.criteria.headroom import read_headroom
 from palimpsest.criteria.items import ITEM_COLUMNS
 from palimpsest.criteria.measures import CURVE_COLUMNS, MEASURE_COLUMNS, measure_cell
 from palimpsest.criteria.ranktest import EXACT_PAIRS
@@ -37,15 +37,14 @@ TABLES: dict[str, tuple[str, ...]] = {
     "headroom.parquet": tuple(ITEM_COLUMNS),
 }
 """Columns of the tables that a verdict depends on."""
-_TEXT = ("model", "stage", "set", "fact", "pool", "measure")
-_WHOLE = ("template", "tokens", "chunk", "step")
+_KINDS = dict.fromkeys(("model", "stage", "set", "fact", "pool", "measure"), "object")
+_KINDS |= dict.fromkeys(("template", "tokens", "chunk", "step"), "int32")
 
 
 def judge(
-    cell_id: str, rules: Rules, roles: Mapping[str, Any], files: Mapping[str, bytes]
+    cell_id: str, rules: Rules, roles: Mapping[str, Any], tables: Mapping[str, Table]
 ) -> Verdict | None:
-    """Return the verdict on a cell from the bytes of its tables; None without any candidate."""
-    tables = {n: read_table(data, f"cells/{cell_id}/{n}") for n, data in files.items()}
+    """Return the verdict on a cell from its tables; None without any candidate."""
     items, curves = tables["items.parquet"], tables["curves.parquet"]
     extra, asked = tables.get("measures.parquet"), tables.get("headroom.parquet")
     _bounded(cell_id, "models", len({*items["model"], *curves["model"], *roles}), MAX_MODELS)
@@ -55,7 +54,11 @@ def judge(
         measures = measure_cell(items, curves, rules.screen_pool, roles=roles, measures=extra)
         pairs = min(len(measures.forget_facts) * len(measures.probe_facts), EXACT_PAIRS)
         _bounded(cell_id, "compared pairs of facts", len(measures.models) * pairs, MAX_PAIRS)
-        headroom = None if asked is None else _headroom(cell_id, asked, rules)
+        headroom = None
+        if asked is not None:
+            resampled = len(set(asked["fact"])) * rules.bootstrap_resamples
+            _bounded(cell_id, "resampled numbers", resampled, MAX_RESAMPLED)
+            headroom = read_headroom(asked, rules)
         if not measures.of_role("candidate"):
             return None
         return decide(measures, roles, rules, headroom=headroom)
@@ -66,57 +69,44 @@ def _bounded(cell_id: str, what: str, count: int, most: int) -> None:
         raise BundleError(f"cell {cell_id}: {count} {what}; expected at most {most}")
 
 
-def _headroom(cell_id: str, table: Table, rules: Rules) -> Headroom | None:
-    facts = len(set(table["fact"]))
-    _bounded(cell_id, "facts with evidence", facts, MAX_FACTS)
-    _bounded(cell_id, "resampled numbers", facts * rules.bootstrap_resamples, MAX_RESAMPLED)
-    try:
-        return read_headroom(table, rules)
-    except KeyError as error:
-        raise BundleError(
-            f"cells/{cell_id}/headroom.parquet: no scores of {error}; expected three models"
-        ) from error
+def count_rows(cell_id: str, files: Mapping[str, bytes]) -> int:
+    """Return the rows that a cell's tables say they have; BundleError if columns or size are wrong.
 
-
-def table_rows(data: bytes, name: str) -> int:
-    """Return the rows a table says it has; BundleError when its columns or size are wrong.
-
-    Only the footer is read. Pages that ask for more than it says meet the memory limit of the
+    Only the footers are read. Pages that ask for more than they say meet the memory limit of the
     process that examines (apart.py).
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        footer = pq.read_metadata(pa.BufferReader(data))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise BundleError(f"{name}: not a parquet table ({error})") from error
-    columns, expected = tuple(footer.schema.names), TABLES[name.rpartition("/")[2]]
-    if columns != expected:
-        raise BundleError(f"{name}: has the columns {columns}; expected {expected}")
-    size = sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
-    if not 0 <= size <= MAX_TABLE_BYTES or footer.num_rows < 0:
-        raise BundleError(
-            f"{name}: {size} bytes once decompressed; expected at most {MAX_TABLE_BYTES}"
-        )
-    return int(footer.num_rows)
-
-
-def read_table(data: bytes, name: str) -> Table:
-    """Return the columns of a table, after checking its size; BundleError if unreadable."""
-    rows = table_rows(data, name)
-    try:
-        table = table_from_bytes(data, name)
-    except (ValueError, IndexError) as error:
-        raise BundleError(f"{name}: invalid text or index ({error})") from error
-    for column, values in table.items():
-        kind = "object" if column in _TEXT else "int32" if column in _WHOLE else "float64"
-        if values.dtype.name != kind or len(values) != rows:
+    rows = 0
+    for name, data in files.items():
+        try:
+            footer = pq.read_metadata(pa.BufferReader(data))
+        except (pa.ArrowException, OSError) as error:
+            raise BundleError(f"cells/{cell_id}/{name}: not a parquet table ({error})") from error
+        columns = tuple(footer.schema.names)
+        size = sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
+        if columns != TABLES[name] or not 0 <= size <= MAX_TABLE_BYTES or footer.num_rows < 0:
             raise BundleError(
-                f"{name}: column {column} has {len(values)} values of {values.dtype}; expected "
-                f"{rows} of {kind}"
+                f"cells/{cell_id}/{name}: columns {columns} with {size} bytes once decompressed; "
+                f"expected {TABLES[name]} with at most {MAX_TABLE_BYTES}"
             )
-    return table
+        rows += int(footer.num_rows)
+    return rows
+
+
+def read_tables(cell_id: str, files: Mapping[str, bytes]) -> dict[str, Table]:
+    """Return the columns of a cell's tables, after checking their sizes."""
+    count_rows(cell_id, files)
+    tables = {name: table_from_bytes(files[name], f"cells/{cell_id}/{name}") for name in files}
+    for name, table in tables.items():
+        for column, values in table.items():
+            kind = _KINDS.get(column, "float64")
+            if values.dtype.name != kind:
+                raise BundleError(
+                    f"cells/{cell_id}/{name}: column {column} holds {values.dtype}; expected {kind}"
+                )
+    return tables
 
 
 def differences(stored: Any, expected: Any, where: str = "") -> list[str]:

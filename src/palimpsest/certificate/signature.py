@@ -7,14 +7,13 @@ it, not who the maker is.
 """
 
 import base64
+import contextlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import BundleError, InputError
-from palimpsest.run.disk import write_with
-from palimpsest.run.store import canonical, digest, write_bytes
+from palimpsest.run.store import canonical, digest, write_bytes, write_with
 
 # Loaded by the functions that need it: an unsigned bundle is checked without it.
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ def keygen(path: Path | str) -> tuple[Path, Path]:
             raise InputError(f"{file}: exists; expected a new file, since keys are not replaced")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+    shown = key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
 
     def write_secret(temporary: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -42,29 +42,19 @@ def keygen(path: Path | str) -> tuple[Path, Path]:
             file.write(secret)
 
     write_with(private, write_secret)
-    public_format = s.PublicFormat.SubjectPublicKeyInfo
-    write_bytes(public, key.public_key().public_bytes(s.Encoding.PEM, public_format))
+    write_bytes(public, shown)
     return private, public
 
 
 def read_private(path: Path | str) -> "Ed25519PrivateKey":
     """Return the Ed25519 private key in a PEM file, or raise InputError."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    key = _read_key(path, "private", "`palimpsest keygen` or `openssl genpkey -algorithm ed25519`")
-    if not isinstance(key, Ed25519PrivateKey):
-        raise InputError(f"{path}: {type(key).__name__}; expected an Ed25519 private key")
+    key: Ed25519PrivateKey = _read_key(path, private=True)
     return key
 
 
 def read_public(path: Path | str) -> bytes:
     """Return the 32 bytes of the Ed25519 public key in a PEM file, or raise InputError."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    key = _read_key(path, "public", "`palimpsest keygen` or `openssl pkey -pubout`")
-    if not isinstance(key, Ed25519PublicKey):
-        raise InputError(f"{path}: {type(key).__name__}; expected an Ed25519 public key")
-    return key.public_bytes_raw()
+    return bytes(_read_key(path, private=False).public_bytes_raw())
 
 
 def public_of(key: "Ed25519PrivateKey") -> bytes:
@@ -77,14 +67,11 @@ def signer(public: bytes) -> dict[str, str]:
     return {"algorithm": "ed25519", "keyid": digest(public), "public_key": public.hex()}
 
 
-def signer_key(value: object) -> bytes:
+def signer_key(value: Any) -> bytes:
     """Return the public key in what ``signer`` returned, or raise BundleError."""
-    if isinstance(value, Mapping) and isinstance(value.get("public_key"), str):
-        try:
-            public = bytes.fromhex(value["public_key"])
-        except ValueError:
-            public = b""
-        if len(public) == 32 and dict(value) == signer(public):
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        public = bytes.fromhex(value["public_key"])
+        if len(public) == 32 and value == signer(public):
             return public
     raise BundleError("the statement names no signer in the way `palimpsest certify` does")
 
@@ -125,21 +112,24 @@ def _rendered(body: bytes, public: bytes, signature: bytes) -> bytes:
     return canonical(whole) + b"\n"
 
 
-def _read_key(path: Path | str, kind: str, made_by: str) -> object:
+def _read_key(path: Path | str, *, private: bool) -> Any:
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key as load_private
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key as load_public
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric import ed25519
 
+    kind = ed25519.Ed25519PrivateKey if private else ed25519.Ed25519PublicKey
+    expected = (
+        f"expected an Ed25519 {'private' if private else 'public'} key in an unencrypted PEM file, "
+        "as `palimpsest keygen` writes it"
+    )
     try:
         if not Path(path).is_file():
-            raise InputError(f"{path}: no such file; expected a {kind} key in PEM form")
+            raise InputError(f"{path}: no such file; {expected}")
         with open(path, "rb") as file:
             data = file.read(_KEY_LIMIT)
-        return load_private(data, None) if kind == "private" else load_public(data)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a key") from error
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise InputError(
-            f"{path}: not a usable {kind} key; expected an unencrypted PEM file as {made_by} "
-            "writes it"
-        ) from error
+        key = s.load_pem_private_key(data, None) if private else s.load_pem_public_key(data)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InputError(f"{path}: cannot be read as a key; {expected}") from error
+    if not isinstance(key, kind):
+        raise InputError(f"{path}: {type(key).__name__}; {expected}")
+    return key

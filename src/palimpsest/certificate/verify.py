@@ -1,35 +1,27 @@
 """``verify``: every check of a bundle, and in plain words what the result means."""
 
-import stat
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from palimpsest.certificate.archive import MAX_BYTES
 from palimpsest.certificate.bundle import SCOPE
-from palimpsest.certificate.evidence import Evidence
+from palimpsest.certificate.evidence import CHECKS, Evidence
 from palimpsest.certificate.signature import read_public
 from palimpsest.errors import BundleError, InputError, PalimpsestError
 
-CHECKS = tuple(name for name, _ in Evidence(b"", None).checks())
-"""Their names, in order."""
-
 State = Literal["ok", "unsigned", "failed"]
+_MARK: dict[State, str] = {"ok": "ok", "unsigned": "unsigned", "failed": "FAILED"}
 
 MEANS = (
-    "The files are unchanged since the bundle was made, the verdicts follow from the stored scores "
-    "under rules that were fixed before the first result, {sealed}, and no planned cell, "
-    "candidate, reference or control is left out."
+    "What was shown: the files are unchanged since the bundle was made, the verdicts follow from "
+    "the stored scores under rules that were fixed before the first result, and so was {sealed}; "
+    "no planned cell, candidate, reference or control is left out."
 )
-SEALED = {
-    True: "the held-out prompts were committed to before them (they are not in the bundle)",
-    False: "the sealed pool is the one committed to",
-}
-"""By whether the run is an audit of the user's own models."""
 MEANS_NOT = (
-    *SCOPE,
     "The scores themselves were not measured again: whoever makes a bundle could invent models, "
-    "scores and record together. Order is shown by hashes, not by a clock.",
+    "scores and record together. Order is shown by hashes, not by a clock."
 )
 UNSIGNED = "It is unsigned, so it says nothing about who ran it."
 SELF_SIGNED = "Its signature was checked with the key inside the bundle, which anybody could make."
@@ -40,6 +32,8 @@ FAILED = (
 )
 NO_VERDICT = "There is no verdict, since no candidate could be made."
 _LINE = 2_000
+# What JSON values of another shape than expected raise.
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +44,6 @@ class Check:
     state: State
     what: str
 
-    @property
-    def passed(self) -> bool:
-        return self.state != "failed"
-
 
 @dataclass(frozen=True, slots=True)
 class Verification:
@@ -62,12 +52,12 @@ class Verification:
     checks: tuple[Check, ...]
     """Up to the first that failed; later ones depend on it."""
     what_it_means: str
-    verdicts: tuple[tuple[str, str], ...] = ()
-    """Each cell and its verdict in words; empty unless everything holds."""
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+    """Each cell's verdict in words; empty unless everything holds."""
     terms: str = ""
     """The digest of plan, rules, cells and seal; compare it with one published beforehand."""
-    signer: str = ""
-    """The signing key's digest; empty when unsigned."""
+    signer: str | None = None
+    """The signing key's digest; None when unsigned."""
 
     @property
     def answer(self) -> State:
@@ -84,54 +74,38 @@ class Verification:
     @property
     def failure(self) -> Check | None:
         """The check that failed."""
-        return next((check for check in self.checks if not check.passed), None)
+        return next((check for check in self.checks if check.state == "failed"), None)
 
     def require(self, name: str) -> None:
         """Raise BundleError, saying what is wrong, unless everything holds."""
-        failure = self.failure
         if not self.ok:
-            what = "not checked" if failure is None else f"{failure.name}: {failure.what}"
-            raise BundleError(f"{name} does not verify: {what}")
+            failure = self.failure or Check("archive", "failed", "not every check was made")
+            raise BundleError(f"{name} does not verify: {failure.name}: {failure.what}")
 
     def lines(self) -> list[str]:
         """Return the result for a person, one line at a time."""
         lines = [f"{_MARK[c.state]:8}  {c.name}: {c.what}" for c in self.checks]
         if len(self.checks) < len(CHECKS):
             lines.append(f"{'':8}  not reached: {', '.join(CHECKS[len(self.checks) :])}")
-        lines += ["", *(f"{cell}: {words}" for cell, words in self.verdicts)]
-        if self.terms:
-            lines.append(f"Terms fixed before the first step: {self.terms}")
-        lines += [*([""] if self.verdicts else []), *self.what_it_means.splitlines()]
-        return [_inert(line) for line in [*lines, f"Answer: {_MARK[self.answer]}"]]
+        lines += ["", *(f"{cell}: {words}" for cell, words in self.verdicts.items())]
+        lines += [f"Terms fixed before the first step: {self.terms}", ""] if self.terms else []
+        lines += [*self.what_it_means.splitlines(), f"Answer: {_MARK[self.answer]}"]
+        return [_inert(line) for line in lines]
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Verification":
         """Return the verification that ``to_json`` wrote; ValueError when its answer differs."""
-        verification = cls(
-            tuple(Check(**check) for check in values["checks"]),
-            str(values["what_it_means"]),
-            tuple(values["verdicts"].items()),
-            str(values["terms"]),
-            str(values["signer"] or ""),
-        )
+        own = {item.name: values[item.name] for item in fields(cls)}
+        checks = tuple(Check(**check) for check in values["checks"])
+        verification = cls(**own | {"checks": checks})
         if verification.answer != values["answer"]:
             raise ValueError(f"answer {values['answer']!r} does not follow from the checks")
         return verification
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""
-        return {
-            "answer": self.answer,
-            "checks": [{"name": c.name, "state": c.state, "what": c.what} for c in self.checks],
-            "not_reached": list(CHECKS[len(self.checks) :]),
-            "verdicts": dict(self.verdicts),
-            "terms": self.terms,
-            "signer": self.signer or None,
-            "what_it_means": self.what_it_means,
-        }
-
-
-_MARK: dict[State, str] = {"ok": "ok", "unsigned": "unsigned", "failed": "FAILED"}
+        own = {"answer": self.answer, "not_reached": list(CHECKS[len(self.checks) :])}
+        return own | asdict(self) | {"checks": [asdict(check) for check in self.checks]}
 
 
 def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Verification:
@@ -140,11 +114,10 @@ def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Ver
     ``public_key`` is a PEM file with the key that the bundle must be signed with. The work is done
     in a separate process, so a bundle that crashes it or never finishes is answered too.
     """
-    public = None if public_key is None else read_public(public_key)
-    data = _read(Path(bundle_path))
     from palimpsest.certificate.apart import examine_apart
 
-    return examine_apart(data, public)
+    public = None if public_key is None else read_public(public_key)
+    return examine_apart(_read(Path(bundle_path)), public)
 
 
 def broken(why: str) -> Verification:
@@ -156,43 +129,45 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
     """Return the verification of a bundle's bytes, given the 32 bytes of a public key or None."""
     evidence = Evidence(data, public)
     checks: list[Check] = []
-    for name, check in evidence.checks():
+    for name in CHECKS:
+        state: State = "ok"
         try:
-            what = check()
-            unsigned = name == "signature" and evidence.signer is None
-            checks.append(Check(name, "unsigned" if unsigned else "ok", _inert(what)))
+            what = getattr(evidence, name)()
+            if name == "signature" and evidence.signer is None:
+                state = "unsigned"
         except PalimpsestError as error:
-            checks.append(Check(name, "failed", _inert(str(error))))
+            what, state = str(error), "failed"
+        except _MALFORMED as error:
+            what, state = f"not in the form that a run stores ({error!r})", "failed"
         except Exception as error:
             # The bytes may come from anybody: whatever they break, the answer is that they fail.
-            why = f"cannot be checked ({type(error).__name__}: {error})"
-            checks.append(Check(name, "failed", _inert(why)))
-        if not checks[-1].passed:
+            what, state = f"cannot be checked ({error!r})", "failed"
+        checks.append(Check(name, state, _inert(what)))
+        if state == "failed":
             return Verification(tuple(checks), FAILED)
     who = UNSIGNED if evidence.signer is None else SELF_SIGNED if public is None else SIGNED
-    shown = MEANS.format(sealed=SEALED[evidence.asked.audit])
+    held_out = "the digest of the held-out prompts (which are not in the bundle)"
+    shown = MEANS.format(sealed=held_out if evidence.asked.audit else "the sealed pool")
+    paragraphs = {c: v.paragraph() if v else NO_VERDICT for c, v in evidence.judged.items()}
     return Verification(
         tuple(checks),
-        "\n".join([f"What was shown: {shown}", "What it is, and is not:", *MEANS_NOT, who]),
-        tuple((c, _inert(v.paragraph() if v else NO_VERDICT)) for c, v in evidence.judged.items()),
+        "\n".join([shown, "What it is, and is not:", *SCOPE, MEANS_NOT, who]),
+        {cell_id: _inert(words) for cell_id, words in paragraphs.items()},
         evidence.terms_digest,
-        evidence.signer or "",
+        evidence.signer,
     )
 
 
 def _read(path: Path) -> bytes:
+    # Pipes and devices are not files: they would never end.
+    if not path.is_file():
+        raise InputError(f"{_inert(str(path))}: no such file; expected a bundle")
     try:
-        # Pipes and devices would never end.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise InputError(f"{path}: not a file; expected a bundle")
         with open(path, "rb") as file:
             # One byte more than allowed is enough to see that it is too large.
             data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{_inert(str(path))}: cannot be read ({error}); expected a bundle that "
-            "`palimpsest certify` wrote"
-        ) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error}); expected a bundle") from error
     if len(data) > MAX_BYTES:
         raise BundleError(f"{path}: more than {MAX_BYTES} bytes; no bundle is that large")
     return data
