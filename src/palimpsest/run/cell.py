@@ -156,9 +156,13 @@ class Cell:
         return str(files[name])
 
     def begin(self, step: str) -> None:
-        """Remove what an attempt at the step that never ended has left."""
+        """Forget an attempt at the step that never ended; what it wrote is written over.
+
+        Nothing of it is removed: another worker, lost but alive, may be at the same step.
+        """
         self._staged.pop(step, None)
-        disk.remove(self._folder(step))
+        for path in self._folder(step).glob("*/"):
+            disk.remove(path)  # a folder cannot be written over
 
     def put(
         self,

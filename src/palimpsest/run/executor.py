@@ -6,16 +6,18 @@ give the same bytes.
 """
 
 import contextlib
+import itertools
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from palimpsest.errors import InputError
+from palimpsest.errors import InputError, PalimpsestError
 from palimpsest.run import progress
 from palimpsest.run.graph import FINISH, Failure, Job
-from palimpsest.run.schedule import Scheduler, Task
+from palimpsest.run.schedule import ATTEMPTS, Scheduler, Task
+from palimpsest.run.stop import StopRequest, stop_requests
 from palimpsest.run.store import Run
 from palimpsest.run.worker import Result, Worker
 
@@ -198,7 +200,8 @@ class Work:
         if task is not None:
             cell = self.run.cell(task.cell)
             # It may have been lost after its last write.
-            if cell.ended() or cell.done(task.step):
+            if cell.ended() if task.step == FINISH else cell.done(task.step):
+                cell.sweep()
                 self.ended(worker, Result("done", 0.0))
             elif (reason := cell.halted()) is not None:
                 self.ended(worker, Result("halted", 0.0, reason=reason))
@@ -257,8 +260,96 @@ def shared_work(
     run = Run.open(Path(run_path).resolve())
     for cell_id in cell_ids:
         run.cell(cell_id)
-    with contextlib.ExitStack() as stack:
-        if not run.locked_here():
-            stack.enter_context(run.lock("palimpsest"))
+    with contextlib.nullcontext() if run.locked_here() else run.lock("palimpsest"):
         yield Work(job, run, cell_ids, on_event)
         run.record()
+
+
+# -- many workers ----------------------------------------------------------------------------------
+
+Message = Result | str | None
+"""What a worker reports: the result of its step; None, it is ready; text, how it was lost."""
+
+
+class Pool(Protocol):
+    """Workers in other processes, by name. One that is lost is forgotten."""
+
+    def start(self, name: str) -> None:
+        """Start a worker, which reports when it is ready."""
+        ...
+
+    def send(self, name: str, task: Task) -> None:
+        """Give a worker that is ready a step."""
+        ...
+
+    def messages(self, wake: int) -> Iterator[tuple[str, Message]]:
+        """Wait for reports, or until the descriptor `wake` can be read; return them."""
+        ...
+
+    def stop(self, *, at_once: bool) -> None:
+        """End all workers: those with a step only if `at_once`."""
+        ...
+
+
+def run_on(
+    pool: Pool,
+    job: Job,
+    run_path: Path,
+    cell_ids: Sequence[str],
+    workers: int,
+    on_event: OnEvent,
+) -> Outcome:
+    """Do the cells' steps on a pool's workers; return what became of the cells."""
+    with (
+        shared_work(job, run_path, cell_ids, workers, on_event) as work,
+        stop_requests() as stop,
+    ):
+        try:
+            _hand_out(work, pool, workers, stop)
+        except BaseException:
+            pool.stop(at_once=True)
+            raise
+        pool.stop(at_once=stop.signum is not None)
+        if stop.signum is not None:
+            work.run.sweep()
+            raise work.interrupted(stop.signum)
+    return work.outcome()
+
+
+def _hand_out(work: Work, pool: Pool, workers: int, stop: StopRequest) -> None:
+    """Give ready steps to ready workers, until no step can be done or a signal asks to stop."""
+    numbers = itertools.count()
+    starting: set[str] = set()
+    free: list[str] = []
+    lost_starting = 0
+    while stop.signum is None and not work.scheduler.over:
+        while free and (task := work.next(free[0])) is not None:
+            pool.send(free.pop(0), task)
+        alive = len(starting) + len(free) + len(work.scheduler.running)
+        for _ in range(min(workers - alive, work.scheduler.ready - len(starting))):
+            name = f"worker-{next(numbers)}"
+            starting.add(name)
+            pool.start(name)
+        for name, message in pool.messages(stop.reader):
+            if stop.signum is not None:
+                return
+            if isinstance(message, Result):
+                work.ended(name, message)
+                free.append(name)
+            elif message is None:
+                starting.discard(name)
+                free.append(name)
+                lost_starting = 0
+            elif name in starting:
+                starting.discard(name)
+                lost_starting += 1
+                work.run.note("worker lost", worker=name, why=message)
+                if lost_starting > ATTEMPTS:
+                    raise PalimpsestError(
+                        f"no worker can start ({message}); expected {workers}; correct what it "
+                        "says, then run the same command again"
+                    )
+            elif name in free:
+                free.remove(name)
+            else:
+                work.lost(name, message)

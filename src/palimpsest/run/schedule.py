@@ -55,6 +55,7 @@ class Scheduler:
         attempts: int = ATTEMPTS,
     ) -> None:
         self.attempts = attempts
+        self.ready = 0  # how many steps are
         self.finished: list[str] = []
         self._order = list(cells)
         self._cells: dict[str, _Cell] = {}
@@ -66,6 +67,7 @@ class Scheduler:
             stored = set((done or {}).get(cell_id, ()))
             self._cells[cell_id] = _begin(place, check_steps(steps, cell_id), stored)
             self._ready.append(place)
+            self.ready += len(self._cells[cell_id].ready)
 
     # -- handing out -------------------------------------------------------------------------
 
@@ -79,6 +81,7 @@ class Scheduler:
             return None
         cell = self._cells[cell_id]
         task = Task(cell_id, cell.steps[heappop(cell.ready)].name)
+        self.ready -= 1
         cell.running += 1
         self._running[worker] = task
         self._last[worker] = cell_id
@@ -120,6 +123,7 @@ class Scheduler:
         task = self._end(worker)
         cell = self._cells[task.cell]
         cell.halted = cell.halted or reason
+        self.ready -= len(cell.ready)
         cell.ready.clear()
         return task
 
@@ -152,6 +156,7 @@ class Scheduler:
         if not cell.ready:
             heappush(self._ready, cell.place)
         heappush(cell.ready, index)
+        self.ready += 1
 
     # -- looking at it -----------------------------------------------------------------------
 
@@ -163,7 +168,7 @@ class Scheduler:
     @property
     def over(self) -> bool:
         """Whether nothing is running and nothing will ever be ready."""
-        return not self._running and self._first_ready() is None
+        return not self._running and not self.ready
 
     @property
     def failures(self) -> dict[str, Failure]:
