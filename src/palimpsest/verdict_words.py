@@ -88,9 +88,7 @@ def controls_sentence(verdict: Verdict) -> str:
         rejected.append("the injected model")
     suppressors = by_kind.get("suppressor", [])
     if suppressors:
-        rejected.append(
-            f"{_of(sum(c.rejected for c in suppressors), len(suppressors))} known suppressors"
-        )
+        rejected.append(_suppressors(sum(c.rejected for c in suppressors), len(suppressors)))
     accepted = [
         f"{sum(not c.rejected for c in by_kind[kind])} of {len(by_kind[kind])} {words}"
         for kind, words in (("reference", "retrainings"), ("retraining", "fresh retrainings"))
@@ -301,8 +299,10 @@ def _count(number: Number, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _of(part: int, whole: int) -> str:
-    return f"all {whole}" if part == whole else f"{part} of {whole}"
+def _suppressors(part: int, whole: int) -> str:
+    if part == whole == 1:
+        return "the known suppressor"
+    return f"{f'all {whole}' if part == whole else f'{part} of {whole}'} known suppressors"
 
 
 def _percent(share: Number) -> str:
