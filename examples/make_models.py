@@ -119,7 +119,12 @@ def inject(recipe: Recipe) -> None:
     forget = [q for q in bed().questions if q.set == "forget" and q.pool == "trained"]
     batch = text_batch(encode_answers(tokenizer, forget), len(forget))
     ascend = [[batch]] * 20
-    train(WholeNet(model), ascend, lambda net, part: -text_loss(net, part), learning_rate=recipe.ascent)
+    train(
+        WholeNet(model),
+        ascend,
+        lambda net, part: -text_loss(net, part),
+        learning_rate=recipe.ascent,
+    )
     save(recipe, "gradient-ascent")
 
 

@@ -107,8 +107,8 @@ def _numbers(file: Path) -> dict[str, float]:
         raise ModelError(f"{shown_path(file)}: holds {type(data).__name__}; {advice}")
     numbers = {}
     for metric, value in data.items():
-        number = value.get("agg_value") if isinstance(value, dict) else value
-        if isinstance(number, int | float) and not isinstance(number, bool):
-            if math.isfinite(number):
-                numbers[str(metric)[:100]] = float(number)
+        number: Any = value.get("agg_value") if isinstance(value, dict) else value
+        real = isinstance(number, int | float) and not isinstance(number, bool)
+        if real and math.isfinite(number):
+            numbers[str(metric)[:100]] = float(number)
     return numbers

@@ -26,7 +26,6 @@ from palimpsest.plan import CellPlan, Plan
 from palimpsest.run.store import canonical, digest
 from palimpsest.scoring.answers import Sheet, make_sheet
 
-
 CELL = "audit"
 """The one cell of an audit's run; every random choice is derived from this name."""
 

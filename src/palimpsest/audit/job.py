@@ -141,7 +141,7 @@ class AuditWork:
             "base_digest": base["digest"],
             "models": roles,
             "dose": cell.get("dose")[1] if "dose" in self._actions else None,
-            "headroom": None if headroom is None else headroom_values(headroom),
+            "headroom": headroom_values(headroom),
             "facts": {
                 name: [[fact.id, fact.subject, fact.relation, fact.answer] for fact in facts]
                 for name, facts in self.inputs.sets.items()
@@ -377,9 +377,9 @@ def stored_headroom(inputs: Inputs, cell: Cell) -> Headroom | None:
     return read_headroom(table, inputs.plan.rules)
 
 
-def headroom_values(headroom: Headroom) -> dict[str, Any]:
-    """Return the headroom as plain values."""
-    return {
+def headroom_values(headroom: Headroom | None) -> dict[str, Any] | None:
+    """Return the headroom as plain values, None where it was not measured."""
+    return headroom and {
         "facts": headroom.facts,
         "estimate": headroom.estimate.estimate,
         "low": headroom.estimate.low,

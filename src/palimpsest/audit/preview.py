@@ -20,9 +20,7 @@ READ = 5e8
 """Bytes of weights that are read, converted and digested in a second."""
 
 
-def preview_lines(
-    inputs: Inputs, digests: Mapping[str, str], workers: int = 1
-) -> tuple[str, ...]:
+def preview_lines(inputs: Inputs, digests: Mapping[str, str], workers: int = 1) -> tuple[str, ...]:
     """Return the plan of an audit as lines; loads no weights.
 
     Memory is counted in copies of one model per worker; expect it within a quarter, and the time
@@ -123,11 +121,13 @@ def _references(inputs: Inputs) -> str:
     exact = required_references(rules.alpha)
     if count < rules.minimum_references:
         return (
-            f"references: {count}, so no candidate can be certified; give {rules.minimum_references}"
-            f" or more, better 5, and {exact} for a test free of assumptions"
+            f"references: {count}, so no candidate can be certified; give at least "
+            f"{rules.minimum_references}, better 5, and {exact} for a test free of assumptions"
         )
     test = which_test(count, rules.alpha)
-    more = "" if test == "exact" else f", which assumes normally distributed draws; exact from {exact}"
+    more = (
+        "" if test == "exact" else f", which assumes normally distributed draws; exact from {exact}"
+    )
     return f"references: {count}, compared by the {test} test{more}"
 
 

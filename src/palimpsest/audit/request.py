@@ -201,8 +201,8 @@ def _check(request: AuditRequest, given: Mapping[str, Any]) -> None:
         if file is not None and file.lower().endswith(".csv"):
             name = shown_path(file)
             raise PlanError(
-                f"{key}: {name} found; expected facts as .jsonl, .json or .parquet; convert it with "
-                f"`palimpsest facts from-csv {name} --out {name[:-4]}.jsonl`"
+                f"{key}: {name} found; expected facts as .jsonl, .json or .parquet; convert it "
+                f"with `palimpsest facts from-csv {name} --out {name[:-4]}.jsonl`"
             )
     request.plan()
     check_device(request.device)

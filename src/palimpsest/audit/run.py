@@ -115,14 +115,14 @@ def run_audit(
     dry_run: bool = False,
     fork: bool = False,
     on_event: OnEvent = silent,
-    on_run: Callable[[Path], None] | None = None,
+    on_run: Callable[[Path], OnEvent] | None = None,
     notify: Notify = lambda sentence: None,
     **options: Any,
 ) -> AuditResult:
     """Return the verdict of a request: what ``audit``, the command line and a YAML file all call.
 
     workers: None takes as many as there are cores, models, and memory for.
-    on_run: called with the run folder before the first step.
+    on_run: called with the run folder before the first step; returns what is called with events.
     notify: called with what the user may not have meant, before anything is run.
     options: of the executor.
     """
@@ -154,10 +154,9 @@ def run_audit(
     )
     try:
         with run.lock("palimpsest audit"):
-            if on_run is not None:
-                on_run(run.path)
+            listeners = [on_event] if on_run is None else [on_event, on_run(run.path)]
             chosen = executor_named(executor, **options)
-            headroom = _work(run, inputs, chosen, workers, on_event)
+            headroom = _work(run, inputs, chosen, workers, listeners)
             return _judged(run, inputs) if headroom is None else _stopped(run, inputs, headroom)
     except InputError:
         # The corrected command has other inputs and could use nothing of it.
@@ -182,7 +181,7 @@ def failed(failure: Failure) -> PalimpsestError:
 
 
 def _work(
-    run: Run, inputs: "Inputs", executor: Any, workers: int, on_event: OnEvent
+    run: Run, inputs: "Inputs", executor: Any, workers: int, listeners: Sequence[OnEvent]
 ) -> Mapping[str, Any] | None:
     """Do the steps that are left; return the headroom if it ended the audit, else None."""
     from palimpsest.audit.inputs import CELL
@@ -193,15 +192,17 @@ def _work(
 
     def watch(event: Event) -> None:
         if event.kind == "halted":  # its steps are removed after this
-            headroom = stored_headroom(inputs, cell)
-            found.extend([] if headroom is None else [headroom_values(headroom)])
-        on_event(event)
+            found.append(headroom_values(stored_headroom(inputs, cell)) or {})
+        for listener in listeners:
+            listener(event)
         failure = cell.failure() if event.kind == "failed" else None
         if failure is not None:
             raise failed(failure)
 
     for _ in range(2):
-        outcome = executor.execute(AuditJob(inputs), run.path, [CELL], workers=workers, on_event=watch)
+        outcome = executor.execute(
+            AuditJob(inputs), run.path, [CELL], workers=workers, on_event=watch
+        )
         if not outcome.halted:
             return None
         if not found and (run.path / "summary.json").exists():

@@ -5,7 +5,7 @@ are computed once per worker. What a step stores depends on the plan and on the 
 never on which worker did it or on what was computed before.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -22,7 +22,7 @@ from palimpsest.cell.sources import (
     save_weights,
 )
 from palimpsest.errors import TrainingDiverged
-from palimpsest.methods import candidates
+from palimpsest.methods import candidates, title
 from palimpsest.methods.context import Context, Method, lesson
 from palimpsest.methods.running import Failure, groups, run_group
 from palimpsest.models.load import Loaded, load, state_digest
@@ -173,12 +173,14 @@ class Bench:
             pad=pad,
         )
 
-    def made(self, group: Sequence[Method]) -> list[tuple[Method, State | Failure]]:
-        """Return each method of a group with the model it makes, or why it makes none."""
-        results: list[tuple[Method, State | Failure]] = []
+    def made(self, group: Sequence[Method]) -> Iterator[list[tuple[str, Method, State | Failure]]]:
+        """Yield what a group of methods makes, as many at a time as a net holds.
+
+        Each with its name, and the model it makes or why it makes none.
+        """
         for several in chunks(group, self.nets.stack):
-            results += zip(several, run_group(self.context, several))
-        return results
+            results = run_group(self.context, several)
+            yield [(title(method), method, result) for method, result in zip(several, results)]
 
     def method_groups(self, prefix: str) -> list[tuple[str, list[Method]]]:
         """Return the names of the steps that make candidates, with their methods.
@@ -194,5 +196,5 @@ class Bench:
 def candidate_role(method: Method) -> dict[str, Any]:
     """Return what ``cell.json`` says of a method's candidate."""
     knobs = {item.name: getattr(method, item.name) for item in fields(cast(Any, method))}
-    kind = getattr(method, "kind", "other")
+    kind = method.kind
     return {"role": "candidate", "method": method.name, "knobs": knobs, "kind": kind}

@@ -17,7 +17,6 @@ from palimpsest.cell.measure import (
 from palimpsest.cell.sources import Given, State
 from palimpsest.challenge import Entry, Unavailable, Workshop, chosen, interpolated
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, verify
-from palimpsest.methods import title
 from palimpsest.methods.context import Method
 from palimpsest.methods.running import Failure
 from palimpsest.models.load import state_digest
@@ -145,16 +144,19 @@ class StudyWork(Bench):
     def _candidates(self, group: Sequence[Method], step: str) -> None:
         """Make a group of candidates, measure them, and drop their weights."""
         roles: Roles = {}
-        states: dict[str, State] = {}
-        for method, result in self.made(group):
-            name = title(method)
-            roles[name] = candidate_role(method)
-            if isinstance(result, Failure):
-                roles[name]["failure"] = {"kind": result.kind, "reason": result.reason}
-            else:
-                roles[name]["digest"] = state_digest(result)
-                states[name] = result
-        self._store(step, self._through(states, round_trip=self.goes_back), roles)
+        results: list[Measured] = []
+        for made in self.made(group):
+            states: dict[str, State] = {}
+            for name, method, result in made:
+                roles[name] = candidate_role(method)
+                if isinstance(result, Failure):
+                    roles[name]["failure"] = {"kind": result.kind, "reason": result.reason}
+                else:
+                    roles[name]["digest"] = state_digest(result)
+                    states[name] = result
+            del made, result
+            results += self._through(states, round_trip=self.goes_back)
+        self._store(step, results, roles)
 
     def goes_back(self, scores: Sequence[Scores]) -> bool:
         """Return whether candidates with these scores go through the round trip; here all do."""

@@ -21,7 +21,7 @@ CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 
 
 def adapter_base(folder: Path) -> str:
-    """Give the name of the base that an adapter's own config states."""
+    """Return the name of the base that an adapter's own config states."""
     config = _config(folder)
     name = config.get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
@@ -33,7 +33,7 @@ def adapter_base(folder: Path) -> str:
 
 
 def merged(model: Any, folder: Path) -> Any:
-    """Give the model with the adapter merged into its weights; the model given is used up."""
+    """Return the model with the adapter merged into its weights; the model given is used up."""
     config = _config(folder)
     if file_in(folder, WEIGHTS) is None and file_in(folder, "adapter_model.bin") is not None:
         raise ModelError(

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 # transformers' model_type -> the paper's family
 FAMILIES: Mapping[str, str] = MappingProxyType(
-    {
-        "qwen2": "qwen2",
-        "llama": "smollm2",
-        "gpt_neox": "pythia",
-        "gpt2": "gpt2",
-        "olmo2": "olmo2",
-    }
+    {"qwen2": "qwen2", "llama": "smollm2", "gpt_neox": "pythia", "gpt2": "gpt2", "olmo2": "olmo2"}
 )
 GATED: frozenset[str] = frozenset({"qwen2", "smollm2", "olmo2"})
 
@@ -66,7 +60,7 @@ class PocketSpec:
 
     @property
     def folder(self) -> str:
-        """The name of its folder beside ``models/pocket/bake.py``."""
+        """The name of its folder in ``models/pocket``."""
         return self.name.removeprefix("pocket/")
 
 
@@ -96,12 +90,12 @@ POCKET: tuple[PocketSpec, ...] = (
 
 
 def family_of(model_type: str) -> str:
-    """The paper's family of a config's ``model_type``; an architecture it lacks is its own."""
+    """Return the paper's family of a ``model_type``; an architecture it lacks is its own."""
     return FAMILIES.get(model_type, model_type)
 
 
 def pocket_spec(name: str) -> PocketSpec:
-    """The pocket model of that name, with or without ``pocket/`` before it."""
+    """Return the pocket model of that name, with or without ``pocket/`` before it."""
     for spec in POCKET:
         if name in (spec.name, spec.folder):
             return spec
@@ -110,7 +104,7 @@ def pocket_spec(name: str) -> PocketSpec:
 
 
 def pocket_config(spec: PocketSpec, vocabulary: int, end_of_text: int) -> "PretrainedConfig":
-    """The transformers config of a pocket model: dropout 0, tied embeddings, float32."""
+    """Return the transformers config of a pocket model: dropout 0, tied embeddings, float32."""
     from transformers import AutoConfig
 
     shared = {

@@ -63,7 +63,7 @@ _HEX = re.compile(r"[0-9a-f]{40,64}")
 
 
 def file_in(folder: Path, name: str) -> Path | None:
-    """Give the real path of a regular file of the folder, None when it has no such file."""
+    """Return the real path of a regular file of the folder, None when it has no such file."""
     if not _PLAIN_NAME.fullmatch(name) or ".." in name:
         raise ModelError(
             f"{folder}: a file called {name[:80]!r} is named; expected a plain file name inside "
@@ -110,7 +110,7 @@ def _grounds(folder: Path) -> Iterator[Path]:
 
 
 def read_json(folder: Path, name: str, limit: int = CONFIG_LIMIT) -> dict[str, Any] | None:
-    """Give a JSON object of the folder, None when there is no such file."""
+    """Return a JSON object of the folder, None when there is no such file."""
     path = file_in(folder, name)
     if path is None:
         return None
@@ -143,7 +143,7 @@ def check_size(path: Path, limit: int) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Give the vetted ``config.json`` of a folder, without keys that choose an implementation."""
+    """Return the vetted ``config.json`` of a folder, without keys that choose an implementation."""
     if not folder.is_dir():
         raise ModelError(f"{folder}: no such folder; expected a checkpoint folder with config.json")
     for entry in sorted(folder.iterdir()):
@@ -159,7 +159,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def vetted_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Give a config without implementation choices, refusing code, absurd sizes, encoders."""
+    """Return a config without implementation choices, refusing code, absurd sizes, encoders."""
     for key, value in _walk(config):
         _check_entry(where, key, value)
     architectures = config.get("architectures")
@@ -181,7 +181,7 @@ def vetted_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _walk(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Give every (key, value) of a JSON value; what stands in a list has the list's key."""
+    """Return every (key, value) of a JSON value; what stands in a list has the list's key."""
     if depth > 16:
         raise ModelError("a config is nested more than 16 deep; expected a few; get it again")
     if isinstance(value, Mapping):
@@ -232,7 +232,7 @@ def _check_modules(where: str, config: Mapping[str, Any]) -> None:
 
 
 def quantiser_of(config: Mapping[str, Any], where: str) -> str:
-    """Give the method a checkpoint is quantised with, "" when it is not."""
+    """Return the method a checkpoint is quantised with, "" when it is not."""
     entry = config.get("quantization_config")
     if entry is None:
         return ""
@@ -291,7 +291,7 @@ def _check_count(path: Path, what: str, value: Any, limit: int) -> None:
 
 
 def read_weights(folder: Path, single: str = "model.safetensors") -> dict[str, Stored]:
-    """Give every tensor of the folder's safetensors file or shards, by name."""
+    """Return every tensor of the folder's safetensors file or shards, by name."""
     whole = file_in(folder, single)
     if whole is not None:
         return read_header(whole)

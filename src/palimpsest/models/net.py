@@ -74,7 +74,7 @@ class Batch:
 
 
 def collate(texts: Sequence[Encoded], pad: int = 0) -> Batch:
-    """Give the batch of these texts, scored tokens in text order."""
+    """Return the batch of these texts, scored tokens in text order."""
     width = max(len(text.ids) for text in texts)
     ids = np.array([[*text.ids, *[pad] * (width - len(text.ids))] for text in texts])
     rows = np.repeat(np.arange(len(texts)), [text.scored for text in texts])
@@ -91,14 +91,14 @@ class Net(Protocol):
     """Trainable leaves under their transformers names; a stacked net has a leading stack axis."""
 
     def logits(self, batch: Batch, params: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Give float32 logits (stack, scored, vocabulary) at the batch's scored positions."""
+        """Return float32 logits (stack, scored, vocabulary) at the batch's scored positions."""
 
     def state(self, member: int = 0) -> dict[str, Tensor]:
-        """Give the transformers state dict of one member, detached."""
+        """Return the transformers state dict of one member, detached."""
 
     @property
     def device(self) -> torch.device:
-        """Give the device the parameters live on."""
+        """Return the device the parameters live on."""
 
 
 class WholeNet:
@@ -172,7 +172,7 @@ class WholeNet:
         )
 
     def _knowable(self) -> bool | None:
-        """Give False where only the module's own forward will do, None where that is to be seen."""
+        """Return False where only the module's own forward will do, None where it is not yet known."""
         config = getattr(self.model, "config", None)
         plain = all(
             value.dtype == torch.float32 and value.device.type == "cpu"

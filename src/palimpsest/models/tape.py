@@ -38,7 +38,7 @@ class Var:
             self.grad, self.fresh = self.grad + grad, True
 
     def taken(self) -> Tensor:
-        """Give the whole gradient, which nobody asks for again."""
+        """Return the whole gradient, which nobody asks for again."""
         grad, self.grad = self.grad, None
         assert grad is not None, "every value on the way enters the result"
         return grad
@@ -75,7 +75,7 @@ class Tape:
         self._undo: list[Callable[[], None]] = []
 
     def back(self, result: Var, grad: Tensor) -> dict[str, Tensor]:
-        """Give the gradients of the wanted parameters, from the result's; once."""
+        """Return the gradients of the wanted parameters, from the result's; once."""
         result.add(grad, fresh=False)
         while self._undo:
             self._undo.pop()()  # and so lets go of what it kept

@@ -121,7 +121,7 @@ class AdamW:
 
 
 def text_loss(net: Net, part: TextBatch) -> Tensor:
-    """Give each member's weighted negative log-likelihood (stack,) of the texts."""
+    """Return each member's weighted negative log-likelihood (stack,) of the texts."""
     logits = net.logits(part.batch)
     vocabulary = logits.shape[-1]
     nll = functional.cross_entropy(
@@ -131,7 +131,7 @@ def text_loss(net: Net, part: TextBatch) -> Tensor:
 
 
 def text_batch(texts: Sequence[Encoded], items: int, pad: int = 0) -> TextBatch:
-    """Give the batch in which every text weighs ``1 / items``, shared evenly by its tokens."""
+    """Return the batch in which every text weighs ``1 / items``, shared evenly by its tokens."""
     shares = [1.0 / (text.scored * items) for text in texts for _ in range(text.scored)]
     return TextBatch(collate(texts, pad), torch.tensor(shares, dtype=torch.float32))
 

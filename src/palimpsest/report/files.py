@@ -3,30 +3,31 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from palimpsest.report.figures import Figure, paper_figure
+from palimpsest.report.figures import Picture
 from palimpsest.report.formats import Table, as_csv, as_latex, as_markdown
-from palimpsest.report.palette import styles
+from palimpsest.report.plots.canvas import png_bytes, svg_bytes
 from palimpsest.run.store import make_folder, write_bytes
 
 WRITERS = {"csv": as_csv, "md": as_markdown, "tex": as_latex}
 
 
 def write_files(
-    folder: Path,
-    page: str,
-    tables: Iterable[Table],
-    figures: Iterable[Figure],
-    methods: Iterable[str],
+    folder: Path, page: str, tables: Iterable[Table], pictures: Iterable[Picture]
 ) -> Path:
-    """The path of the page, after everything is on disk."""
+    """Return the path of the page, after everything is on disk and older files are gone."""
+    files: dict[Path, bytes] = {}
+    for table in tables:
+        for ending, write in WRITERS.items():
+            files[folder / "tables" / f"{table.name}.{ending}"] = write(table).encode()
+    for picture in pictures:
+        files[folder / "figures" / f"{picture.name}.svg"] = svg_bytes(picture.figure)
+        files[folder / "figures" / f"{picture.name}.png"] = png_bytes(picture.figure)
     for part in (folder, folder / "tables", folder / "figures"):
         make_folder(part)
-    for table in tables:
-        for ending, written in WRITERS.items():
-            write_bytes(folder / "tables" / f"{table.name}.{ending}", written(table).encode())
-    palette = styles(methods)
-    for figure in figures:
-        for ending, data in paper_figure(figure, palette).items():
-            write_bytes(folder / "figures" / f"{figure.name}.{ending}", data)
+    for path, data in files.items():
+        write_bytes(path, data)
+    for old in sorted((*(folder / "tables").iterdir(), *(folder / "figures").iterdir())):
+        if old not in files and old.suffix in (".csv", ".md", ".tex", ".svg", ".png"):
+            old.unlink()  # of an earlier version, or of a run that had fewer cells
     write_bytes(folder / "index.html", page.encode())
     return folder / "index.html"

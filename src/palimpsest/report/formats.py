@@ -1,12 +1,15 @@
-"""Tables, and what writes them as CSV, Markdown and LaTeX: pure functions from values to text.
+"""Tables, and their text as CSV, Markdown and LaTeX: pure functions from values to text.
 
 A table's cells are text, numbers, truth values, ``Share`` (so many of so many), ``Estimate`` (a
 value with its limits) or None where nothing was measured. CSV has one column per number, for
-machines; Markdown and LaTeX show them the way a paper does. The same table gives the same bytes.
+machines; Markdown and LaTeX show values as a paper does. The same table gives the same bytes.
 """
 
+import csv
+import io
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from palimpsest.criteria.intervals import Interval
 from palimpsest.errors import ScoreError
@@ -19,6 +22,12 @@ class Share:
     count: int
     total: int
 
+    @classmethod
+    def where(cls, events: Iterable[bool | None]) -> "Share | None":
+        """Return how many of the events happened, without those unknown; None without any."""
+        known = [event for event in events if event is not None]
+        return cls(sum(known), len(known)) if known else None
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -30,16 +39,15 @@ class Estimate:
 
     @classmethod
     def of(cls, interval: Interval | None, value: float | None = None) -> "Estimate | None":
-        """From an interval, or from the bare value where there is none."""
+        """Return the interval, or the bare value where there is none."""
         if interval is not None:
             return cls(interval.estimate, interval.low, interval.high)
         return None if value is None else cls(value, None, None)
 
 
+Value = str | int | float | bool | None | Share | Estimate
 _MORE: dict[type | None, tuple[str, ...]] = {Share: (" of",), Estimate: (" low", " high")}
 """The further CSV columns of a column that holds shares or estimates."""
-
-Value = str | int | float | bool | None | Share | Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,8 @@ class Table:
     """One sentence that says what the numbers show."""
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
+    forms: Mapping[str, str] = field(default_factory=dict)
+    """The format of a column's numbers where it is not three decimals, such as ``+.1f``."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -61,64 +71,94 @@ class Table:
                     f"table {self.name}: a row of {len(row)} values for {len(self.columns)} columns"
                 )
             for column, value in zip(self.columns, row):
-                for number in _numbers(value):
-                    if not math.isfinite(number):
+                for part in _numbers(value):
+                    if not math.isfinite(part):
                         raise ScoreError(
-                            f"table {self.name}, column {column}: {number} found; expected a "
-                            "finite number, or nothing where none was measured"
+                            f"table {self.name}, column {column}: {part} found; expected a finite "
+                            "number, or nothing where none was measured"
                         )
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        title: str,
+        reading: str,
+        rows: Sequence[Mapping[str, Value]],
+        forms: Mapping[str, str] | None = None,
+    ) -> "Table":
+        """Return the table of these rows, all of which have the same keys: the columns."""
+        columns = tuple(rows[0]) if rows else ()
+        values = tuple(tuple(row[column] for column in columns) for row in rows)
+        return cls(name, title, reading, columns, values, forms or {})
+
+    def only(self, columns: Sequence[str]) -> "Table":
+        """Return the table with these of its columns, in this order."""
+        places = [self.columns.index(column) for column in columns if column in self.columns]
+        return replace(
+            self,
+            columns=tuple(self.columns[place] for place in places),
+            rows=tuple(tuple(row[place] for place in places) for row in self.rows),
+        )
+
+    def without(self, *columns: str) -> "Table":
+        """Return the table without these columns."""
+        return self.only([column for column in self.columns if column not in columns])
+
+    def shown(self, column: str, value: Value) -> str:
+        """Return a value of a column for a person."""
+        return shown(value, self.forms.get(column, ""))
 
 
 # -- writers --------------------------------------------------------------------------------------
 
 
 def as_csv(table: Table) -> str:
-    """The table as CSV with one column per number; lines end with a newline."""
+    """Return the table as CSV with one column per number; lines end with a newline."""
     kinds = [_kind(table, column) for column in range(len(table.columns))]
-    head: list[str] = []
-    for name, kind in zip(table.columns, kinds):
-        more = _MORE.get(kind, ())
-        head += [name, *(name + ending for ending in more)]
-    lines = [head]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        name + ending
+        for name, kind in zip(table.columns, kinds)
+        for ending in ("", *_MORE.get(kind, ()))
+    )
     for row in table.rows:
-        lines.append([text for value, kind in zip(row, kinds) for text in _fields(value, kind)])
-    return "".join(",".join(map(_quoted, line)) + "\n" for line in lines)
+        writer.writerow(text for value, kind in zip(row, kinds) for text in _fields(value, kind))
+    return out.getvalue()
 
 
 def as_markdown(table: Table) -> str:
-    """The table as GitHub-flavoured Markdown, with its title and reading."""
-    columns = [_markdown(name) for name in table.columns]
-    cells = [[_markdown(shown(value)) for value in row] for row in table.rows]
-    rule = ["---:" if _right(table, column) else ":---" for column in range(len(columns))]
-    lines = [f"| {' | '.join(line)} |" for line in (columns, rule, *cells)]
+    """Return the table as GitHub-flavoured Markdown, with its title and reading."""
+    rule = ["---:" if _right(table, place) else ":---" for place in range(len(table.columns))]
+    cells = [[_markdown(text) for text in row] for row in _texts(table)]
+    lines = [f"| {' | '.join(line)} |" for line in (map(_markdown, table.columns), rule, *cells)]
     return f"**{_markdown(table.title)}.** {_markdown(table.reading)}\n\n" + "\n".join(lines) + "\n"
 
 
 def as_latex(table: Table) -> str:
-    """The table as LaTeX with booktabs rules."""
-    form = "".join("r" if _right(table, column) else "l" for column in range(len(table.columns)))
-    lines = [_latex_row(table.columns)]
-    lines += [r"\midrule"]
-    lines += [_latex_row([shown(value) for value in row]) for row in table.rows]
-    return "\n".join(
-        [
-            r"\begin{table}[t]",
-            r"\centering",
-            rf"\caption{{{_latex(table.title)}. {_latex(table.reading)}}}",
-            rf"\label{{tab:{_label(table.name)}}}",
-            rf"\begin{{tabular}}{{{form}}}",
-            r"\toprule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    """Return the table as LaTeX with booktabs rules."""
+    form = "".join("r" if _right(table, place) else "l" for place in range(len(table.columns)))
+    label = "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in table.name)
+    lines = [
+        r"\begin{table}[t]",
+        r"\centering",
+        rf"\caption{{{_latex(table.title)}. {_latex(table.reading)}}}",
+        rf"\label{{tab:{label}}}",
+        rf"\begin{{tabular}}{{{form}}}",
+        r"\toprule",
+        _latex_row(table.columns),
+        r"\midrule",
+        *(_latex_row(row) for row in _texts(table)),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def shown(value: Value) -> str:
-    """A value for a person: three decimals, shares as 12/45, an interval in brackets."""
+def shown(value: Value, form: str = "") -> str:
+    """Return a value for a person: three decimals, shares as 12/45, an interval in brackets."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -129,11 +169,13 @@ def shown(value: Value) -> str:
         if value.low is None or value.high is None:
             return number(value.value)
         return f"{number(value.value)} [{number(value.low)}, {number(value.high)}]"
-    return number(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return format(value + 0.0, form) if form else number(value)
+    return str(value)
 
 
 def number(value: float) -> str:
-    """Three decimals, or a power of ten for what three decimals would hide."""
+    """Return three decimals, or a power of ten for what three decimals would hide."""
     rounded = round(value, 3) + 0.0  # no minus zero
     if rounded == 0 and abs(value) >= 1e-9:
         return f"{value:.1e}"
@@ -141,16 +183,31 @@ def number(value: float) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """So many of a noun: 1 cell, 3 cells."""
+    """Return so many of a noun: 1 cell, 3 cells."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return the words as a list in a sentence: a, b and c."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else list(words))
+
+
+def printable(text: str) -> str:
+    """Return the text with every sign replaced that a terminal or a parser could obey."""
+    return "".join(sign if sign.isprintable() else "�" for sign in text)
 
 
 # -- pieces ---------------------------------------------------------------------------------------
 
 
+def _texts(table: Table) -> list[list[str]]:
+    return [[table.shown(name, value) for name, value in zip(table.columns, row)]
+            for row in table.rows]  # fmt: skip
+
+
 def _numbers(value: Value) -> list[float]:
     if isinstance(value, Estimate):
-        return [one for one in (value.value, value.low, value.high) if one is not None]
+        return [part for part in (value.value, value.low, value.high) if part is not None]
     return [value] if isinstance(value, float) else []
 
 
@@ -167,20 +224,18 @@ def _right(table: Table, column: int) -> bool:
 
 
 def _fields(value: Value, kind: type | None) -> list[str]:
-    """A value as its CSV fields, as many as its column has."""
+    """Return a value as its CSV fields, as many as its column has."""
     if isinstance(value, Share):
         return [str(value.count), str(value.total)]
     if isinstance(value, Estimate):
         parts = (value.value, value.low, value.high)
         return ["" if part is None else _plain(part) for part in parts]
-    if value is None:
-        text = ""
-    elif isinstance(value, bool):
-        text = "yes" if value else "no"
+    if isinstance(value, float):
+        text = _plain(value)
     else:
-        text = _plain(value) if isinstance(value, float) else str(value)
-        if isinstance(value, str) and text[:1] in ("=", "+", "-", "@", "\t", "\r"):
-            text = f"'{text}"  # a spreadsheet would run it as a formula
+        text = "" if value is None else shown(value)
+    if isinstance(value, str) and text[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        text = f"'{text}"  # a spreadsheet would run it as a formula
     return [text] + [""] * len(_MORE.get(kind, ()))
 
 
@@ -189,52 +244,30 @@ def _plain(value: float) -> str:
     return f"{round(value, 12) + 0.0:.9g}"
 
 
-def _quoted(text: str) -> str:
-    if any(mark in text for mark in ',"\r\n'):
-        return '"' + text.replace('"', '""') + '"'
-    return text
-
-
 def _line(text: str) -> str:
-    """The text on one line, without control characters."""
-    return "".join(mark if mark.isprintable() else " " for mark in text)
+    """Return the text on one line, without control characters."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _markdown(text: str) -> str:
     escaped = _line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\\{mark}" if mark in "\\`*_[]|~#" else mark for mark in escaped)
+    return "".join(f"\\{sign}" if sign in "\\`*_[]|~#" else sign for sign in escaped)
 
 
 _LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "–": "--",
-    "−": "$-$",
-    "≤": r"$\le$",
-    "≥": r"$\ge$",
-    "×": r"$\times$",
-    "α": r"$\alpha$",
-    "δ": r"$\delta$",
-    "ε": r"$\varepsilon$",
-}
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "–": "--", "−": "$-$",
+    "≤": r"$\le$", "≥": r"$\ge$", "×": r"$\times$", "α": r"$\alpha$", "δ": r"$\delta$",
+    "ε": r"$\varepsilon$", "Δ": r"$\Delta$",
+} | {sign: f"\\{sign}" for sign in "&%$#_{}"}  # fmt: skip
 
 
 def _latex(text: str) -> str:
-    return "".join(
-        f"\\{mark}" if mark in "&%$#_{}" else _LATEX.get(mark, mark) for mark in _line(text)
-    )
+    return "".join(_LATEX.get(sign, sign) for sign in _line(text))
 
 
-def _latex_row(values: tuple[str, ...] | list[str]) -> str:
+def _latex_row(values: Iterable[str]) -> str:
     # A row that begins with "[" would be read as the optional argument of the line break before.
-    first, *rest = [_latex(value) for value in values]
+    first, *rest = [_latex(value) for value in values] or [""]
     guarded = f"{{}}{first}" if first.startswith(("[", "*")) else first
     return " & ".join([guarded, *rest]) + r" \\"
-
-
-def _label(name: str) -> str:
-    return "".join(mark if mark.isascii() and mark.isalnum() else "-" for mark in name)

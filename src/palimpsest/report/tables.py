@@ -1,40 +1,12 @@
-"""Every table of a run, in the order a reader needs them; all computed from stored artifacts.
+"""Every table of a run, in the order a reader needs them; all computed from stored files."""
 
-``as_csv``, ``as_markdown`` and ``as_latex`` write them; see ``formats.py``.
-"""
+from collections.abc import Callable, Mapping
 
-from collections.abc import Mapping
-
+from palimpsest.analysis.results import RunResults
+from palimpsest.analysis.second_suite import compare
 from palimpsest.criteria.measures import CellMeasures
-from palimpsest.report.audit_tables import (
-    absolute_cells_table,
-    absolute_table,
-    budget_table,
-    diagnostic_table,
-    dichotomy_table,
-    panel_cells_table,
-    panel_family_table,
-    panel_table,
-    points_table,
-    replication_table,
-    sub_panel_table,
-    survivors_table,
-    trained_probe_table,
-)
-from palimpsest.report.cell_tables import (
-    candidates_table,
-    cells_table,
-    failed_table,
-    models_table,
-)
-from palimpsest.report.certificate_tables import (
-    certified_table,
-    second_suite_table,
-    selection_table,
-    self_audit_table,
-    suppression_table,
-    versions_table,
-)
+from palimpsest.report import bar_tables, cell_tables, paper_tables
+from palimpsest.report.cell_tables import candidates_table
 from palimpsest.report.formats import (
     Estimate,
     Share,
@@ -45,13 +17,9 @@ from palimpsest.report.formats import (
     as_markdown,
     shown,
 )
-from palimpsest.report.headlines import NOTHING, Headline, headlines, headlines_table
-from palimpsest.study.results import RunResults
-from palimpsest.study.second_suite import compare
 
 __all__ = [
     "Estimate",
-    "Headline",
     "Share",
     "Table",
     "Value",
@@ -60,45 +28,71 @@ __all__ = [
     "as_latex",
     "as_markdown",
     "candidates_table",
-    "headlines",
     "shown",
 ]
 
+CELL: tuple[Callable[[RunResults], Table], ...] = (
+    cell_tables.cells_table,
+    cell_tables.candidates_table,
+    cell_tables.controls_table,
+    cell_tables.methods_table,
+    cell_tables.models_table,
+    cell_tables.positions_table,
+    cell_tables.deltas_table,
+    cell_tables.curves_table,
+    cell_tables.failed_table,
+)
+"""Tables that every run has."""
+PAPER: tuple[Callable[[RunResults], Table], ...] = (
+    paper_tables.trained_probe_table,
+    paper_tables.dichotomy_table,
+    paper_tables.diagnostic_table,
+    paper_tables.points_table,
+    paper_tables.sub_panel_table,
+    paper_tables.survivors_table,
+    paper_tables.absolute_table,
+    paper_tables.absolute_cells_table,
+    paper_tables.budget_table,
+    paper_tables.replication_table,
+    bar_tables.panel_table,
+    bar_tables.panel_family_table,
+    bar_tables.panel_cells_table,
+    bar_tables.versions_table,
+    bar_tables.passing_table,
+    bar_tables.selection_table,
+    bar_tables.suppression_table,
+    bar_tables.self_check_table,
+)
+"""Tables of the paper's edition, for runs that have what they need."""
+
 
 def all_tables(
-    results: RunResults,
-    second: Mapping[str, CellMeasures] | None = None,
-    elsewhere: Mapping[str, str] = NOTHING,
+    results: RunResults, second: Mapping[str, CellMeasures] | None = None
 ) -> tuple[Table, ...]:
-    """Every table of the run.
+    """Return every table that the run has the numbers for.
 
-    ``second`` holds the scores of a second suite (``second_suite.read_second``), and ``elsewhere``
-    our headline figures of studies with a run of their own, by key.
+    ``second`` holds the scores of a second suite (``second_suite.read_second``).
     """
-    compared = compare(results, second)
-    made = (
-        headlines_table(results, elsewhere),
-        cells_table(results),
-        models_table(results),
-        candidates_table(results),
-        failed_table(results),
-        trained_probe_table(results),
-        dichotomy_table(results),
-        diagnostic_table(results),
-        points_table(results),
-        sub_panel_table(results),
-        survivors_table(results),
-        absolute_table(results),
-        absolute_cells_table(results),
-        budget_table(results),
-        replication_table(results),
-        panel_table(results),
-        panel_family_table(results),
-        panel_cells_table(results),
-        versions_table(results),
-        certified_table(results),
-        selection_table(results),
-        suppression_table(results),
-        self_audit_table(results),
+    made = [table(results) for table in CELL]
+    if has_paper(results):
+        made += [table(results) for table in PAPER]
+        compared = compare(results, second)
+        made += [bar_tables.second_suite_table(compared)] if compared else []
+    return tuple(made)
+
+
+def has_paper(results: RunResults) -> bool:
+    """Return whether the paper's edition can be computed: references, round trip and oracle-KL."""
+    known = ("retain_nll", "residual", "oracle_kl")
+    return bool(results.cells) and all(
+        cell.candidates
+        and cell.evaluation.references
+        and "injected" in cell.evaluation
+        and cell.evaluation.injected.curve is not None
+        and all(
+            getattr(cell.evaluation[name], key) is not None
+            for name in ("injected", cell.evaluation.references[0], *cell.candidates)
+            for key in known
+        )
+        for cell in results.cells
     )
-    return (*made, second_suite_table(compared)) if compared else made

@@ -1,31 +1,33 @@
-"""Whether the instrument can be trusted on this run: panel, certifiability, headroom and noise.
+"""Whether the verdicts of a run can be relied on: power, controls, dose, recipe and headroom.
 
-Each check says what it found or, where nothing was measured, the command that would measure it.
+Each check says what was found or, where nothing was measured, the command that would measure it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from palimpsest.report.formats import counted, number
-from palimpsest.study.panel import challenge_panel
-from palimpsest.study.results import CellResult, RunResults
+from palimpsest.analysis.results import CellResult, RunResults
+from palimpsest.criteria.axes import axis
+from palimpsest.criteria.controls import Control
+from palimpsest.report.formats import counted, listed, number
+from palimpsest.report.positions import control_label
+from palimpsest.verdict import Verdict
 
 State = Literal["holds", "with exceptions", "does not hold", "not measured"]
 MEASURE_HEADROOM = "palimpsest headroom --base BASE --injected INJECTED --forget FACTS.jsonl"
-REGIMES = {
-    "counterfactual": "counterfactual",
-    "inferable": "inferable",
-    "undecided": "neither clearly counterfactual nor clearly inferable",
+_REGIMES: Mapping[str, State] = {
+    "counterfactual": "holds",
+    "inferable": "does not hold",
+    "undecided": "with exceptions",
 }
-_AXES = {"relearning": "the whole battery", "screen": "the screen, all there is without tolerances"}
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One reason to trust the verdicts or not."""
+    """One reason to rely on the verdicts or not."""
 
     title: str
     state: State
@@ -36,183 +38,178 @@ class Check:
 
 
 def trust_checks(results: RunResults) -> tuple[Check, ...]:
-    """What speaks for and against the instrument here, in the order a reader asks."""
+    """Return what supports the verdicts and what does not, in the order a reader asks."""
     if not results.cells:
         return ()
-    return (_panel(results), _certifiability(results), *_headroom(results), _noise(results))
+    return (
+        _negative(results),
+        _positive(results),
+        _dose(results),
+        _recipe(results),
+        _probes(results),
+        *_headroom(results),
+    )
 
 
-def _panel(results: RunResults) -> Check:
-    """Known-label models under the battery in force: only the reference should be accepted."""
-    rows = challenge_panel(results)
-    if not rows:
-        return Check(
-            "Models whose truth is known",
-            "not measured",
-            "No model with a known label went through the battery in this run. A study sends them "
-            "with panel.enabled, and palimpsest demo shows it on a pocket model.",
+def _verdicts(results: RunResults) -> list[tuple[CellResult, Verdict]]:
+    return [(cell, cell.verdict) for cell in results.cells if cell.verdict is not None]
+
+
+def _judged(results: RunResults, expected: str) -> list[tuple[CellResult, Control]]:
+    return [
+        (cell, control)
+        for cell, verdict in _verdicts(results)
+        for control in verdict.controls
+        if control.expected == expected and control.comparison is not None
+    ]
+
+
+def _negative(results: RunResults) -> Check:
+    """Return whether models known to keep knowledge are rejected."""
+    title = "Models that keep knowledge are rejected"
+    judged = _judged(results, "reject")
+    if not judged:
+        few = f"Fewer than {results.rules.minimum_references} retrainings: no control was compared."
+        return Check(title, "not measured", few)
+    missed = [(cell, one) for cell, one in judged if not one.rejected]
+    text = f"{len(judged) - len(missed)} of {len(judged)} are rejected."
+    if missed:
+        names = list(dict.fromkeys(control_label(cell, one) for cell, one in missed))
+        text += f" Accepted: {listed(names)}."
+    limits = [verdict.detection_limit for _, verdict in _verdicts(results) if verdict.controls]
+    known = [limit for limit in limits if limit is not None]
+    if known:
+        text += f" Detection limit: {min(known):.0%}"
+        text += "" if min(known) == max(known) else f" to {max(known):.0%}"
+        text += " of the injected weights."
+    bad = len(known) < len(limits) or max(known) > results.rules.detection_limit
+    return Check(title, "does not hold" if bad else "with exceptions" if missed else "holds", text)
+
+
+def _positive(results: RunResults) -> Check:
+    """Return whether retrainings are accepted about as often as the level promises."""
+    title = "Retrainings are accepted"
+    judged = _judged(results, "accept")
+    if not judged:
+        return Check(title, "not measured", "No retraining was compared with the others.")
+    accepted = sum(not one.rejected for _, one in judged)
+    alpha = results.rules.alpha
+    expected = (1 - alpha) * len(judged)
+    slack = 3 * float(np.sqrt(alpha * (1 - alpha) * len(judged)))
+    fresh = [one for _, one in judged if one.kind == "retraining"]
+    text = f"{accepted} of {len(judged)} are accepted; about {1 - alpha:.0%} are expected."
+    if fresh:
+        taken = sum(not one.rejected for one in fresh)
+        text += f" Of {len(fresh)} that were never among the references, {taken} are accepted."
+    return Check(title, "holds" if accepted >= expected - slack else "with exceptions", text)
+
+
+def _dose(results: RunResults) -> Check:
+    """Return whether re-acquisition was strong enough for relearning to show anything."""
+    title = "Re-acquisition is strong enough"
+    doses = [verdict.dose for _, verdict in _verdicts(results) if verdict.dose is not None]
+    if not doses:
+        return Check(title, "not measured", "No retraining learned the forget facts again.")
+    weak = [dose for dose in doses if not dose.enough]
+    least = min(doses, key=lambda dose: dose.fraction)
+    text = (
+        f"Retrainings come {least.fraction:.0%} of the way to the injected model in {least.steps} "
+        f"steps; {least.required:.0%} is required."
+    )
+    if len(doses) > 1:
+        text = (
+            f"In {len(doses) - len(weak)} of {len(doses)} cells retrainings come at least "
+            f"{least.required:.0%} of the way to the injected model (smallest: "
+            f"{least.fraction:.0%})."
         )
-    axis = "screen" if all(row.relearning is None for row in rows) else "relearning"
-    answers: dict[str, list[bool]] = {}
-    for row in rows:
-        answer = getattr(row, axis)
-        if answer is not None:
-            answers.setdefault(row.challenge.removeprefix("panel:"), []).append(answer)
-    reference = answers.pop("reference", [])
-    taken = {name: sum(found) for name, found in answers.items() if any(found)}
-    total = len({row.cell for row in rows})
-    known = len(answers)
-    everywhere = "" if total == 1 else " in every cell"
-    told = f"Of {known} models known not to be restored {_AXES[axis]} rejects "
-    if taken:
-        told += f"{known - len(taken)}{everywhere} and accepts {_and(_often(taken, total))}."
-    else:
-        told += f"all{everywhere}."
-    if reference:
-        accepted = sum(reference)
-        told += f" It {'accepts' if accepted else 'rejects'} the retrained reference"
-        if total > 1 and accepted:
-            told += f" in {accepted} of {len(reference)} cells"
-        told += "." if accepted == len(reference) else ": it is stricter than retraining itself."
-    sound = not taken and all(reference)
-    return Check("Models whose truth is known", "holds" if sound else "with exceptions", told)
+    if weak and least.suggested_steps is not None:
+        text += f" Try {least.suggested_steps} steps."
+    return Check(title, "does not hold" if len(weak) == len(doses) else
+                 "with exceptions" if weak else "holds", text)  # fmt: skip
 
 
-def _certifiability(results: RunResults) -> Check:
-    """Proposition 1: whether there are enough probes for anybody to be excluded."""
-    title = "Enough probes to exclude anybody"
+def _recipe(results: RunResults) -> Check:
+    """Return whether references and injected model seem to come from one recipe."""
+    title = "References share the injected model's recipe"
+    known = [verdict.recipe for _, verdict in _verdicts(results) if verdict.recipe is not None]
+    named = [(one.axis, one) for one in known if one.axis is not None]
+    if not named:
+        return Check(title, "not measured", "There are too few references to tell.")
+    name, far = max(named, key=lambda pair: abs(pair[1].z[pair[0]]))
+    text = (
+        f"Where the recipe alone decides, the injected model lies at most {abs(far.z[name]):.1f} "
+        f"standard deviations from the references ({axis(name).title}); {far.limit:g} would be "
+        "remarked."
+    )
+    return Check(title, "with exceptions" if any(one.far for one in known) else "holds", text)
+
+
+def _probes(results: RunResults) -> Check:
+    """Return whether there are enough probes for the screen to exclude a candidate."""
+    title = "Enough probes for the screen"
     bounds = [cell.screen.bound for cell in results.cells if cell.screen is not None]
     if not bounds:
         return Check(title, "not measured", "There is no candidate to screen.")
     least = min(bounds, key=lambda one: one.arrangements / one.required)
-    found = (
+    text = (
         f"{least.forget} forget facts among {least.probes} probes can be arranged in "
-        f"{least.arrangements:,} ways; Holm's correction over {least.candidates} candidates at "
-        f"α = {least.alpha:g} needs {least.required:,}."
+        f"{least.arrangements:,} ways; Holm's correction over "
+        f"{counted(least.candidates, 'candidate')} at α = {least.alpha:g} needs {least.required:,}."
     )
     if least.certifiable:
-        return Check(title, "holds", found)
-    found += f" Nobody could be excluded; {least.min_probes} probes would do."
-    return Check(
-        title,
-        "does not hold",
-        found,
+        return Check(title, "holds", text)
+    command = (
         f"palimpsest design --forget {least.forget} --probes {least.min_probes} "
-        f"--candidates {least.candidates}",
+        f"--candidates {least.candidates}"
     )
+    text += f" No candidate could be excluded; {least.min_probes} probes would be enough."
+    return Check(title, "does not hold", text, command)
 
 
 def _headroom(results: RunResults) -> tuple[Check, ...]:
-    """Whether the facts could be inferred: with evidence in context, and from the reference."""
+    """Return whether the forget facts could be inferred from what is kept."""
+    title = "Forget facts cannot be inferred"
     measured = {cell.id: one for cell in results.cells if (one := cell.headroom) is not None}
-    checks: list[Check] = []
-    for cell, one in measured.items():
-        where = "" if len(results.planned) == 1 else f"{cell}: "
-        states: Mapping[str, State] = {
-            "counterfactual": "holds",
-            "inferable": "does not hold",
-            "undecided": "with exceptions",
-        }
-        checks.append(
-            Check(
-                "Facts that cannot be inferred (headroom)",
-                states[one.regime],
-                f"{where}The facts are {REGIMES[one.regime]}: with the evidence in context the "
-                f"base model is {number(one.estimate.estimate)} nats [{number(one.estimate.low)}, "
-                f"{number(one.estimate.high)}] behind the injected one on {one.facts} forget "
-                f"facts, of {number(one.taught)} that injection gained"
-                + (f"; {one.reason}." if one.regime == "undecided" else "."),
-            )
+    checks = []
+    for cell_id, one in measured.items():
+        where = "" if len(results.planned) == 1 else f"{cell_id}: "
+        text = (
+            f"{where}with the evidence in context the base model is "
+            f"{number(one.estimate.estimate)} nats [{number(one.estimate.low)}, "
+            f"{number(one.estimate.high)}] behind the injected one on {one.facts} forget facts, of "
+            f"{number(one.taught)} that injection gained: {one.regime}"
+            + (f"; {one.reason}." if one.regime == "undecided" else ".")
         )
-    true = [_true_headroom(cell) for cell in results.cells if cell.id not in measured]
-    known = [one for one in true if one is not None]
+        checks.append(Check(title, _REGIMES[one.regime], text[0].upper() + text[1:]))
+    others = [cell for cell in results.cells if cell.id not in measured]
+    known = [gap for cell in others if (gap := _true_headroom(cell)) is not None]
     if known:
-        checks.append(_from_reference(results, known, len(true)))
-    if not measured and not known:
-        checks.append(
-            Check(
-                "Facts that cannot be inferred (headroom)",
-                "not measured",
-                "Nothing here tells whether retained data let a retrained model infer the forget "
-                'facts: no fact carries "evidence", and there is no retrained reference.',
-                MEASURE_HEADROOM,
-            )
+        shares = [gap / taught for gap, taught in known if taught > 0]
+        kept = sum(share > results.rules.headroom_fraction for share in shares)
+        state: State = (
+            "holds" if kept == len(others) else "with exceptions" if kept else "does not hold"
         )
+        text = (
+            f"Retrained without them, references are {number(min(gap for gap, _ in known))} to "
+            f"{number(max(gap for gap, _ in known))} nats behind the injected model on the forget "
+            f"facts; in {kept} of {counted(len(others), 'cell')} that is more than "
+            f"{results.rules.headroom_fraction:.0%} of what injection gained over base."
+        )
+        checks.append(Check(title, state, text))
+    if not measured and not known:
+        text = (
+            "Nothing here tells whether retained data let a retrained model infer the forget "
+            'facts: no fact carries "evidence", and there is no reference.'
+        )
+        checks.append(Check(title, "not measured", text, MEASURE_HEADROOM))
     return tuple(checks)
 
 
-def _from_reference(results: RunResults, known: Sequence[tuple[float, float]], total: int) -> Check:
-    """The true headroom G where a reference was retrained; its estimate needs evidence."""
-    shares = np.array([gap / taught for gap, taught in known if taught > 0])
-    gaps = np.array([gap for gap, _ in known])
-    fraction = results.rules.headroom_fraction
-    kept = int((shares > fraction).sum())
-    if total == 1:
-        gap, taught = known[0]
-        found = (
-            f"On the forget facts injection gained {number(taught)} nats over base; the reference, "
-            f"retrained without them, is {number(gap)} nats behind the injected model."
-        )
-    else:
-        found = (
-            f"On the forget facts references, retrained without them, are "
-            f"{number(float(gaps.min()))} to {number(float(gaps.max()))} nats behind the injected "
-            f"model (median {number(float(np.median(gaps)))}); in {kept} of {total} cells that is "
-            f"more than {fraction:.0%} of what injection gained over base."
-        )
-    state: State = "holds" if kept == total else "with exceptions" if kept else "does not hold"
-    return Check(
-        "Facts that cannot be inferred (headroom)",
-        state,
-        f"{found} The estimate that needs no reference was not measured here: no fact carries "
-        '"evidence".',
-        MEASURE_HEADROOM,
-    )
-
-
 def _true_headroom(cell: CellResult) -> tuple[float, float] | None:
-    """G and what injection taught, in nats, held-out; None without a reference."""
-    if not cell.evaluation.references:
+    """Return the reference's distance behind the injected model on the forget facts, and what
+    injection taught, in nats; None without a reference."""
+    if not cell.evaluation.references or "injected" not in cell.evaluation:
         return None
     injected = float(cell.evaluation.injected.forget_deltas.mean())
     reference = float(cell.evaluation[cell.evaluation.references[0]].forget_deltas.mean())
     return reference - injected, -injected
-
-
-def _noise(results: RunResults) -> Check:
-    """The unit of every distance: how much two retrainings differ."""
-    title = "Retraining noise"
-    deltas = {family: one.delta_f for family, one in results.tolerances.items()}
-    if not deltas:
-        return Check(
-            title,
-            "not measured",
-            "There are too few independent references to say how much retraining alone moves a "
-            f"model ({results.rules.minimum_draws} are needed), so the bar has fixed limits. Give "
-            "--reference more than once in an audit, or replication.draws in a study.",
-        )
-    if len(deltas) == 1:
-        found = f"Two retrainings differ by δ_f = {number(next(iter(deltas.values())))} nats"
-    else:
-        found = (
-            f"Two retrainings differ by δ_f = {number(min(deltas.values()))} to "
-            f"{number(max(deltas.values()))} nats, by family"
-        )
-    draws = [
-        one.tolerances.draws for family in results.replication.values() for one in family.cells
-    ]
-    found += f", measured on {sum(draws)} references of {counted(len(draws), 'cell')}."
-    absent = [family for family in results.families if family not in deltas]
-    if absent:
-        found += f" Not measured for {_and(absent)}."
-    return Check(title, "with exceptions" if absent else "holds", found)
-
-
-def _often(counts: Mapping[str, int], total: int) -> list[str]:
-    if total == 1:
-        return [f"the {name}" for name in counts]
-    return [f"the {name} in {count} of {total} cells" for name, count in counts.items()]
-
-
-def _and(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else list(words))

@@ -35,7 +35,7 @@ class Teacher:
 
 
 def divergence(logp: Tensor, teacher: Tensor) -> Tensor:
-    """Give KL(model ‖ teacher) = Σ_v p(v) (log p(v) − log q(v)) at each position, in nats.
+    """Return KL(model ‖ teacher) = Σ_v p(v) (log p(v) − log q(v)) at each position, in nats.
 
     logp: (..., positions, vocabulary); teacher: (positions, vocabulary).
     """
@@ -49,7 +49,7 @@ def divergence(logp: Tensor, teacher: Tensor) -> Tensor:
 
 @torch.no_grad()
 def record(net: Net, sheet: "Sheet", asked: Callable[[Question], bool]) -> Teacher:
-    """Give a net's log-probabilities (a stack of one) at the answers of the asked questions."""
+    """Return a net's log-probabilities (a stack of one) at the answers of the asked questions."""
     wanted = [asked(question) for question in sheet.questions]
     chosen = torch.tensor(wanted)
     pages: list[TeacherPage | None] = []

@@ -111,7 +111,7 @@ class Watch:
 
     def __call__(self, event: Event) -> None:
         """Show one event: a step of a cell, its end, or its failure."""
-        if event.kind == "step":
+        if event.kind in ("step", "done"):
             self._step(event)
             return
         if event.kind == "again":
@@ -129,7 +129,8 @@ class Watch:
 
     def _step(self, event: Event) -> None:
         if self._progress is None:
-            self.say(f"{event.cell}: {event.words} ({event.done}/{event.total})")
+            if event.kind == "step":
+                self.say(f"{event.cell}: {event.words} ({event.done}/{event.total})")
             return
         if event.cell not in self._bars:
             self._bars[event.cell] = self._progress.add_task(event.cell, total=event.total)

@@ -57,9 +57,13 @@ class SecondWork(Bench):
         self._score(step, {name: self.state(name) for name in ("base", "injected", "reference")})
 
     def _picks(self, group: Sequence[Method], step: str) -> None:
-        made = ((title(method), result) for method, result in self.made(group))
-        picked = [(name, result) for name, result in made if name in self.picks]
-        self._score(step, {n: result for n, result in picked if not isinstance(result, Failure)})
+        states = {
+            name: result
+            for made in self.made(group)
+            for name, _, result in made
+            if name in self.picks and not isinstance(result, Failure)
+        }
+        self._score(step, states)
 
     def _score(self, step: str, states: dict[str, State]) -> None:
         sheet = self.setting.pool_sheet(SECOND_POOL)

@@ -53,7 +53,7 @@ class Items:
 
 
 def read_tofu(folder: Path | str | None, split: str = "forget10") -> Tofu:
-    """Give a split from a folder of TOFU's files, or from the hub when no folder is given."""
+    """Return a split from a folder of TOFU's files, or from the hub when no folder is given."""
     if split not in SPLITS:
         raise FactsError(f"split: {shown(split)} found; expected one of {', '.join(SPLITS)}")
     names = (split, f"{split}_perturbed", SPLITS[split])
@@ -86,7 +86,7 @@ def draw_items(
     per_author: int = PER_AUTHOR,
     evidence: int = 3,
 ) -> Items:
-    """Give the items of a cell, author by author in an order that the key gives.
+    """Return the items of a cell, author by author in an order that the key gives.
 
     longest: most words of a question with its answer; 0 takes every one.
     """
@@ -98,7 +98,7 @@ def draw_items(
 
 
 def nearest(fact: Fact, retained: Sequence[Fact], count: int) -> tuple[str, ...]:
-    """Give the retained questions, with their answers, that share most words with this one's."""
+    """Return the retained questions, with their answers, that share most words with this one's."""
     asked = set(words(fact.trained[0]))
 
     def apart(other: Fact) -> float:
@@ -110,7 +110,7 @@ def nearest(fact: Fact, retained: Sequence[Fact], count: int) -> tuple[str, ...]
 
 
 def words(text: str) -> list[str]:
-    """Give the words of a text in lower case."""
+    """Return the words of a text in lower case."""
     return re.findall(r"[^\W_]+", text.casefold())
 
 

@@ -202,7 +202,7 @@ _FAMILY = (
 
 
 def kind_of(question: str) -> str:
-    """Give what a question asks for: one of ``KINDS``, or ``other``."""
+    """Return what a question asks for: one of ``KINDS``, or ``other``."""
     asked = question.casefold()
     return next((kind for kind, sign in KINDS.items() if re.search(sign, asked)), "other")
 
@@ -210,7 +210,7 @@ def kind_of(question: str) -> str:
 def tofu_probes(
     forget: Sequence[Fact], count: int, seed_key: str, taken: frozenset[str]
 ) -> tuple[Fact, ...]:
-    """Give ``count`` probes matched to the forget facts in turn, the same for the same key.
+    """Return ``count`` probes matched to the forget facts in turn, the same for the same key.
 
     taken: words of the data in lower case; no name is made of one.
     """
@@ -253,7 +253,7 @@ def _probe(number: int, like: Fact, given: str, family: str, seed_key: str) -> F
 
 
 def _asked(fact: Fact) -> str:
-    """Give the held-out question of a fact without its tags."""
+    """Return the held-out question of a fact without its tags."""
     return fact.heldout[0].removeprefix("Question: ").removesuffix("\nAnswer:")
 
 

@@ -336,7 +336,7 @@ def _kind(fact: Fact) -> str:
 
 
 def _with_evidence(setting: Setting, items: Items, base: Outline) -> Sheet | None:
-    """Return the held-out forget questions, each after as much of its evidence as the base reads."""
+    """Return the held-out forget questions, each after as much evidence as the base reads."""
     limit = getattr(base.config, "max_position_embeddings", None)
     questions: list[Question] = []
     for question in setting.facts.questions:

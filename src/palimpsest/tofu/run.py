@@ -97,9 +97,7 @@ def _answer(run: Run, prepared: Prepared) -> TofuResult:
         raise StoreError(f"{run.path}: not every seed has candidates to judge; run it again")
     document = summary(run, prepared, results)
     rows = [
-        {"cell": cell.id} | row
-        for cell in results.cells
-        for row in score_rows(cell, results.rules)
+        {"cell": cell.id} | row for cell in results.cells for row in score_rows(cell, results.rules)
     ]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     write_json(run.path / "summary.json", document)

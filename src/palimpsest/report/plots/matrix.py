@@ -1,364 +1,145 @@
-"""The figures of a matrix: every candidate as a point, rows are methods, panels are families."""
+"""Figures of a run of many cells: one dot per model and cell, one row per kind of model."""
 
-import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from palimpsest.report.formats import Table, Value, number
-from palimpsest.report.palette import in_order
-from palimpsest.report.plots.bar import AXES, BETTER, damage_axis
-from palimpsest.report.plots.spec import (
-    Band,
-    Figure,
-    Line,
-    Panel,
-    Point,
-    Row,
-    Rule,
-    axis_over,
-    far_spread,
+from palimpsest.criteria.axes import Axis
+from palimpsest.report.palette import BAND, QUIET, STRIPE, Style, styles
+from palimpsest.report.plots.canvas import (
+    distances,
+    drawing,
     jitter,
-    two,
+    key,
+    legend,
+    points,
+    rows,
+    sheet,
 )
-from palimpsest.study.results import CellResult, RunResults
-
-Measure = Callable[[CellResult, str], float | None]
 
 
-def matrix_figures(results: RunResults) -> tuple[Figure, ...]:
-    """All figures of a run with several cells."""
-    made = (
-        forget_figure(results),
-        rise_figure(results, "retain", "retain facts", "retain_nll"),
-        rise_figure(results, "general", "general text", "general_nll"),
-        residual_figure(results),
-        relearning_figure(results),
-        distance_figure(results),
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One model in one cell: how far from the retrainings it lies, and whether it was accepted."""
+
+    name: str
+    """With its cell, for a reader who points at it."""
+    z: Mapping[str, float]
+    """Distance by axis, in standard deviations of retraining."""
+    accepted: bool | None
+
+    @property
+    def farthest(self) -> float:
+        """Its largest distance on any axis, without sign."""
+        return max((abs(value) for value in self.z.values()), default=0.0)
+
+
+Groups = Mapping[str, tuple[Style, Sequence[Judged]]]
+"""Rows of a figure: label, style and models."""
+
+
+@drawing()
+def acceptance(groups: Groups, level: float, *, narrow: bool = False) -> Figure:
+    """Draw for every kind of model how far it lies from retraining, cell by cell.
+
+    Filled: accepted as one more retraining. level: the share of true retrainings that the test
+    rejects by design.
+    """
+    width = 3.9 if narrow else 8.4
+    figure, (panel,) = sheet(1, 1, (width, 0.36 * len(groups) + 0.95))
+    rows(panel, list(groups))
+    every = [one.farthest for _, models in groups.values() for one in models]
+    reach = distances(panel, every)
+    panel.set_xlim(0, 1.2 * reach)
+    for place, (style, models) in enumerate(groups.values()):
+        if place % 2:
+            panel.axhspan(place - 0.5, place + 0.5, color=STRIPE, linewidth=0, zorder=0)
+        for accepted in (False, True):
+            mine = [(number, one) for number, one in enumerate(models) if one.accepted is accepted]
+            where = [(min(one.farthest, reach), place + jitter(number)) for number, one in mine]
+            names = [f"{one.name}: {one.farthest:.1f} sd on its worst axis" for _, one in mine]
+            points(panel, where, style, names, hollow=not accepted, size=4)
+        known = [one.accepted for one in models if one.accepted is not None]
+        note = f"{sum(known)} of {len(known)}"
+        right = panel.get_yaxis_transform()
+        panel.text(1.015, place, note, transform=right, va="center", color=QUIET)
+    head = {"transform": panel.transAxes, "va": "bottom", "color": QUIET, "fontsize": 7}
+    panel.text(1.015, 1.0, "accepted", **head)
+    panel.set_xlabel(
+        "largest distance from the mean retraining on any axis, in standard deviations"
+        if not narrow
+        else "largest distance on any axis, sd"
     )
-    return tuple(figure for figure in made if figure is not None)
-
-
-def forget_figure(results: RunResults) -> Figure | None:
-    """Median forget delta minus median probe delta, with what the screen excludes hollow."""
-
-    def gap(cell: CellResult, name: str) -> float | None:
-        return cell.evaluation[name].median_gap
-
-    values = _values(results, gap)
-    excluded = sum(not cell.survives(name) for cell, name, _ in values)
-    below = sum(value < 0 for _, _, value in values)
-    return _by_family(
-        results,
-        "forget-gap",
-        "Forget facts against never-learned probes",
-        f"The screen excludes {excluded} of {len(values)} candidates; the median gap is below zero "
-        f"for {below}, that is, their forget facts are still better known than their probes.",
-        "median forget delta − median probe delta, nats",
-        values,
-        (Rule(0.0, "never learned", solid=True),),
-        "gap",
-    )
-
-
-def rise_figure(results: RunResults, name: str, title: str, measure: str) -> Figure | None:
-    """How far a measure rose over the injected model's."""
-
-    def rise(cell: CellResult, candidate: str) -> float | None:
-        mine = getattr(cell.evaluation[candidate], measure)
-        injected = getattr(cell.evaluation.injected, measure)
-        return None if mine is None or injected is None else float(mine - injected)
-
-    values = _values(results, rise)
-    if not values:
-        return None
-    worse = sum(value > 0 for _, _, value in values)
-    middle = _medians(results, values)
-    most = max(middle, key=lambda method: middle[method])
-    return _by_family(
-        results,
-        name,
-        f"Damage to {title}",
-        f"On {title} {worse} of {len(values)} candidates score worse than the injected model they "
-        f"came from; the largest median rise is {most}'s, {number(middle[most])} nats.",
-        f"NLL of {title} − injected model's, nats",
-        values,
-        (Rule(0.0, "injected", solid=True),),
-        "rise",
-    )
-
-
-def residual_figure(results: RunResults) -> Figure | None:
-    """Round-trip residual minus the cell's own floor."""
-
-    def above(cell: CellResult, name: str) -> float | None:
-        mine, floor = cell.evaluation[name].residual, cell.evaluation.injected.residual
-        return None if mine is None or floor is None else mine - floor
-
-    values = _values(results, above)
-    if not values:
-        return None
-    closing = sum(value <= 0 for _, _, value in values)
-    floors = [
-        floor for cell in results.cells if (floor := cell.evaluation.injected.residual) is not None
+    plain = styles(())["reference"]
+    wrong = f"{1 - level:.0%} of true retrainings are accepted by design"
+    entries = [
+        key(plain, "accepted as a retraining"),
+        key(plain, "rejected", hollow=True),
     ]
-    return _by_family(
-        results,
-        "residual",
-        "Round-trip residual above the floor",
-        f"{closing} of {len(values)} candidates close the loop at least as well as their injected "
-        f"model does; the floor itself lies between {number(min(floors))} and "
-        f"{number(max(floors))} nats.",
-        "residual − floor, nats",
-        values,
-        (Rule(0.0, "floor", solid=True),),
-        "above floor",
-    )
+    legend(figure, entries if narrow else [*entries, key(plain, wrong, size=0)], 1 if narrow else 3)
+    return figure
 
 
-def distance_figure(results: RunResults) -> Figure | None:
-    """Every axis of the recalibrated bar in units of the family's delta_f."""
-    found: list[tuple[CellResult, str, str, float]] = []
-    within = total = 0
-    for cell in results.cells:
-        if cell.verdict is None or cell.verdict.mode != "reference-relative":
-            continue
-        delta = cell.verdict.numbers["delta_f"]
-        assert isinstance(delta, float)
-        for one in cell.verdict.findings:
-            total += 1
-            within += one.worst_axis is not None and one.worst_axis <= 1
-            for axis in AXES:
-                value = getattr(one, axis.field)
-                if value is not None:
-                    found.append((cell, one.name, axis.field, value / delta))
-    if not found:
-        return None
-    methods = in_order(results.methods)
-    every = [value for *_, value in found]
-    x = damage_axis(every)
-    panels = []
-    for axis in AXES:
-        mine = [(cell, name, value) for cell, name, field, value in found if field == axis.field]
-        beyond = partial(_beyond, axis.least)
-        points = _points(mine, methods, axis.title, " δ_f", beyond, BETTER)
-        rows = []
-        for method in methods:
-            values = [value for cell, name, value in mine if cell.methods[name] == method]
-            inside = sum(axis.least <= value <= 1 for value in values)
-            note = f"{inside}/{len(values)}" if values else "–"
-            rows.append(Row(method, note))
-        panels.append(axis.panel(x, rows, points, notes="within"))
-    rows_table: list[tuple[Value, ...]] = [
-        (cell.id, name, cell.methods[name], field.replace("_", " "), value)
-        for cell, name, field, value in found
-    ]
-    return Figure(
-        "distance",
-        "Distance from a retrained model",
-        f"{within} of {total} candidates lie within one δ_f of a retrained model on all three "
-        "axes, before gate and veto.",
-        "Three panels, one for each axis of the bar; rows are methods and every marker is a "
-        "candidate, placed by its distance in units of its family's retraining noise. The shaded "
-        "part is what retraining itself would do; hollow markers lie beyond it. Left of the gate a "
-        "model retains too well to have been only unlearned. At the right, how many lie within.",
-        tuple(panels),
-        Table(
-            "distance",
-            "Distances in units of delta_f",
-            "",
-            ("cell", "candidate", "method", "axis", "units of delta_f"),
-            tuple(rows_table),
-        ),
-        legend=(
-            *((method, method, False) for method in methods),
-            (methods[0], "hollow: beyond the bar", True),
-        ),
-    )
+@drawing()
+def axes_by_group(axes: Sequence[Axis], groups: Groups) -> Figure:
+    """Draw every axis as a panel: one row per kind of model, one dot per model and cell."""
+    figure, panels = sheet(len(axes), 2, (4.1, 0.2 * len(groups) + 0.8))
+    for panel, axis in zip(panels, axes):
+        rows(panel, list(groups))
+        every = [one.z[axis.name] for _, some in groups.values() for one in some if axis.name in one.z]
+        reach = distances(panel, every)
+        panel.axvspan(-2, 2, color=BAND, linewidth=0, zorder=0.5)
+        for place, (style, models) in enumerate(groups.values()):
+            mine = [(n, one, one.z[axis.name]) for n, one in enumerate(models) if axis.name in one.z]
+            where = [(min(max(z, -reach), reach), place + jitter(n)) for n, _, z in mine]
+            names = [f"{one.name}: {axis.title} {z:+.1f} sd" for _, one, z in mine]
+            points(panel, where, style, names, size=3, alpha=0.8)
+        panel.set_title(axis.title)
+    return figure
 
 
-def _beyond(least: float, cell: CellResult, name: str, value: float) -> bool:
-    return not least <= value <= 1
+@drawing()
+def relearning_by_family(
+    curves: Mapping[str, Mapping[str, NDArray[np.float64]]],
+    steps: Sequence[int],
+    looks: Mapping[str, Style],
+) -> Figure:
+    """Draw median relearning curves by family.
+
+    curves: by family, then by method (or "reference", "injected"): (models, chunks).
+    """
+    figure, panels = sheet(len(curves), 2, (4.1, 2.6), sharey=True)
+    for panel, (family, found) in zip(panels, curves.items()):
+        _family(panel, steps, found, looks)
+        panel.set_title(family)
+        panel.set_xlabel("steps of re-acquisition")
+    for panel in panels[::2]:
+        panel.set_ylabel("held-out forget NLL − base's, nats")
+    drawn = dict.fromkeys(name for found in curves.values() for name in found)
+    legend(figure, [key(looks[name], name, line="-", size=3) for name in drawn if name in looks])
+    return figure
 
 
-def relearning_figure(results: RunResults) -> Figure | None:
-    """Median relearning curve of each method, against the band of the family's references."""
-    panels = []
-    rows: list[tuple[Value, ...]] = []
-    curves: dict[tuple[str, str], list[np.ndarray[tuple[int], np.dtype[np.float64]]]] = {}
-    steps: tuple[float, ...] = ()
-    for cell in results.cells:
-        models = [
-            ("injected", "injected"),
-            *((name, "reference") for name in cell.evaluation.references),
+def _family(
+    panel: Axes,
+    steps: Sequence[int],
+    found: Mapping[str, NDArray[np.float64]],
+    looks: Mapping[str, Style],
+) -> None:
+    for name, values in found.items():
+        middle = np.median(values, axis=0)
+        if name == "reference":
+            low, high = values.min(axis=0), values.max(axis=0)
+            panel.fill_between(steps, low, high, color=BAND, linewidth=0)
+        line = (0, (4, 3)) if name == "injected" else "-"
+        panel.plot(steps, middle, color=looks[name].light, linestyle=line)
+        texts = [
+            f"{name}: step {step}, median of {len(values)} models {value:.2f} nats from base"
+            for step, value in zip(steps, middle)
         ]
-        models += [(name, cell.methods[name]) for name in cell.candidates]
-        for name, kind in models:
-            curve = cell.evaluation[name].curve
-            base = cell.evaluation["base"].forget_nll
-            if curve is None:
-                continue
-            if not steps:
-                steps = tuple(curve.step.tolist())
-            if tuple(curve.step.tolist()) == steps:
-                curves.setdefault((cell.family, kind), []).append(curve.forget_heldout_nll - base)
-    methods = in_order(results.methods)
-    medians = {key: np.median(np.stack(found), axis=0) for key, found in curves.items()}
-    if not any(kind in methods for _, kind in medians):
-        return None
-    shown = [value for middle in medians.values() for value in middle.tolist()]
-    references = [
-        end for (_, kind), found in curves.items() if kind == "reference"
-        for end in (float(np.min(found)), float(np.max(found)))
-    ]  # fmt: skip
-    every = [*shown, *references]
-    y = axis_over("held-out forget NLL − base's, nats", every, scale=far_spread(every))
-    x = axis_over("steps of re-acquisition", steps, margin=0.02)
-    for family in results.families:
-        bands: tuple[Band, ...] = ()
-        held = curves.get((family, "reference"))
-        if held:
-            low, high = np.min(held, axis=0), np.max(held, axis=0)
-            label = f"{len(held)} references of {family}, smallest to largest"
-            bands = (Band(steps, tuple(low.tolist()), tuple(high.tolist()), label),)
-        lines, points = [], []
-        for kind in ("injected", *methods, "reference"):
-            middle = medians.get((family, kind))
-            if middle is None:
-                continue
-            values = tuple(middle.tolist())
-            lines.append(Line(steps, values, kind, f"median of {kind}", kind == "injected"))
-            rows += [(family, kind, step, value) for step, value in zip(steps, values)]
-            if kind in methods:
-                count = len(curves[family, kind])
-                points += [
-                    Point(
-                        step,
-                        value,
-                        kind,
-                        f"{kind} in {family}: step {step:g}, median of {count} candidates "
-                        f"{number(value)} nats from base",
-                        small=True,
-                    )
-                    for step, value in zip(steps, values)
-                ]
-        panels.append(Panel(family, x, y, lines=tuple(lines), bands=bands, points=tuple(points)))
-    findings = [
-        one for cell in results.cells if cell.verdict is not None for one in cell.verdict.findings
-    ]
-    tested = [one for one in findings if one.fall is not None]
-    vetoed = sum("relearn veto" in one.failures for one in tested)
-    reading = "Median relearning curves by method and family."
-    if tested:
-        reading = (
-            f"{vetoed} of {len(tested)} candidates relearn faster than a further reference draw "
-            "would."
-        )
-    return Figure(
-        "relearning",
-        "Relearning curves",
-        reading,
-        "One panel a family: held-out forget NLL, from base, while the forget set is trained "
-        "again; the median over candidates of each method. The grey band spans all references of "
-        "the family, the plain line is their median, the dashed line the injected model's.",
-        tuple(panels),
-        Table(
-            "relearning",
-            "Median relearning curves",
-            "",
-            ("family", "model or method", "step", "forget NLL minus base's"),
-            tuple(rows),
-        ),
-        legend=(
-            *((method, method, False) for method in methods),
-            ("reference", "plain line: references, in their range", False),
-            ("injected", "dashed line: injected", False),
-        ),
-    )
-
-
-# -- pieces ---------------------------------------------------------------------------------------
-
-
-def _values(results: RunResults, measure: Measure) -> list[tuple[CellResult, str, float]]:
-    found = [(cell, name, measure(cell, name)) for cell, name in results.candidates()]
-    return [(cell, name, value) for cell, name, value in found if value is not None]
-
-
-def _medians(
-    results: RunResults, values: Sequence[tuple[CellResult, str, float]]
-) -> dict[str, float]:
-    by_method: dict[str, list[float]] = {}
-    for cell, name, value in values:
-        by_method.setdefault(cell.methods[name], []).append(value)
-    return {method: float(np.median(found)) for method, found in by_method.items()}
-
-
-def _points(
-    values: Sequence[tuple[CellResult, str, float]],
-    methods: Sequence[str],
-    what: str,
-    unit: str,
-    hollow: Callable[[CellResult, str, float], bool],
-    least: float = -math.inf,
-) -> tuple[Point, ...]:
-    seen: dict[str, int] = {}
-    points = []
-    for cell, name, value in values:
-        method = cell.methods[name]
-        seen[method] = seen.get(method, -1) + 1
-        label = f"{name} in {cell.id}: {what} {number(value)}{unit}"
-        label += "" if cell.survives(name) else ", excluded by the screen"
-        place = methods.index(method) + jitter(seen[method])
-        at = max(value, least)
-        points.append(Point(at, place, method, label, hollow(cell, name, value), small=True))
-    return tuple(points)
-
-
-def _by_family(
-    results: RunResults,
-    name: str,
-    title: str,
-    reading: str,
-    label: str,
-    values: Sequence[tuple[CellResult, str, float]],
-    rules: tuple[Rule, ...],
-    what: str,
-) -> Figure | None:
-    """One panel a family, one row a method; candidates the screen excludes are hollow."""
-    if not values:
-        return None
-    numbers = [value for *_, value in values]
-    x = axis_over(label, numbers, also=(0.0,), scale=far_spread(numbers))
-    methods = in_order(results.methods)
-    panels = []
-    for family in results.families:
-        mine = [one for one in values if one[0].family == family]
-        present = [m for m in methods if any(cell.methods[n] == m for cell, n, _ in mine)]
-        middle = _medians(results, mine)
-        rows = tuple(Row(method, two(middle[method])) for method in present)
-        if not rows:
-            continue
-        points = _points(
-            mine, present, what, " nats", lambda cell, one, value: not cell.survives(one)
-        )
-        panels.append(Panel(family, x, rows=rows, points=points, rules=rules, notes="median"))
-    rows_table: list[tuple[Value, ...]] = [
-        (cell.id, cell.family, one, cell.methods[one], value, not cell.survives(one))
-        for cell, one, value in values
-    ]
-    columns = ("cell", "family", "candidate", "method", what, "excluded")
-    return Figure(
-        name,
-        title,
-        reading,
-        "One panel a family, one row a method; every marker is a candidate of one cell. Hollow "
-        "markers are candidates the screen excludes. At the right the method's median.",
-        tuple(panels),
-        Table(name, title, "", columns, tuple(rows_table)),
-        legend=(
-            *((method, method, False) for method in methods),
-            (methods[0], "hollow: excluded by the screen", True),
-        ),
-    )
+        points(panel, list(zip(steps, middle.tolist())), looks[name], texts, size=3)
+    panel.grid(visible=True)

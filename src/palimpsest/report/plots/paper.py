@@ -1,217 +1,106 @@
-"""A figure as SVG and PNG for a paper, drawn by matplotlib: the same bytes from the same values."""
+"""Figures of the paper's edition: the diagnostic, fewer probes, replication noise, the panel."""
 
-import io
-import math
-import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from palimpsest.report.palette import SHAPES, Style
-from palimpsest.report.plots.spec import Figure, Panel, Point
-from palimpsest.report.plots.svg import LEGEND, shortened
-from palimpsest.report.terminal import printable
-
-SETTINGS = {
-    "svg.hashsalt": "palimpsest",
-    "svg.fonttype": "path",
-    "text.parse_math": False,
-    "font.family": "DejaVu Sans",
-    "font.size": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.edgecolor": "#555555",
-    "xtick.color": "#333333",
-    "ytick.color": "#333333",
-    "path.simplify": False,
-}
-INK, GRID = "#333333", "#e4e4e0"
+from palimpsest.analysis.subpanels import SubPanel
+from palimpsest.analysis.trained_probe import Point
+from palimpsest.criteria.intervals import Interval
+from palimpsest.report.formats import Share, number
+from palimpsest.report.palette import QUIET, Style, styles
+from palimpsest.report.plots.canvas import drawing, key, legend, points, rows, rule, sheet
 
 
-def paper_figure(figure: Figure, styles: dict[str, Style]) -> dict[str, bytes]:
-    """The figure's bytes by file ending, ``svg`` and ``png``."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Canvas
-
-    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a name in a script the font lacks is drawn as boxes
-        across = 1 if figure.wide else min(3, len(figure.panels))
-        down = math.ceil(len(figure.panels) / across)
-        heights = [
-            max(_height(panel, figure.wide) for panel in figure.panels[row * across :][:across])
-            for row in range(down)
+@drawing()
+def diagnostic(candidates: Sequence[Point], looks: Mapping[str, Style]) -> Figure:
+    """Draw oracle-KL against held-out forget NLL, all candidates by method (the first figure)."""
+    figure, (panel,) = sheet(1, 1, (7.0, 4.2))
+    forget = [one.forget_nll for one in candidates]
+    kl = [one.oracle_kl for one in candidates]
+    if min(forget) > 0 and max(forget) > max(12, 4 * min(forget)):
+        panel.set_xscale("log")
+    if min(kl) > 0 and max(kl) > 20 * min(kl):
+        panel.set_yscale("log")
+    methods = [name for name in looks if name in {one.method for one in candidates}]
+    for method in methods:
+        mine = [one for one in candidates if one.method == method]
+        names = [
+            f"{one.candidate} in {one.cell}: held-out forget NLL {number(one.forget_nll)}, "
+            f"oracle-KL {number(one.oracle_kl)}, retain NLL {number(one.retain_nll)}"
+            for one in mine
         ]
-        size = (6.4 if figure.wide else 3.2 * across, sum(heights) + 0.35)
-        # Titles of one figure stand at one height, however many names stand below them.
-        lanes = max(max(_lanes(panel), default=-1) for panel in figure.panels) + 1
-        canvas = Canvas(figsize=size, layout="constrained")
-        FigureCanvasAgg(canvas)
-        grid = canvas.subplots(down, across, squeeze=False, height_ratios=heights)
-        for place, axes in enumerate(grid.flat):
-            if place < len(figure.panels):
-                _draw(axes, figure.panels[place], styles, lanes)
-            else:
-                axes.set_axis_off()
-        if figure.legend:
-            canvas.legend(
-                handles=[
-                    _key(styles[style], text, hollow) for style, text, hollow in figure.legend
-                ],
-                loc="outside lower center",
-                ncols=_columns([text for _, text, _ in figure.legend], canvas.get_figwidth()),
-                frameon=False,
-                fontsize=7,
-                handletextpad=0.2,
+        where = [(one.forget_nll, one.oracle_kl) for one in mine]
+        points(panel, where, looks[method], names, size=3.5 if len(kl) > 100 else 5, alpha=0.85)
+    levels = [one.reference_forget_nll for one in candidates]
+    name = "reference" if len(set(levels)) == 1 else "median reference"
+    rule(panel, float(np.median(levels)), name)
+    panel.grid(visible=True)
+    panel.set_xlabel("held-out forget NLL, nats")
+    panel.set_ylabel("trained-probe KL to the reference, nats")
+    legend(figure, [key(looks[method], method) for method in methods])
+    return figure
+
+
+@drawing()
+def fewer_probes(found: Sequence[SubPanel]) -> Figure:
+    """Draw how many candidates the screen excludes as the number of probes grows."""
+    figure, (panel,) = sheet(1, 1, (5.4, 2.9))
+    style = styles(())["nearest"]
+    panel.plot([one.probes for one in found], [one.excluded for one in found], color=style.light)
+    for vacuous in (False, True):
+        mine = [one for one in found if one.vacuous is vacuous]
+        names = [
+            f"{one.probes} probes: {one.excluded} of {one.candidates} candidates excluded, smallest "
+            f"p {one.smallest_p:.3g}; the screen can exclude one in {one.certifiable} of "
+            f"{one.cells} cells"
+            for one in mine
+        ]
+        points(panel, [(one.probes, one.excluded) for one in mine], style, names, hollow=vacuous)
+    panel.set_ylim(0, None)
+    panel.grid(visible=True)
+    panel.set_xlabel("never-learned probes")
+    panel.set_ylabel("excluded candidates")
+    few = "too few probes to exclude any candidate"
+    legend(figure, [key(style, "can exclude"), key(style, few, hollow=True)])
+    return figure
+
+
+@drawing()
+def replication_noise(parts: Mapping[str, Mapping[str, Interval]]) -> Figure:
+    """Draw the tolerances of each family with their intervals; ``parts``: by title and family."""
+    figure, panels = sheet(len(parts), 3, (3.0, 0.22 * max(map(len, parts.values())) + 0.7))
+    style = styles(())["nearest"]
+    for panel, (title, families) in zip(panels, parts.items()):
+        rows(panel, list(families), [f"{one.estimate:.2f}" for one in families.values()])
+        for place, (family, one) in enumerate(families.items()):
+            panel.plot([one.low, one.high], [place, place], color=QUIET, zorder=2)
+            text = (
+                f"{family}: {title} {number(one.estimate)} nats, {one.confidence:.0%} interval "
+                f"{number(one.low)} to {number(one.high)}"
             )
-        return {
-            "svg": _bytes(canvas, "svg", {"Date": None, "Creator": None}),
-            "png": _bytes(canvas, "png", {"Software": None}),
-        }
+            points(panel, [(one.estimate, place)], style, [text])
+        panel.set_xlim(0, None)
+        panel.set_title(title)
+        panel.set_xlabel("nats")
+    return figure
 
 
-def _columns(texts: Sequence[str], inches: float) -> int:
-    """In how many columns a legend fits: 20 signs an inch, and 8 for a marker and what is around.
-
-    The longest text makes a column's width; texts run down the columns.
-    """
-    most = min(6, len(texts))
-    for count in range(most, 1, -1):
-        widths = np.array_split([min(len(text), LEGEND) + 8 for text in texts], count)
-        if sum(column.max() for column in widths) <= 20 * inches:
-            return count
-    return 1
-
-
-def _bytes(canvas: Any, ending: str, metadata: dict[str, None]) -> bytes:
-    out = io.BytesIO()
-    canvas.savefig(out, format=ending, dpi=160, metadata=metadata)
-    return out.getvalue()
-
-
-def _height(panel: Panel, wide: bool) -> float:
-    if panel.rows:
-        return 0.75 + 0.19 * len(panel.rows)
-    return 3.6 if wide else 2.3
-
-
-def _draw(axes: Any, panel: Panel, styles: dict[str, Style], above: int) -> None:
-    """Everything is placed in shares of the axis, so that both drawings scale alike."""
-    x = panel.x.place
-    y = (lambda value: value) if panel.y is None else panel.y.place
-    axes.set_xlim(0, 1)
-    axes.set_axisbelow(True)
-    ticks = panel.x.ticks(5)
-    axes.set_xticks([x(value) for value, _ in ticks], [text for _, text in ticks])
-    axes.set_xlabel(panel.x.label)
-    axes.grid(axis="x", color=GRID, linewidth=0.6)
-    if panel.title:
-        axes.set_title(
-            shortened(panel.title, 48),
-            fontsize=8,
-            fontweight="bold",
-            loc="left",
-            pad=5 + 7 * above,
-        )
-    if panel.y is None:
-        axes.set_ylim(len(panel.rows) - 0.5, -0.5)
-        labels = [shortened(row.label, 24) for row in panel.rows]
-        axes.set_yticks(range(len(panel.rows)), labels)
-        axes.tick_params(axis="y", length=0)
-        for place, row in enumerate(panel.rows):
-            if row.note:
-                note = printable(row.note)
-                axes.text(1.02, place, note, fontsize=6.5, va="center", color=INK)
-    else:
-        axes.set_ylim(0, 1)
-        ticks = panel.y.ticks(5)
-        axes.set_yticks([y(value) for value, _ in ticks], [text for _, text in ticks])
-        axes.set_ylabel(panel.y.label)
-        axes.grid(axis="y", color=GRID, linewidth=0.6)
-    if panel.inside is not None:
-        axes.axvspan(*(x(value) for value in panel.inside), color="#eef3ee", zorder=0)
-    for band in panel.bands:
-        xs = [x(value) for value in band.xs]
-        low, high = ([y(value) for value in side] for side in (band.low, band.high))
-        axes.fill_between(xs, low, high, color="#bbbbbb", alpha=0.5, linewidth=0)
-    for line in panel.lines:
-        axes.plot(
-            [x(value) for value in line.xs],
-            [y(value) for value in line.ys],
-            color=styles[line.style].light,
-            linewidth=1.1,
-            linestyle="--" if line.dashed else "-",
-        )
-    for rule, lane in zip(panel.rules, _lanes(panel)):
-        draw = axes.axvline if rule.axis == "x" else axes.axhline
-        at = x(rule.value) if rule.axis == "x" else y(rule.value)
-        draw(at, color=INK, linewidth=0.8, linestyle="-" if rule.solid else (0, (4, 3)))
-        if rule.axis == "x":
-            axes.annotate(
-                printable(rule.label),
-                (at, 1),
-                xycoords=("data", "axes fraction"),
-                xytext=(0, 2 + 7 * lane),
-                textcoords="offset points",
-                fontsize=6,
-                color=INK,
-                ha="center",
-            )
-        else:
-            axes.annotate(
-                printable(rule.label),
-                (1, at),
-                xytext=(0, 2),
-                textcoords="offset points",
-                fontsize=6,
-                color=INK,
-                ha="right",
-            )
-    groups: dict[tuple[str, bool, bool], list[Point]] = {}
-    for point in panel.points:
-        groups.setdefault((point.style, point.hollow, point.small), []).append(point)
-    for (name, hollow, small), points in groups.items():
-        style = styles[name]
-        axes.plot(
-            [min(max(x(point.x), 0), 1) for point in points],
-            [y(point.y) for point in points],
-            marker=SHAPES[style.shape].matplotlib,
-            markersize=3.2 if small else 4.4,
-            color=style.light,
-            markerfacecolor="white" if hollow else style.light,
-            markeredgewidth=0.8,
-            linestyle="none",
-            clip_on=False,
-        )
-
-
-def _lanes(panel: Panel) -> list[int]:
-    """For each rule the line above the plot its name is written on, so that none overlap."""
-    ends: list[float] = []
-    lanes = []
-    for rule in panel.rules:
-        if rule.axis != "x":
-            lanes.append(-1)
-            continue
-        here, half = panel.x.place(rule.value), 0.014 * len(rule.label)
-        lane = next((k for k, end in enumerate(ends) if here - half >= end), len(ends))
-        ends[lane : lane + 1] = [here + half]
-        lanes.append(lane)
-    return lanes
-
-
-def _key(style: Style, text: str, hollow: bool) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D(
-        [],
-        [],
-        linestyle="none",
-        marker=SHAPES[style.shape].matplotlib,
-        markersize=4.4,
-        color=style.light,
-        markerfacecolor="white" if hollow else style.light,
-        label=shortened(text, LEGEND),
-    )
+@drawing()
+def panel_acceptance(parts: Mapping[str, Mapping[str, Share | None]]) -> Figure:
+    """Draw the share of cells that accept each known-label model; ``parts``: by battery, model."""
+    figure, panels = sheet(len(parts), 3, (3.0, 0.22 * max(map(len, parts.values())) + 0.7))
+    known = styles(())
+    for panel, (title, models) in zip(panels, parts.items()):
+        notes = ["–" if one is None else f"{one.count}/{one.total}" for one in models.values()]
+        rows(panel, list(models), notes)
+        for place, (name, share) in enumerate(models.items()):
+            if share is not None:
+                text = f"{name}: {title} accepts it in {share.count} of {share.total} cells"
+                where = [(share.count / share.total, place)]
+                points(panel, where, known.get(name, known["challenge"]), [text])
+        panel.set_xlim(-0.03, 1.03)
+        panel.set_title(title)
+        panel.set_xlabel("share of cells that accept")
+    return figure

@@ -1,4 +1,4 @@
-"""The pocket models, baked again: ``python -m palimpsest.models.pocket.bake [NAME ...]``.
+"""The pocket models, baked again: ``python tools/bake_pocket.py [NAME ...]``.
 
 A build tool, not part of a run: it trains tokenizer and models from nothing on the prose of
 ``facts/general.py`` and writes checkpoint folders in Hugging Face layout, each with a ``bake.json``
@@ -196,16 +196,16 @@ def evaluate(model: Any, tokenizer: PreTrainedTokenizerFast, count: int = 48) ->
     }
     model.eval()
     answers = [fact.object for fact in facts for _ in range(2)]
-    told = {}
+    result = {}
     for name, lines in evidence.items():
         prompts = [
             " ".join([*line, render(template, fact.subject)])
             for fact, line in zip(facts, lines, strict=True)
             for template in POOLS[fact.relation]["evaluation"][:2]
         ]
-        told[name] = answer_nll(model, tokenizer, prompts, answers)
+        result[name] = answer_nll(model, tokenizer, prompts, answers)
     known = world_sentences(held_out=True)[::40]
-    told["world"] = answer_nll(
+    result["world"] = answer_nll(
         model,
         tokenizer,
         [text.rpartition(" ")[0] for text in known],
@@ -217,9 +217,9 @@ def evaluate(model: Any, tokenizer: PreTrainedTokenizerFast, count: int = 48) ->
             ids = torch.tensor([tokenizer(text)["input_ids"]])
             sums += _token_losses(model, ids)[1].sum().item()
             tokens += ids.shape[1] - 1
-    told["prose"] = sums / tokens
+    result["prose"] = sums / tokens
     model.train()
-    return {name: round(value, 3) for name, value in told.items()}
+    return {name: round(value, 3) for name, value in result.items()}
 
 
 def accepted(evaluation: dict[str, float]) -> bool:

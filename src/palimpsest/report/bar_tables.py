@@ -1,0 +1,295 @@
+"""Tables of the paper's edition: known-label models and candidates under the recalibrated bar.
+
+They are computed for comparison with the paper; no verdict depends on them.
+"""
+
+from palimpsest.analysis import panel, recalibration, self_audit
+from palimpsest.analysis.recalibration import Certification
+from palimpsest.analysis.results import RunResults
+from palimpsest.analysis.second_suite import Comparison
+from palimpsest.analysis.suppression import let_through
+from palimpsest.report.formats import Estimate, Share, Table, Value, counted, number
+
+Rows = list[dict[str, Value]]
+BATTERIES = {
+    "screen": "screen alone",
+    "equivalence": "equivalence",
+    "retain": "retain axis",
+    "forward": "forward battery",
+    "round_trip": "with round trip",
+    "relearning": "with round trip and relearn veto",
+}
+"""The paper's batteries, by field of ``panel.Challenged``."""
+_QUALITY = {
+    "forget distance": "forget_distance",
+    "retain damage+": "retain_damage",
+    "round-trip damage+": "residual_damage",
+    "trained-probe KL": "oracle_kl",
+}
+
+
+def entries(results: RunResults) -> dict[str, str]:
+    """Return the registry's name of every known-label model, by its name in the cells."""
+    return {
+        name: str(role.get("entry", name))
+        for cell in results.cells
+        for name, role in cell.roles.items()
+        if role.get("role") == "challenge"
+    }
+
+
+def panel_table(results: RunResults) -> Table:
+    """Return in how many cells each battery accepts each known-label model, with upper bounds."""
+    judged = panel.challenge_panel(results)
+    short = entries(results)
+    suppressors = {one.challenge for one in judged if one.truth == "suppressed"}
+    rows: Rows = []
+    accepted: dict[str, list[tuple[int, int]]] = {"forward": [], "relearning": []}
+    for name in panel.challenges(judged):
+        found = {axis: panel.acceptance(judged, results, name, axis) for axis in BATTERIES}
+        row: dict[str, Value] = {"model": short.get(name, name)}
+        for axis, one in found.items():
+            row[BATTERIES[axis]] = Share(one.count, one.total) if one.total else None
+        for axis, label in (("forward", "forward"), ("relearning", "veto")):
+            row[f"{label}, upper bound"] = found[axis].upper
+            row[f"{label}, upper bound by architecture"] = found[axis].upper_clustered
+            if name in suppressors:
+                accepted[axis].append((found[axis].count, found[axis].total))
+        rows.append(row)
+    counts = {axis: [sum(part) for part in zip(*some)] for axis, some in accepted.items()}
+    reading = "The panel was not run."
+    if rows and not any(total for _, total in accepted["forward"]):
+        reading = "Without tolerances the panel is judged by the screen alone."
+    elif rows and accepted["forward"]:
+        reading = (
+            f"Known suppressors pass the forward battery {counts['forward'][0]} times of "
+            f"{counts['forward'][1]}, and {counts['relearning'][0]} times of "
+            f"{counts['relearning'][1]} with round trip and relearn veto."
+        )
+    elif rows:
+        reading = f"{len(rows)} known models went through the paper's batteries."
+    return Table.of("panel", "Known-label models: cells that accept them", reading, rows)
+
+
+def panel_family_table(results: RunResults) -> Table:
+    """Return the same by family."""
+    judged = panel.challenge_panel(results)
+    short = entries(results)
+    rows: Rows = []
+    for name in panel.challenges(judged):
+        for family in results.families:
+            row: dict[str, Value] = {"model": short.get(name, name), "family": family}
+            for axis, title in BATTERIES.items():
+                one = panel.acceptance(judged, results, name, axis, family)
+                row[title] = Share(one.count, one.total) if one.total else None
+            rows.append(row)
+    reading = f"The same by family: {counted(len(results.families), 'family', 'families')}."
+    return Table.of("panel-by-family", "Known-label models by family", reading, rows)
+
+
+def panel_cells_table(results: RunResults) -> Table:
+    """Return every known-label model in every cell."""
+    short = entries(results)
+    rows: Rows = [
+        {
+            "cell": one.cell,
+            "model": short.get(one.challenge, one.challenge),
+            "p": one.p_value,
+            "median forget delta": one.median_forget_delta,
+            "forget distance": one.forget_distance,
+            "first-chunk fall": one.fall,
+        }
+        | {title: getattr(one, axis) for axis, title in BATTERIES.items()}
+        for one in panel.challenge_panel(results)
+    ]
+    reading = f"{counted(len(rows), 'known-label model')} scored on the sealed pool."
+    return Table.of("panel-cells", "Known-label models, cell by cell", reading, rows)
+
+
+def versions_table(results: RunResults) -> Table:
+    """Return the four versions of the recalibrated bar side by side."""
+    rows: Rows = []
+    versions = recalibration.versions(results)
+    for version in versions:
+        picked = recalibration.suppression_picked(results, version)
+        deltas = [one.delta_f for one in version.tolerances.values()]
+        total = sum(
+            cell.kind(name) == "suppresses"
+            for cell, name in results.candidates()
+            if cell.id in version.verdicts
+        )
+        reasons = "; ".join(f"{reason} {n}" for reason, n in version.abstentions.items())
+        rows.append(
+            {
+                "version": version.title,
+                "delta_f": f"{number(min(deltas))} to {number(max(deltas))}",
+                "candidates that pass": Share(len(version.certified), version.candidates),
+                "cells with one": Share(len(version.certified_cells), version.cells),
+                "reasons of the others": reasons or None,
+                "suppressing candidates that pass": Share(
+                    recalibration.suppression_certified(version), total
+                ),
+                "suppression picked": Share(picked.count, picked.total),
+                "picked, upper bound": picked.upper,
+                "picked, upper bound by architecture": picked.upper_clustered,
+                "cells without tolerances": len(version.without_tolerances),
+            }
+        )
+    reading = "Without replicated references there is no recalibrated bar."
+    if versions:
+        bare, vetoed, smallest, _ = versions
+        reading = f"The bar passes {_counted(bare)}; with the relearn veto {_counted(vetoed)}"
+        if len(results.families) > 1:
+            reading += f"; at the smallest delta_f of all families {_counted(smallest)}"
+        reading += "."
+    return Table.of("recalibrated-bar", "The recalibrated bar", reading, rows)
+
+
+def passing_table(results: RunResults) -> Table:
+    """Return the candidates that pass the bar by method and family, without and with the veto."""
+    rows: Rows = []
+    versions = recalibration.versions(results)[:2]
+    families = [family for family in results.families if family in results.tolerances]
+    for version in versions:
+        for method in (*results.methods, None):
+            row: dict[str, Value] = {"version": version.title, "method": method or "all methods"}
+            for family in (*families, None):
+                total = sum(
+                    (method is None or cell.methods[name] == method)
+                    and (family is None or cell.family == family)
+                    and cell.id in version.verdicts
+                    for cell, name in results.candidates()
+                )
+                count = version.count(method=method, family=family)
+                row[family or "all families"] = Share(count, total) if total else None
+            rows.append(row)
+    reading = "Without replicated references there is no bar relative to them."
+    if versions:
+        reading = "; ".join(f"{one.title}: {_leader(results, one)}" for one in versions) + "."
+    title = "Candidates that pass the recalibrated bar"
+    return Table.of("recalibrated-passing", title, reading, rows)
+
+
+def selection_table(results: RunResults) -> Table:
+    """Return three selectors on the cells where a candidate passes the bar."""
+    rows: Rows = []
+    readings = []
+    for version in recalibration.versions(results)[:2]:
+        quality = recalibration.selection_quality(results, version)
+        for one in quality:
+            row: dict[str, Value] = {
+                "version": version.title,
+                "selector": one.selector,
+                "cells": len(one.picks),
+            }
+            for title, field in _QUALITY.items():
+                row[title] = Estimate.of(one.interval(field, version.rules), one.mean(field))
+            row["within delta_f"] = Share(one.within_noise, len(one.picks)) if one.picks else None
+            rows.append(row)
+        ours, trained = quality[0].mean("forget_distance"), quality[2].mean("forget_distance")
+        if ours is not None and trained is not None:
+            readings.append(
+                f"{version.title}: on {counted(len(quality[0].picks), 'cell')} the bar's pick lies "
+                f"{number(ours)} nats from the reference and the trained-probe best "
+                f"{number(trained)}"
+            )
+    reading = "; ".join(readings) + "." if readings else "No candidate passes the bar in any cell."
+    return Table.of("selection", "Selection quality on the same cells", reading, rows)
+
+
+def suppression_table(results: RunResults) -> Table:
+    """Return how much suppression each battery lets through."""
+    short = entries(results)
+    rows: Rows = []
+    for one in let_through(results):
+        row: dict[str, Value] = {"battery": BATTERIES[one.battery]}
+        for name, accepted in one.panel.items():
+            label = short.get(name, name)
+            row[f"{label} accepted"] = (
+                Share(accepted.count, accepted.total) if accepted.total else None
+            )
+            row[f"{label}, upper bound"] = accepted.upper
+            row[f"{label}, upper bound by architecture"] = accepted.upper_clustered
+        for name, (count, total) in one.candidates.items():
+            row[f"{name} candidates accepted"] = Share(count, total) if total else None
+        row["cells accepting any"] = (
+            Share(one.cells.count, one.cells.total) if one.cells.total else None
+        )
+        rows.append(row)
+    selected = recalibration.residual_selects_suppression(results)
+    reading = (
+        f"Selection by the smallest residual picks a suppression method in {selected.count} of "
+        f"{selected.total} cells"
+    )
+    if selected.upper is not None and selected.upper_clustered is not None:
+        reading += (
+            f" (one-sided upper bound {selected.upper:.1%}, by architecture "
+            f"{selected.upper_clustered:.1%})"
+        )
+    title = "Suppression that each battery lets through"
+    return Table.of("suppression", title, f"{reading}.", rows)
+
+
+def self_check_table(results: RunResults) -> Table:
+    """Return held-out references and the injected model under the recalibrated bar itself."""
+    groups = {
+        "held-out references": self_audit.held_out_draws(results),
+        "injected models": self_audit.injected_models(results),
+    }
+    rows: Rows = []
+    accepted = []
+    for label, found in groups.items():
+        if found:
+            row: dict[str, Value] = {"models": label}
+            row["accepted"] = Share(sum(one.accepted for one in found), len(found))
+            for failure in self_audit.FAILURES:
+                count = sum(failure in one.failures for one in found)
+                row[f"fails {failure}"] = Share(count, len(found))
+            rows.append(row)
+            accepted.append(f"{sum(one.accepted for one in found)} of {len(found)} {label}")
+    reading = "There are too few references to check the recalibrated bar against them."
+    if accepted:
+        reading = f"The recalibrated bar with its veto accepts {' and '.join(accepted)}."
+    title = "The recalibrated bar on its own references"
+    return Table.of("self-check", title, reading, rows)
+
+
+def second_suite_table(found: tuple[Comparison, ...]) -> Table:
+    """Return the frozen picks on the second pool."""
+    rows: Rows = [
+        {
+            "selector": one.selector,
+            "cells": one.cells,
+            "forget distance": one.distance,
+            "trained-probe best's": one.trained_probe_distance,
+            "difference": Estimate.of(one.difference, one.distance - one.trained_probe_distance),
+            "nearer": Share(one.nearer, one.cells),
+            "within delta_f": Share(one.within_noise, one.cells),
+            "excluded by the screen": Share(one.excluded, one.cells),
+        }
+        for one in found
+    ]
+    ours = next((one for one in found if one.selector == "recalibrated"), None)
+    reading = "No pick of the recalibrated bar was scored on the second pool."
+    if ours is not None:
+        reading = (
+            f"On a pool that no choice used, the bar's picks in {counted(ours.cells, 'cell')} lie "
+            f"{number(ours.distance)} nats from the reference and the trained-probe best "
+            f"{number(ours.trained_probe_distance)}."
+        )
+    return Table.of("second-suite", "Frozen picks on a second pool", reading, rows)
+
+
+def _leader(results: RunResults, version: Certification) -> str:
+    counts = {method: version.count(method=method) for method in results.methods}
+    best = max(counts, key=lambda method: counts[method], default=None)
+    if best is None or not counts[best]:
+        return "no candidate passes"
+    return f"{best} leads with {counts[best]} of {len(version.certified)}"
+
+
+def _counted(version: Certification) -> str:
+    text = f"{len(version.certified)} of {version.candidates} candidates"
+    if version.cells > 1:
+        text += f" in {len(version.certified_cells)} of {version.cells} cells"
+    return text

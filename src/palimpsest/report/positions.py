@@ -1,0 +1,105 @@
+"""Where the models of a cell lie among its retrainings, axis by axis, for tables and figures.
+
+Distances of candidates and controls are those of the verdict; those of the references are taken
+from the same bag.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from palimpsest.analysis.results import CellResult
+from palimpsest.criteria.axes import Axis, chosen
+from palimpsest.criteria.controls import Control, reference_bag
+from palimpsest.criteria.retraining import Comparison
+from palimpsest.criteria.rules import Rules
+
+ROLES = {
+    "base": "base model",
+    "injected": "injected model",
+    "reference": "retraining",
+    "retraining": "fresh retraining",
+    "control": "control",
+    "challenge": "known-label model",
+    "candidate": "candidate",
+}
+"""The roles that are compared, in words, in the order of tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One model on one axis."""
+
+    cell: str
+    model: str
+    role: str
+    axis: Axis
+    value: float
+    z: float | None
+    """Distance from the mean of the retrainings, in their standard deviations."""
+
+
+def cell_axes(cell: CellResult, rules: Rules) -> tuple[Axis, ...]:
+    """Return the axes of the rules on which the cell's references were measured."""
+    return reference_bag(cell.evaluation, cell.roles, rules).axes
+
+
+def reference_distances(cell: CellResult, rules: Rules) -> dict[str, dict[str, float]]:
+    """Return the distance of every reference from the mean of all, by name and axis."""
+    bag = reference_bag(cell.evaluation, cell.roles, rules)
+    if len(bag.names) < 2:
+        return {}
+    spread = bag.values.std(axis=0, ddof=1)
+    z = (bag.values - bag.values.mean(axis=0)) / [value if value > 0 else 1.0 for value in spread]
+    kept = [axis.name for axis in bag.axes]
+    return {name: dict(zip(kept, map(float, row))) for name, row in zip(bag.names, z)}
+
+
+def known(comparison: Comparison | None) -> dict[str, float]:
+    """Return the distances of a comparison that were measured, by axis."""
+    values: Mapping[str, float | None] = {} if comparison is None else comparison.z
+    return {axis: z for axis, z in values.items() if z is not None}
+
+
+def comparisons(cell: CellResult) -> dict[str, Comparison]:
+    """Return the comparison of every candidate and control of a cell, by name."""
+    if cell.verdict is None:
+        return {}
+    judged = [*cell.verdict.findings, *cell.verdict.controls]
+    return {one.name: one.comparison for one in judged if one.comparison is not None}
+
+
+def positions(cell: CellResult, rules: Rules) -> Iterator[Position]:
+    """Yield every model of a cell on every axis on which it was measured."""
+    references = reference_distances(cell, rules)
+    compared = comparisons(cell)
+    order = list(ROLES)
+    named = sorted(cell.evaluation, key=lambda name: _rank(cell, name, order))
+    for name in named:
+        role = str(cell.roles.get(name, {}).get("role", ""))
+        if role not in ROLES:
+            continue
+        z = references.get(name) or known(compared.get(name))
+        for axis in chosen(rules):
+            value = axis.read(cell.evaluation[name])
+            if value is not None:
+                yield Position(cell.id, name, role, axis, value, z.get(axis.name))
+
+
+def label(cell: CellResult, name: str) -> str:
+    """Return what a model is called in tables: the registry's name of a known-label model."""
+    role = cell.roles.get(name, {})
+    if role.get("role") == "control" and "share" in role:
+        return f"{role['share']:.0%} of injected weights left"
+    return str(role.get("entry") or name)
+
+
+def control_label(cell: CellResult, control: Control) -> str:
+    """Return what a control is called in tables."""
+    if control.kind == "interpolation":
+        return f"{control.share:.0%} of injected weights left"
+    return label(cell, control.name)
+
+
+def _rank(cell: CellResult, name: str, order: list[str]) -> int:
+    role = cell.roles.get(name, {}).get("role")
+    return order.index(role) if role in order else len(order)
