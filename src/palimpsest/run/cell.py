@@ -11,29 +11,28 @@ same files, so writing needs no lock of its own.
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, InputError, SealError, StoreError
 from palimpsest.run import disk
+from palimpsest.run.damage import Damage, collected
 from palimpsest.run.graph import Failure, check_name, is_name
 from palimpsest.run.progress import at_work
-from palimpsest.run.tables import Columns, Table, concatenate, table_bytes, table_from_bytes
+from palimpsest.run.tables import (
+    Columns,
+    Table,
+    concatenate,
+    table_bytes,
+    table_file,
+    table_from_bytes,
+)
 
 VALUES = "values.json"
 MANIFEST = "manifest.json"
 _OWN_KEYS = {"cell", "terms", "artifacts", "steps", "opening", "digest"}
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A stored file that is not what was recorded, and the step ("" = the cell) it belongs to."""
-
-    step: str
-    path: Path
-    why: str
 
 
 class Cell:
@@ -97,7 +96,7 @@ class Cell:
             found += self._step_damage(step)
         for name in ("opening.json", "halted.json", "failed.json"):
             if (self.folder / name).exists() and not any(d.path.name == name for d in found):
-                with _collected(found, "", self.folder / name):
+                with collected(found, "", self.folder / name):
                     self._read(name)
         return tuple(found)
 
@@ -179,7 +178,7 @@ class Cell:
         folder = self._writable(step)
         contents = {VALUES: disk.canonical(dict(values or {})) + b"\n"}
         for name, columns in (tables or {}).items():
-            contents[_table_file(name)] = table_bytes(columns)
+            contents[table_file(name)] = table_bytes(columns)
         files = {file: disk.digest(data) for file, data in contents.items()}
         files |= self._staged.get(step, {})
         if self.done(step):
@@ -240,8 +239,8 @@ class Cell:
                 f"cell {self.id}: the sealed pool was already scored in step {step!r}; "
                 "it is scored once in a run; start a new run to score it again"
             )
-        opening = {"cell": self.id, "terms": self._terms, "step": step, "commitment": commitment}
-        opening |= {"models": dict(sorted(models.items()))}
+        opening: dict[str, Any] = {"cell": self.id, "terms": self._terms, "step": step}
+        opening |= {"commitment": commitment, "models": dict(sorted(models.items()))}
         try:
             earlier = self.opening()
         except DamagedArtifact as error:
@@ -344,7 +343,7 @@ class Cell:
 
     def table(self, name: str) -> Table:
         """Return a finished cell's table ("items", "curves"), checked against its digest."""
-        file = _table_file(name)
+        file = table_file(name)
         artifacts = self.summary()["artifacts"]
         if file not in artifacts:
             raise StoreError(f"cell {self.id}: no {file}; found {sorted(artifacts)}")
@@ -386,10 +385,10 @@ class Cell:
     def _step_damage(self, step: str) -> list[Damage]:
         found: list[Damage] = []
         folder = self._folder(step)
-        with _collected(found, step, folder / MANIFEST):
+        with collected(found, step, folder / MANIFEST):
             manifest = self.manifest(step)
             for file, expected in manifest["files"].items():
-                with _collected(found, step, folder / file):
+                with collected(found, step, folder / file):
                     self._check_file(folder / file, expected)
             for need, expected in manifest["needs"].items():
                 # A need whose manifest is lost is made again, and compared when this cell ends.
@@ -401,12 +400,12 @@ class Cell:
 
     def _finished_damage(self) -> list[Damage]:
         found: list[Damage] = []
-        with _collected(found, "", self.folder / "cell.json"):
+        with collected(found, "", self.folder / "cell.json"):
             for file, expected in self._read("cell.json")["artifacts"].items():
-                with _collected(found, "", self.folder / file):
+                with collected(found, "", self.folder / file):
                     self._check_file(self.folder / file, expected)
             path = self.folder / "opening.json"
-            with _collected(found, "", path):
+            with collected(found, "", path):
                 if self.opening() != self._read("cell.json")["opening"]:
                     raise DamagedArtifact(f"{path}: not the opening that cell.json records")
         return found
@@ -435,27 +434,9 @@ class Cell:
             for name, table in self.get(step)[0].items():
                 tables.setdefault(name, []).append((step, table))
         return {
-            _table_file(name): table_bytes(concatenate(tables[name], name))
+            table_file(name): table_bytes(concatenate(tables[name], name))
             for name in sorted(tables)
         }
-
-
-@contextlib.contextmanager
-def _collected(damages: list[Damage], step: str, path: Path) -> Iterator[None]:
-    """Add a DamagedArtifact raised meanwhile to the list."""
-    try:
-        yield
-    except DamagedArtifact as error:
-        damages.append(Damage(step, path, str(error)))
-    except (KeyError, TypeError, AttributeError) as error:
-        damages.append(Damage(step, path, f"{path}: not what the store writes ({error!r})"))
-
-
-def _table_file(name: str) -> str:
-    """Return the file name of a table; InputError when a table cannot be called that."""
-    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", disk.safe_name(name, "table")) is None:
-        raise InputError(f"table name {name!r}; expected one lower-case word such as 'items'")
-    return f"{name}.parquet"
 
 
 def _brief(opening: Mapping[str, Any]) -> str:

@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 
+Kind = Literal["step", "done", "again", "finished", "failed", "halted"]
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a cell.
@@ -44,7 +47,7 @@ class Event:
     """
 
     cell: str
-    kind: Literal["step", "done", "again", "finished", "failed", "halted"]
+    kind: Kind
     step: str = ""
     words: str = ""
     done: int = 0
@@ -79,7 +82,6 @@ class Executor(Protocol):
         on_event: OnEvent = ...,
     ) -> Outcome:
         """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
-        ...
 
 
 class Interrupted(KeyboardInterrupt):
@@ -228,8 +230,7 @@ class Work:
         return Interrupted(signum, ended, len(self.run.cells))
 
     def _failed(self, task: Task, failure: Failure) -> None:
-        first = self.scheduler.failure(task.cell) or failure
-        self.run.cell(task.cell).fail(first)
+        self.run.cell(task.cell).fail(self.scheduler.failure(task.cell))
         self._tell("failed", task, failure.reason)
 
     def _clear_halted(self, cell_id: str) -> None:
@@ -239,7 +240,7 @@ class Work:
 
     def _tell(
         self,
-        kind: Literal["step", "done", "again", "finished", "failed", "halted"],
+        kind: Kind,
         task: Task,
         words: str = "",
         *,
@@ -276,28 +277,19 @@ class Pool(Protocol):
 
     def start(self, name: str) -> None:
         """Start a worker, which reports when it is ready."""
-        ...
 
     def send(self, name: str, task: Task) -> None:
         """Give a worker that is ready a step."""
-        ...
 
     def messages(self, wake: int) -> Iterator[tuple[str, Message]]:
         """Wait for reports, or until the descriptor `wake` can be read; return them."""
-        ...
 
     def stop(self, *, at_once: bool) -> None:
         """End all workers: those with a step only if `at_once`."""
-        ...
 
 
 def run_on(
-    pool: Pool,
-    job: Job,
-    run_path: Path,
-    cell_ids: Sequence[str],
-    workers: int,
-    on_event: OnEvent,
+    pool: Pool, job: Job, run_path: Path, cell_ids: Sequence[str], workers: int, on_event: OnEvent
 ) -> Outcome:
     """Do the cells' steps on a pool's workers; return what became of the cells."""
     with (

@@ -173,21 +173,18 @@ class Scheduler:
     @property
     def failures(self) -> dict[str, Failure]:
         """The failure of each failed cell: of its first failed step in plan order."""
-        return {
-            cell_id: cell.failures[min(cell.failures)]
-            for cell_id, cell in self._cells.items()
-            if cell.failures and cell.halted is None
-        }
+        failed = [c for c, cell in self._cells.items() if cell.failures and cell.halted is None]
+        return {cell_id: self.failure(cell_id) for cell_id in failed}
 
     @property
     def halts(self) -> dict[str, str]:
         """Why each halted cell ended."""
         return {c: cell.halted for c, cell in self._cells.items() if cell.halted is not None}
 
-    def failure(self, cell_id: str) -> Failure | None:
-        """Return the failure of a cell's first failed step in plan order."""
-        cell = self._cells[cell_id]
-        return cell.failures[min(cell.failures)] if cell.failures else None
+    def failure(self, cell_id: str) -> Failure:
+        """Return the failure of a failed cell's first failed step in plan order."""
+        failures = self._cells[cell_id].failures
+        return failures[min(failures)]
 
     def busy(self, cell_id: str) -> bool:
         """Return whether any worker is at a step of the cell."""

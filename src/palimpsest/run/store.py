@@ -23,8 +23,9 @@ from typing import Any
 
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, StoreError
 from palimpsest.run import disk, progress
-from palimpsest.run.cell import Cell, Damage
+from palimpsest.run.cell import Cell
 from palimpsest.run.chain import ORIGIN, Chain, Entry, chain_bytes, verify_chain
+from palimpsest.run.damage import Damage
 from palimpsest.run.disk import (
     canonical,
     digest,
