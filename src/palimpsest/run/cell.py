@@ -304,6 +304,7 @@ class Cell:
         """Record that this attempt failed; the next one tries again."""
         # Where even this cannot be written, the failure that is reported says more.
         with contextlib.suppress(StoreError):
+            disk.make_folder(self.folder)
             disk.write_signed(self.folder / "failed.json", {"cell": self.id} | asdict(failure))
 
     def halt(self, step: str, reason: str) -> None:

@@ -155,6 +155,7 @@ class Work:
         self.cells = list(dict.fromkeys(cell_ids))
         self.skipped: list[str] = []
         self.halted: dict[str, str] = {}
+        self.failed: dict[str, Failure] = {}
         steps, done = {}, {}
         for cell_id in self.cells:
             cell = run.cell(cell_id).for_work({})
@@ -166,7 +167,13 @@ class Work:
             if cell.ended() or reason is not None:
                 self.skipped.append(cell_id)
                 continue
-            steps[cell_id] = job.cell(cell_id).steps
+            try:
+                steps[cell_id] = job.cell(cell_id).steps
+            except PalimpsestError as error:
+                self.failed[cell_id] = Failure(error.kind, str(error), "")
+                cell.fail(self.failed[cell_id])
+                on_event(Event(cell_id, "failed", words=str(error)))
+                continue
             done[cell_id] = {step.name for step in steps[cell_id] if cell.done(step.name)}
         self.scheduler = Scheduler(steps, done)
         progress.write_graph(run.path, steps)
@@ -185,16 +192,16 @@ class Work:
             task = scheduler.done(worker)
             words = scheduler.step(task).words
             self._tell("done", task, words, seconds=result.seconds, worker=worker)
-            if task.cell in scheduler.halts:
-                self._clear_halted(task.cell)
-            elif task.step == FINISH:
+            if task.step == FINISH:
                 self._tell("finished", task)
         elif result.kind == "halted":
             task = scheduler.halted(worker, result.reason)
             self._tell("halted", task, result.reason)
-            self._clear_halted(task.cell)
-        elif result.failure is not None:
-            self._failed(scheduler.failed(worker, result.failure), result.failure)
+        else:
+            assert result.failure is not None
+            task = scheduler.failed(worker, result.failure)
+            self._failed(task, result.failure)
+        self._clear_halted(task.cell)
 
     def lost(self, worker: str, why: str) -> None:
         """Record that a worker is gone; its step is begun again, once."""
@@ -216,13 +223,15 @@ class Work:
             self._tell("again", task, f"{why}; the step is begun again")
         else:
             self._failed(task, failure)
+        self._clear_halted(task.cell)
 
     def outcome(self) -> Outcome:
         """Return what became of the cells so far."""
         finished = set(self.scheduler.finished)
         done = tuple(cell for cell in self.cells if cell in finished)
         halted = self.halted | self.scheduler.halts
-        return Outcome(done, self.scheduler.failures, halted, tuple(self.skipped))
+        failed = self.failed | self.scheduler.failures
+        return Outcome(done, failed, halted, tuple(self.skipped))
 
     def interrupted(self, signum: int) -> Interrupted:
         """Return the error that says how far the run has come."""
@@ -230,12 +239,13 @@ class Work:
         return Interrupted(signum, ended, len(self.run.cells))
 
     def _failed(self, task: Task, failure: Failure) -> None:
-        self.run.cell(task.cell).fail(self.scheduler.failure(task.cell))
-        self._tell("failed", task, failure.reason)
+        if not self.scheduler.is_halted(task.cell):
+            self.run.cell(task.cell).fail(self.scheduler.failure(task.cell))
+            self._tell("failed", task, failure.reason)
 
     def _clear_halted(self, cell_id: str) -> None:
-        # Workers at other steps of the cell still write to it; the last of them clears it.
-        if not self.scheduler.busy(cell_id):
+        # Workers at other steps of a halted cell still write to it; the last of them clears it.
+        if self.scheduler.is_halted(cell_id) and not self.scheduler.busy(cell_id):
             self.run.cell(cell_id).sweep()
 
     def _tell(

@@ -190,6 +190,10 @@ class Scheduler:
         """Return whether any worker is at a step of the cell."""
         return self._cells[cell_id].running > 0
 
+    def is_halted(self, cell_id: str) -> bool:
+        """Return whether the cell was ended on purpose."""
+        return self._cells[cell_id].halted is not None
+
     def step(self, task: Task) -> Step:
         """Return the step of a task."""
         cell = self._cells[task.cell]
@@ -198,7 +202,7 @@ class Scheduler:
     def progress(self, cell_id: str) -> tuple[int, int]:
         """Return how many steps of a cell are done, of how many; the finish is not counted."""
         cell = self._cells[cell_id]
-        return len(cell.done - {FINISH}), len(cell.steps) - 1
+        return len(cell.done) - (FINISH in cell.done), len(cell.steps) - 1
 
 
 def _begin(place: int, steps: tuple[Step, ...], stored: set[str]) -> _Cell:
