@@ -47,10 +47,6 @@ class Chain:
         """The digest of the last entry."""
         return self.entries[-1].digest if self.entries else ORIGIN
 
-    def find(self, event: str) -> Entry | None:
-        """Return the last entry of a kind."""
-        return next((entry for entry in reversed(self.entries) if entry.event == event), None)
-
 
 def link(n: int, event: str, data: Mapping[str, Any], previous: str) -> Entry:
     """Return the entry that follows the one with digest `previous`."""

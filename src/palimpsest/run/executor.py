@@ -328,7 +328,8 @@ def _hand_out(work: Work, pool: Pool, workers: int, stop: StopRequest) -> None:
         while free and (task := work.next(free[0])) is not None:
             pool.send(free.pop(0), task)
         alive = len(starting) + len(free) + len(work.scheduler.running)
-        for _ in range(min(workers - alive, work.scheduler.ready - len(starting))):
+        # More than are ready: a worker that has started by then takes the next step at once.
+        for _ in range(min(workers, work.scheduler.left) - alive):
             name = f"worker-{next(numbers)}"
             starting.add(name)
             pool.start(name)

@@ -55,7 +55,8 @@ class Scheduler:
         attempts: int = ATTEMPTS,
     ) -> None:
         self.attempts = attempts
-        self.ready = 0  # how many steps are
+        self.ready = 0  # how many steps are ready
+        self.left = 0  # how many are not done
         self.finished: list[str] = []
         self._order = list(cells)
         self._cells: dict[str, _Cell] = {}
@@ -68,6 +69,7 @@ class Scheduler:
             self._cells[cell_id] = _begin(place, check_steps(steps, cell_id), stored)
             self._ready.append(place)
             self.ready += len(self._cells[cell_id].ready)
+            self.left += len(self._cells[cell_id].steps) - len(self._cells[cell_id].done)
 
     # -- handing out -------------------------------------------------------------------------
 
@@ -102,6 +104,7 @@ class Scheduler:
         task = self._end(worker)
         cell = self._cells[task.cell]
         cell.done.add(task.step)
+        self.left -= 1
         if task.step == FINISH:
             self.finished.append(task.cell)
         elif cell.halted is None:
