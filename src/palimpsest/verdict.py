@@ -205,7 +205,7 @@ def decide(
     if candidates is None:
         candidates = measures.of_role("candidate")
     screened = screen_candidates(measures, candidates, rules)
-    bag = reference_bag(measures, rules)
+    bag = reference_bag(measures, measures.roles, rules)
     compared = len(bag.names) >= rules.minimum_references
     findings = tuple(_finding(measures, name, screened, bag, compared) for name in candidates)
     controls = run_controls(measures, bag) if compared else ()

@@ -21,7 +21,7 @@ RULES = Rules()
 
 
 def controls_of(measures: CellMeasures, rules: Rules = RULES) -> dict[str, Control]:
-    bag = reference_bag(measures, rules)
+    bag = reference_bag(measures, measures.roles, rules)
     return {control.name: control for control in run_controls(measures, bag)}
 
 
@@ -188,7 +188,7 @@ def test_references_of_another_recipe_lie_far_from_the_injected_model():
 
 def test_stakes_are_distances_to_the_injected_model_or_to_base():
     measures = cell(20, retrained())
-    stakes = reference_bag(measures, RULES).stakes
+    stakes = reference_bag(measures, measures.roles, RULES).stakes
     assert stakes["forget"] == pytest.approx(2.5, abs=0.2)
     assert stakes["drift"] == stakes["forget"]  # drift has no stake of its own
     assert stakes["retain"] == pytest.approx(4.8, abs=0.1)
@@ -198,7 +198,7 @@ def test_stakes_are_distances_to_the_injected_model_or_to_base():
 def test_nothing_is_at_stake_where_the_stake_model_looks_like_a_retraining():
     base = (model("base", retain_nll=6.0, general_nll=2.01, residual=None), {"role": "base"})
     measures = cell(20, retrained(), more={"base": base})
-    stakes = reference_bag(measures, RULES).stakes
+    stakes = reference_bag(measures, measures.roles, RULES).stakes
     assert stakes["general"] is None and stakes["residual"] is None
 
 
@@ -206,10 +206,10 @@ def test_axes_without_values_or_spread_are_listed():
     broken = model("reference-2", extra={}, general_nll=float("nan"))
     more = {"reference-2": (broken, {"role": "reference", "draw": 2})}
     measures = cell(5, retrained(), more=more)
-    bag = reference_bag(measures, RULES)
+    bag = reference_bag(measures, measures.roles, RULES)
     assert bag.unmeasured == {"general": ("reference-2",)}
     assert "general" not in [axis.name for axis in bag.axes] and bag.values.shape == (5, 7)
     same = _late(5, 0.0)
     measures = cell(5, retrained(), more=same)
-    bag = reference_bag(measures, RULES)
+    bag = reference_bag(measures, measures.roles, RULES)
     assert bag.constant == tuple(axis.name for axis in bag.axes)

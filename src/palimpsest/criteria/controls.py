@@ -12,7 +12,7 @@ leaves fewer references than the exact test needs, the Student-t region judges i
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from palimpsest.criteria import axes as table
 from palimpsest.criteria.axes import Axis, chosen
-from palimpsest.criteria.measures import CellMeasures, ModelMeasures
+from palimpsest.criteria.measures import CellMeasures, ModelMeasures, Roles
 from palimpsest.criteria.retraining import Comparison, compare, constant_axes, prediction_width
 from palimpsest.criteria.rules import Rules
 
@@ -131,9 +131,9 @@ def axis_values(model: ModelMeasures, axes: Sequence[Axis]) -> Values:
     return np.array([math.nan if number is None else number for number in numbers], np.float64)
 
 
-def reference_bag(measures: CellMeasures, rules: Rules) -> Bag:
+def reference_bag(measures: CellMeasures, roles: Roles, rules: Rules) -> Bag:
     """Return the bag of a cell's references."""
-    names = measures.references
+    names = replace(measures, roles=roles).references
     axes = chosen(rules)
     numbers = np.array([axis_values(measures[name], axes) for name in names])
     numbers = numbers.reshape(-1, len(axes))
