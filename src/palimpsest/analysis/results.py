@@ -157,14 +157,14 @@ class RunResults:
         return tuple(cell for cell in self.cells if cell.family == family)
 
     def candidates(self) -> Iterator[tuple[CellResult, str]]:
-        """Every candidate with its cell, in the order of the plan."""
+        """Return every candidate with its cell, in the order of the plan."""
         for cell in self.cells:
             for name in cell.candidates:
                 yield cell, name
 
 
 def read_run(path: Path | str) -> RunResults:
-    """The results of the run at ``path``."""
+    """Return the results of the run at ``path``."""
     run = Run.open(path)
     rules = _rules(run)
     found: list[CellResult] = []

@@ -85,7 +85,7 @@ class Matched:
 
 
 def adequate(results: RunResults) -> tuple[tuple[CellResult, str], ...]:
-    """Candidates the trained-probe criterion rates adequate."""
+    """Return the candidates that the trained-probe criterion rates adequate."""
     return tuple(
         (cell, name)
         for cell, name in results.candidates()
@@ -94,7 +94,8 @@ def adequate(results: RunResults) -> tuple[tuple[CellResult, str], ...]:
 
 
 def held_out(results: RunResults, level: str = "base") -> HeldOut | None:
-    """What adequate candidates score on held-out forget facts; None when none is adequate."""
+    """Return what adequate candidates score on held-out forget facts; None when none is
+    adequate."""
     values: list[float] = []
     clusters: list[str] = []
     rated = adequate(results)
@@ -121,7 +122,7 @@ def held_out(results: RunResults, level: str = "base") -> HeldOut | None:
 
 
 def by_method(results: RunResults) -> tuple[MethodHeldOut, ...]:
-    """The dichotomy: what the screen excludes of each method, and what else it does."""
+    """Return what the screen excludes of each method, and what else it does: the dichotomy."""
     rated = {(cell.id, name) for cell, name in adequate(results)}
     found = []
     for method in results.methods:
@@ -146,7 +147,7 @@ def by_method(results: RunResults) -> tuple[MethodHeldOut, ...]:
 
 
 def diagnostic(results: RunResults) -> tuple[Point, ...]:
-    """Every candidate's oracle-KL, held-out forget NLL and retain NLL."""
+    """Return every candidate's oracle-KL, held-out forget NLL and retain NLL."""
     points = []
     for cell, name in results.candidates():
         model, reference = cell.evaluation[name], cell.evaluation["reference"]
@@ -168,7 +169,7 @@ def diagnostic(results: RunResults) -> tuple[Point, ...]:
 
 
 def matched_forgetting(points: tuple[Point, ...]) -> Matched:
-    """All pairs of a restoration and a suppression candidate of one cell that forget alike."""
+    """Return restoration against suppression over all pairs of a cell that forget alike."""
     pairs = [
         (one.cell, one.oracle_kl, other.oracle_kl)
         for one in points
