@@ -64,7 +64,7 @@ class BudgetPoint:
 
 def audit_models(results: RunResults) -> tuple[AuditedModel, ...]:
     """Return reference and injected model through every component, in every cell."""
-    found = []
+    rows = []
     for cell in results.cells:
         for name in AUDITED:
             if name not in cell.evaluation:
@@ -74,10 +74,10 @@ def audit_models(results: RunResults) -> tuple[AuditedModel, ...]:
             bar = absolute_bar(model, not screened.excluded, results.rules)
             retain_nll, residual = model.need("retain_nll"), model.need("residual")
             p_value = screened.test.p_value
-            found.append(
+            rows.append(
                 AuditedModel(cell.id, cell.family, name, p_value, retain_nll, residual, bar)
             )
-    return tuple(found)
+    return tuple(rows)
 
 
 def components(bars: Sequence[AbsoluteBar]) -> ComponentCounts:

@@ -227,21 +227,21 @@ class SelectorQuality:
 
     def mean(self, axis: str) -> float | None:
         """Return the mean over cells of an axis; None without a pick."""
-        values = [getattr(one, axis) for one in self.picks]
+        values = [getattr(pick, axis) for pick in self.picks]
         return float(np.mean(values)) if values else None
 
     def interval(self, axis: str, rules: Rules) -> Interval | None:
         """Return a bootstrap interval over cells; None with fewer than two picks."""
-        values = [getattr(one, axis) for one in self.picks]
+        values = [getattr(pick, axis) for pick in self.picks]
         if len(values) < 2:
             return None
-        cells = [one.cell for one in self.picks]
+        cells = [pick.cell for pick in self.picks]
         return bootstrap(values, cells, "mean", rules)
 
     @property
     def within_noise(self) -> int:
         """Picks whose forget distance is at most delta_f."""
-        return sum(one.forget_distance <= one.delta_f for one in self.picks)
+        return sum(pick.forget_distance <= pick.delta_f for pick in self.picks)
 
 
 def selection_quality(results: RunResults, version: Certification) -> tuple[SelectorQuality, ...]:
@@ -254,7 +254,7 @@ def selection_quality(results: RunResults, version: Certification) -> tuple[Sele
         ("absolute-bar pick", absolute_pick),
         ("trained-probe best", trained_probe_pick),
     )
-    found = []
+    rows = []
     for title, selector in selectors:
         picks = []
         for cell_id in certified:
@@ -263,8 +263,8 @@ def selection_quality(results: RunResults, version: Certification) -> tuple[Sele
             if name is not None:
                 tolerances = version.tolerances[cell.family]
                 picks.append(position(cell, name, tolerances, version.rules))
-        found.append(SelectorQuality(title, tuple(picks)))
-    return tuple(found)
+        rows.append(SelectorQuality(title, tuple(picks)))
+    return tuple(rows)
 
 
 # -- suppression: how much of it gets through -----------------------------------------------------

@@ -96,15 +96,15 @@ def pool_tolerances(family: str, cells: Sequence[Draws], rules: Rules) -> Replic
         return Replication(family, cells[0].tolerances, tuple(cells))
     each = [draws.tolerances for draws in cells]
     gaps = np.concatenate([np.concatenate(_gaps(draws.deltas)) for draws in cells])
-    freedom = np.array([one.draws - 1 for one in each])
-    deviations = [one.fall_deviation for one in each if one.fall_deviation is not None]
+    freedom = np.array([noise.draws - 1 for noise in each])
+    deviations = [noise.fall_deviation for noise in each if noise.fall_deviation is not None]
     pooled = None
     if len(deviations) == len(each):
         pooled = float(np.sqrt(np.sum(freedom * np.square(deviations)) / freedom.sum()))
     tolerances = Tolerances(
         delta_f=float(np.percentile(gaps, rules.tolerance_percentile)),
-        epsilon_retain=float(np.mean([one.epsilon_retain for one in each])),
-        epsilon_residual=float(np.mean([one.epsilon_residual for one in each])),
+        epsilon_retain=float(np.mean([noise.epsilon_retain for noise in each])),
+        epsilon_residual=float(np.mean([noise.epsilon_residual for noise in each])),
         fall_deviation=pooled,
         # Pooled variance has the summed degrees of freedom, and the veto reads draws - 1.
         draws=int(freedom.sum()) + 1,
@@ -112,14 +112,14 @@ def pool_tolerances(family: str, cells: Sequence[Draws], rules: Rules) -> Replic
     return Replication(family, tolerances, tuple(cells))
 
 
-def replication_intervals(one: Replication, rules: Rules) -> ReplicationIntervals:
+def replication_intervals(replication: Replication, rules: Rules) -> ReplicationIntervals:
     """Return the bootstrap intervals of the family's tolerances."""
     generator = np.random.default_rng(rules.bootstrap_seed)
     size = rules.bootstrap_resamples
     gaps: list[Values] = []
     retain: list[Values] = []
     residual: list[Values] = []
-    for draws in one.cells:
+    for draws in replication.cells:
         kept = _kept_draws(generator, len(draws.deltas), size)
         gaps.append(_resampled_gaps(generator, draws.deltas, kept))
         facts = _multiplicities(generator, draws.retain_nlls.shape[1], size)
@@ -132,15 +132,15 @@ def replication_intervals(one: Replication, rules: Rules) -> ReplicationInterval
         residual.append(_spreads(0.5 * (parts[0] + parts[1]), kept))
     pooled = np.concatenate(gaps, axis=1)
     deltas = _percentiles(pooled, rules.tolerance_percentile)
-    tolerances = one.tolerances
+    tolerances = replication.tolerances
     left_out = [
         float(np.percentile(np.concatenate(_gaps(rest)), rules.tolerance_percentile))
-        for draws in one.cells
+        for draws in replication.cells
         if len(draws.deltas) > 2
         for rest in (np.delete(draws.deltas, k, axis=0) for k in range(len(draws.deltas)))
     ] or [tolerances.delta_f]
     return ReplicationIntervals(
-        one.family,
+        replication.family,
         _interval(tolerances.delta_f, deltas, rules),
         _interval(tolerances.epsilon_retain, np.mean(retain, axis=0), rules),
         _interval(tolerances.epsilon_residual, np.mean(residual, axis=0), rules),
@@ -151,7 +151,7 @@ def replication_intervals(one: Replication, rules: Rules) -> ReplicationInterval
 def median_delta(by_family: Mapping[str, Tolerances]) -> float | None:
     """Return the median of delta_f over families: the paper's delta_equiv; None without any
     family."""
-    values = [one.delta_f for one in by_family.values()]
+    values = [tolerances.delta_f for tolerances in by_family.values()]
     return float(np.median(values)) if values else None
 
 

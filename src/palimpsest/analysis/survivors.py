@@ -55,7 +55,7 @@ def survivors(results: RunResults) -> Survivors:
     if common is not None:
         everywhere = dict.fromkeys(results.families, common)
         shares.append(_share(results, "median delta_f", everywhere))
-        own = {family: one.delta_f for family, one in results.tolerances.items()}
+        own = {family: noise.delta_f for family, noise in results.tolerances.items()}
         shares.append(_share(results, "family's delta_f", own))
     return Survivors(
         sum(len(cell.candidates) for cell in results.cells),

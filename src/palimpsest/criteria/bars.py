@@ -83,7 +83,9 @@ def global_minimum(by_family: Mapping[str, Tolerances]) -> dict[str, Tolerances]
     if not by_family:
         raise ScoreError("there are no family tolerances to take the minimum of")
     smallest = min(tolerances.delta_f for tolerances in by_family.values())
-    return {family: replace(one, delta_f=smallest) for family, one in by_family.items()}
+    return {
+        family: replace(tolerances, delta_f=smallest) for family, tolerances in by_family.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def relearn_veto(
             "relearn veto needs; re-acquire the draws, or set rules.relearn_veto to false"
         )
     fall = model.need_curve().first_fall
-    reference_fall = float(np.mean([one.need_curve().first_fall for one in references]))
+    reference_fall = float(np.mean([draw.need_curve().first_fall for draw in references]))
     quantile = float(stdtrit(tolerances.draws - 1, 1 - rules.relearn_alpha))
     noise = quantile * tolerances.fall_deviation * math.sqrt(1 + 1 / len(references))
     margin = max(rules.relearn_margin, noise)

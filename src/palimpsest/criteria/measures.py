@@ -279,7 +279,7 @@ def read_curves(curves: Columns) -> dict[str, RelearningCurve]:
     require_columns("curves", curves, CURVE_COLUMNS)
     names = np.asarray(curves["model"], dtype=object)
     chunks = np.asarray(curves["chunk"], dtype=np.int64)
-    found = {}
+    by_model = {}
     for name in dict.fromkeys(names.tolist()):
         rows = np.flatnonzero(names == name)
         rows = rows[np.argsort(chunks[rows], kind="stable")]
@@ -298,5 +298,7 @@ def read_curves(curves: Columns) -> dict[str, RelearningCurve]:
                     f"{values[wrong[0]]}; expected a finite number"
                 )
             columns[column] = values
-        found[name] = RelearningCurve(np.asarray(curves["step"], dtype=np.int64)[rows], **columns)
-    return found
+        by_model[name] = RelearningCurve(
+            np.asarray(curves["step"], dtype=np.int64)[rows], **columns
+        )
+    return by_model

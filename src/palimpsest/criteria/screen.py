@@ -38,12 +38,12 @@ class Screen:
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.screened if not one.excluded)
+        return tuple(passage.name for passage in self.screened if not passage.excluded)
 
     def __getitem__(self, name: str) -> Screened:
-        for one in self.screened:
-            if one.name == name:
-                return one
+        for passage in self.screened:
+            if passage.name == name:
+                return passage
         raise ScoreError(
             f"model {name} was not screened; screened were {len(self.screened)} models"
         )
