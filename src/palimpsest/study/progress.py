@@ -117,10 +117,11 @@ class Watch:
         if event.kind == "again":
             self.say(f"{event.cell}: {event.words}")
             return
-        self._done += event.kind == "finished"
-        counted = f" ({self._done}/{self._total})" if event.kind == "finished" else ""
-        reason = f": {event.words}" if event.words else ""
-        self.say(f"{event.cell}: {event.kind}{counted}{reason}")
+        if event.kind == "finished":
+            self._done += 1
+            self.say(f"{event.cell}: finished ({self._done}/{self._total})")
+        else:
+            self.say(f"{event.cell}: {event.step} {event.kind}: {event.words}")
         if self._progress is not None:
             if event.cell in self._bars:
                 self._progress.remove_task(self._bars.pop(event.cell))
