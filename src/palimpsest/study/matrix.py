@@ -44,7 +44,7 @@ class StudyJob:
             draws=draws(cell),
             retrainings=plan.replication.retrainings,
             inputs=run.environment["inputs"],
-            pool=audit_pool(plan, self.pool_file),
+            pool=sealed_pool(plan, self.pool_file),
             commitment=commitment(plan),
         )
 
@@ -118,7 +118,7 @@ def commitment(plan: Plan) -> Commitment:
     return seal(builtin_pool(), nonce)
 
 
-def audit_pool(plan: Plan, pool_file: Path | str | None) -> AuditPool | None:
+def sealed_pool(plan: Plan, pool_file: Path | str | None) -> AuditPool | None:
     """Return the pool the panel is scored on, checked against the seal."""
     if not plan.panel.enabled:
         return None

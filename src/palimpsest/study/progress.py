@@ -13,7 +13,7 @@ from palimpsest.run.store import Run
 from palimpsest.study.matrix import StudyFailed, StudyJob, start
 
 OnRun = Callable[[Path], OnEvent]
-"""Is given the run folder before its first step begins; returns what is told every event."""
+"""Called with the run folder before the first step; returns what receives every event."""
 
 
 def follow(
@@ -26,7 +26,8 @@ def follow(
 ) -> Run:
     """Run what is left of a study and show it; further options are those of ``complete``."""
     run = start(plan, out, fork=fork)
-    return complete(run, StudyJob(run.path, pool), "palimpsest study", **options)
+    job = StudyJob(run.path.resolve(), None if pool is None else pool.resolve())
+    return complete(run, job, "palimpsest study", **options)
 
 
 def complete(
