@@ -625,7 +625,7 @@ def test_a_tokenizer_that_is_none_is_refused(folder, text):
 def test_a_tokenizer_file_named_outside_the_folder_is_refused(folder, nothing_built):
     names = ["../../etc/tokenizer.4.0.0.json"]
     edit(folder, "tokenizer_config.json", fast_tokenizer_files=names)
-    refused(folder, "fast_tokenizer_files")
+    refused(folder, "tokenizer.4.0.0.json", "plain file name")
 
 
 def test_a_tokenizer_larger_than_the_embedding_is_refused(folder):
@@ -742,3 +742,17 @@ def test_a_gguf_file_that_lies_is_refused(tmp_path, nothing_built, data):
     path = tmp_path / "x.gguf"
     path.write_bytes(data)
     refused(path, "x.gguf")
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [("block_count", 10**9), ("embedding_length", 2**31), ("feed_forward_length", 2**31)],
+)
+def test_absurd_numbers_of_a_gguf_file_are_refused(tmp_path, nothing_built, key, number):
+    pytest.importorskip("gguf")
+    path = tmp_path / "x.gguf"
+    architecture = (b"general.architecture", TEXT, struct.pack("<Q", 5) + b"llama")
+    entry = (f"llama.{key}".encode(), U32, struct.pack("<I", number))
+    path.write_bytes(gguf_bytes(entries=[architecture, entry]))
+    with pytest.raises(ModelError, match=f"{number}; expected at most"):
+        load_config(str(path))
