@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.criteria.made_cell import cell, model, retrained, without_round_trip
 
 from palimpsest.criteria.controls import (
     Control,
@@ -15,14 +16,13 @@ from palimpsest.criteria.controls import (
 )
 from palimpsest.criteria.measures import CellMeasures
 from palimpsest.criteria.rules import Rules
-from tests.criteria.made_cell import cell, model, retrained, without_round_trip
 
 RULES = Rules()
 
 
 def controls_of(measures: CellMeasures, rules: Rules = RULES) -> dict[str, Control]:
     bag = reference_bag(measures, measures.roles, rules)
-    return {control.name: control for control in run_controls(measures, measures.roles, bag)}
+    return {control.name: control for control in run_controls(measures, bag)}
 
 
 def challenge(name, truth="suppressed", **planted):
@@ -81,8 +81,7 @@ def test_what_cannot_be_compared_is_named():
     measures = cell(19, retrained(), shares=(0.25,))
     roles = {**measures.roles, "control-50": failed}
     roles["panel:router"] = {"role": "challenge", "truth": "suppressed"}
-    bag = reference_bag(measures, roles, RULES)
-    found = {control.name: control for control in run_controls(measures, roles, bag)}
+    found = controls_of(replace(measures, roles=roles))
     assert found["control-50"].missing == "the weights are quantised"
     assert found["panel:router"].missing == "it has no scores on the evaluation pool"
     assert found["5% of the injected weights"].missing == "no such control was made"

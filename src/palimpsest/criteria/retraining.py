@@ -265,7 +265,7 @@ def _worst(values: Values, references: Values, axes: Sequence[Axis]) -> Worst:
         else:
             distance = z
         counted = {"two": abs(distance), "low": -distance, "high": distance}[axis.sides]
-        if best is None or counted > best[0]:
+        if best is None or counted > best[0] + TIE * max(1.0, abs(best[0])):
             best = (counted, Worst(axis.name, "high" if offset >= 0 else "low", z))
     assert best is not None
     return best[1]
