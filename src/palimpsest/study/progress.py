@@ -5,12 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from palimpsest.errors import StudyFailed
 from palimpsest.plan import Plan
 from palimpsest.run.executor import Event, OnEvent, silent
 from palimpsest.run.executor import executor as executor_named
 from palimpsest.run.graph import Job
 from palimpsest.run.store import Run
-from palimpsest.study.matrix import StudyFailed, StudyJob, start
+from palimpsest.study.matrix import StudyJob, start
 
 OnRun = Callable[[Path], OnEvent]
 """Called with the run folder before the first step; returns what receives every event."""
