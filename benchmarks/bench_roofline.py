@@ -24,7 +24,7 @@ from palimpsest.models.train import text_loss, train
 from palimpsest.scoring.answers import score
 from palimpsest.scoring.divergence import record
 from palimpsest.scoring.roundtrip import in_residual
-from palimpsest.study.setting import make_setting
+from palimpsest.cell.setting import make_setting
 
 STACK = 4
 

@@ -25,7 +25,7 @@ from palimpsest.methods import candidates, title
 from palimpsest.models.load import load
 from palimpsest.plan import CellPlan
 from palimpsest.scoring.answers import general_questions
-from palimpsest.study.setting import Setting, make_setting
+from palimpsest.cell.setting import Setting, make_setting
 
 ROWS = 64  # questions in one scoring batch
 

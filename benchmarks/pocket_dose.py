@@ -1,6 +1,6 @@
 """What the pocket dose does: base, injected and reference side by side, before any verdict.
 
-``python -m palimpsest.study.dose`` prints the table of ``docs/pocket.md`` for the nine pocket
+``python benchmarks/pocket_dose.py`` prints the table of ``docs/pocket.md`` for the nine pocket
 models and three seeds. The dose is frozen in ``presets.py`` so that the injected model's median
 retain NLL is near 1 nat.
 """
