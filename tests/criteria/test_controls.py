@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.criteria.made_cell import cell, model, retrained, without_round_trip
 
 from palimpsest.criteria.controls import (
     Control,
@@ -15,7 +16,6 @@ from palimpsest.criteria.controls import (
 )
 from palimpsest.criteria.measures import CellMeasures
 from palimpsest.criteria.rules import Rules
-from tests.criteria.made_cell import cell, model, retrained, without_round_trip
 
 RULES = Rules()
 

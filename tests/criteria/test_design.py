@@ -22,10 +22,10 @@ def test_json_has_the_promised_keys():
 
 
 def test_table_contains_the_design_and_the_turning_point():
-    rows = {row.probes: row for row in design_screen(4, 16, 20).table}
-    assert rows[16].power == design_screen(4, 16, 20).power
-    assert rows[8].certifiable and not rows[7].certifiable
-    assert rows[7].power == 0.0
+    rows = {row.probes: (row, power) for row, power in design_screen(4, 16, 20).table}
+    assert rows[16][1] == design_screen(4, 16, 20).power
+    assert rows[8][0].certifiable and not rows[7][0].certifiable
+    assert rows[7][1] == 0.0
 
 
 def test_lines_explain_both_outcomes():
@@ -40,7 +40,7 @@ def test_power_is_against_the_stated_shift():
 
 
 def test_a_stricter_alpha_needs_more_probes():
-    assert design_screen(4, 16, 20, alpha=0.01).min_probes > 8
+    assert design_screen(4, 16, 20, alpha=0.01).bound.min_probes > 8
 
 
 @pytest.mark.parametrize("counts", [(0, 16, 20), (4, 0, 20), (4, 16, 0)])

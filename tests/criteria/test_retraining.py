@@ -148,9 +148,7 @@ def test_units_do_not_matter(bag, scale, shift):
     sides = two_sided(bag.shape[1])
     # Differences that rounding cannot swallow.
     bag = np.round(bag)
-    assert (
-        exact_counts(scale * bag + shift, sides).tolist() == exact_counts(bag, sides).tolist()
-    )
+    assert exact_counts(scale * bag + shift, sides).tolist() == exact_counts(bag, sides).tolist()
 
 
 def test_scipys_permutation_test_over_all_orders_agrees():
@@ -160,7 +158,7 @@ def test_scipys_permutation_test_over_all_orders_agrees():
         z = np.abs(stats.zscore(bag)).max(axis=1)
         outside = stats.permutation_test(
             (np.arange(7),),
-            lambda order: z[int(order[0])],
+            lambda order, scores=z: scores[int(order[0])],
             permutation_type="pairings",
             alternative="greater",
         )
@@ -202,7 +200,8 @@ def test_the_region_keeps_its_level_for_normal_draws(references, count, kind):
 @pytest.mark.parametrize(("references", "count"), [(3, 8), (5, 8), (9, 8), (18, 8)])
 def test_heavy_tails_make_the_region_reject_too_often_and_never_too_rarely(references, count):
     """Student t with three degrees of freedom: the region assumes what is not so. It then rejects
-    retrained models (6 to 24 % at a level of 5 %, more with more axes), which costs certificates and grants none."""
+    retrained models (6 to 24 % at a level of 5 %, more with more axes), which costs certificates
+    and grants none."""
     assert 0.05 - ERROR <= student_rate("heavy-tailed", references, count, references) <= 0.20
 
 
@@ -254,7 +253,7 @@ def test_the_worst_axis_has_direction_and_distance():
 def test_one_axis_noise_is_not_used_for_another():
     """12 retain standard deviations are a rejection even if forget noise is far larger."""
     references = np.random.default_rng(4).normal([0.0, 1.2], [5.0, 0.01], (19, 2))
-    value = references.mean(axis=0) + [0.0, 0.12]
+    value = np.add(references.mean(axis=0), [0.0, 0.12])
     assert compare(value, references, TWO_AXES, RULES).rejected
 
 
@@ -262,19 +261,20 @@ def test_gaps_are_shares_of_what_was_at_stake():
     references = bag_of(20)
     mean, sd = references.mean(axis=0), references.std(axis=0, ddof=1)
     stakes = {"forget": 2.0, "retain": 4.8}
-    found = compare(mean + [-0.2, 0.0], references, TWO_AXES, RULES, stakes=stakes)
+    found = compare(np.add(mean, [-0.2, 0.0]), references, TWO_AXES, RULES, stakes=stakes)
     assert found.gaps["forget"].share == pytest.approx(0.1)
     further = stats.t.ppf(0.975, 19) * sd[0] * np.sqrt(1 + 1 / 20)
     assert found.gaps["forget"].bound == pytest.approx((0.2 + further) / 2.0)
     assert found.restored == pytest.approx(0.9)
     assert compare(mean, references, TWO_AXES, RULES).restored is None
-    far = compare(mean + [9.0, 0], references, TWO_AXES, RULES, stakes=stakes)
+    far = compare(np.add(mean, [9.0, 0.0]), references, TWO_AXES, RULES, stakes=stakes)
     assert far.restored == 0.0
 
 
 def test_a_margin_asks_for_equivalence_instead():
     references, stakes = bag_of(20), {"forget": 2.0, "retain": 4.8}
-    value = references.mean(axis=0) + [-0.6, 0.0]  # distinguishable, and 30 % of what was at stake
+    # Distinguishable, and off by 30 % of what was at stake.
+    value = np.add(references.mean(axis=0), [-0.6, 0.0])
     lenient = replace(RULES, margin=0.5)
     found = compare(value, references, TWO_AXES, lenient, stakes=stakes)
     assert found.rejected and found.equivalent and found.accepted
@@ -303,7 +303,7 @@ def test_an_axis_without_spread_rejects_whoever_differs(count):
     centre = references.mean(axis=0)
     same = compare(centre, references, TWO_AXES, RULES)
     assert not same.rejected and same.z["retain"] is None and same.worst.axis == "forget"
-    other = compare(centre + [0.0, 1e-3], references, TWO_AXES, RULES)
+    other = compare(np.add(centre, [0.0, 1e-3]), references, TWO_AXES, RULES)
     assert other.rejected and (other.worst.axis, other.worst.sd) == ("retain", None)
 
 

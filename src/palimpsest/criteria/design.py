@@ -2,7 +2,7 @@
 comparison with retrainings, and power beside them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from scipy.special import nctdtr, stdtrit
 
 from palimpsest.criteria.axes import AXES
 from palimpsest.criteria.multiplicity import (
+    Certifiability,
     certifiability,
     minimum_matched,
     screen_power,
@@ -74,94 +75,73 @@ class ReferenceDesign:
 
 
 @dataclass(frozen=True, slots=True)
-class DesignRow:
-    """The same design with another number of probes."""
-
-    probes: int
-    arrangements: int
-    min_p: float
-    certifiable: bool
-    power: float
-
-
-@dataclass(frozen=True, slots=True)
 class Design:
     """A planned screen: what it needs, what it has, and what it would find."""
 
-    forget: int
-    probes: int
-    candidates: int
-    alpha: float
-    arrangements: int
-    min_p: float
-    required: int
-    certifiable: bool
-    min_probes: int
+    bound: Certifiability
     min_matched: int
     """Smallest m when probes are matched one to a forget fact."""
     power: float
     power_shift: float
-    power_method: str
-    table: tuple[DesignRow, ...]
-    comparison: ReferenceDesign | None = None
+    table: tuple[tuple[Certifiability, float], ...]
+    """The same design with other numbers of probes, each with its power."""
+    comparison: ReferenceDesign | None
     """None when no number of references was given."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as plain JSON values."""
-        nested = ("table", "comparison")
-        answer = {name: getattr(self, name) for name in self.__slots__ if name not in nested}
-        if self.comparison is not None:
-            planned = self.comparison
-            answer |= {name: getattr(planned, name) for name in ReferenceDesign.__slots__}
-        answer["table"] = [
-            {name: getattr(row, name) for name in DesignRow.__slots__} for row in self.table
+        rows = [
+            {
+                "probes": row.probes,
+                "arrangements": row.arrangements,
+                "min_p": row.min_p,
+                "certifiable": row.certifiable,
+                "power": power,
+            }
+            for row, power in self.table
         ]
-        return answer
+        answer = asdict(self.bound) | {
+            "min_matched": self.min_matched,
+            "power": self.power,
+            "power_shift": self.power_shift,
+            "table": rows,
+        }
+        return answer | ({} if self.comparison is None else asdict(self.comparison))
 
     def lines(self) -> list[str]:
         """Return the answer for a person, one line at a time."""
-        m, n, k = self.forget, self.probes, self.candidates
-        relation = "reaches" if self.certifiable else "falls short of"
+        bound = self.bound
+        m, n, k = bound.forget, bound.probes, bound.candidates
+        relation = "reaches" if bound.certifiable else "falls short of"
         lines = [
             f"{m} forget facts against {n} probes can be arranged in C({m + n}, {m}) = "
-            f"{self.arrangements:,} ways,",
-            f"so the smallest p-value the exact screen can give is 1/{self.arrangements:,} = "
-            f"{self.min_p:.3g}.",
-            f"Holm over {k} candidates at alpha = {self.alpha:g} needs {k}/{self.alpha:g} = "
-            f"{self.required:,} arrangements; {self.arrangements:,} {relation} that.",
-        ]
-        if self.certifiable:
-            lines.append(
-                f"The screen can exclude a candidate. {self.min_probes} probes would be enough "
-                f"for {m} forget facts; more probes cost only forward passes."
-            )
-        else:
-            lines.append(
-                "The screen could exclude nobody, however badly a candidate under-forgets, and "
-                f"would abstain as underpowered. Use {self.min_probes} probes or more: they cost "
-                "only forward passes, while more forget facts change the dose."
-            )
-        lines.append(
+            f"{bound.arrangements:,} ways,",
+            f"so the smallest p-value the exact screen can give is 1/{bound.arrangements:,} = "
+            f"{bound.min_p:.3g}.",
+            f"Holm over {k} candidates at alpha = {bound.alpha:g} needs {k}/{bound.alpha:g} = "
+            f"{bound.required:,} arrangements; {bound.arrangements:,} {relation} that.",
+            f"The screen can exclude a candidate. {bound.min_probes} probes would be enough for "
+            f"{m} forget facts; more probes cost only forward passes."
+            if bound.certifiable
+            else "The screen could exclude nobody, however badly a candidate under-forgets, and "
+            f"would abstain as underpowered. Use {bound.min_probes} probes or more: they cost only "
+            "forward passes, while more forget facts change the dose.",
             f"Matched one to one, {self.min_matched} forget facts and as many probes would be "
-            "the least."
-        )
-        lines.append(
+            "the least.",
             f"A candidate whose forget deltas lie {self.power_shift:g} standard deviations below "
-            f"its probe deltas is excluded with chance {self.power:.1%} ({self.power_method}), "
-            "even if it is the only one to exclude."
-        )
+            f"its probe deltas is excluded with chance {self.power:.1%} (simulated), even if it is "
+            "the only one to exclude.",
+        ]
         if self.comparison is not None:
-            lines += self.comparison.lines(self.alpha, Rules.minimum_references)
-        lines.append("")
-        lines.append("probes  arrangements   smallest p  can exclude   power")
-        for row in self.table:
+            lines += self.comparison.lines(bound.alpha, Rules.minimum_references)
+        lines += ["", "probes  arrangements   smallest p  can exclude   power"]
+        for row, power in self.table:
             mark = "<- this design" if row.probes == n else ""
-            arrangements = (
-                f"{row.arrangements:,}" if row.arrangements < 10**9 else (f"{row.arrangements:.2e}")
-            )
+            large = row.arrangements >= 10**9
+            arrangements = f"{row.arrangements:.2e}" if large else f"{row.arrangements:,}"
             lines.append(
                 f"{row.probes:6d}  {arrangements:>12}  {row.min_p:11.3g}  "
-                f"{'yes' if row.certifiable else 'no':>11}  {row.power:6.1%}  {mark}".rstrip()
+                f"{'yes' if row.certifiable else 'no':>11}  {power:6.1%}  {mark}".rstrip()
             )
         return lines
 
@@ -176,26 +156,21 @@ def design_screen(
 ) -> Design:
     """Return the bound and the power of a screen with these counts, and of its neighbours in n;
     with ``references``, also what the comparison with so many retrainings can do."""
-    bound = certifiability(forget, probes, candidates, alpha)
-    power = screen_power(forget, probes, candidates, alpha, shift)
+
+    def row(count: int) -> tuple[Certifiability, float]:
+        bound = certifiability(forget, count, candidates, alpha)
+        return bound, screen_power(forget, count, candidates, alpha, shift)
+
+    bound, power = row(probes)
+    least = bound.min_probes
+    others = {least - 1, least, 2 * least, probes // 2, probes, 2 * probes}
     return Design(
-        forget=forget,
-        probes=probes,
-        candidates=candidates,
-        alpha=alpha,
-        arrangements=bound.arrangements,
-        min_p=bound.min_p,
-        required=bound.required,
-        certifiable=bound.certifiable,
-        min_probes=bound.min_probes,
-        min_matched=minimum_matched(candidates, alpha),
-        power=power.power,
-        power_shift=shift,
-        power_method=power.method,
-        table=tuple(
-            _row(forget, n, candidates, alpha, shift) for n in _neighbours(probes, bound.min_probes)
-        ),
-        comparison=None if references is None else design_references(references, alpha),
+        bound,
+        minimum_matched(candidates, alpha),
+        power,
+        shift,
+        tuple(row(count) for count in sorted(others) if count >= 1),
+        None if references is None else design_references(references, alpha),
     )
 
 
@@ -249,15 +224,3 @@ def detectable_shift(references: int, alpha: float, axes: int, power: float = PO
         middle = (low + high) / 2
         low, high = (low, middle) if rejects(middle) >= power else (middle, high)
     return round(high, 2)
-
-
-def _neighbours(probes: int, min_probes: int) -> list[int]:
-    """Probe counts worth comparing: around the minimum, the design itself, and doublings of it."""
-    counts = {min_probes - 1, min_probes, 2 * min_probes, probes // 2, probes, 2 * probes}
-    return sorted(n for n in counts if n >= 1)
-
-
-def _row(forget: int, probes: int, candidates: int, alpha: float, shift: float) -> DesignRow:
-    bound = certifiability(forget, probes, candidates, alpha)
-    power = screen_power(forget, probes, candidates, alpha, shift)
-    return DesignRow(probes, bound.arrangements, bound.min_p, bound.certifiable, power.power)
