@@ -8,12 +8,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from palimpsest.analysis.results import CellResult
-from palimpsest.audit.inputs import Inputs
 from palimpsest.criteria.axes import AXES
 from palimpsest.criteria.bars import damage_bar
 from palimpsest.criteria.multiplicity import Certifiability
@@ -22,11 +21,15 @@ from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.verdict import Finding, Verdict
 
+# A certificate's verdict is compared with a summary where there is no torch.
+if TYPE_CHECKING:
+    from palimpsest.audit.inputs import Inputs
+
 FORMAT = "palimpsest-audit/2"
 
 
 def summary(
-    inputs: Inputs,
+    inputs: "Inputs",
     verdict: Verdict,
     paragraph: str,
     *,
@@ -94,7 +97,7 @@ def verdict_values(verdict: Verdict) -> dict[str, Any]:
 
 
 def dose_values(
-    inputs: Inputs, verdict: Verdict, chosen: Mapping[str, Any] | None
+    inputs: "Inputs", verdict: Verdict, chosen: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Return the dose of re-acquisition: what it was, who chose it, how far it came."""
     request = inputs.request

@@ -305,7 +305,9 @@ class Cell:
             disk.link_or_copy(self.file(step, name), self.folder / file)
             artifacts[file] = self.file_digest(step, name)
         manifests = [self.manifest(step) for step in order]
-        steps = [{key: found[key] for key in ("step", "files", "digest")} for found in manifests]
+        # With what each step needed, so that its manifest can be rebuilt and its digest checked.
+        kept_keys = ("step", "files", "needs", "digest")
+        steps = [{key: found[key] for key in kept_keys} for found in manifests]
         own = {"cell": self.id, "terms": self._terms, "artifacts": artifacts, "steps": steps} | {
             "opening": self.opening()
         }
