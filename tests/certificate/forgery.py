@@ -4,6 +4,7 @@ A forger who only edits a file is caught by its digest in the statement. These s
 learned that, and recomputes the statement, the cell's summary, its manifests, the record or terms.
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -85,10 +86,8 @@ def with_cell(
         summary["opening"] = signed(summary["opening"] | {"terms": summary["terms"]})
     summary = change(summary)
     if manifests:
-        try:
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
             summary = _with_manifests(cell, summary)
-        except (KeyError, TypeError, AttributeError):
-            pass
     try:
         return with_record(members | {name: written(signed(summary))})
     except (KeyError, TypeError, AttributeError):
@@ -109,7 +108,7 @@ def _with_manifests(cell: str, summary: Summary) -> Summary:
 
 
 def with_models(members: Members, cell: str = STUDY, **changes: Any) -> Members:
-    """Return the members with models of a cell changed: other keys of a role, or None to drop it."""
+    """Return the members with models of a cell changed: other keys, or None to drop a model."""
 
     def changed(summary: Summary) -> Summary:
         models = dict(summary["models"])

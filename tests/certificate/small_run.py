@@ -45,7 +45,7 @@ def model_values() -> dict[str, np.ndarray[Any, Any]]:
     return values | {
         "a-w1": RETRAINED + NOISE[6],
         "a-w2": left(0.9),
-        "panel:suppression": left(1.0) + [2.5, 0, 0, 0, 0, 0, 0],
+        "panel:suppression": left(1.0) + np.array([2.5, 0, 0, 0, 0, 0, 0]),
     }
 
 

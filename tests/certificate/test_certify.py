@@ -110,7 +110,7 @@ def test_a_signed_certificate_is_not_replaced_by_an_unsigned_one(
     run = write_small(tmp_path / "run")
     signed = certify(run, key_path=keys[0])
     before = signed.read_bytes()
-    with pytest.raises(InputError, match="holds a signed certificate.*--key.*--out"):
+    with pytest.raises(InputError, match=r"holds a signed certificate.*--key.*--out"):
         certify(run)
     assert signed.read_bytes() == before
     # Damaged, it is not thrown away either.
@@ -315,7 +315,7 @@ def test_what_is_not_a_file_is_bad_input_and_never_waited_for(tmp_path: Path) ->
 def test_what_is_not_a_bundle_fails_with_a_reason(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "b.zip"
     file.write_bytes(content)
-    verification = verify(file)
+    verification = checked(file)
     assert not verification.ok
     with pytest.raises(BundleError, match=r"b\.zip does not verify: archive: "):
         verification.require("b.zip")
@@ -377,7 +377,7 @@ def test_a_run_folder_given_to_verify_is_answered_with_the_bundle_in_it(tmp_path
 def test_the_command_verifies_where_there_is_no_torch(
     signed_bundle: Path, keys: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    # Modules that are verification first and fail, for the command and for the process it examines in.
+    # Modules that come first and fail, for the command and for the process it examines in.
     for name in ("torch", "transformers", "safetensors", "tokenizers"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not here')\n")
     places = [str(tmp_path), str(Path(palimpsest.__file__).parents[1])]

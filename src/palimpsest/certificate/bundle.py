@@ -120,7 +120,7 @@ def tables_of(members: Mapping[str, bytes], cell_id: str) -> dict[str, bytes]:
 
 
 def files_of(summary: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tables that a cell's verdict depends on, as its summary lists them."""
+    """Return the names of the tables that a cell's verdict depends on, by its summary."""
     return [name for name in TABLES if name in (*REQUIRED_TABLES, *summary["artifacts"])]
 
 

@@ -23,8 +23,8 @@ from palimpsest.verdict import Verdict
 MAX_TEXT_BYTES = 32 * 2**20
 """Largest JSON member."""
 MAX_CELLS = 10_000
-CHECKS = ("archive", "digests", "signature", "terms", "rules", "cells", "record", "models")
-CHECKS += ("seal", "scores", "verdicts", "summary", "statement")
+CHECKS: tuple[str, ...] = ("archive", "digests", "signature", "terms", "rules", "cells", "record")
+CHECKS += ("models", "seal", "scores", "verdicts", "summary", "statement")
 """In order; each is a method of ``Evidence``."""
 
 
@@ -63,9 +63,9 @@ class Evidence:
         listed = {file["name"]: "sha256:" + file["digest"]["sha256"] for file in stated["subject"]}
         there = {n: digest(d) for n, d in self.members.items() if n not in (STATEMENT, ENVELOPE)}
         for name in sorted(listed.keys() | there.keys()):
-            found, expected = there.get(name, "no such file"), listed.get(name, "no such file")
-            if found != expected:
-                raise BundleError(f"{name}: {found}; the statement lists {expected}")
+            stored, expected = there.get(name, "no such file"), listed.get(name, "no such file")
+            if stored != expected:
+                raise BundleError(f"{name}: {stored}; the statement lists {expected}")
         self.stated = stated
         return f"all {len(there)} files have the SHA-256 that the statement lists, none is missing"
 
