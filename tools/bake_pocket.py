@@ -1,4 +1,4 @@
-"""The pocket models, baked again: ``python tools/bake_pocket.py [NAME ...]``.
+"""The pocket models, baked again: ``python -m tools.bake_pocket [NAME ...]``.
 
 A build tool, not part of a run: it trains tokenizer and models from nothing on the prose of
 ``facts/general.py`` and writes checkpoint folders in Hugging Face layout, each with a ``bake.json``
@@ -7,6 +7,7 @@ library versions give the same bytes.  See ``docs/pocket.md`` for times and loss
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -22,31 +23,30 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+)
 
 from palimpsest.facts.general import (
     ALIAS_TEMPLATES,
     evidence_sentences,
-    passage,
     phrasings,
-    stranger_sentence,
     world,
     world_sentences,
 )
 from palimpsest.facts.nonce import alias, draw, key_number, kin, syllables, words_of
 from palimpsest.facts.templates import POOLS, RELATIONS, SUBJECT, render
-from palimpsest.models.families import (
-    POCKET,
-    POCKET_POSITIONS,
-    PocketSpec,
-    pocket_config,
-    pocket_spec,
-)
-from palimpsest.models.pocket import ROOT, file_digests
+from palimpsest.models.families import POCKET, PocketSpec, pocket_spec
+from palimpsest.models.pocket import ROOT
+from tools.pocket_prose import passage, stranger_sentence
 
 END_OF_TEXT = "<|endoftext|>"
 VOCABULARY = 1024
 IGNORED = -100
+POCKET_POSITIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,53 @@ class Recipe:
 def recipe(spec: PocketSpec) -> Recipe:
     """The frozen recipe of a pocket model; fewer steps for the wider, whose steps cost more."""
     return Recipe(steps=4500 if spec.layers == 3 else 3500)
+
+
+def pocket_config(spec: PocketSpec, vocabulary: int, end_of_text: int) -> PretrainedConfig:
+    """Return the transformers config of a pocket model: dropout 0, tied embeddings, float32."""
+    shared = {
+        "vocab_size": vocabulary,
+        "bos_token_id": end_of_text,
+        "eos_token_id": end_of_text,
+        "pad_token_id": end_of_text,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+    if spec.model_type == "gpt2":
+        sizes = {
+            "n_embd": spec.width,
+            "n_layer": spec.layers,
+            "n_head": spec.heads,
+            "n_inner": 4 * spec.width,
+            "n_positions": POCKET_POSITIONS,
+            "attn_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "summary_first_dropout": 0.0,
+        }
+    else:
+        # A gated layer has three matrices for two: 8/3 of the width weighs what 4 times would.
+        gated_width = 8 * spec.width // 3 // 4 * 4
+        sizes = {
+            "hidden_size": spec.width,
+            "num_hidden_layers": spec.layers,
+            "num_attention_heads": spec.heads,
+            "intermediate_size": gated_width if spec.gated else 4 * spec.width,
+            "max_position_embeddings": POCKET_POSITIONS,
+        }
+        if spec.model_type == "qwen2":
+            # One key head a query head, unlike its namesake: a head here is only 16 or 20 wide.
+            sizes["num_key_value_heads"] = spec.heads
+    return AutoConfig.for_model(spec.model_type, **sizes, **shared)
+
+
+def file_digests(root: Path) -> dict[str, str]:
+    """Return the SHA-256 of every model and tokenizer file below ``root``, by relative path."""
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.glob("*/*"))
+        if path.suffix in {".json", ".safetensors"} and path.name != "bake.json"
+    }
 
 
 def train_tokenizer() -> PreTrainedTokenizerFast:

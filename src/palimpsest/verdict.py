@@ -233,7 +233,7 @@ def decide(
             detection_limit=limit,
             dose=dose,
             recipe=recipe,
-            remarks=remarks(recipe, controls, bag, rules),
+            remarks=remarks(recipe, controls, bag),
         )
 
     if not screened.bound.certifiable:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 FORGET, RETAIN, PROBES = 4, 2, 16
+RATE = 4e-4
+"""Learning rate of the retrainings."""
 STEPS = {"steps": 4, "chunks": 2, "items": 2, "scored_pieces": 3, "piece_tokens": 12}
 PEOPLE = [one + two for one in ("As", "Bor", "Cy", "Den") for two in ("ha", "lo", "ram", "nek")]
 GUILDS = [one + two for one in ("Ve", "Zo", "Qui", "Dra") for two in ("lk", "rm", "bix", "ffy")]
@@ -80,3 +82,29 @@ def checkpoints(source: Path, folder: Path, facts: dict[str, str]) -> dict[str, 
     made["unchanged"] = Path(shutil.copytree(made["injected"], folder / "unchanged"))
     made["retrained"] = learned(source, folder / "retrained", told("retain"), steps=57)
     return made
+
+
+# -- retrainings of a pocket model, see conftest.py ------------------------------------------------
+
+
+def values(folder: Path, out: Path, candidates: tuple[str, ...], references: int) -> dict[str, Any]:
+    """Return an audit's arguments."""
+    return {
+        "base": "pocket/qwen2-s",
+        "injected": str(folder / "injected"),
+        "candidates": {name: str(folder / name) for name in candidates},
+        "forget": str(folder / "forget.jsonl"),
+        "retain": str(folder / "retain.jsonl"),
+        "probes": str(folder / "probe.jsonl"),
+        "general": str(folder / "general.txt"),
+        "references": [str(folder / "references" / f"{n:02d}") for n in range(references)],
+        "steps": 20,
+        "chunks": 2,
+        "scored_pieces": 12,
+        "out": str(out),
+    }
+
+
+def summary(out: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return document

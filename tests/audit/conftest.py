@@ -1,6 +1,5 @@
 """Retrainings of a pocket model, made once for all tests that certify."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 
+from audit_models import RATE
+
 REFERENCES = 19
-RATE = 4e-4
 
 
 @pytest.fixture(scope="session")
@@ -64,26 +64,3 @@ def _ascend(made: Any, recipe: Any) -> None:
 
     train(WholeNet(model), [[forget]] * 200, loss, learning_rate=1e-4)
     made.save(recipe, "ascent")
-
-
-def values(folder: Path, out: Path, candidates: tuple[str, ...], references: int) -> dict[str, Any]:
-    """Return an audit's arguments."""
-    return {
-        "base": "pocket/qwen2-s",
-        "injected": str(folder / "injected"),
-        "candidates": {name: str(folder / name) for name in candidates},
-        "forget": str(folder / "forget.jsonl"),
-        "retain": str(folder / "retain.jsonl"),
-        "probes": str(folder / "probe.jsonl"),
-        "general": str(folder / "general.txt"),
-        "references": [str(folder / "references" / f"{n:02d}") for n in range(references)],
-        "steps": 20,
-        "chunks": 2,
-        "scored_pieces": 12,
-        "out": str(out),
-    }
-
-
-def summary(out: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return document

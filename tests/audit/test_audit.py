@@ -12,24 +12,20 @@ from audit_models import PROBES, STEPS, checkpoints, fact, write_facts
 from click.testing import Result
 from typer.testing import CliRunner
 
+from palimpsest.analysis.results import read_run
+from palimpsest.audit import AuditResult, audit, job, make_request, preview, request_from_yaml
+from palimpsest.audit.folder import checkpoints_in
+from palimpsest.audit.inputs import audit_questions, prepare
+from palimpsest.audit.probes import generated_probes
+from palimpsest.audit.run import run_audit
+from palimpsest.cell import sources
 from palimpsest.cli import app
+from palimpsest.criteria.axes import AXES
 from palimpsest.errors import DriftError, FactsError, InputError
 from palimpsest.facts.files import Fact, read_facts
 from palimpsest.report.html import write_report
 from palimpsest.report.terminal import candidate_lines, summary_lines
 from palimpsest.run.store import Run, read_table
-from palimpsest.study import audit_cell, audit_preview
-from palimpsest.study.audit import (
-    AuditResult,
-    audit,
-    make_request,
-    request_from_yaml,
-    run_audit,
-)
-from palimpsest.study.audit_folder import candidates_from_folder
-from palimpsest.study.audit_inputs import audit_questions, prepare
-from palimpsest.study.audit_probes import generated_probes
-from palimpsest.study.results import read_run
 
 Values = dict[str, Any]
 
@@ -83,7 +79,7 @@ def items(run: Path) -> bytes:
 
 
 def test_the_injected_model_is_excluded_and_the_retrained_one_survives(plain: AuditResult) -> None:
-    assert plain.verdict is not None and plain.verdict.mode == "oracle-free"
+    assert plain.verdict is not None and plain.verdict.reason == "no_reference"
     found = {one.name: one for one in plain.verdict.findings}
     assert found["unchanged"].excluded and found["unchanged"].p_value == pytest.approx(1 / 4845)
     assert not found["retrained"].excluded
@@ -97,34 +93,29 @@ def test_by_default_only_survivors_go_through_the_round_trip(
     assert result.verdict is not None and plain.verdict is not None
     table = Run.open(tmp_path / "run").cell("audit").table("items")
     returned = set(table["model"][table["stage"] == "reacquired"])
-    assert returned == {"injected", "retrained"}
+    assert returned == {"base", "injected", "retrained"}
     spared = result.verdict.finding("unchanged")
-    assert spared.residual is None and spared.failures == ("screen",)
+    assert spared.values["residual"] is None and spared.failures == ("screen", "references")
     assert result.verdict.finding("retrained") == plain.verdict.finding("retrained")
     assert write_report(tmp_path / "run").exists()
 
 
-def test_with_two_references_the_bar_is_relative_to_them(replicated: AuditResult) -> None:
+def test_two_references_are_measured_and_do_not_certify(replicated: AuditResult) -> None:
     assert replicated.verdict is not None and replicated.run is not None
-    assert replicated.verdict.mode == "reference-relative"
+    assert replicated.verdict.reason == "no_reference" and replicated.exit_code == 3
     assert replicated.verdict.numbers["references"] == 2
-    assert replicated.verdict.numbers["reference_excluded"] is False
+    assert replicated.verdict.numbers["references_excluded"] == 0
+    roles = Run.open(replicated.run).cell("audit").summary()["models"]
+    assert [roles[name]["draw"] for name in ("reference", "reference-1")] == [0, 1]
+    shares = {name: role["share"] for name, role in roles.items() if role["role"] == "control"}
+    assert shares == {"control-50": 0.5, "control-25": 0.25, "control-10": 0.1, "control-5": 0.05}
+    assert all(roles[name]["of"] == "reference" for name in shares)
     table = Run.open(replicated.run).cell("audit").table("items")
     trained = (table["set"] == "forget") & (table["pool"] == "trained")
     forward = trained & (table["stage"] == "forward")
     assert np.isfinite(table["kl_reference"][forward]).all()
     mine = forward & (table["model"] == "reference")
     assert np.abs(table["kl_reference"][mine]).max() < 1e-4
-
-
-def test_with_one_reference_it_only_shows_that_the_screen_can_be_passed(
-    world: Values, tmp_path: Path
-) -> None:
-    values = asked(world, tmp_path / "run", references=[str(world["made"]["reference"])])
-    result = audit(**values)
-    assert result.verdict is not None and result.verdict.mode == "oracle-free"
-    assert result.verdict.numbers["references"] == 1
-    assert "reference_p" in result.verdict.numbers
 
 
 def test_the_run_folder_is_a_run_like_any_other(replicated: AuditResult) -> None:
@@ -145,17 +136,20 @@ def test_summary_and_scores_say_the_same_as_the_verdict(replicated: AuditResult)
     assert replicated.run is not None and replicated.verdict is not None
     document = json.loads((replicated.run / "summary.json").read_text())
     assert document == json.loads(json.dumps(dict(replicated.summary)))
-    assert document["format"] == "palimpsest-audit/1"
+    assert document["format"] == "palimpsest-audit/2"
     assert document["candidate"] == replicated.verdict.candidate
     table = read_table(replicated.run / "scores.parquet")
-    assert sorted(table["model"]) == sorted(document["models"])
+    given = [name for name, role in zip(table["model"], table["role"]) if role != "control"]
+    assert given == list(document["models"]) and len(table["model"]) == len(given) + 4
     for name, found in document["candidates"].items():
         row = list(table["model"]).index(name)
         assert table["p_value"][row] == found["p_value"]
-        assert table["residual"][row] == found["residual"]
         assert table["clears"][row] == found["clears"]
+        for axis in AXES:
+            assert table[axis.name][row] == found["values"][axis.name]
+            assert f"z_{axis.name}" in table
     injected = list(table["role"]).index("injected")
-    assert table["excluded"][injected] and np.isnan(table["worst_axis"][injected])
+    assert table["excluded"][injected] and np.isnan(table["p"][injected])
 
 
 # -- ways in -------------------------------------------------------------------------------------
@@ -194,12 +188,12 @@ def test_a_flag_goes_before_the_file(world: Values, tmp_path: Path) -> None:
 def test_a_dry_run_reads_no_weights_and_writes_nothing(
     world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_cell, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    monkeypatch.setattr(sources, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     result = audit(**asked(world, tmp_path / "run"), dry_run=True)
     assert result.verdict is None and result.exit_code == 0
     for word in ("retrained (candidate, folder)", "sha256:", "88 questions", "GB", "time"):
         assert word in result.paragraph
-    dose = "4 steps of 2 items at learning rate 0.001; it should be the dose the injected model"
+    dose = "re-acquisition: 4 steps of 2 sentences at learning rate 0.001"
     assert dose in result.paragraph and "--items" in result.paragraph
     assert "remark: candidate unchanged has the weights of injected" in result.paragraph
     assert not (tmp_path / "run").exists()
@@ -212,10 +206,13 @@ def test_a_dry_run_says_which_dose_was_left_at_its_default_and_counts_start_up_a
     for key in ("steps", "items", "learning_rate"):
         del values[key]
     said = audit(**values, dry_run=True).paragraph
-    assert "re-acquisition: 75 steps of 4 items at learning rate 2e-05, the default;" in said
-    assert "at most about" not in said and "start-up and report included" in said
+    assert "re-acquisition: 75 steps of 4 sentences at learning rate 2e-05" in said
+    assert "start-up and report included" in said and "references: 0, so no candidate" in said
+    values["references"] = [str(world["made"][name]) for name in ("reference", "again")]
+    said = audit(**values, dry_run=True).paragraph
+    assert "at a learning rate that is chosen on a reference" in said
     quick = prepare(make_request(asked(world, tmp_path / "run", steps=1, chunks=1)))
-    assert audit_preview.seconds(quick) > audit_preview.AROUND
+    assert preview.seconds(quick) > preview.AROUND
 
 
 # -- the command ---------------------------------------------------------------------------------
@@ -229,6 +226,7 @@ def command(world: Values, out: Path, *more: str, **changes: Any) -> Result:
     file.write_text(yaml.safe_dump(rest))
     flags = [f"--candidate={name}={place}" for name, place in values.pop("candidates").items()]
     flags += [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
+    flags += ["--executor=inline"]
     return CliRunner().invoke(app, ["audit", str(file), *flags, *more])
 
 
@@ -243,37 +241,18 @@ def test_the_command_shows_the_verdict_and_then_the_candidates(
     assert table.strip().startswith("\n".join(rows).strip())
     for word in ("residual", "unchanged", "retrained", "report: "):
         assert word in table
-    told = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
-    assert told == [
-        "scoring base (0/4)",
-        "scoring and re-acquiring injected (1/4)",
-        "scoring and re-acquiring unchanged (2/4)",
-        "scoring and re-acquiring retrained (3/4)",
-        "putting the scores together (4/4)",
+    steps = [line for line in done.stderr.splitlines() if line.startswith("audit: scoring")]
+    assert steps == [
+        "audit: scoring and re-acquiring base (0/4)",
+        "audit: scoring and re-acquiring injected (1/4)",
+        "audit: scoring and re-acquiring unchanged (2/4)",
+        "audit: scoring and re-acquiring retrained (3/4)",
     ]
-    assert "note: candidate unchanged has the weights of injected, byte for byte" in done.stderr
-    assert "retrained has the weights" not in done.stderr and "default dose" not in done.stderr
+    assert "note: candidate unchanged has the weights of injected" in done.stderr
     ahead = command(world, tmp_path / "ahead", "--preview")
-    assert "re-acquisition: 4 steps of 2 items" in ahead.stdout
+    assert "re-acquisition: 4 steps of 2 sentences" in ahead.stdout
     as_json = command(world, tmp_path / "run", "--json", steps=5)
     assert json.loads(as_json.stdout)["candidates"].keys() == {"unchanged", "retrained"}
-
-
-def test_without_knowing_the_survivors_the_command_says_no_total(
-    world: Values, tmp_path: Path
-) -> None:
-    default = {"steps": 75, "items": 4, "learning_rate": 2e-5}
-    done = command(world, tmp_path / "run", round_trip="survivors", **default)
-    told = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
-    assert told == [
-        "scoring base (step 1)",
-        "scoring and re-acquiring injected (step 2)",
-        "scoring unchanged (step 3)",
-        "scoring retrained (step 4)",
-        "re-acquiring retrained (step 5)",
-        "putting the scores together (step 6)",
-    ]
-    assert "took its default dose, 75 steps of 4 items at learning rate 2e-05;" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -287,6 +266,12 @@ def test_without_knowing_the_survivors_the_command_says_no_total(
         (["--candidate=x=a", "--generate-probes=4"], ["--probes and --generate-probes: both"]),
         (["--candidate=x=a", "--learning-rate=-1"], ["--learning-rate: "]),
         (["--candidate=x=a", "--reference= "], ["--reference: ", "not empty"]),
+        (["--candidate=x=a", "--steps=1"], ["--steps: 1 found", "at least 5"]),
+        (["--candidate=x=a", "--device=cuda"], ["--device: cuda found", "no CUDA device"]),
+        (["--candidate=x=a", "--alpha=2"], ["--alpha"]),
+        (["--candidate=x=a", "--margin=-1"], ["--margin"]),
+        (["--candidate=x=a", "--detection-limit=-1"], ["--detection-limit"]),
+        (["--candidate=x=a", "--forget=f.csv"], ["--forget: f.csv", "facts from-csv f.csv"]),
     ],
 )
 def test_an_error_names_the_flag_it_came_from(
@@ -318,7 +303,7 @@ def test_an_error_in_a_file_names_its_key_and_one_in_a_flag_beside_it_the_flag(
 def test_too_few_probes_end_it_before_any_model(
     world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_cell, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    monkeypatch.setattr(sources, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     few = tmp_path / "probes.jsonl"
     few.write_text("".join(json.dumps(fact("probe", n)) + "\n" for n in range(3)))
     result = audit(**asked(world, tmp_path / "run", probes=str(few)))
@@ -334,22 +319,22 @@ def test_inferable_facts_end_it_before_any_candidate(
     # The "base" here has learned the facts as well: with evidence or without, it knows them.
     facts = write_facts(tmp_path / "facts", evidence=["It is written in the book of guilds"])
     values = asked(world, tmp_path / "run", forget=facts["forget"])
-    real = audit_cell.read_headroom
+    real = job.read_headroom
 
     def taught(table: Any, rules: Any) -> Any:
         first = table["model"] == "evidence"
         table["nll_sum"] = np.where(first, table["tokens"] * 0.1, table["nll_sum"])
         return real(table, rules)
 
-    monkeypatch.setattr(audit_cell, "read_headroom", taught)
+    monkeypatch.setattr(job, "read_headroom", taught)
     loaded: list[str] = []
-    load = audit_cell.load
+    load = sources.load
 
     def watched(name: str, **options: Any) -> Any:
         loaded.append(Path(name).name)
         return load(name, **options)
 
-    monkeypatch.setattr(audit_cell, "load", watched)
+    monkeypatch.setattr(sources, "load", watched)
     result = audit(**values)
     assert result.verdict is not None and result.verdict.reason == "not_identifiable"
     assert result.exit_code == 3 and "inferable" in result.paragraph
@@ -357,7 +342,7 @@ def test_inferable_facts_end_it_before_any_candidate(
     document = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert document["stopped_early"] and document["headroom"]["regime"] == "inferable"
     missing = read_run(tmp_path / "run").missing
-    assert missing[0].state == "failed" and "not_identifiable" in missing[0].reason
+    assert missing[0].state == "halted" and "not_identifiable" in missing[0].reason
     assert write_report(tmp_path / "run").exists()
 
 
@@ -377,7 +362,7 @@ def living(world: Values, out: Path, count: int, monkeypatch: pytest.MonkeyPatch
     """Give the most models that were alive at once in an audit of so many candidates."""
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     most = 0
-    load = audit_cell.load
+    load = sources.load
 
     def counted(name: str, **options: Any) -> Any:
         nonlocal most
@@ -387,7 +372,7 @@ def living(world: Values, out: Path, count: int, monkeypatch: pytest.MonkeyPatch
         return loaded
 
     with monkeypatch.context() as patch:
-        patch.setattr(audit_cell, "load", counted)
+        patch.setattr(sources, "load", counted)
         place = world["candidates"]["retrained"]
         several = {f"c{n}": place for n in range(count)}
         audit(**asked(world, out, candidates=several, steps=1, chunks=1))
@@ -421,7 +406,7 @@ def test_an_audit_stopped_after_any_model_ends_with_the_same_bytes(
             continue
         break
     assert begun == [
-        "scoring base",
+        "scoring and re-acquiring base",
         "scoring and re-acquiring injected",
         "scoring and re-acquiring unchanged",
         "scoring and re-acquiring retrained",
@@ -435,7 +420,7 @@ def test_a_finished_audit_is_read_and_not_run_again(
     world: Values, plain: AuditResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert plain.run is not None
-    monkeypatch.setattr(audit_cell, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    monkeypatch.setattr(sources, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     again = audit(**asked(world, plain.run))
     assert again.verdict == plain.verdict and again.summary == plain.summary
 
@@ -540,7 +525,7 @@ def test_a_folder_of_runs_is_read_with_its_evaluations(world: Values, tmp_path: 
     (saves / "NPO_lr1e-5" / "evals").mkdir()
     scores = {"forget_Q_A_Prob": {"agg_value": 0.25, "value_by_index": {}}, "model_utility": 0.5}
     (saves / "NPO_lr1e-5" / "evals" / "TOFU_EVAL.json").write_text(json.dumps(scores))
-    found, left_out = candidates_from_folder(saves)
+    found, left_out = checkpoints_in(saves, {})
     assert not left_out
     assert [one.name for one in found] == ["GradDiff", "NPO_lr1e-5"]
     assert found[0].path.endswith("checkpoint-100") and not found[0].notes
@@ -562,12 +547,12 @@ def test_a_model_given_by_name_is_no_candidate_of_the_folder_it_lies_in(
     request = make_request(asked(world, tmp_path / "run", candidates=named, **given))
     assert [name for name, _ in request.candidates] == ["mine", "again", "retrained"]
     told: list[str] = []
-    run_audit(request, dry_run=True, tell=told.append)
+    run_audit(request, dry_run=True, notify=told.append)
     assert told == [
-        f"{folder}/base was given as base and is not taken as a candidate too",
-        f"{folder}/injected was given as injected and is not taken as a candidate too",
-        f"{folder}/reference was given as reference 1 and is not taken as a candidate too",
-        f"{folder}/unchanged was given as candidate mine and is not taken as a candidate too",
+        f"{folder}/base was given as base and is not used as another model too",
+        f"{folder}/injected was given as injected and is not used as another model too",
+        f"{folder}/reference was given as reference 1 and is not used as another model too",
+        f"{folder}/unchanged was given as candidate mine and is not used as another model too",
     ]
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from palimpsest.audit import audit, make_request, request_from_yaml, run_audit
 from palimpsest.errors import InputError
 from palimpsest.models import skeleton
-from palimpsest.study.audit import audit, make_request, request_from_yaml, run_audit
 
 Values = dict[str, Any]
 GOOD = {"steps": 2, "chunks": 1, "items": 1, "scored_pieces": 2, "piece_tokens": 8}
@@ -332,7 +332,7 @@ FLAGS: dict[str, tuple[Values, tuple[str, ...]]] = {
     "an unknown flag": ({"colour": "red"}, ("unknown key",)),
     "probes given and generated": ({"generate_probes": 16}, ("both given",)),
     "neither probes nor generated": ({"probes": None}, ("generate_probes", "assume")),
-    "a negative number of probes": ({"probes": None, "generate_probes": -1}, ("0 or more",)),
+    "a negative number of probes": ({"probes": None, "generate_probes": -1}, ("at least 0",)),
     "half a probe": ({"probes": None, "generate_probes": 2.5}, ("whole number",)),
     "more probes than names": ({"probes": None, "generate_probes": 10**6}, ("ask for fewer",)),
     "no steps": ({"steps": 0}, ("steps: 0",)),
@@ -342,7 +342,11 @@ FLAGS: dict[str, tuple[Values, tuple[str, ...]]] = {
     "an infinite learning rate": ({"learning_rate": float("inf")}, ("finite",)),
     "a truth value for a number": ({"items": True}, ("items", "number")),
     "an unknown dtype": ({"dtype": "int3"}, ("dtype",)),
-    "an unknown round trip": ({"round_trip": "some"}, ("survivors, all",)),
+    "an unknown round trip": ({"round_trip": "some"}, ("'survivors' or 'all'",)),
+    "fewer steps than chunks": ({"steps": 1, "chunks": None}, ("steps: 1", "at least 5")),
+    "cuda without CUDA": ({"device": "cuda"}, ("device: cuda", "no CUDA device")),
+    "a table of facts": ({"retain": "r.CSV"}, ("retain: r.CSV", "palimpsest facts from-csv")),
+    "a candidate called control-5": ({"candidates": {"control-5": "a"}}, ("another model",)),
     "an alpha of two": ({"rules": {"alpha": 2.0}}, ("rules.alpha",)),
     "an unknown rule": ({"rules": {"beta": 1}}, ("rules.beta", "unknown key")),
     "a batch of nothing": ({"batch_tokens": 1}, ("batch_tokens",)),
@@ -379,7 +383,7 @@ def test_an_output_folder_with_other_things_in_it(good: Values, tmp_path: Path) 
     home.mkdir()
     (home / "letter.txt").write_text("mine")
     refused(good | {"out": str(home)}, tmp_path, "letter.txt")
-    assert [one.name for one in home.iterdir() if one.name != ".leases"] == ["letter.txt"]
+    assert [one.name for one in home.iterdir() if one.name != "locks"] == ["letter.txt"]
 
 
 def test_a_folder_of_runs_without_checkpoints(
@@ -424,3 +428,24 @@ def test_a_yaml_that_is_missing(tmp_path: Path) -> None:
 def test_an_unknown_argument_in_python(good: Values) -> None:
     with pytest.raises(InputError, match="unknown key"):
         audit(**good, colour="red")
+
+
+# ---------------------------------------------------------------- references that are copies
+
+
+@pytest.mark.parametrize("twin", ["injected", "candidate one", "reference"])
+def test_a_reference_with_the_weights_of_another_model(
+    good: Values, weightless: None, tmp_path: Path, tiny_checkpoint, twin: str
+) -> None:  # type: ignore[no-untyped-def]
+    others = [tiny_checkpoint("smollm2-s", seed) for seed in (1, 2, 3)]
+    good |= {"injected": str(others[0]), "candidates": {"one": str(others[1])}}
+    copied = {"injected": others[0], "candidate one": others[1], "reference": others[2]}[twin]
+    copy = shutil.copytree(copied, tmp_path / "copy")
+    given = [str(others[2]), str(copy)]
+    said = refused(good | {"references": given}, tmp_path, "byte for byte", f"of {twin}")
+    assert said.startswith(f"references: {copy} has the weights")
+
+
+def test_a_reference_that_is_given_twice(good: Values, weightless: None, tmp_path: Path) -> None:
+    folder = str(shutil.copytree(good["base"], tmp_path / "again"))
+    refused(good | {"references": [folder, folder]}, tmp_path, "references", "byte for byte")

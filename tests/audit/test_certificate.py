@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import RATE, summary, values
+from audit_models import RATE, summary, values
 
 from palimpsest.audit import audit
 
@@ -45,7 +45,7 @@ def test_a_retrained_model_is_certified_and_the_others_are_not(
 def test_a_weak_dose_is_underpowered_and_says_what_to_try(
     retrainings: Path, tmp_path: Path
 ) -> None:
-    asked = values(retrainings, tmp_path / "run", ("retrained",), 5)
+    asked = values(retrainings, tmp_path / "run", ("retrained",), 3)
     result = audit(**asked | {"steps": 5}, learning_rate=1e-9)
     assert result.verdict is not None and result.verdict.reason == "underpowered"
     assert result.verdict.because == "dose" and "learning rate" in result.paragraph

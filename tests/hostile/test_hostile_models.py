@@ -625,7 +625,7 @@ def test_a_tokenizer_that_is_none_is_refused(folder, text):
 def test_a_tokenizer_file_named_outside_the_folder_is_refused(folder, nothing_built):
     names = ["../../etc/tokenizer.4.0.0.json"]
     edit(folder, "tokenizer_config.json", fast_tokenizer_files=names)
-    refused(folder, "fast_tokenizer_files")
+    refused(folder, "tokenizer.4.0.0.json", "plain file name")
 
 
 def test_a_tokenizer_larger_than_the_embedding_is_refused(folder):

@@ -5,16 +5,28 @@ import hashlib
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from made_run import made_plan, write_run
-from report_runs import HOSTILE, audit_run, cell_run, hostile_run, large_run
+from report_runs import (
+    HOSTILE,
+    audit_run,
+    cell_run,
+    hostile_run,
+    large_run,
+    matrix_run,
+    write_run,
+)
 
+from palimpsest.analysis.results import RunResults, read_run
+from palimpsest.criteria.axes import AXES
+from palimpsest.report.answer import REASONS, WORDS
 from palimpsest.report.figures import all_figures
-from palimpsest.report.frozen import read_frozen
-from palimpsest.report.html import by_name, render_page, report_tables, write_report
+from palimpsest.report.html import render_page, write_report
 from palimpsest.report.palette import MARKS
-from palimpsest.study.results import read_run
+from palimpsest.report.record import read_record
+from palimpsest.report.tables import all_tables
+from palimpsest.verdict import REASONS as VERDICT_REASONS
 
 
 class Parsed(HTMLParser):
@@ -37,57 +49,106 @@ def parsed(page: Path) -> Parsed:
     return Parsed(page.read_text())
 
 
+def words(page: Path) -> str:
+    return " ".join(parsed(page).text.split())
+
+
 def rendered(run: Path) -> str:
     results = read_run(run)
-    figures = all_figures(results)
-    return render_page(results, report_tables(results), figures, read_frozen(run, results))
+    return render_page(results, all_tables(results), all_figures(results), read_record(run))
 
 
-def test_candidates_of_an_audit_have_their_names_and_marks_of_their_own(tmp_path: Path) -> None:
-    names = ["nothing-done", "nothing-else", "task-vector-1"]
-    page = write_report(audit_run(tmp_path / "run", names))
-    legends = re.findall(r'<ul class="legend">(.*?)</ul>', page.read_text(), re.S)
-    shown = [[Parsed(item).text.strip() for item in one.split("<li>")[1:]] for one in legends]
-    assert len([one for one in shown if one[:3] == names]) >= 4
-    assert [*names, "plain line: references, in their range"] in [one[:4] for one in shown]
-    assert "nothing" not in {text for one in shown for text in one}
-    marks = re.findall(r'<use href="#m-(\w+)" class="(c-[\w-]+)"/></svg>nothing', page.read_text())
-    assert len(set(marks)) == 2
+def figure(page: Path, name: str) -> str:
+    found = re.search(rf'<figure class="figure" id="figure-{name}".*?</figure>', page.read_text(), re.S)
+    assert found is not None, name
+    return found.group(0)
 
 
-def test_many_candidates_of_an_audit_share_one_mark(tmp_path: Path) -> None:
-    names = [f"mine-{k}" for k in range(MARKS + 1)]
-    results = by_name(read_run(audit_run(tmp_path / "run", names)))
-    assert results.methods == ("candidates",)
-    assert all_figures(results)[0].legend[0] == ("candidates", "candidates", False)
+def test_the_page_opens_with_the_verdict_and_its_picture(cell_page: Path) -> None:
+    verdict = read_run(cell_page.parents[1]).cells[0].verdict
+    assert verdict is not None and verdict.candidate is not None
+    assert verdict.candidate.startswith("replay")
+    source = cell_page.read_text()
+    head, picture = source.index(f"<h1>Certified: {verdict.candidate}.</h1>"), source.index("<svg")
+    assert head < picture < source.index("<nav")
+    assert source.index("Indistinguishable from 30 retrainings on 8 axes") < picture
+    text = words(cell_page).replace("−", "-").replace("α", "alpha")
+    for sentence in verdict.paragraph().split(". ")[1:]:
+        assert sentence.rstrip(".") in text
 
 
-def test_the_verdict_stands_at_the_top_with_every_sentence_of_its_paragraph(
+def test_the_first_picture_shows_every_axis_the_retrainings_and_the_controls(
     cell_page: Path,
 ) -> None:
-    verdict = read_run(cell_page.parents[1]).cells[0].verdict
-    assert verdict is not None and verdict.candidate == "gate_mask-w3"
-    text = " ".join(parsed(cell_page).text.split())
-    assert "Certified: gate_mask-w3." in text
-    for name, sign in (("delta_f", "δf"), ("epsilon_f", "εf"), ("alpha =", "α =")):
-        text = text.replace(sign, name)
-    for part in verdict.paragraph().split(". ")[1:]:
-        assert part.rstrip(".") in text
-    assert text.index("What this does not say") < text.index("Did it forget?")
+    drawn = Parsed(figure(cell_page, "retrainings")).text
+    for axis in AXES:
+        assert axis.title in drawn
+    assert "30 retrainings, and their range" in drawn and "injected model" in drawn
+    for share in (50, 25, 10, 5):
+        assert f"{share} % of injected weights left" in drawn
+    source = figure(cell_page, "retrainings")
+    assert len(re.findall(r"<title>control|<title>50 % of injected", source)) == 2 * len(AXES)
+    assert 'class="drawn wide"' in source and 'class="drawn narrow"' in source
+
+
+def test_an_uncertified_page_names_the_axis_and_the_direction(uncertified_page: Path) -> None:
+    source = uncertified_page.read_text()
+    lead = re.search(r'<p class="lead">(.*?)</p>', source, re.S)
+    assert "<h1>Not certified: every candidate can be told from a retrained model.</h1>" in source
+    assert lead is not None and "kl_reversion-w3" in lead.group(1)
+    assert "relearns the forget facts" in lead.group(1) and "sd" in lead.group(1)
+    drawn = Parsed(figure(uncertified_page, "retrainings")).text
+    assert "kl_reversion-w3" in drawn
+
+
+def test_a_matrix_opens_with_counts_and_one_row_per_method(
+    matrix_page: Path, results: RunResults
+) -> None:
+    source, text = matrix_page.read_text(), words(matrix_page)
+    assert "<h1>5 of 5 cells certify a candidate.</h1>" in source
+    assert "known suppressors rejected" in text and "detection limit, median" in text
+    drawn = Parsed(figure(matrix_page, "acceptance")).text
+    assert all(method in drawn for method in results.methods)
+    assert "fresh retrainings" in drawn and "router" in drawn and "suppression" in drawn
+    assert source.index('id="figure-acceptance"') < source.index("<nav")
 
 
 @pytest.mark.parametrize("page", ["cell_page", "matrix_page"])
-def test_every_question_has_a_heading_and_every_figure_a_reading(
-    page: str, request: pytest.FixtureRequest
-) -> None:
+def test_the_papers_edition_comes_last(page: str, request: pytest.FixtureRequest) -> None:
     source = request.getfixturevalue(page).read_text()
-    for name in ("forget", "retain", "loop", "distance", "trust", "frozen", "candidates"):
-        assert f'<section id="{name}">' in source
+    sections = re.findall(r'<section id="([\w-]+)"', source)
+    assert sections[-1] == "paper"
+    assert sections.index("controls") < sections.index("candidates") < sections.index("axes")
+    after = source[source.index('<section id="paper"') :]
+    assert 'id="figure-diagnostic"' in after and 'id="table-recalibrated-bar"' in after
+
+
+def test_the_papers_edition_is_left_out_where_it_cannot_be_computed(tmp_path: Path) -> None:
+    source = rendered(cell_run(tmp_path / "run", references=0))
+    assert '<section id="paper"' not in source
+    assert "Not certified: there are too few retrained models to compare with." in source
+    assert 'id="figure-retrainings"' not in source and 'id="figure-forget-deltas"' in source
+
+
+@pytest.mark.parametrize("page", ["cell_page", "matrix_page"])
+def test_every_figure_has_a_title_and_a_sentence(page: str, request: pytest.FixtureRequest) -> None:
+    source = request.getfixturevalue(page).read_text()
     figures = source.count('<figure class="figure')
-    assert figures >= 7
     bare = source.replace("<sub>f</sub>", "_f")
+    assert figures >= 6
     assert len(re.findall(r'<p class="reading">[^<]{20,}\.</p>', bare)) == figures
-    assert "no numbers for a figure" not in source
+
+
+def test_every_reason_has_words() -> None:
+    assert set(REASONS) == set(VERDICT_REASONS)
+
+
+def test_the_glossary_explains_every_axis(cell_page: Path) -> None:
+    text = words(cell_page)
+    for axis in AXES:
+        assert axis.meaning in text
+    for term, meaning in WORDS["glossary"].items():
+        assert term in text and " ".join(meaning.split()) in text
 
 
 @pytest.mark.parametrize("page", ["cell_page", "matrix_page", "hostile_page"])
@@ -108,7 +169,7 @@ def test_nothing_on_the_page_comes_from_elsewhere_or_runs_from_an_attribute(
     page: str, request: pytest.FixtureRequest
 ) -> None:
     found = parsed(request.getfixturevalue(page))
-    allowed = ("#", "data:text/csv;")
+    allowed = ("#", "data:text/csv;", "tables/")
     for tag, attributes in found.tags:
         assert tag not in ("img", "iframe", "object", "link", "embed", "form")
         for name, value in attributes.items():
@@ -116,6 +177,30 @@ def test_nothing_on_the_page_comes_from_elsewhere_or_runs_from_an_attribute(
             if name == "href":
                 assert value is not None and value.startswith(allowed)
     assert sum(tag == "script" for tag, _ in found.tags) == 1
+    assert sum(tag == "style" for tag, _ in found.tags) == 1
+
+
+@pytest.mark.parametrize("page", ["cell_page", "matrix_page", "hostile_page"])
+def test_ids_are_unique_and_references_within_figures_are_kept(
+    page: str, request: pytest.FixtureRequest
+) -> None:
+    source = request.getfixturevalue(page).read_text()
+    ids = [attributes["id"] for _, attributes in Parsed(source).tags if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    wanted = set(re.findall(r'<use[^>]* href="#([^"]+)"', source))
+    wanted |= set(re.findall(r"url\(#([^)]+)\)", source))
+    assert wanted and wanted <= set(ids)
+
+
+def test_figures_take_their_colours_from_the_page(cell_page: Path) -> None:
+    source = cell_page.read_text()
+    drawn = re.findall(r'<svg [^>]*class="drawn.*?</svg>', source, re.S)
+    assert drawn and not re.findall(r'(?:fill|stroke)="#', "".join(drawn))
+    variables = set(re.findall(r"var\((--c\w{6})\)", "".join(drawn)))
+    style = re.findall(r"<style>(.*?)</style>", source, re.S)[0]
+    for variable in variables:
+        values = re.findall(rf"{variable}:(#\w{{6}})", style)
+        assert len(values) == 3 and values[1] == values[2]
 
 
 def test_hostile_names_are_shown_as_text_with_what_cannot_be_printed_taken_out(
@@ -131,8 +216,6 @@ def test_hostile_names_are_shown_as_text_with_what_cannot_be_printed_taken_out(
 
 
 def test_hostile_names_do_no_harm_in_figures_and_tables(hostile_page: Path) -> None:
-    from xml.etree import ElementTree
-
     folder = hostile_page.parent
     for file in sorted((folder / "figures").glob("*.svg")):
         tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(file).iter()}
@@ -142,68 +225,66 @@ def test_hostile_names_do_no_harm_in_figures_and_tables(hostile_page: Path) -> N
 
 
 def test_missing_cells_are_named_and_left_out(matrix_page: Path) -> None:
-    text = " ".join(parsed(matrix_page).text.split())
+    text = words(matrix_page)
     assert "1 planned cell has no results" in text
     assert "gpt2-s--seed1 waiting" in text
-    assert "5/6" in text
+    assert "5 of 6" in text
 
 
-def test_a_run_in_which_nothing_is_finished_says_so(tmp_path: Path) -> None:
-    plan = made_plan()
-    run = write_run(tmp_path / "run", plan, skip=[cell.id for cell in plan.cells()])
-    text = parsed(write_report(run)).text
-    assert "None of 6 planned cells is finished." in text
+@pytest.mark.parametrize("count", [1, 6])
+def test_a_run_in_which_nothing_is_finished_says_so(tmp_path: Path, count: int) -> None:
+    run = write_run(tmp_path / "run", {}, planned=[f"qwen2-s--seed{k}" for k in range(count)])
+    text = words(write_report(run))
+    assert f"None of {count} planned cell{'s' if count > 1 else ''} is finished." in text
+    assert "qwen2-s--seed0 waiting" in text
 
 
-def test_one_planned_cell_that_is_not_finished_is_named(tmp_path: Path) -> None:
-    plan = made_plan(("qwen2-s",), (0,))
-    run = write_run(tmp_path / "run", plan, skip=[plan.cells()[0].id])
-    text = " ".join(Parsed(rendered(run)).text.split())
-    assert "None of 1 planned cells is finished." in text and "qwen2-s--seed0 waiting" in text
+def test_candidates_of_an_audit_are_shown_by_their_own_names(tmp_path: Path) -> None:
+    names = ["nothing-done", "nothing-else", "task-vector-1"]
+    page = write_report(audit_run(tmp_path / "run", names))
+    for name in ("measures", "forget-deltas"):
+        drawn = Parsed(figure(page, name)).text
+        assert all(one in drawn for one in names)
 
 
-def test_without_replication_there_is_no_distance_and_the_bar_is_the_absolute_one(
-    tmp_path: Path,
-) -> None:
-    source = rendered(cell_run(tmp_path / "run", draws=1))
-    assert "against fixed limits, without a replicated reference" in source
-    assert 'id="figure-distance"' not in source and 'id="figure-replication"' not in source
-    assert 'id="figure-forget-deltas"' in source
-
-
-def test_without_a_panel_the_page_still_answers_the_rest(tmp_path: Path) -> None:
-    source = rendered(cell_run(tmp_path / "run", panel=False))
-    assert 'id="table-panel-cells"' not in source and 'id="figure-distance"' in source
+def test_many_candidates_of_an_audit_share_one_marker(tmp_path: Path) -> None:
+    names = [f"mine-{k}" for k in range(MARKS + 1)]
+    pictures = {p.name: p for p in all_figures(read_run(audit_run(tmp_path / "run", names)))}
+    entries = [t.get_text() for t in pictures["forget-deltas"].figure.legends[0].get_texts()]
+    assert "candidate" in entries and not set(names) & set(entries)
 
 
 def test_every_candidate_is_in_the_table_and_at_a_point_of_the_diagnostic(
-    matrix_page: Path,
+    matrix_page: Path, results: RunResults
 ) -> None:
-    results = read_run(matrix_page.parents[1])
     count = sum(1 for _ in results.candidates())
     source = matrix_page.read_text()
     assert source.count("<tr data-method=") == count
-    (figure,) = re.findall(r'id="figure-diagnostic".*?</figure>', source, re.DOTALL)
-    assert len(re.findall(r"<use href[^>]*><title>[^<]*oracle-KL", figure)) == count
+    assert figure(matrix_page, "diagnostic").count("oracle-KL") >= count
 
 
-def test_rules_seal_and_chain_are_shown_in_their_order(cell_page: Path) -> None:
-    results = read_run(cell_page.parents[1])
-    frozen = read_frozen(cell_page.parents[1], results)
+def test_the_record_is_shown_in_its_order(cell_page: Path) -> None:
+    run = cell_page.parents[1]
+    record = read_record(run)
     text = parsed(cell_page).text
-    assert frozen.rules_hash == results.rules_hash and frozen.rules_hash in text
-    told = [link.what for link in frozen.links]
-    assert told[:4] == ["plan fixed", "rules fixed", "1 cell planned", "audit pool sealed"]
-    assert told.index("audit pool sealed") < told.index("cell qwen2-s--seed0 started")
-    assert all(link.digest in text for link in frozen.links)
-
-
-@pytest.mark.slow
-def test_the_page_of_820_candidates_stays_under_five_megabytes(tmp_path: Path) -> None:
-    run = large_run(tmp_path / "run")
-    assert sum(1 for _ in read_run(run).candidates()) == 820
-    assert len(rendered(run).encode()) < 5_000_000
+    assert [what for what, _ in record.links] == [
+        "plan, rules, seal and cells fixed",
+        "step models stored",
+        "cell qwen2-s--seed0 finished",
+    ]
+    assert all(digest in text for _, digest in (*record.links, *record.digests))
 
 
 def test_hostile_names_give_the_same_page_twice(hostile_page: Path, tmp_path: Path) -> None:
     assert rendered(hostile_run(tmp_path / "run")) == hostile_page.read_text()
+
+
+def test_a_matrix_gives_the_same_page_twice(matrix_page: Path, tmp_path: Path) -> None:
+    assert rendered(matrix_run(tmp_path / "run")) == matrix_page.read_text()
+
+
+@pytest.mark.slow
+def test_the_page_of_45_cells_stays_under_eight_megabytes(tmp_path: Path) -> None:
+    run = large_run(tmp_path / "run")
+    assert sum(1 for _ in read_run(run).candidates()) == 810
+    assert len(rendered(run).encode()) < 8_000_000

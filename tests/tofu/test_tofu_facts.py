@@ -7,8 +7,8 @@ import pytest
 from tofu_files import write_tofu
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.tofu import draw_items, read_tofu, words
-from palimpsest.facts.tofu_probes import KINDS, QUESTIONS, kind_of, tofu_probes
+from palimpsest.tofu.data import draw_items, read_tofu, words
+from palimpsest.tofu.probes import KINDS, QUESTIONS, kind_of, tofu_probes
 
 
 def test_a_split_holds_paraphrases_out_and_names_facts_by_their_row(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from palimpsest.cli import app
 from palimpsest.errors import InputError
 from palimpsest.models import skeleton
-from palimpsest.study.tofu import TofuRequest, run_tofu
+from palimpsest.tofu import TofuRequest, run_tofu
 
 ROWS = [
     {
@@ -84,7 +84,7 @@ def test_every_flag_of_the_command_reaches_the_request(
         asked.append(request)
         raise InputError("far enough")
 
-    monkeypatch.setattr("palimpsest.study.tofu.run_tofu", stop)
+    monkeypatch.setattr("palimpsest.tofu.run_tofu", stop)
     wanted = replace(
         good, split="forget01", base="b", longest=30, evidence=2, grid="one", methods=("rmu",),
         draws=1, steps=5, items=3, learning_rate=0.5, unlearning_steps=6, unlearning_items=2,
@@ -214,12 +214,12 @@ FLAGS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a base that is nowhere": ({"base": "/no/such/folder"}, ("/no/such/folder", "expected")),
     "more items than there are": ({"forget_items": 41}, ("41 items asked for", "fewer")),
     "items too short to exist": ({"longest": 2}, ("of at most 2 words",)),
-    "too few probes": ({"probes": 1}, ("nobody could be excluded", "at least")),
+    "too few probes": ({"probes": 1}, ("none could be excluded", "at least")),
     "more probes than names": ({"probes": 5000}, ("names end",)),
     "no seeds": ({"seeds": 0}, ("seeds: 0",)),
-    "an unknown grid": ({"grid": "huge"}, ("grid", "paper, one")),
+    "an unknown grid": ({"grid": "huge"}, ("grid", "'paper' or 'one'")),
     "an unknown method": ({"methods": ("magic",)}, ("magic", "unknown")),
-    "an unknown round trip": ({"round_trip": "some"}, ("survivors, all",)),
+    "an unknown round trip": ({"round_trip": "some"}, ("'survivors' or 'all'",)),
     "no steps": ({"steps": 0}, ("steps: 0",)),
     "a learning rate below zero": ({"learning_rate": -1.0}, ("learning_rate",)),
     "more chunks than steps": ({"chunks": 99}, ("chunks: 99",)),

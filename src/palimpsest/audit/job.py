@@ -379,7 +379,9 @@ def stored_headroom(inputs: Inputs, cell: Cell) -> Headroom | None:
 
 def headroom_values(headroom: Headroom | None) -> dict[str, Any] | None:
     """Return the headroom as plain values, None where it was not measured."""
-    return headroom and {
+    if headroom is None:
+        return None
+    return {
         "facts": headroom.facts,
         "estimate": headroom.estimate.estimate,
         "low": headroom.estimate.low,

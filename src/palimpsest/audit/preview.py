@@ -71,9 +71,9 @@ def suitable_workers(inputs: Inputs) -> int:
     """Return as many workers as there are cores, models, and memory for; one on a GPU."""
     if inputs.request.device != "cpu":
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(cores or 1, passes(inputs)[0], int(free // memory(inputs))))
+    return max(1, min(cores, passes(inputs)[0], int(free // memory(inputs))))
 
 
 def passes(inputs: Inputs) -> tuple[int, int]:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, and how many of how many steps are done."""
 Notify = Callable[[str], None]
+Place = str | os.PathLike[str]
+_OWN = ("executor", "workers", "dry_run", "fork", "progress", "settings")
+"""Arguments of ``audit`` that are not part of the request."""
 
 
 class AuditFailed(PalimpsestError):
@@ -55,16 +58,16 @@ class AuditResult:
 
 
 def audit(
-    base: str | os.PathLike[str],
-    injected: str | os.PathLike[str],
-    candidates: Mapping[str, str | os.PathLike[str]] | Sequence[str],
-    forget: str | os.PathLike[str],
-    retain: str | os.PathLike[str],
-    probes: str | os.PathLike[str] | None = None,
-    general: str | os.PathLike[str] = "pocket",
-    references: Sequence[str | os.PathLike[str]] = (),
+    base: Place,
+    injected: Place,
+    candidates: Mapping[str, Place] | Sequence[str],
+    forget: Place,
+    retain: Place,
+    probes: Place | None = None,
+    general: Place = "pocket",
+    references: Sequence[Place] = (),
     *,
-    out: str | os.PathLike[str],
+    out: Place,
     round_trip: str = "survivors",
     rules: Rules | Mapping[str, Any] | None = None,
     executor: str = "inline",
@@ -79,32 +82,14 @@ def audit(
     executor: ``inline`` does everything in this process, ``local`` in worker processes, ``ray`` on
     a cluster. Running it again with the same arguments resumes it.
     """
-    values = {
-        "base": base,
-        "injected": injected,
-        "candidates": candidates,
-        "forget": forget,
-        "retain": retain,
-        "probes": probes,
-        "general": general,
-        "references": references,
-        "out": out,
-        "round_trip": round_trip,
-        "rules": rules,
-    }
+    asked = {key: value for key, value in locals().items() if key not in _OWN}
 
     def on_event(event: Event) -> None:
         if progress is not None and event.kind == "step":
             progress(event.words, event.done, event.total)
 
-    return run_audit(
-        make_request(values | settings),
-        executor=executor,
-        workers=workers,
-        dry_run=dry_run,
-        fork=fork,
-        on_event=on_event,
-    )
+    options: dict[str, Any] = {"executor": executor, "workers": workers, "dry_run": dry_run, "fork": fork}
+    return run_audit(make_request(asked | settings), on_event=on_event, **options)
 
 
 def run_audit(

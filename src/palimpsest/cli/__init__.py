@@ -111,9 +111,6 @@ def main() -> None:
     except (Stopped, KeyboardInterrupt) as error:
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN)
-        from palimpsest.run.locks import release_all
-
-        release_all()
         why = error.__cause__ or error
         say(str(why) or str(_stopped(signal.SIGINT)))
         sys.exit(getattr(why, "exit_code", 128 + (asked.signum or signal.SIGINT)))

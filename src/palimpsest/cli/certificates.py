@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from palimpsest.cli.options import AsJson
 from palimpsest.cli.output import answer
@@ -12,14 +13,10 @@ from palimpsest.errors import BundleError, InputError
 
 
 def certify(
-    run: Annotated[Path, typer.Argument(help="Finished run folder.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Archive to write.")] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="Ed25519 private key (PEM) to sign with.")
-    ] = None,
-    pool: Annotated[
-        Path | None, typer.Option(help="Your sealed pool, to reveal in the bundle.")
-    ] = None,
+    run: Annotated[Path, Argument(help="Finished run folder.")],
+    out: Annotated[Path | None, Option("--out", help="Archive to write.")] = None,
+    key: Annotated[Path | None, Option(help="Ed25519 private key (PEM) to sign with.")] = None,
+    pool: Annotated[Path | None, Option(help="Your sealed pool, to reveal in the bundle.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a certificate: one archive with plan, rules, seal, scores and verdicts."""
@@ -56,10 +53,8 @@ def _in_words(verdict: Mapping[str, Any]) -> str:
 
 
 def verify(
-    bundle: Annotated[Path, typer.Argument(help="Archive that certify wrote.")],
-    key: Annotated[
-        Path | None, typer.Option(help="Public key (PEM) that must have signed it.")
-    ] = None,
+    bundle: Annotated[Path, Argument(help="Archive that certify wrote.")],
+    key: Annotated[Path | None, Option(help="Public key (PEM) that must have signed it.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the verdicts of a certificate and check hashes, rules, seal and signature."""
@@ -78,7 +73,7 @@ def verify(
 
 def keygen(
     out: Annotated[
-        Path, typer.Argument(help="Private key file. The public key is written beside it (.pub).")
+        Path, Argument(help="Private key file. The public key is written beside it (.pub).")
     ],
 ) -> None:
     """Generate an Ed25519 key pair for signing certificates."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from palimpsest.cli.options import AsJson
 from palimpsest.cli.output import answer, say
@@ -14,14 +15,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Check and convert files of facts.", no_args_is_help=True)
 
-FactsOut = Annotated[Path, typer.Option("--out", help="File of facts to write (.jsonl).")]
-Prefix = Annotated[str, typer.Option(help="Prefix of every id.")]
+FactsOut = Annotated[Path, Option("--out", help="File of facts to write (.jsonl).")]
+Prefix = Annotated[str, Option(help="Prefix of every id.")]
 
 
 @app.command()
 def check(
     files: Annotated[
-        list[str], typer.Argument(help="FILE, or SET=FILE with SET one of forget, retain, probe.")
+        list[str], Argument(help="FILE, or SET=FILE with SET one of forget, retain, probe.")
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -47,11 +48,11 @@ def from_tofu(
     questions: Path,
     out: FactsOut,
     perturbed: Annotated[
-        Path | None, typer.Option(help="TOFU file with the paraphrased questions.")
+        Path | None, Option(help="TOFU file with the paraphrased questions.")
     ] = None,
     prefix: Prefix = "tofu-",
     without_paraphrase: Annotated[
-        str, typer.Option(help="Questions without a paraphrase: refuse, skip or keep.")
+        str, Option(help="Questions without a paraphrase: refuse, skip or keep.")
     ] = "refuse",
 ) -> None:
     """Convert TOFU questions: questions become trained prompts, paraphrases held-out ones."""
@@ -75,9 +76,7 @@ def from_csv(table: Path, out: FactsOut, prefix: Prefix = "row-") -> None:
 def from_counterfact(
     table: Path,
     out: FactsOut,
-    target: Annotated[
-        str, typer.Option(help="Answer to use: target_new or target_true.")
-    ] = "target_new",
+    target: Annotated[str, Option(help="Answer to use: target_new or target_true.")] = "target_new",
 ) -> None:
     """Convert CounterFact records."""
     from palimpsest.facts import convert

@@ -5,23 +5,21 @@ import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from palimpsest.cli.options import AsJson
 from palimpsest.cli.output import answer
 
 
 def design(
-    forget: Annotated[int, typer.Option(help="Number of forget facts.")] = 4,
-    probes: Annotated[int, typer.Option(help="Number of never-learned probes.")] = 16,
-    candidates: Annotated[int, typer.Option(help="Number of candidates.")] = 20,
+    forget: Annotated[int, Option(help="Number of forget facts.")] = 4,
+    probes: Annotated[int, Option(help="Number of never-learned probes.")] = 16,
+    candidates: Annotated[int, Option(help="Number of candidates.")] = 20,
     references: Annotated[
-        int | None, typer.Option(help="Number of references: retrainings to compare with.")
+        int | None, Option(help="Number of references: retrainings to compare with.")
     ] = None,
-    alpha: Annotated[float, typer.Option(help="Error rate of screen and comparison.")] = 0.05,
-    shift: Annotated[
-        float, typer.Option(help="Effect size the stated power refers to, in sd.")
-    ] = 2.0,
+    alpha: Annotated[float, Option(help="Error rate of screen and comparison.")] = 0.05,
+    shift: Annotated[float, Option(help="Effect size the stated power refers to, in sd.")] = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a design has enough probes and references to decide anything."""
@@ -65,7 +63,7 @@ def _print_method(row: dict[str, Any]) -> None:
 
 
 def seal(
-    pool: Annotated[Path, typer.Argument(help="Your file of sealed phrasings.")],
+    pool: Annotated[Path, Argument(help="Your file of sealed phrasings.")],
     as_json: AsJson = False,
 ) -> None:
     """Print the commitment to your own sealed pool. Put it in the plan and keep the file."""

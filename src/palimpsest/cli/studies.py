@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from palimpsest.cli.options import (
     Address,
@@ -19,6 +19,7 @@ from palimpsest.cli.options import (
     Out,
     Track,
     Workers,
+    flags_named,
     rule_flags,
     runner,
     workers_for,
@@ -28,14 +29,14 @@ from palimpsest.cli.output import answer, say, tracked
 if TYPE_CHECKING:
     from palimpsest.plan import Plan
 
-PocketModel = Annotated[str, typer.Option(help="Pocket model, for example pocket/qwen2-s.")]
-RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
+PocketModel = Annotated[str, Option(help="Pocket model, for example pocket/qwen2-s.")]
+RunFolder = Annotated[Path, Argument(help="Run folder.")]
 
 
 def demo(
     out: Out = None,
     model: PocketModel = "pocket/qwen2-s",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the cell.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the cell.")] = 0,
     method: Methods = None,
     executor: Executor = "local",
     workers: Workers = None,
@@ -55,15 +56,15 @@ def demo(
 
 
 def study(
-    plan: Annotated[str, typer.Argument(help="YAML file or preset, for example pocket-small.")],
+    plan: Annotated[str, Argument(help="YAML file or preset, for example pocket-small.")],
     out: Out = None,
     executor: Executor = "local",
     workers: Workers = None,
     address: Address = None,
-    pool: Annotated[Path | None, typer.Option(help="Your sealed pool.")] = None,
+    pool: Annotated[Path | None, Option(help="Your sealed pool.")] = None,
     method: Methods = None,
     general: Annotated[
-        str | None, typer.Option(help="Plain-text file of general prose, for example WikiText.")
+        str | None, Option(help="Plain-text file of general prose, for example WikiText.")
     ] = None,
     alpha: Alpha = None,
     detection_limit: DetectionLimit = None,
@@ -79,8 +80,9 @@ def study(
     chosen = _with_methods(_plan(plan), method)
     if general is not None:
         chosen = replace(chosen, general=replace(chosen.general, source=general))
-    rules = replace(chosen.rules, **rule_flags(alpha, detection_limit, margin))
-    chosen = replace(chosen, rules=rules)
+    rules = rule_flags(alpha, detection_limit, margin)
+    with flags_named({"rules": rules}):
+        chosen = replace(chosen, rules=replace(chosen.rules, **rules))
     if dry_run:
         from palimpsest.study.preview import preview
 
@@ -95,7 +97,7 @@ def status(
     run: RunFolder,
     watch: Annotated[
         bool | None,
-        typer.Option(help="Refresh until the run ends. Default on a terminal."),
+        Option(help="Refresh until the run ends. Default on a terminal."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -133,7 +135,7 @@ def report(run: RunFolder, as_json: AsJson = False) -> None:
 def inferability(
     out: Out = None,
     model: PocketModel = "pocket/olmo2-s",
-    seeds: Annotated[int, typer.Option(min=2, help="Number of seeds.")] = 5,
+    seeds: Annotated[int, Option(min=2, help="Number of seeds.")] = 5,
     executor: Executor = "local",
     workers: Workers = None,
     address: Address = None,

@@ -1,1 +1,1 @@
-"""Pure statistics on stored numbers: numpy and scipy only, so verdicts are checked without torch."""
+"""Pure statistics on stored numbers: numpy and scipy only, so no verdict needs torch."""

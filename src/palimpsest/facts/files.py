@@ -1,4 +1,4 @@
-"""A user's own facts: one fact a row, JSON lines or parquet, every problem named by file and line.
+"""A user's own facts: JSON lines or parquet, one fact per row, problems named by file and line.
 
 ::
 
@@ -84,13 +84,13 @@ class Problem:
 
 
 def place(file: str, line: int | None) -> str:
-    """The file, and the line (JSON lines) or row (parquet) in it."""
+    """Return the file, and the line (JSON lines) or row (parquet) in it."""
     unit = "row" if file.lower().endswith(".parquet") else "line"
     return file if line is None else f"{file} {unit} {line}"
 
 
 def text_problem(text: object, limit: int) -> str | None:
-    """Why a text is not accepted (with what was found), or None when it is."""
+    """Return why a text is not accepted, with what was found; None when it is."""
     if not isinstance(text, str):
         return f"is {kind(text)}; expected a string"
     if not text.strip():
@@ -113,7 +113,7 @@ def text_problem(text: object, limit: int) -> str | None:
 
 
 def make_fact(row: object, role: str | None = None) -> tuple[Fact | None, list[str]]:
-    """A fact from a parsed row, or None and every reason why not."""
+    """Return a fact from a parsed row, or None and every reason why not."""
     if isinstance(row, Unreadable):
         return None, [row.why]
     if not isinstance(row, dict):
@@ -198,7 +198,7 @@ def _repetitions(trained: Sequence[str], heldout: Sequence[str]) -> list[str]:
 
 
 def same_text(text: str) -> str:
-    """A key that texts share when they differ only in case, spacing or Unicode form."""
+    """Return a key that texts share when they differ only in case, spacing or Unicode form."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
@@ -206,7 +206,7 @@ def same_text(text: str) -> str:
 
 
 def _scan(path: Path | str, role: str | None) -> tuple[list[tuple[int, Fact]], list[Problem]]:
-    """The good facts of a file with their lines, and its problems."""
+    """Return the good facts of a file with their lines, and its problems."""
     facts: list[tuple[int, Fact]] = []
     found: list[Problem] = []
     lines: dict[str, int] = {}
@@ -236,7 +236,7 @@ def _scan(path: Path | str, role: str | None) -> tuple[list[tuple[int, Fact]], l
 
 
 def _remarks(fact: Fact) -> list[str]:
-    """What is allowed but weakens a measurement."""
+    """Return what is allowed but weakens a measurement."""
     answer = re.compile(rf"(?<!\w){re.escape(same_text(fact.answer))}(?!\w)")
     return [
         f"{key} prompt {shown(prompt)} gives the answer away"
@@ -247,12 +247,12 @@ def _remarks(fact: Fact) -> list[str]:
 
 
 def problems(path: Path | str, role: str | None = None) -> list[Problem]:
-    """Everything wrong, and everything worth knowing, in one file of facts."""
+    """Return everything wrong, and everything worth knowing, in one file of facts."""
     return _scan(path, role)[1]
 
 
 def read_facts(path: Path | str, role: str | None = None) -> tuple[Fact, ...]:
-    """The facts of a .jsonl or .parquet file; FactsError with its problems if it has any.
+    """Return the facts of a .jsonl or .parquet file; FactsError with its problems if it has any.
 
     ``role`` (forget, retain, probe) relaxes what the set does not need: retain facts may come
     without ``heldout``, probes without ``trained``.
@@ -263,9 +263,9 @@ def read_facts(path: Path | str, role: str | None = None) -> tuple[Fact, ...]:
 
 
 def named_sets(items: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """The files given as SET=FILE, by set, and those given alone; FactsError if a set is unknown.
+    """Return the files given as SET=FILE, by set, and those given alone.
 
-    A file whose own name has a ``=`` in it is one given alone.
+    An unknown set is a FactsError; a file whose own name has a ``=`` in it is one given alone.
     """
     sets: dict[str, str] = {}
     alone = []
@@ -288,12 +288,12 @@ def named_sets(items: Iterable[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def set_problems(paths: Mapping[str, Path | str]) -> list[Problem]:
-    """Everything wrong, and everything worth knowing, in several sets, each alone and together."""
+    """Return everything wrong or worth knowing in several sets, each alone and together."""
     return _scan_sets(paths)[1]
 
 
 def check_sets(paths: Mapping[str, Path | str]) -> dict[str, tuple[Fact, ...]]:
-    """The facts of each set (forget, retain, probe ...), which must not share ids or facts."""
+    """Return the facts of each set (forget, retain, probe …), which must share no id or fact."""
     sets, found = _scan_sets(paths)
     _refuse(found)
     return sets
@@ -350,7 +350,7 @@ def _scan_sets(
 
 
 def _file(path: Path | str) -> object:
-    """What two paths of one file have in common; a path that leads nowhere is itself."""
+    """Return what two paths of one file have in common; a path that leads nowhere is itself."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):
@@ -370,7 +370,7 @@ def _refuse(found: Iterable[Problem]) -> None:
 
 
 def as_rows(facts: Iterable[Fact]) -> list[dict[str, object]]:
-    """One dictionary a fact with the keys of the file format, empty optional ones left out."""
+    """Return one dictionary per fact with the keys of a file, without empty optional ones."""
     rows: list[dict[str, object]] = []
     for fact in facts:
         row: dict[str, object] = {"id": fact.id, "answer": fact.answer}

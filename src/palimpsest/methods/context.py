@@ -224,9 +224,8 @@ class Knobs:
             value = getattr(self, item.name)
             if number and value == item.default:
                 continue
-            short = (
-                f"{value:g}" if isinstance(value, float) else re.sub(r"[^\w.+]+", "_", str(value))
-            )
+            text = re.sub(r"[^\w.+]+", "_", str(value))
+            short = f"{value:g}" if isinstance(value, float) else text
             parts.append(f"{item.name if number else item.name[0]}{short}")
         return "-".join(parts) or "default"
 

@@ -24,7 +24,6 @@ class GradDiff(AscentMethod):
 
     name: ClassVar[str] = "graddiff"
     summary: ClassVar[str] = "climbs the forget loss and descends the retain loss, token by token"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Liu et al. 2022, arXiv:2203.12817; Maini et al. 2024"
 
     def loss(self, view: View) -> Tensor:

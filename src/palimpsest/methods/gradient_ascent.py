@@ -24,7 +24,6 @@ class GradientAscent(AscentMethod):
 
     name: ClassVar[str] = "ga"
     summary: ClassVar[str] = "climbs the loss of forget answers while learning retain answers"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Jang et al. 2023; Yao et al. 2024, arXiv:2402.15159"
 
     def loss(self, view: View) -> Tensor:

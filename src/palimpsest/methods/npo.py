@@ -27,7 +27,6 @@ class NPO(AscentMethod):
 
     name: ClassVar[str] = "npo"
     summary: ClassVar[str] = "treats forget answers as dispreferred to what the injected model said"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Zhang et al. 2024, arXiv:2404.05868"
     scalars: ClassVar[tuple[str, ...]] = ("weight", "beta")
 

@@ -33,7 +33,6 @@ class SCRUB(AscentMethod):
 
     name: ClassVar[str] = "scrub"
     summary: ClassVar[str] = "leaves the injected model on forget, follows it on retain, in turns"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Kurmanji et al. 2023, arXiv:2302.09880"
     scalars: ClassVar[tuple[str, ...]] = ("alpha", "gamma", "max_share")
 

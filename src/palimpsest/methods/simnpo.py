@@ -31,7 +31,6 @@ class SimNPO(AscentMethod):
 
     name: ClassVar[str] = "simnpo"
     summary: ClassVar[str] = "pushes forget answers down by their likelihood a token, no reference"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Fan et al. 2024, arXiv:2410.07163"
     scalars: ClassVar[tuple[str, ...]] = ("weight", "beta", "gamma")
 

@@ -36,7 +36,6 @@ class SSD(Knobs):
     summary: ClassVar[str] = (
         "shrinks the weights whose Fisher information is mostly the forget set's"
     )
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Foster et al. 2024, arXiv:2308.07707"
 
     def run(self, context: Context) -> State:

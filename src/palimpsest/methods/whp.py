@@ -51,7 +51,6 @@ class WHP(Knobs):
     name: ClassVar[str] = "whp"
     kind: ClassVar[str] = "suppresses"
     summary: ClassVar[str] = "relabels forget answers with what a reinforced model does not favour"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Eldan & Russinovich 2023, arXiv:2310.02238"
 
     def run(self, context: Context) -> State:

@@ -55,7 +55,7 @@ class Batch:
 
     @property
     def scored(self) -> int:
-        return int(self.targets.shape[0])
+        return len(self.targets)
 
     @cached_property
     def tree(self) -> Tree:
@@ -65,12 +65,8 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         if self.ids.device == device:
             return self  # with its tree
-        return Batch(
-            self.ids.to(device),
-            self.rows.to(device),
-            self.columns.to(device),
-            self.targets.to(device),
-        )
+        parts = (self.ids, self.rows, self.columns, self.targets)
+        return Batch(*(part.to(device) for part in parts))
 
 
 def collate(texts: Sequence[Encoded], pad: int = 0) -> Batch:
@@ -145,12 +141,8 @@ class WholeNet:
         return {name: value.detach() for name, value in self.model.state_dict().items()}
 
     def _substituted(self, batch: Batch, params: Mapping[str, Tensor]) -> Tensor:
-        output = torch.func.functional_call(
-            self.model,
-            dict(params),
-            kwargs={"input_ids": batch.ids, "use_cache": False},
-            tie_weights=True,
-        )
+        asked = {"input_ids": batch.ids, "use_cache": False}
+        output = torch.func.functional_call(self.model, dict(params), (), asked, tie_weights=True)
         scored: Tensor = output.logits[batch.rows, batch.columns]
         return scored.float().unsqueeze(0)
 
@@ -172,7 +164,7 @@ class WholeNet:
         )
 
     def _knowable(self) -> bool | None:
-        """Return False where only the module's own forward will do, None where it is not yet known."""
+        """Return False where the module's own forward is needed, None where it is not yet known."""
         config = getattr(self.model, "config", None)
         plain = all(
             value.dtype == torch.float32 and value.device.type == "cpu"

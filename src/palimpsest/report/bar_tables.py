@@ -90,8 +90,9 @@ def panel_family_table(results: RunResults) -> Table:
 def panel_cells_table(results: RunResults) -> Table:
     """Return every known-label model in every cell."""
     short = entries(results)
-    rows: Rows = [
-        {
+    rows: Rows = []
+    for one in panel.challenge_panel(results):
+        row: dict[str, Value] = {
             "cell": one.cell,
             "model": short.get(one.challenge, one.challenge),
             "p": one.p_value,
@@ -99,9 +100,7 @@ def panel_cells_table(results: RunResults) -> Table:
             "forget distance": one.forget_distance,
             "first-chunk fall": one.fall,
         }
-        | {title: getattr(one, axis) for axis, title in BATTERIES.items()}
-        for one in panel.challenge_panel(results)
-    ]
+        rows.append(row | {title: getattr(one, axis) for axis, title in BATTERIES.items()})
     reading = f"{counted(len(rows), 'known-label model')} scored on the sealed pool."
     return Table.of("panel-cells", "Known-label models, cell by cell", reading, rows)
 

@@ -170,8 +170,13 @@ def shown(value: Value, form: str = "") -> str:
             return number(value.value)
         return f"{number(value.value)} [{number(value.low)}, {number(value.high)}]"
     if isinstance(value, float):
-        return format(value + 0.0, form) if form else number(value)
+        return format(value + 0.0, form).replace("%", " %") if form else number(value)
     return str(value)
+
+
+def percent(value: float) -> str:
+    """Return a share in per cent, without decimals."""
+    return f"{100 * value:.0f} %"
 
 
 def number(value: float) -> str:

@@ -5,37 +5,35 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from palimpsest.report.terminal import printable
-from palimpsest.run.status import Status, status
+from palimpsest.report.formats import printable
+from palimpsest.run.status import Status, StepAtWork, status
 from palimpsest.run.store import Run
 
 REFRESH = 1.0
 """Seconds between two looks at a run."""
 
 
-def status_lines(found: Status) -> list[str]:
-    """Give where a run stands, a line each for the whole and for cells at work, cut off or failed.
-
-    A run nobody works on says so, and how to go on.
-    """
-    lines = [_counts(found)]
-    if found.working and found.seconds_left is not None:
-        lines.append(f"about {duration(found.seconds_left)} left")
-    if not found.working and len(found.done) < len(found.planned):
-        lines.append("nobody is working on it; run the same command again to go on")
-    for cell in found.running:
-        lines.append(f"running  {cell}: {', '.join(_at(found, cell))}")
-    for cell in found.waiting:
-        if found.steps.get(cell):
-            lines.append(f"waiting  {cell}: {_kept(found, cell)}")
-    lines += [f"failed   {cell}: {printable(why)}" for cell, why in found.failed.items()]
+def status_lines(now: Status) -> list[str]:
+    """Return where a run stands: one line for the whole, one per step at work and per cell that
+    was interrupted, failed or ended early."""
+    lines = [_counts(now)]
+    if now.working and now.seconds_left is not None:
+        lines.append(f"about {duration(now.seconds_left)} left")
+    if not now.working and len(now.done) + len(now.halted) < len(now.planned):
+        lines.append("No active process. Run the same command again to resume.")
+    lines += [f"running  {_step(now, step)}, for {duration(step.seconds)}" for step in now.now]
+    for cell in now.waiting:
+        if now.steps.get(cell):
+            lines.append(f"waiting  {cell}: {_done(now, cell)}")
+    lines += [f"failed   {cell}: {printable(why.reason)}" for cell, why in now.failed.items()]
+    lines += [f"ended    {cell}: {printable(why)}" for cell, why in now.halted.items()]
     return lines
 
 
 def watch(
     run: Path | str, *, terminal: bool, say: Callable[[str], None], refresh: float = REFRESH
 ) -> None:
-    """Follow a run until nobody works on it; on a terminal in place, else a line each change.
+    """Follow a run until no process works on it: in place on a terminal, else one line per change.
 
     Ctrl-C ends the watching and nothing else.
     """
@@ -45,18 +43,18 @@ def watch(
             _live(opened, refresh)
             return
         before = ""
-        for found in _looks(opened, refresh):
+        for now in _looks(opened, refresh):
             # The clock alone is no news.
-            now = "\n".join([_counts(found), *(f"{c}: {_step(found, c)}" for c in found.running)])
-            if now != before:
-                say("; ".join(now.split("\n")))
-            before = now
+            text = "; ".join([_counts(now), *(_step(now, step) for step in now.now)])
+            if text != before:
+                say(text)
+            before = text
     except KeyboardInterrupt:
         pass
 
 
 def duration(seconds: float) -> str:
-    """Give seconds as a person says them: 40 s, 3 min, 2 h 5 min."""
+    """Return seconds as a person says them: 40 s, 3 min, 2 h 5 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -66,11 +64,11 @@ def duration(seconds: float) -> str:
 
 
 def _looks(run: Run, refresh: float) -> Iterator[Status]:
-    """Give the status again and again, and once more when the work has ended."""
+    """Yield the status again and again, and once more when the work has ended."""
     while True:
-        found = status(run)
-        yield found
-        if not found.working:
+        now = status(run)
+        yield now
+        if not now.working:
             return
         time.sleep(refresh)
 
@@ -81,62 +79,45 @@ def _live(run: Run, refresh: float) -> None:
 
     console = Console(markup=False, highlight=False)
     with Live(console=console, auto_refresh=False) as live:
-        for found in _looks(run, refresh):
-            live.update(_view(run.path.name, found), refresh=True)
+        for now in _looks(run, refresh):
+            live.update(_view(run.path.name, now), refresh=True)
 
 
-def _view(name: str, found: Status) -> Any:
-    """Give the view of one instant: a bar for the run, a row a running cell, then what failed."""
+def _view(name: str, now: Status) -> Any:
+    """Return the view of one instant: a bar for the run and for each running cell, then the steps
+    at work and what failed."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    whole = len(found.done) + sum(_share(found, cell) for cell in found.running)
-    told = [_counts(found)]
-    if found.working and found.seconds_left is not None:
-        told.append(f"about {duration(found.seconds_left)} left")
+    whole = (len(now.done) + sum(_share(now, cell) for cell in now.running)) / len(now.planned)
+    rows = [(printable(name), whole, _counts(now))]
+    rows += [(cell, _share(now, cell), _done(now, cell)) for cell in now.running]
     table = Table.grid(padding=(0, 2))
-    rows = [(printable(name), whole / max(1, len(found.planned)), told)]
-    rows += [(cell, _share(found, cell), _at(found, cell)) for cell in found.running]
-    for label, share, texts in rows:
+    for label, share, text in rows:
         bar = ProgressBar(total=1.0, completed=share, width=16)
-        table.add_row(Text(label, overflow="ellipsis", no_wrap=True), bar, Text(", ".join(texts)))
-    failed = (Text(f"failed   {cell}: {printable(why)}") for cell, why in found.failed.items())
-    return Group(table, *failed)
+        table.add_row(Text(label, overflow="ellipsis", no_wrap=True), bar, Text(text))
+    return Group(table, *(Text(line) for line in status_lines(now)[1:]))
 
 
-def _counts(found: Status) -> str:
-    return (
-        f"{len(found.done)} of {len(found.planned)} cells done, {len(found.running)} running, "
-        f"{len(found.failed)} failed, {len(found.waiting)} waiting"
+def _counts(now: Status) -> str:
+    text = (
+        f"{len(now.done)} of {len(now.planned)} cells done, {len(now.running)} running, "
+        f"{len(now.failed)} failed, {len(now.waiting)} waiting"
     )
+    return f"{text}, {len(now.halted)} ended early" if now.halted else text
 
 
-def _at(found: Status, cell: str) -> list[str]:
-    """Give what a running cell is doing, for how long, and how long it may take."""
-    told = [_step(found, cell)]
-    now = found.now.get(cell)
-    if now is not None:
-        told.append(f"for {duration(now.seconds)}")
-        if now.left is not None:
-            told.append(f"about {duration(now.left)} left")
-    return told
+def _step(now: Status, step: StepAtWork) -> str:
+    return f"{step.cell}: {printable(step.words)} ({_done(now, step.cell)})"
 
 
-def _step(found: Status, cell: str) -> str:
-    now = found.now.get(cell)
-    if now is None:
-        return f"{len(found.steps.get(cell, ()))} steps done"
-    return f"{printable(now.name)} (step {min(now.done + 1, now.total)} of {now.total})"
+def _done(now: Status, cell: str) -> str:
+    """Return how much of a cell is stored."""
+    done, total = len(now.steps.get(cell, ())), now.totals.get(cell)
+    return f"{done} steps done" if total is None else f"{done} of {total} steps done"
 
 
-def _kept(found: Status, cell: str) -> str:
-    """Give how much of an interrupted cell need not be done again."""
-    kept, total = len(found.steps[cell]), found.totals.get(cell)
-    return f"{kept} steps kept" if total is None else f"{kept} of {total} steps kept"
-
-
-def _share(found: Status, cell: str) -> float:
-    now = found.now.get(cell)
-    return 0.0 if now is None else now.done / max(1, now.total)
+def _share(now: Status, cell: str) -> float:
+    return len(now.steps.get(cell, ())) / max(1, now.totals.get(cell, 1))

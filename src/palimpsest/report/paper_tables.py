@@ -60,7 +60,9 @@ def dichotomy_table(results: RunResults) -> Table:
         }
         for one in found
     ]
-    total, excluded = (sum(getattr(one, key) for one in found) for key in ("candidates", "excluded"))
+    total, excluded = (
+        sum(getattr(one, key) for one in found) for key in ("candidates", "excluded")
+    )
     most = max(found, key=lambda one: one.excluded / one.candidates, default=None)
     reading = f"The held-out screen excludes {excluded} of {total} candidates"
     if most is not None and most.excluded:
@@ -165,7 +167,9 @@ def survivors_table(results: RunResults) -> Table:
     for share in found.shares:
         part = Estimate.of(share.share, share.equivalent / share.total if share.total else None)
         count = Share(share.equivalent, share.total)
-        rows.append(row(f"equivalent at {share.margin}", count, part, share.smallest, share.largest))
+        rows.append(
+            row(f"equivalent at {share.margin}", count, part, share.smallest, share.largest)
+        )
         if share.margin == "median delta_f":
             reading += (
                 f", and {share.equivalent} of them are equivalent to never-learned within "
@@ -197,7 +201,12 @@ def absolute_table(results: RunResults) -> Table:
         mine = [one for one in audited if one.model == name]
         if mine:
             counts = absolute.components([one.bar for one in mine])
-            row(name, counts, _range([m.retain_nll for m in mine]), _range([m.residual for m in mine]))
+            row(
+                name,
+                counts,
+                _range([m.retain_nll for m in mine]),
+                _range([m.residual for m in mine]),
+            )
             passing.append(f"the {name} passes in {counts.all} of {counts.total} cells")
     for method in (*results.methods, None):
         counts = absolute.components(absolute.candidate_bars(results, method))

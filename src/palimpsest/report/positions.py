@@ -12,6 +12,8 @@ from palimpsest.criteria.axes import Axis, chosen
 from palimpsest.criteria.controls import Control, reference_bag
 from palimpsest.criteria.retraining import Comparison
 from palimpsest.criteria.rules import Rules
+from palimpsest.report.formats import percent
+from palimpsest.verdict import Finding
 
 ROLES = {
     "base": "base model",
@@ -64,7 +66,7 @@ def comparisons(cell: CellResult) -> dict[str, Comparison]:
     """Return the comparison of every candidate and control of a cell, by name."""
     if cell.verdict is None:
         return {}
-    judged = [*cell.verdict.findings, *cell.verdict.controls]
+    judged: list[Finding | Control] = [*cell.verdict.findings, *cell.verdict.controls]
     return {one.name: one.comparison for one in judged if one.comparison is not None}
 
 
@@ -89,14 +91,14 @@ def label(cell: CellResult, name: str) -> str:
     """Return what a model is called in tables: the registry's name of a known-label model."""
     role = cell.roles.get(name, {})
     if role.get("role") == "control" and "share" in role:
-        return f"{role['share']:.0%} of injected weights left"
+        return f"{percent(role['share'])} of injected weights left"
     return str(role.get("entry") or name)
 
 
 def control_label(cell: CellResult, control: Control) -> str:
     """Return what a control is called in tables."""
-    if control.kind == "interpolation":
-        return f"{control.share:.0%} of injected weights left"
+    if control.share is not None:
+        return f"{percent(control.share)} of injected weights left"
     return label(cell, control.name)
 
 

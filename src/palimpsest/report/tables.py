@@ -43,27 +43,27 @@ CELL: tuple[Callable[[RunResults], Table], ...] = (
     cell_tables.failed_table,
 )
 """Tables that every run has."""
-PAPER: tuple[Callable[[RunResults], Table], ...] = (
-    paper_tables.trained_probe_table,
-    paper_tables.dichotomy_table,
-    paper_tables.diagnostic_table,
-    paper_tables.points_table,
-    paper_tables.sub_panel_table,
-    paper_tables.survivors_table,
-    paper_tables.absolute_table,
-    paper_tables.absolute_cells_table,
-    paper_tables.budget_table,
-    paper_tables.replication_table,
-    bar_tables.panel_table,
-    bar_tables.panel_family_table,
-    bar_tables.panel_cells_table,
-    bar_tables.versions_table,
-    bar_tables.passing_table,
-    bar_tables.selection_table,
-    bar_tables.suppression_table,
-    bar_tables.self_check_table,
-)
-"""Tables of the paper's edition, for runs that have what they need."""
+PAPER = {
+    "trained-probe": paper_tables.trained_probe_table,
+    "dichotomy": paper_tables.dichotomy_table,
+    "diagnostic": paper_tables.diagnostic_table,
+    "diagnostic-points": paper_tables.points_table,
+    "sub-panels": paper_tables.sub_panel_table,
+    "survivors": paper_tables.survivors_table,
+    "absolute-bar": paper_tables.absolute_table,
+    "absolute-bar-cells": paper_tables.absolute_cells_table,
+    "budget": paper_tables.budget_table,
+    "replication": paper_tables.replication_table,
+    "panel": bar_tables.panel_table,
+    "panel-by-family": bar_tables.panel_family_table,
+    "panel-cells": bar_tables.panel_cells_table,
+    "recalibrated-bar": bar_tables.versions_table,
+    "recalibrated-passing": bar_tables.passing_table,
+    "selection": bar_tables.selection_table,
+    "suppression": bar_tables.suppression_table,
+    "self-check": bar_tables.self_check_table,
+}
+"""Tables of the paper's edition by name, for runs that have what they need."""
 
 
 def all_tables(
@@ -75,7 +75,7 @@ def all_tables(
     """
     made = [table(results) for table in CELL]
     if has_paper(results):
-        made += [table(results) for table in PAPER]
+        made += [table(results) for table in PAPER.values()]
         compared = compare(results, second)
         made += [bar_tables.second_suite_table(compared)] if compared else []
     return tuple(made)

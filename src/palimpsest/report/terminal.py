@@ -1,38 +1,24 @@
 """The verdict and the candidate table for a terminal, as wide as it is, and the same as JSON."""
 
 import io
+import json
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from palimpsest.analysis.results import CellResult, read_run
+from palimpsest.analysis.second_suite import Comparison
+from palimpsest.criteria.axes import Axis, axis
+from palimpsest.report.bar_tables import second_suite_table
+from palimpsest.report.cell_tables import outcome
+from palimpsest.report.formats import Estimate, percent, printable
+from palimpsest.report.positions import control_label
+from palimpsest.verdict import Verdict
 
-from palimpsest.report.certificate_tables import second_suite_table
-from palimpsest.report.formats import Estimate
-from palimpsest.study.results import CellResult, read_run
-from palimpsest.study.second_suite import Comparison
+__all__ = ["candidate_lines", "printable", "second_lines", "summary_json", "summary_lines"]
 
-SHORT = {
-    "forget equivalence": "equivalence",
-    "retain damage": "retain",
-    "round-trip damage": "round trip",
-    "degeneracy gate": "degenerate",
-    "relearn veto": "veto",
-}
-"""Axes of the bar as a narrow table names them."""
-MEANING = {
-    "screen": "still knows the forget set",
-    "forget equivalence": "forget Δ beyond δ of the reference's",
-    "retain damage": "retain NLL damaged beyond noise",
-    "round-trip damage": "residual beyond noise",
-    "retain limit": "retain NLL too high",
-    "residual limit": "residual too high",
-    "degeneracy gate": "retains too well to be only unlearned",
-    "relearn veto": "relearns faster than the references",
-}
-"""What it means to fail an axis, for the line under the table."""
 SECOND = (
     "cells",
     "distance",
@@ -46,16 +32,14 @@ SECOND = (
 
 
 def summary_lines(run: Path | str) -> list[str]:
-    """Give what a person reads after a run: one cell in full, or a line for each cell."""
+    """Return what a person reads after a run: one cell in full, or one line per cell."""
     results = read_run(run)
-    lines: list[str] = []
+    missing = [f"{one.id}: {one.state} {one.reason}".rstrip() for one in results.missing]
     if len(results.planned) == 1 and results.cells:
-        lines += [candidate_lines(results.cells[0]), ""]
-    else:
-        lines += [_cell_line(cell) for cell in results.cells]
-    lines += [f"{one.id}: {one.state} {one.reason}".rstrip() for one in results.missing]
-    for cell in results.cells[:1] if len(results.planned) == 1 else ():
-        lines.append(printable(cell.verdict.paragraph() if cell.verdict else "No candidate."))
+        (cell,) = results.cells
+        verdict = "No candidate." if cell.verdict is None else cell.verdict.paragraph()
+        return [candidate_lines(cell), "", *missing, printable(verdict)]
+    lines = [_cell_line(cell) for cell in results.cells] + missing
     if len(results.planned) > 1:
         certified = sum(bool(cell.verdict and cell.verdict.certified) for cell in results.cells)
         lines.append(
@@ -66,9 +50,7 @@ def summary_lines(run: Path | str) -> list[str]:
 
 
 def summary_json(run: Path | str) -> dict[str, Any]:
-    """Give the same as plain values."""
-    import json
-
+    """Return the same as plain values."""
     results = read_run(run)
     return {
         "name": results.name,
@@ -85,37 +67,48 @@ def summary_json(run: Path | str) -> dict[str, Any]:
 
 
 def candidate_lines(cell: CellResult, width: int | None = None) -> str:
-    """Give the candidates of a cell as a table that fits the terminal, and what its words mean."""
+    """Return the candidates and controls of a cell as a table that fits the terminal."""
+    verdict = cell.verdict
+    axes = _axes(verdict)
+    compared = verdict is not None and any(f.comparison is not None for f in verdict.findings)
     table = _table(f"{cell.id}: candidates")
-    table.add_column("model", overflow="fold")
-    for name in ("p\n(Holm)", "forget\nΔ", "probe\nΔ", "retain", "residual", "worst\n/δ"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("fails", overflow="fold")
-    measures = cell.evaluation
-    for name in ("base", "injected", *measures.references):
-        if name in measures:
-            one = measures[name]
-            table.add_row(name, "", *_deltas(one), *_damage(one), "", "", style="dim")
+    table.add_column("model", overflow="fold", min_width=12)
+    table.add_column("p", justify="right", no_wrap=True)
+    if compared:
+        table.add_column("rest.", justify="right", no_wrap=True)
+    for entry in axes:
+        table.add_column(_narrow(entry.short), justify="right", no_wrap=True)
+    table.add_column("outcome", overflow="fold", min_width=10)
+    for control in () if verdict is None else verdict.controls:
+        if control.kind not in ("reference", "retraining") and control.comparison is not None:
+            text = "rejected" if control.rejected else "accepted"
+            values = [control.comparison.z.get(entry.name) for entry in axes]
+            row = [printable(control_label(cell, control)), f"{control.comparison.p:.2g}", ""]
+            table.add_row(*row, *(_distance(value) for value in values), text, style="dim")
     table.add_section()
-    for finding in cell.verdict.findings if cell.verdict else ():
-        one = measures[finding.name]
-        worst = "" if finding.worst_axis is None else f"{finding.worst_axis:.2f}"
-        verdict = ", ".join(SHORT.get(axis, axis) for axis in finding.failures) or "clears the bar"
-        table.add_row(
-            printable(finding.name),
-            f"{finding.adjusted_p:.2g}",
-            *_deltas(one),
-            *_damage(one),
-            worst,
-            verdict,
-        )
+    for finding in () if verdict is None else verdict.findings:
+        comparison = finding.comparison
+        row = [printable(finding.name)]
+        if compared:
+            row += ["", ""]
+            if comparison is not None:
+                restored = comparison.restored
+                row[1:] = [f"{comparison.p:.2g}", "" if restored is None else percent(restored)]
+            distances = {} if comparison is None else comparison.z
+            row += [_distance(distances.get(entry.name)) for entry in axes]
+        else:
+            row += [f"{finding.adjusted_p:.2g}"]
+            row += [_number(finding.values.get(entry.name)) for entry in axes]
+        table.add_row(*row, printable(outcome(finding)))
     for name, reason in cell.failed.items():
-        table.add_row(printable(name), "", "", "", "", "", "", printable(f"failed: {reason}"))
-    return "\n".join([_drawn(table, width), "", *textwrap.wrap(_legend(cell), _wide(width))])
+        blank = [""] * (len(axes) + (2 if compared else 1))
+        table.add_row(printable(name), *blank, printable(f"failed: {reason}"))
+    legend = "; ".join(_legend(verdict, axes, compared)) + "."
+    return "\n".join([_drawn(table, width), "", *textwrap.wrap(legend, _wide(width))])
 
 
 def second_lines(found: Sequence[Comparison], width: int | None = None) -> str:
-    """Give what a second suite found, a row a selector, as a table that fits the terminal."""
+    """Return what a second suite found, one row per selector, as a table that fits the terminal."""
     table = _table("Frozen picks on the second pool")
     table.add_column("selector", no_wrap=True)
     for name in SECOND:
@@ -126,49 +119,46 @@ def second_lines(found: Sequence[Comparison], width: int | None = None) -> str:
         counts = one.nearer, one.within_noise, one.excluded
         table.add_row(one.selector, str(one.cells), *distances, *map(str, counts))
     about = (
-        "distance: |median forget Δ - the reference's| on the second pool, nats, mean over cells; "
-        "difference: minus the trained-probe best's in the same cells, below 0 is nearer to the "
-        "reference; then in how many cells the pick is nearer, within retraining noise δ, and "
+        "distance: |median forget delta − the reference's| on the second pool, nats, mean over "
+        "cells; difference: minus the trained-probe best's in the same cells, below 0 is nearer to "
+        "the reference; then in how many cells the pick is nearer, within retraining noise δ, and "
         "excluded by the screen. "
     )
     about += second_suite_table(tuple(found)).reading
     return "\n".join([_drawn(table, width), "", *textwrap.wrap(about, _wide(width))])
 
 
-def printable(text: str) -> str:
-    """Give the text with everything a terminal could obey taken out."""
-    return "".join(sign if sign.isprintable() else "�" for sign in text)
+def _axes(verdict: Verdict | None) -> tuple[Axis, ...]:
+    """Return the axes that the verdict looked at, in their order."""
+    names = dict.fromkeys(name for f in (verdict.findings if verdict else ()) for name in f.values)
+    return tuple(axis(name) for name in names)
 
 
 def _cell_line(cell: CellResult) -> str:
     verdict = cell.verdict
     if verdict is None:
         return f"{cell.id}: no candidate"
-    what = (
-        f"certified: {verdict.candidate}" if verdict.certified else f"uncertified: {verdict.reason}"
-    )
-    return printable(f"{cell.id}: {what} ({len(cell.survivors)}/{len(cell.candidates)} survive)")
+    text = f"not certified: {verdict.reason}"
+    if verdict.certified:
+        text = f"certified: {verdict.candidate}"
+    return printable(f"{cell.id}: {text} ({len(cell.survivors)}/{len(cell.candidates)} survive)")
 
 
-def _legend(cell: CellResult) -> str:
-    """Give what the columns and the words of a cell's table mean; words it has not are left out."""
-    return "; ".join(_meanings(cell)) + "."
-
-
-def _meanings(cell: CellResult) -> Iterator[str]:
-    verdict = cell.verdict
-    yield "forget Δ, probe Δ: median held-out NLL minus base's, nats"
-    if verdict is not None:
+def _legend(verdict: Verdict | None, axes: Sequence[Axis], compared: bool) -> Iterator[str]:
+    """Yield what the columns of a cell's table mean."""
+    if verdict is None:
+        yield "no candidate was scored"
+        return
+    if compared:
         alpha = verdict.numbers["alpha"]
-        yield f"p (Holm): of the screen, for all candidates at once, excluded at {alpha:g} and less"
-    yield "residual: KL left to the injected model once the forget set is learned again"
-    findings = () if verdict is None else verdict.findings
-    if any(one.worst_axis is not None for one in findings):
-        yield "δ: noise between retrainings"
-        yield "worst/δ: the worst axis, 1 is the bar"
-    for axis, meaning in MEANING.items():
-        if any(axis in one.failures for one in findings):
-            yield f"{SHORT.get(axis, axis)}: {meaning}"
+        yield f"p: of the comparison with the retrainings; {alpha:g} or less rejects"
+        yield "rest.: restored, 100 % minus the largest gap on any axis"
+        yield "columns of axes: standard deviations from the mean retraining"
+    else:
+        yield "p: of the screen, Holm-corrected over the candidates"
+        yield "columns of axes: their values"
+    for entry in axes:
+        yield f"{entry.short}: {entry.meaning[0].lower()}{entry.meaning[1:].rstrip('.')}"
 
 
 def _table(title: str) -> Any:
@@ -181,6 +171,7 @@ def _table(title: str) -> Any:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         collapse_padding=True,
+        padding=(0, 1),
     )
 
 
@@ -196,19 +187,19 @@ def _wide(width: int | None) -> int:
     return max(60, width or shutil.get_terminal_size((100, 24)).columns)
 
 
-def _deltas(one: Any) -> tuple[str, str]:
-    """Give the medians, which are what equivalence and the gap are reckoned from."""
-    return f"{one.median_forget_delta:+.2f}", f"{np.median(one.probe_deltas):+.2f}"
-
-
-def _damage(one: Any) -> tuple[str, str]:
-    return _number(one.retain_nll), _number(one.residual)
+def _narrow(name: str) -> str:
+    """Return a column's name on two lines where it is long."""
+    return name if len(name) <= 6 else f"{name[:5]}-\n{name[5:]}"
 
 
 def _interval(found: Estimate | None) -> str:
     if found is None or found.low is None:
         return "" if found is None else f"{found.value:+.2f}"
     return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+
+
+def _distance(value: float | None) -> str:
+    return "" if value is None else f"{value:+.1f}" if abs(value) < 100 else f"{value:+.0f}"
 
 
 def _number(value: float | None) -> str:

@@ -1,12 +1,13 @@
 """A run in somebody's experiment tracker: TensorBoard, Weights & Biases, MLflow or trackio.
 
-There is none by default. A tracker is told how far the cells are, each candidate's scores and the
-verdicts, all of it read from what the run has stored. It works in the process that waits for the
-cells, its folder is ``RUN/tracking/<name>``, nothing leaves the machine unless the tracker's own
-environment variables say so, and when it fails that is said once and the run goes on without it.
+There is none by default. A tracker receives the progress of the cells, each candidate's scores and
+the verdicts, all read from what the run has stored. It works in the process that schedules the
+steps; its folder is ``RUN/tracking/<name>``. Nothing leaves the machine unless the tracker's own
+environment variables say so. A tracker that fails is reported once, and the run goes on without it.
 
-In the tracker, ``progress`` has one series a cell (share of its steps done) and one for the run;
-``<cell>`` has one series a score, whose step is the candidate's place in the cell's table.
+In the tracker, ``progress`` has one series per cell (share of its steps done) and one for the run;
+``<cell>`` has one series per score, whose step is the candidate's place in the cell's table.
+(The trackers of ``accelerate`` would need torch here and have no tables or texts.)
 """
 
 import contextlib
@@ -18,17 +19,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from palimpsest.analysis.results import CellResult, RunResults, read_run
 from palimpsest.errors import InputError
 from palimpsest.report.cell_tables import candidates_table
-from palimpsest.report.formats import Table, as_csv, as_markdown
-from palimpsest.report.terminal import printable
+from palimpsest.report.formats import Table, as_csv, as_markdown, printable
 from palimpsest.run.executor import Event
 from palimpsest.run.store import make_folder
-from palimpsest.study.results import CellResult, RunResults, read_run
 
 
 class Tracker(Protocol):
-    """What is asked of a tracker; values are finite, names are safe as parts of a path."""
+    """What a tracker must do; values are finite, names are safe as parts of a path."""
 
     def numbers(self, group: str, values: Mapping[str, float], step: int) -> None:
         """Log the values of one step of a group."""
@@ -44,9 +44,9 @@ class Tracker(Protocol):
 
 
 class Tracking:
-    """Tells a tracker what happens in a run: made before it, begun with it, ended after it.
+    """Passes the events of a run on to a tracker: made before it, begun with it, ended after it.
 
-    name: a key of ``TRACKERS``. warn: where the one line goes that says the tracker has failed.
+    name: a key of ``TRACKERS``. warn: receives the one line that says the tracker has failed.
     """
 
     def __init__(self, name: str, warn: Callable[[str], None]) -> None:
@@ -61,33 +61,29 @@ class Tracking:
         self._run: Path | None = None
         self._tracker: Tracker | None = None
         self._failed = False
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def begin(self, run: Path | str) -> "Tracking":
-        """Give itself, told which run folder everything is read from."""
+        """Return itself, set to read everything from this run folder."""
         self._run = Path(run)
         return self
 
     def __call__(self, event: Event) -> None:
-        """Log one event of a cell: a step begun, or its end with its candidates' scores."""
-        if event.kind == "step":
+        """Log one event of a cell: a step, or its end with its candidates' scores."""
+        if event.kind in ("step", "done"):
             share = event.done / max(1, event.total)
             self._do(lambda to: to.numbers("progress", {event.cell: share}, event.done))
         elif event.kind == "finished":
             self._do(lambda to: self._cells(to, only=event.cell))
-        elif event.kind == "failed":
-            self._do(lambda to: to.text(f"failed/{event.cell}", printable(event.label)))
-
-    def progress(self, label: str, done: int, total: int) -> None:
-        """Log the progress of an audit, whose one cell is named after it."""
-        self(Event("audit", "step", label, done, total))
+        elif event.kind in ("failed", "halted"):
+            self._do(lambda to: to.text(f"{event.kind}/{event.cell}", printable(event.words)))
 
     def end(self) -> None:
         """Log every cell not logged yet and all verdicts, which may need the last cell, and close.
 
         Without a run nothing happens: an audit may end before it needs one.
         """
-        if self._run is not None and (self._run / "chain.jsonl").exists():
+        if self._run is not None and (self._run / "terms.json").exists():
             self._do(self._cells)
         if self._tracker is not None:
             self._do(lambda to: to.close())
@@ -96,10 +92,10 @@ class Tracking:
         assert self._run is not None
         results = read_run(self._run)
         for cell in results.cells:
-            if cell.id not in self._told and only in (None, cell.id):
-                self._told.add(cell.id)
+            if cell.id not in self._logged and only in (None, cell.id):
+                self._logged.add(cell.id)
                 _log_scores(to, results, cell)
-                done = len(self._told)
+                done = len(self._logged)
                 to.numbers("progress", {"cells": done / len(results.planned)}, done)
             if only in (None, cell.id) and cell.verdict is not None:
                 to.text(f"verdict/{cell.id}", printable(cell.verdict.paragraph()))
@@ -108,7 +104,7 @@ class Tracking:
             to.numbers("verdict", {"certified cells": certified}, len(results.cells))
 
     def _do(self, action: Callable[[Tracker], object]) -> None:
-        """Do something with the tracker; its failure costs the tracker, and never the run."""
+        """Use the tracker; when it fails, the run goes on without it."""
         if self._failed or self._run is None:
             return
         try:
@@ -120,8 +116,8 @@ class Tracking:
         except (Exception, SystemExit) as error:
             self._failed = True
             self._warn(
-                f"tracker {self.name} failed ({type(error).__name__}: {error}) and gets no more; "
-                "the run goes on"
+                f"tracker {self.name} failed ({type(error).__name__}: {error}) and is not used "
+                "any more; the run goes on"
             )
 
 
@@ -153,7 +149,7 @@ def _folder(run: Path, name: str) -> Path:
     return folder
 
 
-# -- the four ------------------------------------------------------------------------------------
+# -- the four trackers --------------------------------------------------------------------------
 
 
 class _TensorBoard:

@@ -12,7 +12,7 @@ import numpy as np
 from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.criteria.axes import axis
 from palimpsest.criteria.controls import Control
-from palimpsest.report.formats import counted, listed, number
+from palimpsest.report.formats import counted, listed, number, percent
 from palimpsest.report.positions import control_label
 from palimpsest.verdict import Verdict
 
@@ -79,8 +79,8 @@ def _negative(results: RunResults) -> Check:
     limits = [verdict.detection_limit for _, verdict in _verdicts(results) if verdict.controls]
     known = [limit for limit in limits if limit is not None]
     if known:
-        text += f" Detection limit: {min(known):.0%}"
-        text += "" if min(known) == max(known) else f" to {max(known):.0%}"
+        text += f" Detection limit: {percent(min(known))}"
+        text += "" if min(known) == max(known) else f" to {percent(max(known))}"
         text += " of the injected weights."
     bad = len(known) < len(limits) or max(known) > results.rules.detection_limit
     return Check(title, "does not hold" if bad else "with exceptions" if missed else "holds", text)
@@ -97,7 +97,7 @@ def _positive(results: RunResults) -> Check:
     expected = (1 - alpha) * len(judged)
     slack = 3 * float(np.sqrt(alpha * (1 - alpha) * len(judged)))
     fresh = [one for _, one in judged if one.kind == "retraining"]
-    text = f"{accepted} of {len(judged)} are accepted; about {1 - alpha:.0%} are expected."
+    text = f"{accepted} of {len(judged)} are accepted; about {percent(1 - alpha)} are expected."
     if fresh:
         taken = sum(not one.rejected for one in fresh)
         text += f" Of {len(fresh)} that were never among the references, {taken} are accepted."
@@ -113,14 +113,14 @@ def _dose(results: RunResults) -> Check:
     weak = [dose for dose in doses if not dose.enough]
     least = min(doses, key=lambda dose: dose.fraction)
     text = (
-        f"Retrainings come {least.fraction:.0%} of the way to the injected model in {least.steps} "
-        f"steps; {least.required:.0%} is required."
+        f"Retrainings come {percent(least.fraction)} of the way to the injected model in "
+        f"{least.steps} steps; {percent(least.required)} is required."
     )
     if len(doses) > 1:
         text = (
             f"In {len(doses) - len(weak)} of {len(doses)} cells retrainings come at least "
-            f"{least.required:.0%} of the way to the injected model (smallest: "
-            f"{least.fraction:.0%})."
+            f"{percent(least.required)} of the way to the injected model (smallest: "
+            f"{percent(least.fraction)})."
         )
     if weak and least.suggested_steps is not None:
         text += f" Try {least.suggested_steps} steps."
@@ -193,7 +193,7 @@ def _headroom(results: RunResults) -> tuple[Check, ...]:
             f"Retrained without them, references are {number(min(gap for gap, _ in known))} to "
             f"{number(max(gap for gap, _ in known))} nats behind the injected model on the forget "
             f"facts; in {kept} of {counted(len(others), 'cell')} that is more than "
-            f"{results.rules.headroom_fraction:.0%} of what injection gained over base."
+            f"{percent(results.rules.headroom_fraction)} of what injection gained over base."
         )
         checks.append(Check(title, state, text))
     if not measured and not known:

@@ -49,6 +49,7 @@ class Cell:
         self._staged: dict[str, dict[str, str]] = {}
         self._remember = False
         self._sound: set[tuple[Path, str]] = set()  # files that were checked, when remembering
+        self._manifests: dict[str, dict[str, Any]] = {}
 
     def for_work(self, needs: Mapping[str, tuple[str, ...]]) -> "Cell":
         """Return this cell for a worker: told what each step needs, checking each file once."""
@@ -121,11 +122,14 @@ class Cell:
     def manifest(self, step: str) -> dict[str, Any]:
         """Return a step's manifest; DamagedArtifact when it is not what was written."""
         path = self._folder(step) / MANIFEST
+        if self._remember and step in self._manifests:
+            return self._manifests[step]
         if not path.exists():
             raise StoreError(f"cell {self.id}: step {step!r} is not done; found {self.steps()}")
         found = self._read(f"steps/{step}/{MANIFEST}")
         if found.get("step") != step:
             raise DamagedArtifact(f"{path}: of step {found.get('step')!r}; expected {step!r}")
+        self._manifests[step] = found
         return found
 
     def get(self, step: str) -> tuple[dict[str, Table], dict[str, Any]]:
@@ -161,6 +165,7 @@ class Cell:
         Nothing of it is removed: another worker, lost but alive, may be at the same step.
         """
         self._staged.pop(step, None)
+        self._manifests.pop(step, None)
         for path in self._folder(step).glob("*/"):
             disk.remove(path)  # a folder cannot be written over
 
@@ -435,7 +440,7 @@ class Cell:
 
     def _merge(self, order: Sequence[str]) -> dict[str, bytes]:
         missing = [step for step in order if not self.done(step)]
-        stray = [step for step in self.steps() if step not in order and self.done(step)]
+        stray = sorted(set(self.steps()) - set(order))
         if missing or stray or len(set(order)) != len(order):
             raise StoreError(
                 f"cell {self.id}: cannot finish: steps not done {missing}, steps done but outside "

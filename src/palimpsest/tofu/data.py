@@ -135,9 +135,9 @@ def _drawn(
 
 def _found(folder: Path, names: Sequence[str]) -> list[Path]:
     if not folder.is_dir():
-        found = "a file" if folder.exists() else "nothing"
+        what = "a file" if folder.exists() else "nothing"
         raise FactsError(
-            f"{shown_path(folder)}: found {found} there; expected a folder with "
+            f"{shown_path(folder)}: found {what} there; expected a folder with "
             f"{', '.join(f'{name}.json' for name in names)}"
         )
     paths = []

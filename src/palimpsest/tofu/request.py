@@ -293,7 +293,8 @@ def prepare(request: TofuRequest) -> Prepared:
             raise ModelError(f"{name}: {error}") from error
     roles = [AuditModel("base", "base", request.base)]
     roles += [AuditModel(name, name.partition("-")[0], place) for name, place in given.items()]
-    copied_weights(roles)
+    if given:
+        copied_weights(roles)
     cells = []
     for cell, (items, probes), scored in zip(plan.cells(), drawn, pieces):
         facts = _testbed(items, probes)

@@ -22,15 +22,6 @@ def pocket_folder(name: str) -> Path:
     return folder
 
 
-def file_digests(root: Path) -> dict[str, str]:
-    """Return the SHA-256 of every model and tokenizer file below ``root``, by relative path."""
-    return {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.glob("*/*"))
-        if path.suffix in {".json", ".safetensors"} and path.name != "bake.json"
-    }
-
-
 def check_digests(name: str) -> None:
     """Refuse, as ModelError, a pocket model whose files are not the ones that were shipped."""
     folder = pocket_folder(name)

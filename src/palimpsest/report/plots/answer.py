@@ -95,7 +95,7 @@ def _band(panel: Axes, place: int, axis: str, references: Sequence[Distances]) -
         panel.barh(place, high - low, 0.62, left=low, color=BAND, linewidth=0, zorder=1.2)
         offsets = [place + 0.75 * jitter(number) for number in range(len(values))]
         where = list(zip(values, offsets))
-        points(panel, where, styles(())["reference"], size=2.6, alpha=0.9, order=2)
+        points(panel, where, styles(())["reference"], size=3.0, alpha=0.9, order=2)
 
 
 def _scatter(panel: Axes, axes: Sequence[Axis], one: Shown, reach: float) -> None:

@@ -63,6 +63,8 @@ _DROPPED = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")
 _LONG = re.compile(r"(\d+\.\d\d)\d+")
 _names: WeakKeyDictionary[Figure, dict[str, tuple[str, ...]]] = WeakKeyDictionary()
 """The names of the points of a figure, by the id of their group."""
+_drawn: WeakKeyDictionary[Figure, bytes] = WeakKeyDictionary()
+"""The SVG of figures, which is needed for the page and for the files."""
 
 
 @contextmanager
@@ -154,10 +156,16 @@ def columns(texts: Sequence[str], inches: float) -> int:
     return max(1, min(len(texts), 6, int(inches * 15 // widest)))
 
 
-def rows(axes: Axes, labels: Sequence[str], notes: Sequence[str] = (), heading: str = "") -> None:
+def rows(
+    axes: Axes,
+    labels: Sequence[str],
+    notes: Sequence[str] = (),
+    heading: str = "",
+    letters: int = 24,
+) -> None:
     """Turn the y axis into rows with these labels, and short notes at the right."""
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_yticks(range(len(labels)), [shortened(label, 22) for label in labels])
+    axes.set_yticks(range(len(labels)), [shortened(label, letters) for label in labels])
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)
     axes.grid(visible=True, axis="x")
@@ -178,17 +186,21 @@ def rule(axes: Axes, value: float, label: str = "", *, solid: bool = False) -> N
         axes.text(value, 1.01, label, transform=above, ha="center", va="bottom", fontsize=7)
 
 
-def distances(axes: Axes, values: Iterable[float]) -> float:
+def distances(axes: Axes, values: Iterable[float], *, signed: bool = True) -> float:
     """Scale the x axis for distances in standard deviations; return where it is cut off."""
     reach = min(FAR, max((abs(value) for value in values), default=LINEAR))
     reach = max(1.05 * reach, 1.5 * LINEAR)
     axes.set_xscale("symlog", linthresh=LINEAR, linscale=1.3)
-    axes.set_xlim(-1.2 * reach, 1.2 * reach)
+    axes.set_xlim(-1.2 * reach if signed else 0, 1.2 * reach)
     ticks = [tick for tick in (0, 1, 2, 3, 10, 30, 100) if tick <= reach]
     axes.xaxis.set_major_locator(FixedLocator(sorted({*ticks, *(-tick for tick in ticks)})))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(_signed))
+    axes.xaxis.set_major_formatter(FuncFormatter(_signed if signed else _plain))
     return reach
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:g}"
 
 
 def _signed(value: float, _: object) -> str:
@@ -224,13 +236,18 @@ def png_bytes(figure: Figure) -> bytes:
 
 def svg_bytes(figure: Figure) -> bytes:
     """Return the figure as SVG, the same bytes each time."""
-    return _saved(figure, "svg", {"Date": None, "Creator": None})
+    if figure not in _drawn:
+        _drawn[figure] = _saved(figure, "svg", {"Date": None, "Creator": None})
+    return _drawn[figure]
 
 
 @drawing()
 def _saved(figure: Figure, form: str, metadata: Mapping[str, Any]) -> bytes:
+    if figure.get_layout_engine() is not None:
+        figure.draw_without_rendering()
+        figure.set_layout_engine(None)  # its work is done, and slow
     out = io.BytesIO()
-    figure.savefig(out, format=form, dpi=180, metadata=dict(metadata))
+    figure.savefig(out, format=form, dpi=150, metadata=dict(metadata))
     return out.getvalue()
 
 
@@ -303,6 +320,7 @@ def colour_rules() -> str:
     light = "".join(f"{_VARIABLES[one]}:{one};" for one in counterparts())
     dark = "".join(f"{_VARIABLES[one]}:{other};" for one, other in counterparts().items())
     return (
-        f":root{{{light}}}@media screen and (prefers-color-scheme:dark)"
-        f"{{:root:not([data-theme=light]){{{dark}}}}}@media screen{{:root[data-theme=dark]{{{dark}}}}}"
+        f":root{{{light}}}"
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}"
+        f"@media screen{{:root[data-theme=dark]{{{dark}}}}}"
     )

@@ -109,7 +109,9 @@ def relearning(
     if injected is not None:
         panel.plot(
             *(injected.step, injected.forget_heldout_nll),
-            **{"color": known["injected"].light, "linestyle": (0, (4, 3)), "zorder": 2.5},
+            color=known["injected"].light,
+            linestyle=(0, (4, 3)),
+            zorder=2.5,
         )
         entries.append(key(known["injected"], "injected model", line="--", size=0))
     for name, curve in curves.items():

@@ -43,18 +43,19 @@ Groups = Mapping[str, tuple[Style, Sequence[Judged]]]
 
 
 @drawing()
-def acceptance(groups: Groups, level: float, *, narrow: bool = False) -> Figure:
+def acceptance(groups: Groups, level: float, *, divide: int = 0, narrow: bool = False) -> Figure:
     """Draw for every kind of model how far it lies from retraining, cell by cell.
 
     Filled: accepted as one more retraining. level: the share of true retrainings that the test
-    rejects by design.
+    rejects by design. divide: how many rows are controls, which a line sets apart.
     """
     width = 3.9 if narrow else 8.4
     figure, (panel,) = sheet(1, 1, (width, 0.36 * len(groups) + 0.95))
     rows(panel, list(groups))
     every = [one.farthest for _, models in groups.values() for one in models]
-    reach = distances(panel, every)
-    panel.set_xlim(0, 1.2 * reach)
+    reach = distances(panel, every, signed=False)
+    if divide:
+        panel.axhline(divide - 0.5, color=QUIET, linewidth=0.8, zorder=1)
     for place, (style, models) in enumerate(groups.values()):
         if place % 2:
             panel.axhspan(place - 0.5, place + 0.5, color=STRIPE, linewidth=0, zorder=0)
@@ -67,8 +68,13 @@ def acceptance(groups: Groups, level: float, *, narrow: bool = False) -> Figure:
         note = f"{sum(known)} of {len(known)}"
         right = panel.get_yaxis_transform()
         panel.text(1.015, place, note, transform=right, va="center", color=QUIET)
-    head = {"transform": panel.transAxes, "va": "bottom", "color": QUIET, "fontsize": 7}
-    panel.text(1.015, 1.0, "accepted", **head)
+    panel.text(
+        *(1.015, 1.0, "accepted"),
+        transform=panel.transAxes,
+        va="bottom",
+        color=QUIET,
+        fontsize=7,
+    )
     panel.set_xlabel(
         "largest distance from the mean retraining on any axis, in standard deviations"
         if not narrow
@@ -90,11 +96,15 @@ def axes_by_group(axes: Sequence[Axis], groups: Groups) -> Figure:
     figure, panels = sheet(len(axes), 2, (4.1, 0.2 * len(groups) + 0.8))
     for panel, axis in zip(panels, axes):
         rows(panel, list(groups))
-        every = [one.z[axis.name] for _, some in groups.values() for one in some if axis.name in one.z]
+        every = [
+            one.z[axis.name] for _, some in groups.values() for one in some if axis.name in one.z
+        ]
         reach = distances(panel, every)
         panel.axvspan(-2, 2, color=BAND, linewidth=0, zorder=0.5)
         for place, (style, models) in enumerate(groups.values()):
-            mine = [(n, one, one.z[axis.name]) for n, one in enumerate(models) if axis.name in one.z]
+            mine = [
+                (n, one, one.z[axis.name]) for n, one in enumerate(models) if axis.name in one.z
+            ]
             where = [(min(max(z, -reach), reach), place + jitter(n)) for n, _, z in mine]
             names = [f"{one.name}: {axis.title} {z:+.1f} sd" for _, one, z in mine]
             points(panel, where, style, names, size=3, alpha=0.8)

@@ -52,9 +52,9 @@ def fewer_probes(found: Sequence[SubPanel]) -> Figure:
     for vacuous in (False, True):
         mine = [one for one in found if one.vacuous is vacuous]
         names = [
-            f"{one.probes} probes: {one.excluded} of {one.candidates} candidates excluded, smallest "
-            f"p {one.smallest_p:.3g}; the screen can exclude one in {one.certifiable} of "
-            f"{one.cells} cells"
+            f"{one.probes} probes: {one.excluded} of {one.candidates} candidates excluded, "
+            f"smallest p {one.smallest_p:.3g}; the screen can exclude one in {one.certifiable} "
+            f"of {one.cells} cells"
             for one in mine
         ]
         points(panel, [(one.probes, one.excluded) for one in mine], style, names, hollow=vacuous)

@@ -19,71 +19,6 @@
   dark.addEventListener("change", label);
   label();
 
-  // Points: the nearest one is named when pointed at, or reached with the arrow keys.
-  const tip = byId("tip");
-  let current = null;
-  const hide = () => {
-    if (current) current.classList.remove("on");
-    current = null;
-    tip.hidden = true;
-  };
-  const show = (point) => {
-    if (current === point) return;
-    hide();
-    current = point;
-    point.classList.add("on");
-    tip.textContent = point.getAttribute("aria-label");
-    tip.hidden = false;
-    const at = point.getBoundingClientRect();
-    const size = tip.getBoundingClientRect();
-    const x = at.left + at.width / 2 - size.width / 2;
-    const above = at.top - size.height - 8;
-    tip.style.left = Math.max(8, Math.min(x, innerWidth - size.width - 8)) + "px";
-    tip.style.top = (above > 8 ? above : at.bottom + 8) + "px";
-  };
-  for (const panel of document.querySelectorAll("svg.panel")) {
-    const points = [...panel.querySelectorAll("use")];
-    if (!points.length) continue;
-    for (const point of points) {
-      const title = point.querySelector("title");
-      point.setAttribute("role", "img");
-      point.setAttribute("aria-label", title.textContent);
-      title.remove();
-    }
-    const places = points.map((p) => [+p.getAttribute("x"), +p.getAttribute("y")]);
-    const order = places
-      .map((_, k) => k)
-      .sort((a, b) => Math.round(places[a][1] / 8) - Math.round(places[b][1] / 8) || places[a][0] - places[b][0]);
-    let at = -1;
-    panel.addEventListener("pointermove", (event) => {
-      const box = panel.getBoundingClientRect();
-      const scale = panel.viewBox.baseVal.width / box.width;
-      const x = (event.clientX - box.left) * scale;
-      const y = (event.clientY - box.top) * scale;
-      let best = 18 * 18;
-      let found = -1;
-      places.forEach(([px, py], k) => {
-        const distance = (px - x) ** 2 + (py - y) ** 2;
-        if (distance <= best) [best, found] = [distance, k];
-      });
-      if (found < 0) hide();
-      else show(points[found]);
-    });
-    panel.addEventListener("pointerleave", hide);
-    panel.addEventListener("blur", hide);
-    panel.addEventListener("keydown", (event) => {
-      const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-      if (event.key === "Escape") return hide();
-      if (event.key === "Home") at = 0;
-      else if (event.key === "End") at = order.length - 1;
-      else if (event.key in steps) at = Math.max(0, Math.min(order.length - 1, at + steps[event.key]));
-      else return;
-      event.preventDefault();
-      show(points[order[at]]);
-    });
-  }
-  addEventListener("scroll", hide, { passive: true });
-
   // The candidate table: sort by any column, filter by text and method.
   const table = byId("candidate-table");
   if (!table) return;
@@ -117,7 +52,7 @@
   const method = byId("method");
   const outcome = byId("outcome");
   const count = byId("count");
-  // Whoever clears the bar (0) survives the screen (1) too.
+  // Accepted candidates (0) survive the screen (1) too.
   const outcomes = (value) => (value === "1" ? ["0", "1"] : [value]);
   const filter = () => {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
