@@ -190,7 +190,7 @@ class Evidence:
             raise BundleError("seal.json holds another commitment than the plan")
         for cell_id in self.summaries:
             self._opening(cell_id, text)
-        if self.asked.audit:
+        if self.asked.summary:
             return f"the held-out prompts were fixed as {text}; they are not in the bundle"
         if not self.asked.panel:
             return f"the sealed pool ({text}) was never opened"
