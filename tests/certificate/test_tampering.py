@@ -593,6 +593,8 @@ def test_a_summary_that_says_something_else_is_noticed(audit_members: Members) -
         {"worst_axis": {"name": "forget", "direction": "low", "sd": -0.1}},
         {"candidates": {"a-w1": candidate | {"z": candidate["z"] | {"forget": 0.0}}}},
         {"paragraph": "Certified: everything."},
+        {"exit_code": 3},
+        {"rules_hash": "sha256:" + "0" * 64},
     ):
         forged = audit_members | {"summary.json": written(summary | change)}
         failed(mended(forged), "summary")

@@ -28,7 +28,6 @@ from palimpsest.verdict import Verdict
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v2"
-FORMAT = 2
 
 FIXED = ("plan.json", "rules.json", "seal.json", "environment.json", "terms.json", "record.jsonl")
 REQUIRED_TABLES = ("items.parquet", "curves.parquet")
@@ -151,7 +150,6 @@ def statement(members: Mapping[str, bytes], signed_by: Mapping[str, str] | None)
             "models": {name: model.get("digest") for name, model in models.items()},
         }
     predicate = {
-        "format": FORMAT,
         "run": document(members, "plan.json").get("name"),
         "terms": terms_digest(terms),
         "rules": document(members, "rules.json")["hash"],

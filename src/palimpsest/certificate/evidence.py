@@ -248,12 +248,15 @@ class Evidence:
             return "a study has none"
         from palimpsest.audit.summary import verdict_values
 
-        whole = self.document(bundle.SUMMARY)
+        whole, hashed = self.document(bundle.SUMMARY), self.document("rules.json")["hash"]
         for cell_id, verdict in self.judged.items():
+            expected = verdict_values(verdict) if verdict else {}
+            if verdict and self.asked.audit:
+                expected |= {"exit_code": 0 if verdict.certified else 3, "rules_hash": hashed}
             stored = whole if self.asked.audit else whole["cells"][cell_id]
-            expected = json.loads(canonical(verdict_values(verdict) if verdict else {}))
-            _require_same(bundle.SUMMARY, {key: stored.get(key) for key in expected}, expected)
-            if verdict is not None and not stored["paragraph"].startswith(verdict.paragraph()):
+            part = {key: stored.get(key) for key in expected}
+            _require_same(bundle.SUMMARY, part, json.loads(canonical(expected)))
+            if verdict and not stored["paragraph"].startswith(verdict.paragraph()):
                 raise BundleError(f"{bundle.SUMMARY}: another paragraph than the verdict's")
         return f"the verdict in {bundle.SUMMARY} is the recomputed one"
 
