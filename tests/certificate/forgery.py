@@ -6,11 +6,13 @@ learned that, and recomputes the statement, the cell's summary, its manifests, t
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palimpsest.certificate.archive import pack
 from palimpsest.certificate.bundle import ENVELOPE, STATEMENT, recompute, statement
+from palimpsest.certificate.verify import examine
 from palimpsest.errors import PalimpsestError
 from palimpsest.run.chain import chain_bytes
 from palimpsest.run.store import canonical, digest, table_bytes, table_from_bytes, terms_digest
@@ -173,3 +175,30 @@ def made_up(members: Members, cells: tuple[str, ...] = (STUDY,)) -> Members:
     for cell in cells:
         members = with_cell(members, cell=cell, terms=terms_digest(value(members, "terms.json")))
     return with_verdicts(members, cells)
+
+
+def failed(data: bytes, where: str = "") -> str:
+    """Return why a bundle fails, which it must (at the check named)."""
+    verification = examine(data)
+    assert verification.answer == "failed" and not verification.ok
+    assert not verification.verdicts
+    failure = verification.failure
+    assert failure is not None
+    assert "cannot be checked" not in failure.what, failure
+    if where:
+        assert failure.name == where, failure
+    return failure.what
+
+
+def failed_apart(data: bytes) -> bool:
+    """Return whether a bundle fails in a process of its own, which it may break."""
+    child = os.fork()
+    if child == 0:
+        ended = 2
+        try:
+            ended = 0 if examine(data).ok else 1
+        finally:
+            os._exit(ended)
+    _, state = os.waitpid(child, 0)
+    assert not os.WIFEXITED(state) or os.WEXITSTATUS(state) != 2
+    return state != 0
