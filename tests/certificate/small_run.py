@@ -45,7 +45,7 @@ def model_values() -> dict[str, np.ndarray[Any, Any]]:
     return values | {
         "a-w1": RETRAINED + NOISE[6],
         "a-w2": left(0.9),
-        "panel:suppression": left(1.0) + [2.5, 0, 0, 0, 0, 0, 0],
+        "panel:suppression": left(1.0) + np.array([2.5, 0, 0, 0, 0, 0, 0]),
     }
 
 
@@ -130,7 +130,9 @@ def write_small_audit(path: Path, evidence: float | None = None) -> Path:
     write_small_cell(run, "audit", builtin_pool(), panel=False, evidence=evidence)
     verdict = read_run(recorded(run)).cells[0].verdict
     assert verdict is not None
-    write_json(path / "summary.json", verdict_values(verdict) | {"paragraph": verdict.paragraph()})
+    answer = {"paragraph": verdict.paragraph(), "rules_hash": run.rules_hash}
+    answer["exit_code"] = 0 if verdict.certified else 3
+    write_json(path / "summary.json", verdict_values(verdict) | answer)
     return path
 
 
