@@ -8,7 +8,7 @@ from palimpsest.errors import FactsError
 NAME_LIMIT = 100
 """Longest name, in characters; it also stays within the 255 bytes file systems allow."""
 
-MODEL_NAMES = frozenset({"base", "injected", "reference", "forget_only"})
+MODEL_NAMES = frozenset({"base", "injected", "reference", "forget_only", "general_only"})
 """What the models of a cell are called in stored tables; no candidate may take such a name."""
 
 _PUNCTUATION = frozenset("._-+=@#,() ")
@@ -67,7 +67,8 @@ def safe_name(name: str, what: str = "name") -> str:
 def candidate_name(name: str) -> str:
     """Return the name if a candidate may have it: safe, and not one the tables use already."""
     safe_name(name, "candidate name")
-    if name.lower() in MODEL_NAMES or re.match(r"reference-[0-9]+\Z", name.lower()):
+    numbered = re.match(r"(reference|retraining|control)-[0-9]+\Z", name.lower())
+    if name.lower() in MODEL_NAMES or numbered:
         raise FactsError(
             f"candidate name is {name!r}, which names another model of every run; choose another"
         )

@@ -19,7 +19,10 @@ from palimpsest.plan import MethodGrid
 from palimpsest.schema import build
 
 ENTRY_POINTS = "palimpsest.methods"
-RESERVED = ("base", "injected", "reference", "forget_only", "panel")
+RESERVED = (
+    "base", "injected", "reference", "forget_only", "general_only", "retraining", "control",
+    "panel",
+)  # fmt: skip
 """Names of the cell's other models."""
 PARTS = ("name", "summary", "needs", "citation", "label", "run")
 KINDS = ("restores", "suppresses", "other")

@@ -34,16 +34,11 @@ Share = Annotated[float, Ge(0), Le(1)]
 
 @runtime_checkable
 class Method(Protocol):
-    """An unlearning method with its knobs set."""
+    """An unlearning method with its knobs set; ``Knobs`` says what the names hold."""
 
     name: ClassVar[str]
-    kind: ClassVar[str]
-    """What it aims at: ``restores`` the state before learning, ``suppresses`` the answers, or
-    ``other``, also where a plug-in leaves it out."""
     summary: ClassVar[str]
-    """What it does, in one line."""
     needs: ClassVar[tuple[str, ...]]
-    """Any of ``gated MLP``, ``forget_only``, ``base``, ``tokenizer``, ``decoder layers``."""
     citation: ClassVar[str]
 
     @property
@@ -212,8 +207,11 @@ class Knobs:
 
     name: ClassVar[str] = ""
     kind: ClassVar[str] = "other"
+    """``restores`` the state before learning, ``suppresses`` the answers, or ``other``."""
     summary: ClassVar[str] = ""
+    """What it does, in one line."""
     needs: ClassVar[tuple[str, ...]] = ()
+    """Any of ``gated MLP``, ``forget_only``, ``base``, ``tokenizer``, ``decoder layers``."""
     citation: ClassVar[str] = ""
 
     @property
