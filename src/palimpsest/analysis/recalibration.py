@@ -141,33 +141,30 @@ def certify(
     )
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
+def _version(results: RunResults, veto: bool, smallest: bool) -> Certification:
+    title = (
+        f"{'global minimum' if smallest else 'recalibrated'}, {'relearn' if veto else 'no'} veto"
+    )
+    tolerances = global_minimum(results.tolerances) if smallest else results.tolerances
+    return certify(results, title, replace(results.rules, relearn_veto=veto), tolerances)
+
+
 def without_veto(results: RunResults) -> Certification:
-    """The paper's bar: families' own tolerances, no relearn veto."""
-    rules = replace(results.rules, relearn_veto=False)
-    return certify(results, "recalibrated, no veto", rules, results.tolerances)
+    """Return the paper's bar: families' own tolerances, no relearn veto."""
+    return _version(results, veto=False, smallest=False)
 
 
-@lru_cache(maxsize=1)
 def with_veto(results: RunResults) -> Certification:
-    """The same with the relearn veto."""
-    rules = replace(results.rules, relearn_veto=True)
-    return certify(results, "recalibrated, relearn veto", rules, results.tolerances)
+    """Return the same with the relearn veto."""
+    return _version(results, veto=True, smallest=False)
 
 
-@lru_cache(maxsize=1)
 def versions(results: RunResults) -> tuple[Certification, ...]:
-    """All four versions, remembered for the run read last; none without tolerances."""
+    """Return all four versions, remembered for the run read last; none without tolerances."""
     if not results.tolerances:
         return ()
-    smallest = global_minimum(results.tolerances)
-    bare, vetoed = without_veto(results), with_veto(results)
-    return (
-        bare,
-        vetoed,
-        certify(results, "global minimum, no veto", bare.rules, smallest),
-        certify(results, "global minimum, relearn veto", vetoed.rules, smallest),
-    )
+    return tuple(_version(results, veto, low) for low in (False, True) for veto in (False, True))
 
 
 # -- what each criterion would pick, and where the pick lies -------------------------------------

@@ -4,6 +4,8 @@ Independent retrainings of the reference differ; the tolerances say by how much.
 from its replicated cells (one, as the paper does, or more): delta_f is the percentile of the gaps
 of all of them together, the spreads epsilon_f are averaged, and the falls of re-acquisition give
 one pooled standard deviation. With one replicated cell this is exactly ``measure_tolerances``.
+
+This is the paper's edition, which had three draws: of a cell with more, the first three are used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,9 @@ from palimpsest.criteria.items import Columns, ItemTable, Values
 from palimpsest.criteria.measures import TRAINED_POOLS, CellMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import ScoreError
+
+DRAWS = 3
+"""References of a cell that the paper's tolerances are taken from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +70,7 @@ class ReplicationIntervals:
 
 def read_draws(cell: str, items: Columns, measures: CellMeasures, rules: Rules) -> Draws:
     """What the draws of a replicated cell scored."""
-    names = measures.references
+    names = measures.references[:DRAWS]
     tolerances = measure_tolerances(measures, rules, names)
     draws = [measures[name] for name in names]
     deltas = np.stack([draw.forget_deltas for draw in draws])

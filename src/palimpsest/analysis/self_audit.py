@@ -39,7 +39,7 @@ class SelfAudited:
 
 
 def held_out_draws(results: RunResults) -> tuple[SelfAudited, ...]:
-    """Every reference draw judged by the other draws of its cell."""
+    """Return every reference draw judged by the other draws of its cell."""
     rules = replace(results.rules, relearn_veto=True)
     found = []
     for cell in results.cells:
@@ -56,7 +56,7 @@ def held_out_draws(results: RunResults) -> tuple[SelfAudited, ...]:
 
 
 def injected_models(results: RunResults) -> tuple[SelfAudited, ...]:
-    """The injected model of every cell that has tolerances."""
+    """Return the injected model of every cell that has tolerances."""
     rules = replace(results.rules, relearn_veto=True)
     found = []
     for cell in results.cells:
