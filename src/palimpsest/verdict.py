@@ -289,8 +289,8 @@ def _underpowered(bag: Bag, dose: Dose | None, limit: float | None, rules: Rules
 
 
 def _preference(finding: Finding) -> tuple[bool, bool, float, float]:
-    """Order of candidates: certifiable ones first, then the largest p, then the smaller worst
-    axis. Candidates that are equal in all of it keep the order they were listed in."""
+    """Return the order of candidates: certifiable ones first, then the largest p, then the smaller
+    worst axis. Candidates that are equal in all of it keep the order they were listed in."""
     comparison = finding.comparison
     if comparison is None:
         return (True, True, 0.0, math.inf)

@@ -55,13 +55,14 @@ class Comparison:
 
 
 def frozen_picks(results: RunResults) -> dict[str, dict[str, str]]:
-    """Each cell's pick by each selector, from the first pool alone; absent where there is none."""
+    """Return each cell's pick by each selector, from the first pool alone; absent where there is
+    none."""
     certified = with_veto(results)
     return {cell.id: _picks(cell, results, certified.verdicts) for cell in results.cells}
 
 
 def second_plan(results: RunResults) -> dict[str, Any]:
-    """The plan of the second run: which candidate each selector froze in each cell."""
+    """Return the plan of the second run: which candidate each selector froze in each cell."""
     return {
         "name": f"{results.name}, second suite",
         "pool": SECOND_POOL,
@@ -71,7 +72,7 @@ def second_plan(results: RunResults) -> dict[str, Any]:
 
 
 def read_second(path: Path | str, results: RunResults) -> dict[str, CellMeasures]:
-    """The scores of a second run, by cell; refused when it was planned for other picks."""
+    """Return the scores of a second run, by cell; refused when it was planned for other picks."""
     run = Run.open(path)
     plan = second_plan(results)
     different = [key for key in ("pool", "rules_hash", "picks") if run.plan.get(key) != plan[key]]
@@ -130,7 +131,7 @@ def compare(
 
 
 def compared(first: Path | str, second: Path | str) -> tuple[Comparison, ...]:
-    """What the second run at ``second`` found about the picks of the run at ``first``."""
+    """Return what the second run at ``second`` found about the picks of the run at ``first``."""
     results = read_run(first)
     return compare(results, read_second(second, results))
 

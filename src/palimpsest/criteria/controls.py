@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from palimpsest.criteria import axes as table
 from palimpsest.criteria.axes import Axis, chosen
 from palimpsest.criteria.measures import CellMeasures, ModelMeasures, Roles
-from palimpsest.criteria.retraining import Comparison, compare, constant_axes, prediction_width
+from palimpsest.criteria.retraining import Comparison, compare, constant_axes, prediction_widths
 from palimpsest.criteria.rules import Rules
 
 Kind = Literal["injected", "interpolation", "suppressor", "reference", "retraining"]
@@ -286,4 +286,4 @@ def _stake(
     if other is None or not math.isfinite(other):
         return None
     stake = abs(float(np.sort(column).mean() - other))
-    return stake if stake > prediction_width(column, rules.alpha) else None
+    return stake if stake > prediction_widths(column[:, None], rules.alpha)[0] else None
