@@ -51,9 +51,9 @@ def toy(mode: str, folder: Path, number: int) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_kill_at_every_store_operation_changes_no_byte_and_repeats_no_step(folder: Path) -> None:
-    result = toy("every", folder, 1)
+    result = toy("every", folder, 1 if FULL else 2)
     assert result["operations"] > 150
-    assert result["kills"] == result["attempts"] == result["operations"]
+    assert result["kills"] == result["attempts"] >= result["operations"] // (1 if FULL else 2)
     assert result["different"] == []
     assert result["repeated"] == []
 

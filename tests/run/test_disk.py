@@ -156,7 +156,7 @@ def test_values_without_a_json_form_are_refused(value: object) -> None:
 
 def test_bytes_that_are_not_the_recorded_ones_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    with pytest.raises(DamagedArtifact, match=r"a: the file is missing"):
+    with pytest.raises(DamagedArtifact, match=r"a: No such file"):
         disk.read_checked(path, disk.digest(b"1"))
     path.write_bytes(b"2")
     with pytest.raises(DamagedArtifact, match=r"a: 1 bytes with digest"):

@@ -14,7 +14,7 @@ import pytest
 from toy_job import STEPS, ToyCell, ToyJob, artifacts, toy_job, toy_run
 
 import palimpsest
-from palimpsest.errors import FolderLocked, InputError, PalimpsestError
+from palimpsest.errors import FolderLocked, InputError, ModelError, PalimpsestError
 from palimpsest.run import disk, progress
 from palimpsest.run.executor import (
     Event,
@@ -89,6 +89,21 @@ def test_faults_cost_their_own_step_and_what_needs_it(tmp_path: Path) -> None:
     )
     assert second.skipped == ("a",) and list(second.failed) == ["fails-1"]
     assert [event.step for event in again if event.kind == "step"] == ["part-1"]
+
+
+class Choosy(ToyJob):
+    def cell(self, cell_id: str) -> ToyCell:
+        if cell_id == "b":
+            raise ModelError("no such model")
+        return super().cell(cell_id)
+
+
+def test_a_cell_without_steps_to_do_fails_alone(tmp_path: Path) -> None:
+    run = toy_run(tmp_path / "run", ["a", "b"])
+    outcome = InlineExecutor().execute(Choosy(tmp_path), run.path, run.cells)
+    failure = Failure("model_error", "no such model", "")
+    assert (outcome.done, outcome.failed) == (("a",), {"b": failure})
+    assert status(run).failed == {"b": failure}
 
 
 def test_events_report_each_step_and_the_end_of_a_cell(tmp_path: Path) -> None:

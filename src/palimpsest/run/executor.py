@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 
+Kind = Literal["step", "done", "again", "finished", "failed", "halted"]
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a cell.
@@ -44,7 +47,7 @@ class Event:
     """
 
     cell: str
-    kind: Literal["step", "done", "again", "finished", "failed", "halted"]
+    kind: Kind
     step: str = ""
     words: str = ""
     done: int = 0
@@ -79,7 +82,6 @@ class Executor(Protocol):
         on_event: OnEvent = ...,
     ) -> Outcome:
         """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
-        ...
 
 
 class Interrupted(KeyboardInterrupt):
@@ -153,6 +155,7 @@ class Work:
         self.cells = list(dict.fromkeys(cell_ids))
         self.skipped: list[str] = []
         self.halted: dict[str, str] = {}
+        self.failed: dict[str, Failure] = {}
         steps, done = {}, {}
         for cell_id in self.cells:
             cell = run.cell(cell_id).for_work({})
@@ -164,7 +167,13 @@ class Work:
             if cell.ended() or reason is not None:
                 self.skipped.append(cell_id)
                 continue
-            steps[cell_id] = job.cell(cell_id).steps
+            try:
+                steps[cell_id] = job.cell(cell_id).steps
+            except PalimpsestError as error:
+                self.failed[cell_id] = Failure(error.kind, str(error), "")
+                cell.fail(self.failed[cell_id])
+                on_event(Event(cell_id, "failed", words=str(error)))
+                continue
             done[cell_id] = {step.name for step in steps[cell_id] if cell.done(step.name)}
         self.scheduler = Scheduler(steps, done)
         progress.write_graph(run.path, steps)
@@ -183,16 +192,16 @@ class Work:
             task = scheduler.done(worker)
             words = scheduler.step(task).words
             self._tell("done", task, words, seconds=result.seconds, worker=worker)
-            if task.cell in scheduler.halts:
-                self._clear_halted(task.cell)
-            elif task.step == FINISH:
+            if task.step == FINISH:
                 self._tell("finished", task)
         elif result.kind == "halted":
             task = scheduler.halted(worker, result.reason)
             self._tell("halted", task, result.reason)
-            self._clear_halted(task.cell)
-        elif result.failure is not None:
-            self._failed(scheduler.failed(worker, result.failure), result.failure)
+        else:
+            assert result.failure is not None
+            task = scheduler.failed(worker, result.failure)
+            self._failed(task, result.failure)
+        self._clear_halted(task.cell)
 
     def lost(self, worker: str, why: str) -> None:
         """Record that a worker is gone; its step is begun again, once."""
@@ -214,13 +223,15 @@ class Work:
             self._tell("again", task, f"{why}; the step is begun again")
         else:
             self._failed(task, failure)
+        self._clear_halted(task.cell)
 
     def outcome(self) -> Outcome:
         """Return what became of the cells so far."""
         finished = set(self.scheduler.finished)
         done = tuple(cell for cell in self.cells if cell in finished)
         halted = self.halted | self.scheduler.halts
-        return Outcome(done, self.scheduler.failures, halted, tuple(self.skipped))
+        failed = self.failed | self.scheduler.failures
+        return Outcome(done, failed, halted, tuple(self.skipped))
 
     def interrupted(self, signum: int) -> Interrupted:
         """Return the error that says how far the run has come."""
@@ -228,18 +239,18 @@ class Work:
         return Interrupted(signum, ended, len(self.run.cells))
 
     def _failed(self, task: Task, failure: Failure) -> None:
-        first = self.scheduler.failure(task.cell) or failure
-        self.run.cell(task.cell).fail(first)
-        self._tell("failed", task, failure.reason)
+        if not self.scheduler.is_halted(task.cell):
+            self.run.cell(task.cell).fail(self.scheduler.failure(task.cell))
+            self._tell("failed", task, failure.reason)
 
     def _clear_halted(self, cell_id: str) -> None:
-        # Workers at other steps of the cell still write to it; the last of them clears it.
-        if not self.scheduler.busy(cell_id):
+        # Workers at other steps of a halted cell still write to it; the last of them clears it.
+        if self.scheduler.is_halted(cell_id) and not self.scheduler.busy(cell_id):
             self.run.cell(cell_id).sweep()
 
     def _tell(
         self,
-        kind: Literal["step", "done", "again", "finished", "failed", "halted"],
+        kind: Kind,
         task: Task,
         words: str = "",
         *,
@@ -276,28 +287,19 @@ class Pool(Protocol):
 
     def start(self, name: str) -> None:
         """Start a worker, which reports when it is ready."""
-        ...
 
     def send(self, name: str, task: Task) -> None:
         """Give a worker that is ready a step."""
-        ...
 
     def messages(self, wake: int) -> Iterator[tuple[str, Message]]:
         """Wait for reports, or until the descriptor `wake` can be read; return them."""
-        ...
 
     def stop(self, *, at_once: bool) -> None:
         """End all workers: those with a step only if `at_once`."""
-        ...
 
 
 def run_on(
-    pool: Pool,
-    job: Job,
-    run_path: Path,
-    cell_ids: Sequence[str],
-    workers: int,
-    on_event: OnEvent,
+    pool: Pool, job: Job, run_path: Path, cell_ids: Sequence[str], workers: int, on_event: OnEvent
 ) -> Outcome:
     """Do the cells' steps on a pool's workers; return what became of the cells."""
     with (
@@ -326,7 +328,8 @@ def _hand_out(work: Work, pool: Pool, workers: int, stop: StopRequest) -> None:
         while free and (task := work.next(free[0])) is not None:
             pool.send(free.pop(0), task)
         alive = len(starting) + len(free) + len(work.scheduler.running)
-        for _ in range(min(workers - alive, work.scheduler.ready - len(starting))):
+        # More than are ready: a worker that has started by then takes the next step at once.
+        for _ in range(min(workers, work.scheduler.left) - alive):
             name = f"worker-{next(numbers)}"
             starting.add(name)
             pool.start(name)
