@@ -22,7 +22,7 @@ RULES = Rules()
 
 def controls_of(measures: CellMeasures, rules: Rules = RULES) -> dict[str, Control]:
     bag = reference_bag(measures, measures.roles, rules)
-    return {control.name: control for control in run_controls(measures, measures.roles, bag)}
+    return {control.name: control for control in run_controls(measures, bag)}
 
 
 def challenge(name, truth="suppressed", **planted):
@@ -81,8 +81,7 @@ def test_what_cannot_be_compared_is_named():
     measures = cell(19, retrained(), shares=(0.25,))
     roles = {**measures.roles, "control-50": failed}
     roles["panel:router"] = {"role": "challenge", "truth": "suppressed"}
-    bag = reference_bag(measures, roles, RULES)
-    found = {control.name: control for control in run_controls(measures, roles, bag)}
+    found = controls_of(replace(measures, roles=roles))
     assert found["control-50"].missing == "the weights are quantised"
     assert found["panel:router"].missing == "it has no scores on the evaluation pool"
     assert found["5% of the injected weights"].missing == "no such control was made"

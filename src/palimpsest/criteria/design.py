@@ -50,19 +50,19 @@ class ReferenceDesign:
                 f"practical minimum, {self.required_references} make the comparison exact."
             ]
         if self.reference_test == "exact":
-            told = (
+            statement = (
                 f"{counted}: the comparison with retrainings is exact; its smallest p-value is "
                 f"1/{self.references + 1} = {self.min_p_model:.3g}, at most alpha = {alpha:g}."
             )
         else:
-            told = (
+            statement = (
                 f"{counted}: fewer than the {self.required_references} that the exact comparison "
                 f"needs at alpha = {alpha:g} (its smallest p-value would be "
                 f"1/{self.references + 1} = {self.min_p_model:.3g}), so a Student-t region is "
                 "used, which assumes normally distributed draws."
             )
         lines = [
-            told,
+            statement,
             f"A shift of {self.detectable_sd:.1f} retraining standard deviations on one axis is "
             f"rejected with chance {POWER:.0%}; the audit measures its own detection limit.",
         ]

@@ -27,7 +27,7 @@ class Holm:
 
 
 def holm(p_values: Sequence[float | Fraction], alpha: float) -> Holm:
-    """Holm's step-down at family-wise level ``alpha``.
+    """Return Holm's step-down at family-wise level ``alpha``.
 
     Arithmetic is in fractions, so a p-value lying exactly on its boundary (1/400 for twenty
     candidates at 0.05) is decided as the bound says and not by rounding.
@@ -67,7 +67,7 @@ class Certifiability:
 
 
 def certifiability(forget: int, probes: int, candidates: int, alpha: float) -> Certifiability:
-    """The finite-sample certifiability bound for one cell."""
+    """Return the finite-sample certifiability bound for one cell."""
     for name, value in (("forget", forget), ("probes", probes), ("candidates", candidates)):
         if value < 1:
             raise PlanError(f"{name} is {value}; expected at least 1")
@@ -87,7 +87,7 @@ def certifiability(forget: int, probes: int, candidates: int, alpha: float) -> C
 
 
 def minimum_probes(forget: int, required: int) -> int:
-    """Smallest n with C(m + n, m) >= ``required``."""
+    """Return the smallest n with C(m + n, m) >= ``required``."""
     high = 1
     while math.comb(forget + high, forget) < required:
         high *= 2
@@ -102,7 +102,8 @@ def minimum_probes(forget: int, required: int) -> int:
 
 
 def minimum_matched(candidates: int, alpha: float) -> int:
-    """Smallest m with C(2m, m) >= K / alpha, when probes are matched one to a forget fact."""
+    """Return the smallest m with C(2m, m) >= K / alpha, when probes are matched one to a forget
+    fact."""
     required = math.ceil(candidates / exact_level(alpha))
     m = 1
     while math.comb(2 * m, m) < required:
@@ -138,7 +139,8 @@ def screen_power(forget: int, probes: int, candidates: int, alpha: float, shift:
 
 @lru_cache(maxsize=1024)
 def critical_value(m: int, n: int, level: Fraction) -> int | None:
-    """Largest U, without ties, whose exact p-value is at most ``level``; None if there is none."""
+    """Return the largest U, without ties, whose exact p-value is at most ``level``; None if there
+    is none."""
     blocks = (1,) * (m + n)
     allowed = level * math.comb(m + n, m)
     if allowed < 1:
@@ -156,7 +158,7 @@ def critical_value(m: int, n: int, level: Fraction) -> int | None:
 
 
 def exact_level(alpha: float) -> Fraction:
-    """The level as the decimal it was written as (0.05 is 1/20, not the nearest float)."""
+    """Return the level as the decimal it was written as (0.05 is 1/20, not the nearest float)."""
     if not (math.isfinite(alpha) and 0 < alpha < 1):
         raise PlanError(f"alpha is {alpha}; expected a number strictly between 0 and 1")
     return Fraction(repr(float(alpha)))

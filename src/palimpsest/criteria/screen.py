@@ -38,19 +38,19 @@ class Screen:
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.screened if not one.excluded)
+        return tuple(passage.name for passage in self.screened if not passage.excluded)
 
     def __getitem__(self, name: str) -> Screened:
-        for one in self.screened:
-            if one.name == name:
-                return one
+        for passage in self.screened:
+            if passage.name == name:
+                return passage
         raise ScoreError(
             f"model {name} was not screened; screened were {len(self.screened)} models"
         )
 
 
 def screen_candidates(cell: CellMeasures, candidates: Sequence[str], rules: Rules) -> Screen:
-    """The screen of ``candidates``, Holm-corrected at ``rules.alpha`` over all of them.
+    """Return the screen of ``candidates``, Holm-corrected at ``rules.alpha`` over all of them.
 
     It is computed even when the certifiability bound fails; then it can exclude nobody, and a
     verdict must abstain on ``bound`` before reading anything into the survivors.
@@ -80,6 +80,6 @@ def screen_candidates(cell: CellMeasures, candidates: Sequence[str], rules: Rule
 
 
 def screen_alone(model: ModelMeasures, rules: Rules) -> Screened:
-    """The screen of a model by itself (reference, injected, panel), at ``rules.alpha``."""
+    """Return the screen of a model by itself (reference, injected, panel), at ``rules.alpha``."""
     test = rank_test(model.forget_deltas, model.probe_deltas)
     return Screened(model.name, test, test.p_value, test.exact_p <= exact_level(rules.alpha))
