@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Le
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import PlanError
 from palimpsest.run.disk import canonical, digest
-from palimpsest.schema import build, read_yaml, shorten
+from palimpsest.schema import build, is_unicode, read_yaml, shorten
 
 Knob = float | int | str | bool
 Some = Annotated[int, Ge(1)]
@@ -105,7 +105,7 @@ class MethodGrid:
 
         def grid(values: dict[str, Any]) -> MethodGrid:
             for knob in values:
-                if not isinstance(knob, str) or not _storable(knob):
+                if not is_unicode(knob):
                     raise ValueError(f"knob {shorten(knob)} found; expected Unicode text")
             return cls(values.pop("name"), tuple(values.items()))
 
@@ -223,15 +223,13 @@ class CellPlan:
 def check(plan: Plan) -> Plan:
     """Return the plan if it can be run; raise PlanError naming the key if not."""
     build(Plan, plan.as_dict())
-    if plan.round_trip.chunks > plan.round_trip.steps:
+    chunks, steps = plan.round_trip.chunks, plan.round_trip.steps
+    if chunks > steps:
+        raise PlanError(f"round_trip.chunks: {chunks} found; expected at most the {steps} steps")
+    pieces, items = plan.general.train_pieces, plan.injection.general_items
+    if pieces < items:
         raise PlanError(
-            f"round_trip.chunks: {plan.round_trip.chunks} found; expected at most "
-            f"round_trip.steps, {plan.round_trip.steps}"
-        )
-    if plan.general.train_pieces < plan.injection.general_items:
-        raise PlanError(
-            f"general.train_pieces: {plan.general.train_pieces} found; expected at least "
-            f"injection.general_items, {plan.injection.general_items}"
+            f"general.train_pieces: {pieces} found; expected at least the {items} of a step"
         )
     if not plan.models:
         raise PlanError("models: is empty; name at least one model, such as pocket/qwen2-s")
@@ -301,15 +299,9 @@ def _plain(value: Any) -> Any:
 def _knob_values(values: Any) -> tuple[Knob, ...]:
     chosen = tuple(values) if isinstance(values, list | tuple) else (values,)
     for value in chosen:
-        if not isinstance(value, int | float | str | bool) or not _storable(value):
+        number = isinstance(value, int | float) and abs(value) < 2**1023  # false for nan
+        if not number and not (isinstance(value, str) and is_unicode(value)):
             raise ValueError(f"{shorten(value)} found; expected a finite number, text, true, false")
     if not chosen:
         raise ValueError("[] found; expected a value or a list of values")
     return chosen
-
-
-def _storable(value: Knob) -> bool:
-    """Tell whether a value can be written into a run's plan.json."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode() == value
-    return abs(value) < 2**1023 and math.isfinite(value)

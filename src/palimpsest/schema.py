@@ -142,8 +142,13 @@ def _number(value: Any) -> Any:
     return value
 
 
+def is_unicode(text: str) -> bool:
+    """Tell whether a text can be written as UTF-8: it holds no lone surrogates."""
+    return text.encode("utf-8", "replace").decode() == text
+
+
 def _text(value: Any) -> Any:
-    if isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
+    if isinstance(value, str) and not is_unicode(value):
         raise ValueError(f"{shorten(value)} found; expected Unicode text")
     return value
 

@@ -742,3 +742,17 @@ def test_a_gguf_file_that_lies_is_refused(tmp_path, nothing_built, data):
     path = tmp_path / "x.gguf"
     path.write_bytes(data)
     refused(path, "x.gguf")
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [("block_count", 10**9), ("embedding_length", 2**31), ("feed_forward_length", 2**31)],
+)
+def test_absurd_numbers_of_a_gguf_file_are_refused(tmp_path, nothing_built, key, number):
+    pytest.importorskip("gguf")
+    path = tmp_path / "x.gguf"
+    architecture = (b"general.architecture", TEXT, struct.pack("<Q", 5) + b"llama")
+    entry = (f"llama.{key}".encode(), U32, struct.pack("<I", number))
+    path.write_bytes(gguf_bytes(entries=[architecture, entry]))
+    with pytest.raises(ModelError, match=f"{number}; expected at most"):
+        load_config(str(path))

@@ -11,9 +11,10 @@ import pytest
 from test_cell import small_plan
 
 from palimpsest.analysis.results import read_run
+from palimpsest.errors import StudyFailed
 from palimpsest.plan import MethodGrid, Plan
 from palimpsest.report.terminal import summary_json, summary_lines
-from palimpsest.study.matrix import StudyFailed, run_cell, start
+from palimpsest.study.matrix import run_cell, start
 
 
 def plan_of(checkpoint: Path, rate: float) -> Plan:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from test_cell import small_plan
 
-from palimpsest.errors import DriftError
+from palimpsest.errors import DriftError, StudyFailed
 from palimpsest.models import gguf, hub, load
 from palimpsest.plan import Plan
 from palimpsest.run.store import Run
 from palimpsest.study import matrix
-from palimpsest.study.matrix import StudyFailed, run_cell, start
+from palimpsest.study.matrix import run_cell, start
 
 SHA = r"sha256:[0-9a-f]{64}"
 

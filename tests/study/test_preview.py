@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from palimpsest.cell.speed import duration
 from palimpsest.cli import app
 from palimpsest.errors import MethodError
 from palimpsest.models.families import PAPER
 from palimpsest.plan import Engine, MethodGrid, Plan
 from palimpsest.presets import preset
 from palimpsest.study import preview as module
-from palimpsest.study.preview import duration, preview
+from palimpsest.study.preview import preview
 
 
 @pytest.fixture(autouse=True)

@@ -182,8 +182,8 @@ def _clean(text: str) -> str:
 def _text(row: object, key: str, where: str) -> str:
     value = row.get(key) if isinstance(row, Mapping) else None
     if not isinstance(value, str) or not value.strip():
-        found = "empty" if isinstance(value, str) else "missing" if value is None else kind(value)
-        raise FactsError(f'{where}: "{key}" is {found}; expected a text')
+        state = "empty" if isinstance(value, str) else "missing" if value is None else kind(value)
+        raise FactsError(f'{where}: "{key}" is {state}; expected a text')
     return _clean(value)
 
 

@@ -97,11 +97,11 @@ def text_problem(text: object, limit: int) -> str | None:
         return "is empty"
     if len(text) > limit:
         return f"has {len(text)} characters; at most {limit} are allowed"
-    found = _REFUSED.search(text)
-    if found is not None:
-        name = unicodedata.name(found.group(), "control character")
+    sign = _REFUSED.search(text)
+    if sign is not None:
+        name = unicodedata.name(sign.group(), "control character")
         return (
-            f"holds U+{ord(found.group()):04X} ({name.lower()}) at character {found.start() + 1}; "
+            f"holds U+{ord(sign.group()):04X} ({name.lower()}) at character {sign.start() + 1}; "
             "remove it, a reader cannot see what it does"
         )
     if text != text.strip():
@@ -208,7 +208,7 @@ def same_text(text: str) -> str:
 def _scan(path: Path | str, role: str | None) -> tuple[list[tuple[int, Fact]], list[Problem]]:
     """Return the good facts of a file with their lines, and its problems."""
     facts: list[tuple[int, Fact]] = []
-    found: list[Problem] = []
+    issues: list[Problem] = []
     lines: dict[str, int] = {}
     name = shown_path(path)
     try:
@@ -220,19 +220,19 @@ def _scan(path: Path | str, role: str | None) -> tuple[list[tuple[int, Fact]], l
             elif fact is not None:
                 lines[fact.id] = line
                 facts.append((line, fact))
-                found += [Problem(name, line, what, fatal=False) for what in _remarks(fact)]
-            found += [Problem(name, line, what) for what in wrong]
+                issues += [Problem(name, line, what, fatal=False) for what in _remarks(fact)]
+            issues += [Problem(name, line, what) for what in wrong]
             if len(facts) > FACTS_LIMIT:
                 raise FactsError(f"{name}: has more than {FACTS_LIMIT} facts; split it")
-            if sum(problem.fatal for problem in found) >= PROBLEMS_LIMIT:
-                found.append(Problem(name, line, "reading stopped here: too many problems"))
-                return facts, found
+            if sum(problem.fatal for problem in issues) >= PROBLEMS_LIMIT:
+                issues.append(Problem(name, line, "reading stopped here: too many problems"))
+                return facts, issues
     except FactsError as error:
-        found.append(Problem(name, None, str(error).removeprefix(f"{name}: ")))
-        return facts, found
-    if not facts and not found:
-        found.append(Problem(name, None, "holds no facts; expected one a line"))
-    return facts, found
+        issues.append(Problem(name, None, str(error).removeprefix(f"{name}: ")))
+        return facts, issues
+    if not facts and not issues:
+        issues.append(Problem(name, None, "holds no facts; expected one a line"))
+    return facts, issues
 
 
 def _remarks(fact: Fact) -> list[str]:
@@ -257,8 +257,8 @@ def read_facts(path: Path | str, role: str | None = None) -> tuple[Fact, ...]:
     ``role`` (forget, retain, probe) relaxes what the set does not need: retain facts may come
     without ``heldout``, probes without ``trained``.
     """
-    facts, found = _scan(path, role)
-    _refuse(found)
+    facts, issues = _scan(path, role)
+    _refuse(issues)
     return tuple(fact for _, fact in facts)
 
 
@@ -294,8 +294,8 @@ def set_problems(paths: Mapping[str, Path | str]) -> list[Problem]:
 
 def check_sets(paths: Mapping[str, Path | str]) -> dict[str, tuple[Fact, ...]]:
     """Return the facts of each set (forget, retain, probe …), which must share no id or fact."""
-    sets, found = _scan_sets(paths)
-    _refuse(found)
+    sets, issues = _scan_sets(paths)
+    _refuse(issues)
     return sets
 
 
@@ -303,7 +303,7 @@ def _scan_sets(
     paths: Mapping[str, Path | str],
 ) -> tuple[dict[str, tuple[Fact, ...]], list[Problem]]:
     sets: dict[str, tuple[Fact, ...]] = {}
-    found: list[Problem] = []
+    issues: list[Problem] = []
     ids: dict[str, tuple[str, str]] = {}
     asked: dict[str, tuple[str, str, str]] = {}
     answers: dict[str, tuple[str, str]] = {}
@@ -313,18 +313,18 @@ def _scan_sets(
         before = roles.setdefault(_file(path), role)
         if before != role:
             what = f"the same file was given as {before} and as {role}; each set has its own"
-            found.append(Problem(name, None, what))
+            issues.append(Problem(name, None, what))
             sets[role] = ()
             continue
         facts, own = _scan(path, role)
-        found += own
+        issues += own
         sets[role] = tuple(fact for _, fact in facts)
         for line, fact in facts:
             here = place(name, line)
             other = ids.setdefault(fact.id, (role, here))
             if other[0] != role:
                 what = f"id {shown(fact.id)} is also in {other[1]}; an id belongs to one set"
-                found.append(Problem(name, line, what))
+                issues.append(Problem(name, line, what))
             answer = same_text(fact.answer)
             for prompt in fact.trained + fact.heldout:
                 first = asked.setdefault(same_text(prompt), (role, here, answer))
@@ -335,18 +335,18 @@ def _scan_sets(
                         f"{shown(prompt)} with the same answer is also in {first[1]}; a fact "
                         "belongs to one set"
                     )
-                    found.append(Problem(name, line, what))
+                    issues.append(Problem(name, line, what))
                 else:
                     what = f"{shown(prompt)} is also a prompt of {first[1]}"
-                    found.append(Problem(name, line, what, fatal=False))
+                    issues.append(Problem(name, line, what, fatal=False))
             sharer = answers.setdefault(answer, (role, here))
             if sharer[0] != role:
                 what = (
                     f"answer {shown(fact.answer)} is also that of {sharer[1]}, in another set; "
                     "suppressing one touches the other"
                 )
-                found.append(Problem(name, line, what, fatal=False))
-    return sets, found
+                issues.append(Problem(name, line, what, fatal=False))
+    return sets, issues
 
 
 def _file(path: Path | str) -> object:
@@ -358,8 +358,8 @@ def _file(path: Path | str) -> object:
     return about.st_dev, about.st_ino
 
 
-def _refuse(found: Iterable[Problem]) -> None:
-    fatal = [str(problem) for problem in found if problem.fatal]
+def _refuse(issues: Iterable[Problem]) -> None:
+    fatal = [str(problem) for problem in issues if problem.fatal]
     if fatal:
         more = len(fatal) - 3
         rest = f"\n... and {more} more; `palimpsest facts check` lists them all" if more > 0 else ""

@@ -26,11 +26,6 @@ class Checkpoint:
     family: str
     parameters: int
 
-    @property
-    def gated(self) -> bool:
-        """Whether its feed-forward layers have a gate that a mask can act on."""
-        return self.family in GATED
-
 
 @dataclass(frozen=True, slots=True)
 class PocketSpec:

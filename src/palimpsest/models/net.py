@@ -1,7 +1,7 @@
 """One or several causal language models of one shape, as a function of their parameters.
 
 Everything that trains or scores talks to a ``Net``: it takes a batch of token ids and the
-positions somebody asked about, and gives log-probabilities there and nowhere else. Two nets
+positions somebody asked about, and returns log-probabilities there and nowhere else. Two nets
 exist: ``WholeNet`` (here) wraps any ``transformers`` model; ``StackedNet`` in ``stacked.py``
 evaluates several pocket-sized models at once. Both carry a leading *stack* axis, so a loss is
 written once.

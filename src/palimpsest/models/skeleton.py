@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from palimpsest.errors import ModelError
-from palimpsest.models.inspect_folder import quantiser_of
+from palimpsest.models.inspect_folder import check_quantiser
 from palimpsest.models.quiet import foreign
 from palimpsest.models.safetensors_header import FLOATS, Stored
 
@@ -32,7 +32,7 @@ def build_config(config: Mapping[str, Any], where: str) -> Any:
             f"transformers has built in{', such as ' + causal[0] if causal else ''}; give the "
             "checkpoint of such a model"
         )
-    quantiser_of(config, where)
+    check_quantiser(config, where)
     with foreign(f"{where}: its config", f"a config of {architectures[0]}"):
         built = CONFIG_MAPPING[kind].from_dict(dict(config))
     for key, value in vars(built).items():

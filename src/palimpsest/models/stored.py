@@ -51,17 +51,16 @@ def lasting_state(loaded: Loaded) -> Mapping[str, Tensor]:
     there; otherwise (another precision, names of their own, a merged adapter) they are copied.
     """
     now = {name: value.detach() for name, value in loaded.model.state_dict().items()}
-    found = _in_files(loaded, now)
-    if found is not None and all(torch.equal(found[name], value) for name, value in now.items()):
-        return found
+    stored = _in_files(loaded, now)
+    if stored is not None and all(torch.equal(stored[name], value) for name, value in now.items()):
+        return stored
     return {name: value.clone() for name, value in now.items()}
 
 
 def _in_files(loaded: Loaded, now: Mapping[str, Tensor]) -> StoredState | None:
     """Return the files' tensors under the module's names, None where one is not there."""
-    if loaded.source not in ("folder", "smollm2") or any(
-        v.device.type != "cpu" for v in now.values()
-    ):
+    elsewhere = any(value.device.type != "cpu" for value in now.values())
+    if elsewhere or loaded.source not in ("folder", "smollm2"):
         return None
     try:
         folder = smollm2_folder()[0] if loaded.source == "smollm2" else resolve(loaded.name).path

@@ -39,9 +39,9 @@ def divergence(logp: Tensor, teacher: Tensor) -> Tensor:
 
     logp: (..., positions, vocabulary); teacher: (positions, vocabulary).
     """
-    found = torch.linalg.vecdot(logp.exp(), logp - teacher)
-    if not bool(found.isnan().any()):
-        return found
+    values = torch.linalg.vecdot(logp.exp(), logp - teacher)
+    if not bool(values.isnan().any()):
+        return values
     # p = 0 with log p = -inf gives 0 · inf; its term is 0 by continuity.
     terms = logp.exp() * (logp - teacher)
     return torch.where(logp == -torch.inf, 0.0, terms).sum(-1)

@@ -53,7 +53,7 @@ def reacquire(
     sheet: Sheet,
     injected: Teacher,
 ) -> list[Return]:
-    """Train the net on the forget set and give each member's way back.
+    """Train the net on the forget set and return each member's way back.
 
     sheet: the questions that ``on_the_way`` keeps; injected: its teacher where ``in_residual``.
     """

@@ -173,7 +173,7 @@ def run_inferability(plan: Plan, out: Path, *, fork: bool = False, **options: An
         cells=planned,
         fork=fork,
     )
-    return complete(run, InferabilityJob(run.path), "palimpsest inferability", **options)
+    return complete(run, InferabilityJob(run.path.resolve()), "palimpsest inferability", **options)
 
 
 def read_inferability(path: Path | str) -> tuple[tuple[Graded, ...], tuple[Agreement, ...]]:

@@ -12,7 +12,7 @@ from palimpsest.cell.setting import make_setting
 from palimpsest.cell.sources import source_digest
 from palimpsest.cell.work import StudyWork
 from palimpsest.challenge.registry import chosen
-from palimpsest.errors import PalimpsestError, PlanError, SealError
+from palimpsest.errors import PlanError, SealError, StudyFailed
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, open_file, seal
 from palimpsest.facts.templates import POOLS, check_pools
 from palimpsest.methods import candidates
@@ -21,10 +21,6 @@ from palimpsest.models.load import load_config
 from palimpsest.plan import CellPlan, Plan, check, plan_from_dict
 from palimpsest.run.executor import OnEvent, executor, silent
 from palimpsest.run.store import Run, environment
-
-
-class StudyFailed(PalimpsestError):
-    """Some cells failed; the others are finished and kept."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class StudyJob:
             draws=draws(cell),
             retrainings=plan.replication.retrainings,
             inputs=run.environment["inputs"],
-            pool=audit_pool(plan, self.pool_file),
+            pool=sealed_pool(plan, self.pool_file),
             commitment=commitment(plan),
         )
 
@@ -118,7 +114,7 @@ def commitment(plan: Plan) -> Commitment:
     return seal(builtin_pool(), nonce)
 
 
-def audit_pool(plan: Plan, pool_file: Path | str | None) -> AuditPool | None:
+def sealed_pool(plan: Plan, pool_file: Path | str | None) -> AuditPool | None:
     """Return the pool the panel is scored on, checked against the seal."""
     if not plan.panel.enabled:
         return None

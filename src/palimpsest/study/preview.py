@@ -12,30 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from palimpsest.cell.speed import GB, SPEEDS, duration
 from palimpsest.methods import candidates
 from palimpsest.models.families import GATED, PAPER, POCKET, family_of
 from palimpsest.models.load import SMOLLM2, resolve
 from palimpsest.models.nets import STACKED_PARAMETERS
 from palimpsest.plan import Plan
 
-GB = 1e9
 ARITHMETIC = ("task_vector", "rollback")
 """Methods that make a candidate out of weights, without a step of training."""
 FACT_TOKENS = 20
 """Tokens of a fact's sentence, about."""
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-class Speed(NamedTuple):
-    """What a device does in a second, and what a step costs a layer however small it is."""
-
-    flops: float
-    layer_seconds: float
-
-
-# A data-centre GPU at these small batches; one core of a server CPU.
-SPEEDS = {"cuda": Speed(4e13, 2e-3), "cpu": Speed(3e10, 1.5e-3)}
 
 
 class Size(NamedTuple):
@@ -138,15 +127,6 @@ def preview(plan: Plan) -> Preview:
     seen: set[str] = set()
     rows = tuple(_row(plan, model, seen) for model in plan.models)
     return Preview(plan.engine.device, rows, tuple(_notes(plan, rows)))
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in the usual units: "40 s", "12 min", "3.5 h", "2.1 days"."""
-    if seconds < 90:
-        return f"{max(1, math.ceil(seconds))} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 129_600 else f"{seconds / 86_400:.1f} days"
 
 
 def _row(plan: Plan, model: str, seen: set[str]) -> Row:

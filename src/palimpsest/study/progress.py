@@ -5,15 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from palimpsest.errors import StudyFailed
 from palimpsest.plan import Plan
 from palimpsest.run.executor import Event, OnEvent, silent
 from palimpsest.run.executor import executor as executor_named
 from palimpsest.run.graph import Job
 from palimpsest.run.store import Run
-from palimpsest.study.matrix import StudyFailed, StudyJob, start
+from palimpsest.study.matrix import StudyJob, start
 
 OnRun = Callable[[Path], OnEvent]
-"""Is given the run folder before its first step begins; returns what is told every event."""
+"""Called with the run folder before the first step; returns what receives every event."""
 
 
 def follow(
@@ -26,7 +27,8 @@ def follow(
 ) -> Run:
     """Run what is left of a study and show it; further options are those of ``complete``."""
     run = start(plan, out, fork=fork)
-    return complete(run, StudyJob(run.path, pool), "palimpsest study", **options)
+    job = StudyJob(run.path.resolve(), None if pool is None else pool.resolve())
+    return complete(run, job, "palimpsest study", **options)
 
 
 def complete(
@@ -117,10 +119,11 @@ class Watch:
         if event.kind == "again":
             self.say(f"{event.cell}: {event.words}")
             return
-        self._done += event.kind == "finished"
-        counted = f" ({self._done}/{self._total})" if event.kind == "finished" else ""
-        reason = f": {event.words}" if event.words else ""
-        self.say(f"{event.cell}: {event.kind}{counted}{reason}")
+        if event.kind == "finished":
+            self._done += 1
+            self.say(f"{event.cell}: finished ({self._done}/{self._total})")
+        else:
+            self.say(f"{event.cell}: {event.step} {event.kind}: {event.words}")
         if self._progress is not None:
             if event.cell in self._bars:
                 self._progress.remove_task(self._bars.pop(event.cell))

@@ -113,4 +113,6 @@ def run_second(first: Path, out: Path, **options: Any) -> Run:
         {"commitment": str(commitment(plan)), "pool": "built-in"},
         cells=list(source.cells),
     )
-    return complete(run, SecondJob(first, run.path), "palimpsest second-suite", **options)
+    return complete(
+        run, SecondJob(first.resolve(), run.path.resolve()), "palimpsest second-suite", **options
+    )
