@@ -1,5 +1,6 @@
 """The quick start of docs/audit-your-model.md does what the page says, command by command."""
 
+import json
 import os
 import subprocess
 import sys
@@ -17,20 +18,9 @@ def blocks(section: str) -> list[str]:
     return [part.strip("\n") for part in text.split("```")[1::2]]
 
 
-def rows(told: str) -> dict[str, str]:
-    """What every candidate fails by, from the table of an audit."""
-    names = ("nothing-done", "task-vector-0.5", "task-vector-1", "gradient-ascent")
-    lines = [line.split(maxsplit=1) for line in told.split("\n")]
-    return {
-        line[0]: line[1].lstrip("0123456789.+- ")
-        for line in lines
-        if len(line) == 2 and line[0] in names
-    }
-
-
 @pytest.mark.slow
 def test_the_quick_start_runs_as_printed(tmp_path: Path) -> None:
-    commands, told = blocks("Quick start")
+    commands, printed = blocks("Quick start")
     activate, rest = commands.split("\n", 1)
     assert activate == ". .venv/bin/activate"  # the test has its environment already
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -43,8 +33,10 @@ def test_the_quick_start_runs_as_printed(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 3, done.stderr
-    answer = done.stdout.partition("wrote quick/gradient-ascent\n")[2]
-    assert len(rows(told)) == 4 and rows(answer) == rows(told)
-    assert answer.split(". ")[0] == told.split(". ")[0]
-    assert answer.split("\n\n")[-1].strip() == told.split("\n\n")[-1].strip()
+    assert done.returncode == 0, done.stderr
+    answer = done.stdout[done.stdout.index("Certified: ") :]
+    assert answer.split(". ")[0] == printed.split(". ")[0] == "Certified: retrained"
+    document = json.loads((tmp_path / "quick" / "run" / "summary.json").read_text())
+    cleared = [name for name, found in document["candidates"].items() if found["clears"]]
+    assert cleared == ["retrained"] and document["detection_limit"] <= 0.25
+    assert answer.split("\n\n")[-1].strip() == printed.split("\n\n")[-1].strip()
