@@ -4,12 +4,15 @@ A forger who only edits a file is caught by its digest in the statement. These s
 learned that, and recomputes the statement, the cell's summary, its manifests, the record or terms.
 """
 
+import contextlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palimpsest.certificate.archive import pack
 from palimpsest.certificate.bundle import ENVELOPE, STATEMENT, recompute, statement
+from palimpsest.certificate.verify import examine
 from palimpsest.errors import PalimpsestError
 from palimpsest.run.chain import chain_bytes
 from palimpsest.run.store import canonical, digest, table_bytes, table_from_bytes, terms_digest
@@ -85,10 +88,8 @@ def with_cell(
         summary["opening"] = signed(summary["opening"] | {"terms": summary["terms"]})
     summary = change(summary)
     if manifests:
-        try:
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
             summary = _with_manifests(cell, summary)
-        except (KeyError, TypeError, AttributeError):
-            pass
     try:
         return with_record(members | {name: written(signed(summary))})
     except (KeyError, TypeError, AttributeError):
@@ -109,7 +110,7 @@ def _with_manifests(cell: str, summary: Summary) -> Summary:
 
 
 def with_models(members: Members, cell: str = STUDY, **changes: Any) -> Members:
-    """Return the members with models of a cell changed: other keys of a role, or None to drop it."""
+    """Return the members with models of a cell changed: other keys, or None to drop a model."""
 
     def changed(summary: Summary) -> Summary:
         models = dict(summary["models"])
@@ -174,3 +175,30 @@ def made_up(members: Members, cells: tuple[str, ...] = (STUDY,)) -> Members:
     for cell in cells:
         members = with_cell(members, cell=cell, terms=terms_digest(value(members, "terms.json")))
     return with_verdicts(members, cells)
+
+
+def failed(data: bytes, where: str = "") -> str:
+    """Return why a bundle fails, which it must (at the check named)."""
+    verification = examine(data)
+    assert verification.answer == "failed" and not verification.ok
+    assert not verification.verdicts
+    failure = verification.failure
+    assert failure is not None
+    assert "cannot be checked" not in failure.what, failure
+    if where:
+        assert failure.name == where, failure
+    return failure.what
+
+
+def failed_apart(data: bytes) -> bool:
+    """Return whether a bundle fails in a process of its own, which it may break."""
+    child = os.fork()
+    if child == 0:
+        ended = 2
+        try:
+            ended = 0 if examine(data).ok else 1
+        finally:
+            os._exit(ended)
+    _, state = os.waitpid(child, 0)
+    assert not os.WIFEXITED(state) or os.WEXITSTATUS(state) != 2
+    return state != 0

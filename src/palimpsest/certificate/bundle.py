@@ -28,7 +28,6 @@ from palimpsest.verdict import Verdict
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v2"
-FORMAT = 2
 
 FIXED = ("plan.json", "rules.json", "seal.json", "environment.json", "terms.json", "record.jsonl")
 REQUIRED_TABLES = ("items.parquet", "curves.parquet")
@@ -120,7 +119,7 @@ def tables_of(members: Mapping[str, bytes], cell_id: str) -> dict[str, bytes]:
 
 
 def files_of(summary: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tables that a cell's verdict depends on, as its summary lists them."""
+    """Return the names of the tables that a cell's verdict depends on, by its summary."""
     return [name for name in TABLES if name in (*REQUIRED_TABLES, *summary["artifacts"])]
 
 
@@ -151,7 +150,6 @@ def statement(members: Mapping[str, bytes], signed_by: Mapping[str, str] | None)
             "models": {name: model.get("digest") for name, model in models.items()},
         }
     predicate = {
-        "format": FORMAT,
         "run": document(members, "plan.json").get("name"),
         "terms": terms_digest(terms),
         "rules": document(members, "rules.json")["hash"],

@@ -12,8 +12,6 @@ from palimpsest.facts.sealed import AuditPool
 from palimpsest.plan import plan_from_dict
 from palimpsest.run.store import Table
 
-_TOFU = ("tofu", "reference_must_pass")
-"""Keys that a TOFU study's plan has beside a study's."""
 _ROLES = {name: name for name in ("base", "injected", "forget_only", "general_only")} | {
     "reference": r"reference(-[0-9]{1,6})?",
     "retraining": r"retraining-[0-9]{1,6}",
@@ -35,7 +33,7 @@ class Planned:
     facts: Mapping[str, int]
     """How many of each set."""
     summary: bool
-    """Whether the command writes a summary.json."""
+    """Whether it is an audit or a TOFU study, with a summary.json and held-out prompts as seal."""
     panel: bool = False
     """Whether known-label models are scored on the sealed pool."""
     seal: str = ""
@@ -57,7 +55,8 @@ def planned(plan: Any, most: int) -> Planned:
     given = (int(plan["tofu"]["references"]),) if "tofu" in plan else None
     if not 1 <= count <= most:
         raise BundleError(f"the plan has {count} cells; expected 1 to {most}")
-    study = plan_from_dict({key: value for key, value in plan.items() if key not in _TOFU})
+    # A TOFU study's plan is a study's with one more key.
+    study = plan_from_dict({key: value for key, value in plan.items() if key != "tofu"})
     replication, panel = study.replication, study.panel
     draws = (replication.draws,) if replication.cells == "every" else (1, replication.draws)
     counts = {

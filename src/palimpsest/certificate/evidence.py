@@ -23,8 +23,8 @@ from palimpsest.verdict import Verdict
 MAX_TEXT_BYTES = 32 * 2**20
 """Largest JSON member."""
 MAX_CELLS = 10_000
-CHECKS = ("archive", "digests", "signature", "terms", "rules", "cells", "record", "models")
-CHECKS += ("seal", "scores", "verdicts", "summary", "statement")
+CHECKS: tuple[str, ...] = ("archive", "digests", "signature", "terms", "rules", "cells", "record")
+CHECKS += ("models", "seal", "scores", "verdicts", "summary", "statement")
 """In order; each is a method of ``Evidence``."""
 
 
@@ -63,9 +63,9 @@ class Evidence:
         listed = {file["name"]: "sha256:" + file["digest"]["sha256"] for file in stated["subject"]}
         there = {n: digest(d) for n, d in self.members.items() if n not in (STATEMENT, ENVELOPE)}
         for name in sorted(listed.keys() | there.keys()):
-            found, expected = there.get(name, "no such file"), listed.get(name, "no such file")
-            if found != expected:
-                raise BundleError(f"{name}: {found}; the statement lists {expected}")
+            stored, expected = there.get(name, "no such file"), listed.get(name, "no such file")
+            if stored != expected:
+                raise BundleError(f"{name}: {stored}; the statement lists {expected}")
         self.stated = stated
         return f"all {len(there)} files have the SHA-256 that the statement lists, none is missing"
 
@@ -190,7 +190,7 @@ class Evidence:
             raise BundleError("seal.json holds another commitment than the plan")
         for cell_id in self.summaries:
             self._opening(cell_id, text)
-        if self.asked.audit:
+        if self.asked.summary:
             return f"the held-out prompts were fixed as {text}; they are not in the bundle"
         if not self.asked.panel:
             return f"the sealed pool ({text}) was never opened"
@@ -248,12 +248,15 @@ class Evidence:
             return "a study has none"
         from palimpsest.audit.summary import verdict_values
 
-        whole = self.document(bundle.SUMMARY)
+        whole, hashed = self.document(bundle.SUMMARY), self.document("rules.json")["hash"]
         for cell_id, verdict in self.judged.items():
+            expected = verdict_values(verdict) if verdict else {}
+            if verdict and self.asked.audit:
+                expected |= {"exit_code": 0 if verdict.certified else 3, "rules_hash": hashed}
             stored = whole if self.asked.audit else whole["cells"][cell_id]
-            expected = json.loads(canonical(verdict_values(verdict) if verdict else {}))
-            _require_same(bundle.SUMMARY, {key: stored.get(key) for key in expected}, expected)
-            if verdict is not None and not stored["paragraph"].startswith(verdict.paragraph()):
+            part = {key: stored.get(key) for key in expected}
+            _require_same(bundle.SUMMARY, part, json.loads(canonical(expected)))
+            if verdict and not stored["paragraph"].startswith(verdict.paragraph()):
                 raise BundleError(f"{bundle.SUMMARY}: another paragraph than the verdict's")
         return f"the verdict in {bundle.SUMMARY} is the recomputed one"
 

@@ -147,7 +147,7 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
             return Verification(tuple(checks), FAILED)
     who = UNSIGNED if evidence.signer is None else SELF_SIGNED if public is None else SIGNED
     held_out = "the digest of the held-out prompts (which are not in the bundle)"
-    shown = MEANS.format(sealed=held_out if evidence.asked.audit else "the sealed pool")
+    shown = MEANS.format(sealed=held_out if evidence.asked.summary else "the sealed pool")
     paragraphs = {c: v.paragraph() if v else NO_VERDICT for c, v in evidence.judged.items()}
     return Verification(
         tuple(checks),

@@ -292,9 +292,9 @@ class Cell:
             disk.link_or_copy(self.file(step, file), self.folder / "models" / name)
             artifacts[f"models/{name}"] = self.file_digest(step, file)
         own: dict[str, Any] = {"cell": self.id, "terms": self._terms, "artifacts": artifacts}
-        own["steps"] = [
-            {key: self.manifest(step)[key] for key in ("step", "files", "digest")} for step in order
-        ]
+        # With what each step needed, so that its manifest can be rebuilt and its digest checked.
+        keys = ("step", "files", "needs", "digest")
+        own["steps"] = [{key: self.manifest(step)[key] for key in keys} for step in order]
         own["opening"] = self.opening()
         disk.remove(self.folder / "failed.json")
         disk.write_signed(self.folder / "cell.json", dict(summary) | own)
