@@ -6,17 +6,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from palimpsest.report.live import duration, status_lines, watch
-from palimpsest.run.status import Status, Step, status
+from palimpsest.run.graph import Failure
+from palimpsest.run.status import Status, StepAtWork, status
 from palimpsest.run.store import Run
 
 TERMS = ({"name": "toy"}, {"alpha": 0.05}, {}, {"commitment": "c"})
-COMMAND = [sys.executable, "-m", "palimpsest.cli", "status"]
+WATCH = (
+    "import sys; from palimpsest.report.live import watch; "
+    "watch(sys.argv[1], terminal=True, say=print)"
+)
+COMMAND = [sys.executable, "-c", WATCH]
 
 
 @pytest.fixture
@@ -30,41 +34,46 @@ def made(**changes: object) -> Status:
         "done": (),
         "running": ("a",),
         "failed": {},
+        "halted": {},
         "waiting": ("b",),
-        "steps": {"a": ()},
-        "totals": {},
-        "now": {"a": Step("train", 1, 4, 100.0, 300.0)},
+        "steps": {"a": ("draw",)},
+        "totals": {"a": 4},
+        "now": (StepAtWork("worker-0", "a", "train", "training the injected model", 100.0),),
         "working": True,
-        "seconds_per_cell": None,
         "seconds_left": 8000.0,
     }
     return Status(**(values | changes))  # type: ignore[arg-type]
 
 
-def test_lines_say_the_step_and_the_time_left() -> None:
+def test_lines_name_the_steps_at_work_and_the_time_left() -> None:
     assert status_lines(made()) == [
         "0 of 2 cells done, 1 running, 0 failed, 1 waiting",
         "about 2 h 13 min left",
-        "running  a: train (step 2 of 4), for 2 min, about 5 min left",
+        "running  a: training the injected model (1 of 4 steps done), for 2 min",
     ]
 
 
-def test_a_run_nobody_works_on_says_how_to_go_on() -> None:
-    told = status_lines(made(running=(), waiting=("a", "b"), working=False))
-    assert told[1] == "nobody is working on it; run the same command again to go on"
+def test_a_run_without_a_process_says_how_to_resume() -> None:
+    told = status_lines(made(running=(), now=(), waiting=("a", "b"), working=False))
+    assert told[1] == "No active process. Run the same command again to resume."
     assert not any("left" in line for line in told)
 
 
-def test_an_interrupted_cell_says_how_much_of_it_is_kept() -> None:
-    steps = {"a": ("train", "models"), "b": ()}
-    idle = {"running": (), "waiting": ("a", "b"), "working": False, "now": {}}
-    told = status_lines(made(steps=steps, totals={"a": 4}, **idle))
-    assert told[2:] == ["waiting  a: 2 of 4 steps kept"]
-    assert status_lines(made(steps=steps, **idle))[2:] == ["waiting  a: 2 steps kept"]
+def test_an_interrupted_cell_says_how_much_of_it_is_stored() -> None:
+    idle = {"running": (), "waiting": ("a", "b"), "working": False, "now": ()}
+    told = status_lines(made(steps={"a": ("train", "models"), "b": ()}, **idle))
+    assert told[2:] == ["waiting  a: 2 of 4 steps done"]
+
+
+def test_a_cell_that_ended_early_is_no_failure() -> None:
+    told = status_lines(made(halted={"b": "not identifiable"}, waiting=()))
+    assert told[0].endswith("0 failed, 0 waiting, 1 ended early")
+    assert told[-1] == "ended    b: not identifiable"
 
 
 def test_reasons_cannot_command_the_terminal() -> None:
-    told = status_lines(made(failed={"b": "\x1b[31m[red]x"}, waiting=()))
+    failure = Failure("error", "\x1b[31m[red]x", "train")
+    told = status_lines(made(failed={"b": failure}, waiting=()))
     assert told[-1] == "failed   b: �[31m[red]x"
 
 
@@ -78,24 +87,29 @@ def test_durations_read_like_speech(seconds: float, said: str) -> None:
 def test_in_a_pipe_every_change_is_one_line_until_the_work_ends(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = iter([made(), made(now={"a": Step("train", 1, 4, 101.0, 299.0)}), made(working=False)])
+    later = (StepAtWork("worker-0", "a", "train", "training the injected model", 101.0),)
+    looks = iter([made(), made(now=later), made(working=False)])
     monkeypatch.setattr("palimpsest.report.live.status", lambda run: next(looks))
     said: list[str] = []
     watch(run.path, terminal=False, say=said.append, refresh=0)
     assert said == [
-        "0 of 2 cells done, 1 running, 0 failed, 1 waiting; a: train (step 2 of 4)",
+        "0 of 2 cells done, 1 running, 0 failed, 1 waiting; a: training the injected model (1 of "
+        "4 steps done)",
     ]
 
 
 def test_a_terminal_is_refreshed_and_left_when_the_work_ends(run: Run) -> None:
-    shown = on_a_terminal(run, lambda read: None)
-    assert "0 of 2 cells done, 1 running" in shown
-    assert "score (step 2 of 4)" in shown
+    with run.lock("work"):
+        process, terminal = started(run)
+        shown = read_until(terminal, "cells done")
+    shown += read_until(terminal, None)
+    assert process.wait(30) == 0
+    assert "0 of 2 cells done, 0 running" in shown
     assert "Traceback" not in shown
 
 
 def test_ctrl_c_ends_the_watching_cleanly(run: Run) -> None:
-    with run.lease("work"), run.cell("a").claim():
+    with run.lock("work"):
         process, terminal = started(run)
         shown = read_until(terminal, "cells done")
         process.send_signal(signal.SIGINT)
@@ -103,26 +117,6 @@ def test_ctrl_c_ends_the_watching_cleanly(run: Run) -> None:
         assert process.wait(30) == 0
         assert "Traceback" not in shown and "interrupted" not in shown
         assert status(run).working
-
-
-def test_a_pipe_gets_one_answer_at_once(run: Run) -> None:
-    with run.lease("work"), run.cell("a").claim():
-        done = subprocess.run([*COMMAND, str(run.path)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stderr == ""
-    assert done.stdout.splitlines()[0] == "0 of 2 cells done, 1 running, 0 failed, 1 waiting"
-    assert "\x1b" not in done.stdout
-
-
-def on_a_terminal(run: Run, meanwhile: Callable[[int], None]) -> str:
-    """What the command shows while a cell is worked on and then left."""
-    with run.lease("work"), run.cell("a").claim():
-        process, terminal = started(run)
-        shown = read_until(terminal, "cells done")
-        run.note("begun", cell="a", step="score", done=1, total=4)
-        shown += read_until(terminal, "score")
-    shown += read_until(terminal, None)
-    assert process.wait(30) == 0
-    return shown
 
 
 def started(run: Run) -> tuple[subprocess.Popen[bytes], int]:

@@ -59,7 +59,9 @@ def rendered(run: Path) -> str:
 
 
 def figure(page: Path, name: str) -> str:
-    found = re.search(rf'<figure class="figure" id="figure-{name}".*?</figure>', page.read_text(), re.S)
+    found = re.search(
+        rf'<figure class="figure" id="figure-{name}".*?</figure>', page.read_text(), re.S
+    )
     assert found is not None, name
     return found.group(0)
 

@@ -1,15 +1,74 @@
-"""Axes, colours and shapes of figures."""
+"""Figures are plain matplotlib figures; colours, markers and labels keep their promises."""
 
-import itertools
 import math
+import re
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from palimpsest.errors import ScoreError
-from palimpsest.report.palette import KNOWN, MARKS, METHODS, SHAPES, in_order, styles
-from palimpsest.report.plots.paper import _columns
-from palimpsest.report.plots.spec import Axis, Panel, axis_over, far_spread, jitter, two
-from palimpsest.report.plots.svg import colour, shortened
+from palimpsest.criteria.axes import AXES
+from palimpsest.report.palette import KNOWN, MARKS, METHODS, counterparts, in_order, styles
+from palimpsest.report.plots import answer, canvas, matrix
+from palimpsest.report.plots.canvas import columns, inline_svg, jitter, shortened, svg_bytes
+
+
+def bag(count: int = 20) -> list[dict[str, float]]:
+    draws = np.random.default_rng(0).normal(size=(count, len(AXES)))
+    return [{axis.name: float(z) for axis, z in zip(AXES, row)} for row in draws]
+
+
+def drawn(**options: object) -> Figure:
+    looks = styles(())
+    far = {axis.name: -400.0 if axis.name == "forget" else 0.5 for axis in AXES}
+    shown = [answer.Shown("injected model", looks["injected"], {"injected": far})]
+    focus = ("mine", {axis.name: 0.1 for axis in AXES} | {"retain": 7.5})
+    return answer.retrainings(AXES, bag(), shown, focus, worst="retain", **options)  # type: ignore[arg-type]
+
+
+def test_a_figure_is_a_matplotlib_figure_with_the_same_bytes_twice() -> None:
+    first, again = drawn(), drawn()
+    assert isinstance(first, Figure)
+    assert svg_bytes(first) == svg_bytes(again)
+    assert canvas.png_bytes(first) == canvas.png_bytes(again)
+
+
+def test_the_picture_has_one_row_per_axis_and_names_the_distance() -> None:
+    (panel,) = drawn().axes
+    assert [tick.get_text() for tick in panel.get_yticklabels()] == [axis.title for axis in AXES]
+    bold = [text.get_text() for text in panel.texts if text.get_fontweight() == "bold"]
+    assert bold == ["+7.5 sd"]
+
+
+def test_a_model_far_away_is_an_arrow_at_the_edge() -> None:
+    figure = drawn()
+    (panel,) = figure.axes
+    arrows = [line for line in panel.lines if line.get_marker() == "<"]
+    assert len(arrows) == 1
+    low, _ = panel.get_xlim()
+    assert low < arrows[0].get_xdata()[0] < -canvas.LINEAR
+    assert "forget −400 sd" in inline_svg(figure, "f", "label")
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_points_have_names_and_no_style_attributes(narrow: bool) -> None:
+    source = str(inline_svg(drawn(narrow=narrow), "f", "label"))
+    assert "style" not in source and "<metadata" not in source
+    names = re.findall(r"<title>([^<]*)</title>", source)
+    assert len([name for name in names if name.startswith("mine: ")]) == len(AXES)
+
+
+def test_an_axis_that_a_model_has_not_is_left_out() -> None:
+    focus = ("mine", {"forget": 0.0})
+    (panel,) = answer.retrainings(AXES, bag(), [], focus).axes
+    assert [t.get_text() for t in panel.texts].count("not measured") == len(AXES) - 1
+
+
+def test_acceptance_counts_what_was_accepted() -> None:
+    looks = styles(["ga"])
+    models = [matrix.Judged(f"ga in {k}", {"forget": float(k)}, k < 2) for k in range(5)]
+    (panel,) = matrix.acceptance({"ga": (looks["ga"], models)}, 0.05).axes
+    assert "2 of 5" in [text.get_text() for text in panel.texts]
 
 
 def test_methods_keep_their_style_and_order_whatever_a_run_holds() -> None:
@@ -19,74 +78,33 @@ def test_methods_keep_their_style_and_order_whatever_a_run_holds() -> None:
     assert in_order(["mine", "npo", "gate_mask"]) == ("gate_mask", "npo", "mine")
 
 
-def test_no_two_methods_share_colour_and_shape() -> None:
-    pairs = [(style.light, style.shape) for style in (*METHODS, *KNOWN)]
+def test_no_two_methods_share_colour_and_marker() -> None:
+    pairs = [(style.light, style.marker) for style in METHODS]
     assert len(set(pairs)) == len(pairs)
-    paper = [style for style in METHODS if style.name in _PAPER]
-    assert len({style.shape for style in paper}) == len({style.light for style in paper}) == 5
-    assert all(style.shape in SHAPES for style in (*METHODS, *KNOWN))
 
 
 def test_names_that_are_no_methods_get_marks_of_their_own() -> None:
     found = styles([*(f"mine-{k}" for k in range(MARKS)), *(style.name for style in METHODS)])
-    pairs = [(style.light, style.shape) for style in found.values()]
-    assert len(found) == MARKS + len(METHODS) + len(KNOWN)
-    assert len(set(pairs)) == len(pairs)
+    mine = [(found[f"mine-{k}"].light, found[f"mine-{k}"].marker) for k in range(MARKS)]
+    assert len(set(mine)) == MARKS
+    assert not set(mine) & {(style.light, style.marker) for style in METHODS}
 
 
-_PAPER = ("kl_reversion", "gate_mask", "task_vector", "ga", "npo")
-
-
-@pytest.mark.parametrize("style", METHODS, ids=lambda style: style.name)
+@pytest.mark.parametrize("style", (*METHODS, *KNOWN), ids=lambda style: style.name)
 def test_colours_stand_out_from_both_pages(style: object) -> None:
     assert _contrast(style.light, "#ffffff") >= 2.5  # type: ignore[attr-defined]
     assert _contrast(style.dark, "#1d1d1a") >= 4.5  # type: ignore[attr-defined]
 
 
-def test_an_unknown_method_gets_a_class_that_is_safe_in_a_style_sheet() -> None:
-    found = styles(["a{}*/</style>", "ga"])["a{}*/</style>"]
-    assert colour(found) == "c-other-0"
+def test_every_colour_of_a_style_has_a_dark_counterpart() -> None:
+    found = styles([f"mine-{k}" for k in range(40)])
+    assert {style.light for style in found.values()} <= set(counterparts())
 
 
 def test_a_legend_has_no_more_columns_than_fit() -> None:
-    names = ["nothing-done", "task-vector-0.5", "task-vector-1", "gradient-ascent"]
-    names += ["never-learned probe", "excluded by the screen"]
-    assert [_columns(names, inches) for inches in (9.6, 6.4, 3.2, 0.1)] == [6, 5, 2, 1]
-    assert _columns(["a", "b"], 9.6) == 2
-    assert _columns(["n" * 300], 3.2) == 1
-
-
-def test_an_axis_holds_its_values_and_places_them_in_order() -> None:
-    for scale, values in (
-        ("linear", [-2.0, 0.0, 3.0]),
-        ("log", [0.01, 1.0, 50.0]),
-        ("asinh", [-30.0, 0.0, 200.0]),
-    ):
-        axis = axis_over("x", values, scale=scale)
-        places = [axis.place(value) for value in values]
-        assert places == sorted(places) and places[0] > 0 and places[-1] < 1
-
-
-@pytest.mark.parametrize("scale", ["linear", "log", "asinh"])
-def test_ticks_lie_inside_the_axis_and_apart(scale: str) -> None:
-    axis = Axis("x", 0.02 if scale == "log" else -7.0, 400.0, scale)
-    ticks = [value for value, _ in axis.ticks(5)]
-    assert len(ticks) >= 3 and all(axis.low <= value <= axis.high for value in ticks)
-    places = [axis.place(value) for value in ticks]
-    assert all(b - a > 0.1 for a, b in itertools.pairwise(places))
-
-
-def test_equal_values_still_make_an_axis() -> None:
-    axis = axis_over("x", [2.0, 2.0])
-    assert axis.low < 2.0 < axis.high and axis.ticks(4)
-
-
-def test_far_values_bend_the_axis_and_near_ones_do_not() -> None:
-    assert far_spread([-1.0, 3.0]) == "linear" and far_spread([0.1, 30.0]) == "asinh"
-
-
-def test_a_note_rounds_and_has_no_minus_zero() -> None:
-    assert (two(2.307), two(-0.001), two(-1.5)) == ("2.31", "0.00", "−1.50")
+    names = ["nothing-done", "task-vector-0.5", "never-learned probes"]
+    assert [columns(names, inches) for inches in (9.6, 3.6, 0.1)] == [3, 2, 1]
+    assert columns(["n" * 48], 3.2) == 1
 
 
 def test_jitter_stays_within_its_row() -> None:
@@ -97,11 +115,6 @@ def test_jitter_stays_within_its_row() -> None:
 def test_long_names_keep_both_ends() -> None:
     short = shortened("a" * 200 + "-w3", 12)
     assert len(short) == 12 and short.endswith("-w3") and "…" in short
-
-
-def test_a_panel_has_rows_or_an_axis() -> None:
-    with pytest.raises(ScoreError, match="either a y axis or rows"):
-        Panel("both", axis_over("x", [0.0, 1.0]))
 
 
 def _contrast(one: str, other: str) -> float:

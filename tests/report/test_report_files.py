@@ -31,15 +31,29 @@ def test_every_table_has_three_forms_and_every_figure_two(cell_page: Path) -> No
         endings = ("csv", "md", "tex") if stem.startswith("tables/") else ("svg", "png")
         assert all(f"{stem}.{ending}" in names for ending in endings)
     figures = {stem.removeprefix("figures/") for stem in stems if stem.startswith("figures/")}
-    assert {"diagnostic", "forget-deltas", "residual", "relearning", "distance"} <= figures
-    assert all(names[name] for name in names)
+    assert {"retrainings", "measures", "forget-deltas", "relearning", "diagnostic"} <= figures
+    assert {"candidates", "controls", "positions", "methods"} <= {
+        s.partition("/")[2] for s in stems
+    }
+
+
+def test_files_of_an_earlier_version_are_removed_and_others_are_kept(
+    uncertified_page: Path,
+) -> None:
+    folder = uncertified_page.parent
+    old, mine = folder / "figures" / "distance.svg", folder / "figures" / "notes.txt"
+    old.write_text("old")
+    mine.write_text("mine")
+    write_report(folder.parent)
+    assert not old.exists() and mine.read_text() == "mine"
+    mine.unlink()
 
 
 @pytest.mark.parametrize("page", ["cell_page", "matrix_page"])
 def test_figures_carry_no_date_and_no_maker(page: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(page).parent / "figures"
     for file in folder.glob("*.svg"):
-        assert b"<dc:date>" not in file.read_bytes()
+        assert b"<dc:date>" not in file.read_bytes() and b"<text" in file.read_bytes()
     for file in folder.glob("*.png"):
         data = file.read_bytes()
         assert data.startswith(b"\x89PNG") and b"tEXt" not in data and b"Software" not in data

@@ -1,58 +1,46 @@
-"""What a person reads after a run: the numbers the criteria use, and what every word means."""
+"""What a person reads after a run: the numbers the verdict uses, and what every column means."""
 
-import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from made_run import made_plan, write_run
-from typer.testing import CliRunner
+from report_runs import audit_run, cell_run, matrix_run, write_run
 
-from palimpsest.cli import app
-from palimpsest.report.terminal import MEANING, SHORT, candidate_lines, second_lines
-from palimpsest.study.results import CellResult, read_run
-from palimpsest.study.second_suite import Comparison
+from palimpsest.analysis.results import CellResult, RunResults, read_run
+from palimpsest.analysis.second_suite import Comparison
+from palimpsest.report.formats import percent
+from palimpsest.report.terminal import candidate_lines, second_lines, summary_json, summary_lines
 
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> CellResult:
-    folder = tmp_path_factory.mktemp("terminal") / "run"
-    return read_run(write_run(folder, made_plan(("qwen2-s",), (0,)))).cells[0]
+    return read_run(cell_run(tmp_path_factory.mktemp("terminal") / "run")).cells[0]
 
 
 def row(told: str, name: str) -> list[str]:
     return next(line.split() for line in told.split("\n") if line.split()[:1] == [name])
 
 
-def test_the_p_value_shown_is_the_one_that_excludes(cell: CellResult) -> None:
-    told = candidate_lines(cell, 120)
+def test_every_number_shown_is_the_verdicts(cell: CellResult) -> None:
+    told = candidate_lines(cell, 140)
     assert cell.verdict is not None
     for one in cell.verdict.findings:
-        assert row(told, one.name)[1] == f"{one.adjusted_p:.2g}"
-    known = cell.verdict.finding("kl_reversion-w3")
-    assert known.adjusted_p > 2 * known.p_value
-    assert "p (Holm)" in told and "0.05 and less" in told
+        assert one.comparison is not None and one.comparison.restored is not None
+        shown = row(told, one.name)
+        assert shown[1] == f"{one.comparison.p:.2g}"
+        assert " ".join(shown[2:4]) == percent(one.comparison.restored)
+        values = [value for value in one.comparison.z.values() if value is not None]
+        assert [float(text) for text in shown[4 : 4 + len(values)]] == pytest.approx(
+            values, abs=0.51
+        )
+    assert "indistinguishable" in told and "excluded by the" in told
 
 
-def test_deltas_are_the_medians_that_equivalence_and_gap_come_from(cell: CellResult) -> None:
-    skew = np.array([0.0, 1.0, 2.0, 9.0]), np.array([*[-1.0] * 15, 15.0])
-    model = replace(cell.evaluation["ga-w3"], forget_deltas=skew[0], probe_deltas=skew[1])
-    models = {**cell.evaluation.models, "ga-w3": model}
-    changed = replace(cell, evaluation=replace(cell.evaluation, models=models))
-    assert row(candidate_lines(changed, 120), "ga-w3")[2:4] == ["+1.50", "-1.00"]
-
-
-def test_every_word_of_the_table_is_explained_and_no_other(cell: CellResult) -> None:
-    told = candidate_lines(cell, 120)
-    legend = " ".join(told.split("\n\n")[-1].split())
-    assert cell.verdict is not None
-    failed = {axis for one in cell.verdict.findings for axis in one.failures}
-    assert {"forget equivalence", "relearn veto"} <= failed <= set(MEANING)
-    for axis in MEANING:
-        assert (f"{SHORT.get(axis, axis)}: {MEANING[axis]}" in legend) == (axis in failed)
-    assert "worst/δ: " in legend
+def test_controls_stand_above_the_candidates(cell: CellResult) -> None:
+    told = candidate_lines(cell, 140)
+    assert told.index("injected") < told.index("replay-1")
+    assert "25 % of injected" in told and "router" in told
+    assert not re.search(r"^reference", told, re.M)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -62,25 +50,36 @@ def test_the_table_fits_the_terminal(cell: CellResult, width: int) -> None:
     assert "…" not in told
 
 
+def test_without_references_the_table_shows_values(tmp_path: Path) -> None:
+    result = read_run(audit_run(tmp_path / "run", ["mine"], references=0)).cells[0]
+    told = candidate_lines(result, 120)
+    assert "their values" in told and "not compared" in " ".join(told.split())
+    assert result.verdict is not None
+    assert row(told, "mine")[1] == f"{result.verdict.findings[0].adjusted_p:.2g}"
+
+
+def test_a_matrix_has_one_line_per_cell(tmp_path: Path) -> None:
+    run = matrix_run(tmp_path / "run")
+    lines = summary_lines(run)
+    assert sum(line.startswith(("qwen2", "gpt2")) for line in lines) == 6
+    assert lines[-1].startswith("5 of 5 finished cells certify a candidate; 1 of 6")
+    answer = summary_json(run)
+    assert answer["planned"] == 6 and list(answer["missing"]) == ["gpt2-s--seed1"]
+    assert answer["cells"]["qwen2-s--seed0"]["status"] == "certified"
+
+
+def test_a_run_of_nothing_says_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {}, planned=["qwen2-s--seed0"])
+    assert summary_lines(run) == ["qwen2-s--seed0: waiting"]
+
+
+def test_the_verdict_ends_the_summary_of_one_cell(single: RunResults, cell_page: Path) -> None:
+    (cell,) = single.cells
+    assert cell.verdict is not None
+    assert summary_lines(cell_page.parents[1])[-1] == cell.verdict.paragraph()
+
+
 def test_a_second_suite_says_its_numbers() -> None:
     found = Comparison("nearest", 45, 0.201, 0.428, None, 35, 24, 8)
-    assert row(second_lines([found]), "nearest")[1:] == [
-        *("45", "0.20", "0.43", "-0.23"),
-        *("35", "24", "8"),
-    ]
-
-
-def test_a_report_of_nothing_says_so(tmp_path: Path) -> None:
-    plan = made_plan(("qwen2-s",), (0, 1))
-    first, second = (one.id for one in plan.cells())
-    none = write_run(tmp_path / "none", plan, skip=(first, second))
-    done = CliRunner().invoke(app, ["report", str(none)])
-    assert done.exit_code == 0
-    assert done.stdout.strip() == str(none / "report" / "index.html")
-    assert "nothing is finished yet" in done.stderr
-    assert "0 of 2 cells done" in done.stderr
-    one = write_run(tmp_path / "one", plan, skip=(second,))
-    done = CliRunner().invoke(app, ["report", str(one), "--json"])
-    assert re.match("not finished yet:\n1 of 2 cells done", done.stderr)
-    answer = json.loads(done.stdout)
-    assert (answer["finished"], answer["planned"]) == (1, 2)
+    shown = row(second_lines([found]), "nearest")
+    assert shown[1:] == ["45", "0.20", "0.43", "-0.23", "35", "24", "8"]

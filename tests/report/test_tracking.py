@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from report_runs import cell_run
 
+from palimpsest.analysis.results import read_run
 from palimpsest.errors import InputError
 from palimpsest.report.formats import Table
 from palimpsest.report.tracking import TRACKERS, Tracking
 from palimpsest.run.executor import Event
-from palimpsest.study.results import read_run
 
 CELL = "qwen2-s--seed0"
 
@@ -57,7 +57,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 def test_a_tracker_hears_of_progress_scores_and_verdicts(run: Path, told: Recorder) -> None:
     tracking = Tracking("fake", pytest.fail).begin(run)
-    tracking(Event(CELL, "step", "train-injected", 3, 12))
+    tracking(Event(CELL, "step", "train-injected", done=3, total=12))
     tracking(Event(CELL, "finished"))
     tracking.end()
     assert told.series[0] == ("progress", {CELL: 0.25}, 3)
@@ -65,8 +65,8 @@ def test_a_tracker_hears_of_progress_scores_and_verdicts(run: Path, told: Record
     scores = {step: values for group, values, step in told.series if group == CELL}
     assert len(scores) == len(cell.candidates)
     for place, one in enumerate(cell.verdict.findings):
-        assert scores[place]["adjusted_p"] == one.adjusted_p
-        assert scores[place]["excluded"] == float(one.excluded)
+        assert scores[place]["screen_p_Holm"] == one.adjusted_p
+        assert scores[place]["excluded_by_the_screen"] == float(one.excluded)
         assert np.isfinite(list(scores[place].values())).all()
     assert [row[1] for row in told.tables[0].rows] == list(cell.candidates)
     assert told.texts == {f"verdict/{CELL}": cell.verdict.paragraph()}
@@ -83,7 +83,7 @@ def test_cells_finished_before_are_told_at_the_end_and_none_twice(
 
 def test_a_failed_cell_is_told_as_text(run: Path, told: Recorder) -> None:
     tracking = Tracking("fake", pytest.fail).begin(run)
-    tracking(Event(CELL, "failed", "out of \x1b[31mmemory"))
+    tracking(Event(CELL, "failed", words="out of \x1b[31mmemory"))
     assert told.texts == {f"failed/{CELL}": "out of �[31mmemory"}
 
 
@@ -101,7 +101,7 @@ def test_a_tracker_that_fails_is_named_once_and_left_alone(
     monkeypatch.setattr(told, where, fail)
     said: list[str] = []
     tracking = Tracking("fake", said.append).begin(run)
-    for event in (Event(CELL, "step", "a", 0, 2), Event(CELL, "finished")):
+    for event in (Event(CELL, "step", "a", total=2), Event(CELL, "finished")):
         tracking(event)
     tracking.end()
     assert len(calls) == 1
@@ -115,14 +115,14 @@ def test_ctrl_c_is_not_mistaken_for_a_tracker_that_fails(run: Path, told: Record
 
     told.numbers = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        Tracking("fake", pytest.fail).begin(run)(Event(CELL, "step", "a", 0, 2))
+        Tracking("fake", pytest.fail).begin(run)(Event(CELL, "step", "a", total=2))
 
 
 def test_what_a_tracker_prints_is_no_answer(
     run: Path, told: Recorder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told.numbers = lambda *given: print("hello")  # type: ignore[method-assign]
-    Tracking("fake", pytest.fail).begin(run)(Event(CELL, "step", "a", 0, 2))
+    Tracking("fake", pytest.fail).begin(run)(Event(CELL, "step", "a", total=2))
     assert capsys.readouterr() == ("", "hello\n")
 
 
@@ -163,7 +163,7 @@ def test_tensorboard_gets_an_event_file_that_holds_the_scores(run: Path) -> None
     }
     findings = read_run(run).cells[0].verdict.findings
     for place, one in enumerate(findings):
-        assert values[f"{CELL}/retain_NLL", place] == pytest.approx(one.retain_nll, rel=1e-6)
+        assert values[f"{CELL}/retain_nats", place] == pytest.approx(one.values["retain"], rel=1e-6)
     assert any(tag.startswith(f"verdict/{CELL}") for tag, _ in values)
 
 
@@ -215,7 +215,7 @@ def test_mlflow_keeps_a_database_in_the_run_folder(
     assert places == [f"sqlite:///{run.resolve() / 'tracking' / 'mlflow' / 'mlflow.db'}"]
     mine = "1-r" if known is None else "7-r"
     assert client.made == (["palimpsest"] if known is None else [])
-    assert (mine, f"{CELL}/retain_NLL", 0) in client.metrics and client.ended == [mine]
+    assert (mine, f"{CELL}/retain", 0) in client.metrics and client.ended == [mine]
     assert client.texts == [f"candidates-{CELL}.csv", f"verdict/{CELL}.txt"]
 
 
@@ -228,7 +228,7 @@ def test_trackio_is_told_the_same(run: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "trackio", fake)
     Tracking("trackio", pytest.fail).begin(run).end()
     keys = {key for values, _ in logged for key in values}
-    assert {f"{CELL}/retain_NLL", f"verdict/{CELL}", f"tables/candidates-{CELL}"} <= keys
+    assert {f"{CELL}/retain", f"verdict/{CELL}", f"tables/candidates-{CELL}"} <= keys
 
 
 def _records(data: bytes) -> Iterator[bytes]:

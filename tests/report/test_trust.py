@@ -1,16 +1,16 @@
-"""Whether the instrument can be trusted here is said from what was measured, or not said."""
+"""Whether verdicts can be relied on is said from what was measured, or not said."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_run import write_run
-from report_runs import cell_run
+from report_runs import audit_run, cell_run, kept, planted, write_run
 
+from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.criteria.headroom import measure_headroom
-from palimpsest.report import trust
 from palimpsest.report.trust import MEASURE_HEADROOM, Check, trust_checks
-from palimpsest.study.results import RunResults, read_run
+
+CELL = "qwen2-s--seed0"
 
 
 @pytest.fixture(scope="module")
@@ -23,30 +23,49 @@ def of(results: RunResults, word: str) -> Check:
     return found
 
 
-def test_a_panel_that_gets_everybody_right_holds(cell: RunResults) -> None:
-    found = of(cell, "truth is known")
-    assert found.state == "holds"
-    assert "the whole battery rejects all. It accepts the retrained reference." in found.found
+def test_controls_that_come_out_right_hold(cell: RunResults) -> None:
+    found = of(cell, "accepted")
+    assert found.state == "holds" and "about 95 % are expected" in found.found
+    assert "never among the references, 1 are accepted" in found.found
 
 
-def test_the_panel_names_whom_the_battery_gets_wrong(
-    cell: RunResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong = {"panel:router": True, "reference": False}
-    rows = [
-        replace(row, relearning=wrong.get(row.challenge, row.relearning))
-        for row in trust.challenge_panel(cell)
-    ]
-    monkeypatch.setattr(trust, "challenge_panel", lambda results: rows)
-    found = of(cell, "truth is known")
-    assert found.state == "with exceptions"
-    assert "rejects 7 and accepts the router." in found.found
-    assert "rejects the retrained reference: it is stricter" in found.found
+def test_the_detection_limit_and_who_was_missed_are_named(cell: RunResults) -> None:
+    found = of(cell, "keep knowledge")
+    assert cell.cells[0].verdict is not None and cell.cells[0].verdict.detection_limit == 0.25
+    assert found.state == "with exceptions" and "Detection limit: 25 %" in found.found
+    assert "5 % of injected weights left" in found.found
 
 
-def test_a_run_without_panel_says_so(tmp_path: Path) -> None:
-    found = of(read_run(cell_run(tmp_path / "run", panel=False)), "truth is known")
-    assert found.state == "not measured"
+def test_an_audit_that_misses_half_the_weights_does_not_hold(tmp_path: Path) -> None:
+    models = planted(CELL, 30)
+    weak = {n: kept(0.01, m.role) for n, m in models.items() if n.startswith("control")}
+    found = of(read_run(write_run(tmp_path / "run", {CELL: models | weak})), "keep knowledge")
+    assert found.state == "does not hold"
+
+
+def test_without_references_nothing_is_made_up(tmp_path: Path) -> None:
+    results = read_run(audit_run(tmp_path / "run", ["mine"], references=0))
+    for word in ("keep knowledge", "accepted", "recipe", "Re-acquisition"):
+        assert of(results, word).state == "not measured"
+    found = of(results, "inferred")
+    assert found.state == "not measured" and found.measure == MEASURE_HEADROOM
+
+
+def test_a_weak_dose_is_named_with_the_steps_to_try(tmp_path: Path) -> None:
+    models = {
+        n: replace(m, early=2.9, late=2.8) if m.role["role"] == "reference" else m
+        for n, m in planted(CELL, 20).items()
+    }
+    models = {n: replace(m, late=m.late + 0.001 * k) for k, (n, m) in enumerate(models.items())}
+    found = of(read_run(write_run(tmp_path / "run", {CELL: models})), "Re-acquisition")
+    assert found.state == "does not hold" and "Try " in found.found
+
+
+def test_another_recipe_is_remarked(tmp_path: Path) -> None:
+    models = planted(CELL, 20)
+    models["injected"] = replace(models["injected"], retain=3.0)
+    found = of(read_run(write_run(tmp_path / "run", {CELL: models})), "recipe")
+    assert found.state == "with exceptions" and "(retain)" in found.found
 
 
 def test_certifiability_is_proposition_1(cell: RunResults) -> None:
@@ -54,14 +73,9 @@ def test_certifiability_is_proposition_1(cell: RunResults) -> None:
     assert found.state == "holds" and "4,845 ways" in found.found
 
 
-def test_headroom_is_read_off_the_reference_where_no_evidence_was_asked_with(
-    cell: RunResults,
-) -> None:
-    found = of(cell, "headroom")
-    one = cell.cells[0].evaluation
-    gap = (one["reference"].forget_deltas - one.injected.forget_deltas).mean()
-    assert found.state == "holds" and f"is {gap:.3f} nats behind" in found.found
-    assert "not measured here" in found.found and found.measure == MEASURE_HEADROOM
+def test_headroom_is_read_off_the_references_where_no_evidence_was_given(cell: RunResults) -> None:
+    found = of(cell, "inferred")
+    assert found.state == "holds" and "1 of 1 cell" in found.found
 
 
 @pytest.mark.parametrize(
@@ -71,43 +85,10 @@ def test_headroom_is_read_off_the_reference_where_no_evidence_was_asked_with(
 def test_headroom_measured_with_evidence_is_shown_with_its_regime(
     cell: RunResults, evidence: float, state: str, word: str
 ) -> None:
-    facts = [f"f{n}" for n in range(6)]
-    spread = [0.01 * n for n in range(6)]
+    facts, spread = [f"f{n}" for n in range(6)], [0.01 * n for n in range(6)]
     headroom = measure_headroom(
-        facts,
-        [3.0 + s for s in spread],
-        [evidence + s for s in spread],
-        [0.1] * 6,
-        cell.rules,
+        *(facts, [3.0 + s for s in spread], [evidence + s for s in spread], [0.1] * 6), cell.rules
     )
-    measured = replace(cell, cells=(replace(cell.cells[0], headroom=headroom),))
-    found = of(measured, "headroom")
-    assert found.state == state and f"The facts are {word}" in found.found
+    found = of(replace(cell, cells=(replace(cell.cells[0], headroom=headroom),)), "inferred")
+    assert found.state == state and f": {word}" in found.found
     assert not found.measure
-
-
-def test_without_reference_and_evidence_the_command_is_given(cell: RunResults) -> None:
-    alone = replace(
-        cell.cells[0],
-        evaluation=replace(
-            cell.cells[0].evaluation,
-            models={
-                name: one
-                for name, one in cell.cells[0].evaluation.models.items()
-                if not name.startswith("reference")
-            },
-        ),
-    )
-    found = of(replace(cell, cells=(alone,)), "headroom")
-    assert found.state == "not measured" and found.measure == MEASURE_HEADROOM
-
-
-def test_noise_without_replicated_references_is_not_made_up(tmp_path: Path) -> None:
-    found = of(read_run(cell_run(tmp_path / "run", draws=1)), "Retraining noise")
-    assert found.state == "not measured"
-
-
-def test_a_matrix_counts_cells(tmp_path: Path) -> None:
-    results = read_run(write_run(tmp_path / "run"))
-    assert "rejects all in every cell" in of(results, "truth is known").found
-    assert "6 of 6 cells" in of(results, "headroom").found

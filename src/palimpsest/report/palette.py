@@ -78,7 +78,7 @@ _FREE = (
 _TAKEN = {(style.light, style.marker) for style in METHODS}
 _OTHERS = tuple(
     (*colours, marker)
-    for colours, marker in zip(_FREE * 4, "o^Dvsphp" * 3)
+    for colours, marker in zip(_FREE * 4, "o^DvsphP" * 3)
     if (colours[0], marker) not in _TAKEN
 )
 """Colours and markers that no listed method has, no two alike."""

@@ -13,6 +13,7 @@ In the tracker, ``progress`` has one series per cell (share of its steps done) a
 import contextlib
 import importlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -125,7 +126,7 @@ def _log_scores(to: Tracker, results: RunResults, cell: CellResult) -> None:
     table = candidates_table(results, cell.id)
     for place, row in enumerate(table.rows):
         scores = {
-            column.replace(" ", "_"): float(value)
+            re.sub(r"[^\w.-]+", "_", column).strip("_"): float(value)
             for column, value in zip(table.columns, row)
             if isinstance(value, float | bool)
         }
