@@ -2,6 +2,7 @@
 
 import json
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from palimpsest.audit import AuditResult, audit, job, make_request, preview, req
 from palimpsest.audit.folder import checkpoints_in
 from palimpsest.audit.inputs import audit_questions, prepare
 from palimpsest.audit.probes import generated_probes
-from palimpsest.audit.run import run_audit
-from palimpsest.cell import sources
+from palimpsest.audit.run import AuditFailed, run_audit
+from palimpsest.cell import measure, sources
+from palimpsest.challenge import Unavailable
 from palimpsest.cli import app
 from palimpsest.criteria.axes import AXES
 from palimpsest.errors import DriftError, FactsError, InputError
@@ -477,6 +479,65 @@ def test_a_candidate_that_breaks_is_recorded_and_the_others_go_on(
     table = read_table(tmp_path / "run" / "scores.parquet")
     row = list(table["model"]).index("broken")
     assert "finite" in table["failed"][row] and np.isnan(table["p_value"][row])
+
+
+def test_a_reference_that_diverges_fails_the_audit_by_name_and_the_rest_is_kept(
+    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = measure.reacquire
+    trips: list[int] = []
+
+    def third_diverges(*arguments: Any, **options: Any) -> Any:
+        trips.append(len(trips))
+        back = real(*arguments, **options)
+        return [replace(back[0], diverged=2)] if len(trips) == 4 else back
+
+    references = [str(world["made"][name]) for name in ("reference", "again")]
+    values = asked(world, tmp_path / "run", references=references)
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "reacquire", third_diverges)
+        with pytest.raises(
+            AuditFailed, match=r"reference-1 \(.*\): re-acquisition diverged"
+        ) as failed:
+            audit(**values)
+    assert failed.value.exit_code == 1
+    done = Run.open(tmp_path / "run").cell("audit").steps()
+    assert done == ("model-base", "model-injected", "model-reference")
+    assert audit(**values).verdict is not None  # the same command resumes
+
+
+def test_a_control_that_cannot_be_built_is_named_as_missing(
+    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise Unavailable("their weights are quantised")
+
+    monkeypatch.setattr(job, "mixed_net", refuse)
+    references = [str(world["made"][name]) for name in ("reference", "again")]
+    audit(**asked(world, tmp_path / "run", references=references))
+    roles = Run.open(tmp_path / "run").cell("audit").summary()["models"]
+    reason = {"kind": "unavailable", "reason": "their weights are quantised"}
+    assert roles["control-50"]["failure"] == roles["control-5"]["failure"] == reason
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_same_bytes_as_this_process(
+    world: Values, plain: AuditResult, tmp_path: Path
+) -> None:
+    result = audit(**asked(world, tmp_path / "run"), executor="local", workers=2)
+    assert plain.run is not None and result.run is not None
+    assert items(result.run) == items(plain.run) and result.verdict == plain.verdict
+    cells = [run / "cells" / "audit" / "curves.parquet" for run in (result.run, plain.run)]
+    assert cells[0].read_bytes() == cells[1].read_bytes()
+
+
+def test_references_in_another_order_are_the_same_audit(
+    world: Values, replicated: AuditResult
+) -> None:
+    assert replicated.run is not None
+    references = [str(world["made"][name]) for name in ("again", "reference")]
+    again = audit(**asked(world, replicated.run, references=references))
+    assert again.summary == replicated.summary
 
 
 # -- facts and candidates ------------------------------------------------------------------------

@@ -91,8 +91,12 @@ def write_small(
     pool: AuditPool | None = None,
     hide_nonce: bool = False,
     skip: tuple[str, ...] = (),
+    measure: str = "",
 ) -> Path:
-    """Write the run and return its folder; ``pool`` seals a pool of the user's own."""
+    """Write the run and return its folder.
+
+    ``pool`` seals a pool of the user's own; ``measure`` names one more number per model.
+    """
     commitment = str(seal(pool or builtin_pool(), NONCE))
     if hide_nonce:
         commitment = commitment.replace(f"{NONCE}:", "")
@@ -107,7 +111,7 @@ def write_small(
     )
     for cell in plan.cells():
         if cell.id not in skip:
-            write_small_cell(run, cell.id, pool or builtin_pool(), panel)
+            write_small_cell(run, cell.id, pool or builtin_pool(), panel, measure=measure)
     return recorded(run)
 
 
@@ -144,7 +148,12 @@ def recorded(run: Run) -> Path:
 
 
 def write_small_cell(
-    run: Run, cell_id: str, pool: AuditPool, panel: bool, evidence: float | None = None
+    run: Run,
+    cell_id: str,
+    pool: AuditPool,
+    panel: bool,
+    evidence: float | None = None,
+    measure: str = "",
 ) -> None:
     names = [name for name in MODELS if panel or not name.startswith("panel:")]
     roles = {name: role_of(name) for name in names}
@@ -154,7 +163,9 @@ def write_small_cell(
     if evidence is not None:
         steps.insert(0, "headroom")
         cell.put("headroom", {"headroom": headroom(evidence)})
-    cell.put("models", tables(first))
+    extra = {"model": names, "measure": [measure] * len(names)}
+    extra |= {"value": np.array([float(MODELS[name].sum()) for name in names])}
+    cell.put("models", tables(first) | ({"measures": extra} if measure else {}))
     if panel:
         opened = {name: roles[name]["digest"] for name in SEALED}
         cell.open_seal("panel", run.seal["commitment"], opened)

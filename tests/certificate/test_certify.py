@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from forgery import failed, mended, with_cell
 from small_run import MODELS, NONCE, recorded, write_small, write_small_audit, write_small_cell
 from typer.testing import CliRunner
 
@@ -21,11 +22,12 @@ from palimpsest.certificate.bundle import PREDICATE_TYPE
 from palimpsest.certificate.signature import read_public
 from palimpsest.certificate.verify import CHECKS, Verification, examine
 from palimpsest.cli import app
-from palimpsest.criteria.axes import AXES
+from palimpsest.criteria import axes
+from palimpsest.criteria.axes import AXES, Axis
 from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.sealed import builtin_pool, read_pool
 from palimpsest.facts.templates import RELATIONS
-from palimpsest.run.store import Run, canonical, digest
+from palimpsest.run.store import Run, canonical, digest, table_bytes, table_from_bytes
 
 
 def checked(bundle: Path, key: Path | None = None) -> Verification:
@@ -130,6 +132,34 @@ def test_every_axis_control_and_distance_is_in_the_bundle(members: dict[str, byt
     assert verdict["dose"]["enough"] is True
     kinds = [control["kind"] for control in verdict["controls"]]
     assert kinds == ["injected"] + ["interpolation"] * 4 + ["suppressor"] + ["reference"] * 5
+
+
+def test_a_new_axis_and_its_measure_reach_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = Axis(
+        name="total",
+        short="total",
+        meaning="Sum of everything.",
+        read=lambda model: model.extra.get("total"),
+        needs="hidden states",
+        stake="injected",
+        low="too little",
+        high="too much",
+    )
+    monkeypatch.setattr(axes, "AXES", (*AXES, total))
+    held = unpack(certify(write_small(tmp_path / "run", measure="total")).read_bytes())
+    assert "cells/m--seed0/measures.parquet" in held
+    assert examine(pack(held)).ok
+    verdict = json.loads(held["cells/m--seed0/verdict.json"])
+    assert all(finding["values"]["total"] > 0 for finding in verdict["findings"])
+    assert all("total" in finding["comparison"]["z"] for finding in verdict["findings"])
+    # Its numbers are evidence like all others.
+    name = "cells/m--seed0/measures.parquet"
+    table = table_from_bytes(held[name], name)
+    held[name] = table_bytes(table | {"value": table["value"] + 1.0 * (table["model"] == "a-w1")})
+    failed(mended(held), "record")
+    failed(mended(with_cell(held)), "verdicts")
 
 
 def test_a_run_with_an_unfinished_cell_is_refused_by_name(tmp_path: Path) -> None:

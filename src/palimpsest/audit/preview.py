@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 from palimpsest.audit.inputs import Inputs
 from palimpsest.audit.request import LADDER
+from palimpsest.cell.speed import GB, SPEEDS, duration
 from palimpsest.models.load import DTYPES, outline, resolve
 from palimpsest.scoring.answers import Sheet
 from palimpsest.scoring.roundtrip import in_residual
-from palimpsest.study.preview import GB, SPEEDS, duration
 
 RUNTIME = 4e8
 """Bytes that Python, torch and a tokenizer take before any model."""

@@ -8,7 +8,7 @@ folder. Nothing here opens a model or a facts file.
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError, PlanError
 from palimpsest.facts.general import POCKET
 from palimpsest.facts.names import candidate_name, shown, shown_path
-from palimpsest.plan import Plan, RoundTrip, plan_from_dict
+from palimpsest.plan import Engine, General, Plan, RoundTrip, check
 from palimpsest.schema import build, read_yaml
 
 LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
@@ -29,12 +29,6 @@ _FOLDERS = ("candidates_folder", "references_folder")
 _MODELS = ("base", "injected", "adapter_base")
 _NEEDED = ("base", "injected", "forget", "retain", "general", "out")
 _TAKEN = re.compile(r"(control|retraining)-\d[\d.]*|general_only")
-_KNOBS: Mapping[str, tuple[str, ...]] = {
-    "round_trip": ("steps", "chunks", "items"),
-    "general": ("scored_pieces", "piece_tokens"),
-    "engine": ("device", "dtype", "batch_tokens"),
-}
-"""Where the plan keeps the settings of an audit."""
 Count = Annotated[int, Ge(1)]
 
 
@@ -68,7 +62,7 @@ class AuditRequest:
     scored_pieces: Count = 24
     piece_tokens: Annotated[int, Ge(4)] = 28
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     batch_tokens: Annotated[int, Ge(64)] = 8192
     notes: tuple[tuple[str, str], ...] = ()
     """What another toolkit measured of a candidate, as JSON text; reported, never used."""
@@ -82,18 +76,21 @@ class AuditRequest:
 
     def plan(self, learning_rate: float | None = None) -> Plan:
         """Return the settings as a checked plan, of which an audit is one cell."""
-        settings: dict[str, Any] = {
-            part: {name: getattr(self, name) for name in names} for part, names in _KNOBS.items()
-        }
-        settings["general"]["source"] = self.general
         rate = learning_rate or self.learning_rate or RoundTrip.learning_rate
-        settings["round_trip"]["learning_rate"] = rate
-        whole = {"name": "audit", "models": ["audit"], "seeds": [0], "rules": asdict(self.rules)}
-        try:
-            return plan_from_dict(whole | settings)
-        except PlanError as error:
-            part, _, rest = str(error).partition(".")
-            raise PlanError(rest if part in _KNOBS else str(error)) from error
+        general = General(
+            self.general, scored_pieces=self.scored_pieces, piece_tokens=self.piece_tokens
+        )
+        return check(
+            Plan(
+                name="audit",
+                models=("audit",),
+                seeds=(0,),
+                round_trip=RoundTrip(self.steps, self.chunks, rate, self.items),
+                general=general,
+                engine=Engine(self.device, self.dtype, batch_tokens=self.batch_tokens),
+                rules=self.rules,
+            )
+        )
 
     def dose(self, learning_rate: float | None = None) -> str:
         """Return the dose of re-acquisition in words."""

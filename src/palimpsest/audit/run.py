@@ -88,8 +88,14 @@ def audit(
         if progress is not None and event.kind == "step":
             progress(event.words, event.done, event.total)
 
-    options: dict[str, Any] = {"executor": executor, "workers": workers, "dry_run": dry_run, "fork": fork}
-    return run_audit(make_request(asked | settings), on_event=on_event, **options)
+    return run_audit(
+        make_request(asked | settings),
+        executor=executor,
+        workers=workers,
+        dry_run=dry_run,
+        fork=fork,
+        on_event=on_event,
+    )
 
 
 def run_audit(

@@ -35,7 +35,20 @@ from palimpsest.facts.stream import Stream, injection_stream
 from palimpsest.methods import candidates
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Outline, check_compatible, outline
-from palimpsest.plan import CellPlan, MethodGrid, Plan, plan_from_dict
+from palimpsest.plan import (
+    CellPlan,
+    Counts,
+    Engine,
+    General,
+    Injection,
+    MethodGrid,
+    Panel,
+    Plan,
+    Replication,
+    RoundTrip,
+    Unlearning,
+    check,
+)
 from palimpsest.presets import PAPER_POOL
 from palimpsest.run.store import canonical, digest
 from palimpsest.schema import build
@@ -94,7 +107,7 @@ class TofuRequest:
     general: str = POCKET
     scored_pieces: int = 24
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     batch_tokens: int = 8192
     rules: Rules = field(default_factory=Rules)
 
@@ -136,54 +149,26 @@ class TofuRequest:
                 "train: given together with checkpoints of the full or retain model; expected one "
                 "or the other"
             )
-        methods = (*GRIDS[self.grid], *(MethodGrid(name) for name in self.methods))
-        plan = plan_from_dict(
-            {
-                "name": "tofu",
-                "models": [self.name],
-                "seeds": list(range(self.seeds)),
-                "facts": {
-                    "forget": self.forget_items,
-                    "retain": self.retain_items,
-                    "probes": self.probes,
-                    "phrasings": 1,
-                },
-                "injection": {
-                    "steps": self.steps,
-                    "learning_rate": self.learning_rate,
-                    "fact_items": self.items,
-                    # TOFU's models are fine-tuned on questions and nothing else.
-                    "general_items": 0,
-                },
-                "unlearning": {
-                    "steps": self.unlearning_steps,
-                    "learning_rate": self.learning_rate,
-                    "ascent_learning_rate": self.learning_rate / 4,
-                    "forget_items": self.unlearning_items,
-                    "retain_items": self.unlearning_items,
-                },
-                "round_trip": {
-                    "steps": self.return_steps,
-                    "chunks": self.chunks,
-                    "learning_rate": self.learning_rate,
-                    "items": self.return_items,
-                },
-                "general": {
-                    "source": self.general,
-                    "train_pieces": 1,
-                    "scored_pieces": self.scored_pieces,
-                },
-                "panel": {"enabled": False},
-                "replication": {"draws": self.draws, "cells": "every"},
-                "engine": {
-                    "device": self.device,
-                    "dtype": self.dtype,
-                    "batch_tokens": self.batch_tokens,
-                },
-                "rules": asdict(self.rules),
-            }
+        rate, items = self.learning_rate, self.unlearning_items
+        return check(
+            Plan(
+                name="tofu",
+                models=(self.name,),
+                seeds=tuple(range(self.seeds)),
+                facts=Counts(self.forget_items, self.retain_items, self.probes, 1),
+                # TOFU's models are fine-tuned on questions and nothing else.
+                injection=Injection(self.steps, rate, self.items, general_items=0),
+                unlearning=Unlearning(self.unlearning_steps, rate, rate / 4, items, items),
+                round_trip=RoundTrip(self.return_steps, self.chunks, rate, self.return_items),
+                general=General(self.general, 1, self.scored_pieces),
+                methods=(*GRIDS[self.grid], *(MethodGrid(name) for name in self.methods)),
+                panel=Panel(enabled=False),
+                replication=Replication(self.draws, "every"),
+                engine=Engine(self.device, self.dtype, batch_tokens=self.batch_tokens),
+                rules=self.rules,
+                local_models=((self.name, self.base),),
+            )
         )
-        return replace(plan, methods=methods, local_models=((self.name, self.base),))
 
 
 class TofuSetting(Setting):

@@ -19,13 +19,12 @@ from palimpsest.audit.summary import design, score_rows, verdict_values
 from palimpsest.criteria.measures import ModelMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import screen_alone
-from palimpsest.errors import InputError, StoreError
+from palimpsest.errors import InputError, StoreError, StudyFailed
 from palimpsest.facts.files import as_jsonl
 from palimpsest.run import disk
 from palimpsest.run.executor import OnEvent, silent
 from palimpsest.run.executor import executor as executor_named
 from palimpsest.run.store import Run, environment, table_bytes, write_bytes, write_json
-from palimpsest.study.matrix import StudyFailed
 from palimpsest.tofu.request import Prepared, TofuRequest, prepare
 
 FORMAT = "palimpsest-tofu/2"
