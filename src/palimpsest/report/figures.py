@@ -141,18 +141,20 @@ def relearning(results: RunResults) -> Picture | None:
     """Return the relearning curves of one cell."""
     (one,) = results.cells
     logged = {name: c for name in one.evaluation if (c := one.evaluation[name].curve) is not None}
-    mine = {name: logged[name] for name in _rows(one, results) if name in logged}
-    held = [logged[name] for name in one.evaluation.references if name in logged]
-    injected = [logged[name] for name in one.evaluation.of_role("injected") if name in logged]
+    mine = {n: logged[n].forget_heldout_nll for n in _rows(one, results) if n in logged}
+    held = [logged[n].forget_heldout_nll for n in one.evaluation.references if n in logged]
+    injected = [logged[n].forget_heldout_nll for n in one.evaluation.of_role("injected")]
     if not mine and not held:
         return None
     looks = styles(results.methods)
     styled = {name: looks[_group(results, one, name)] for name in mine}
-    figure = cell.relearning(mine, styled, held, injected[0] if injected else None)
+    steps = next(iter(logged.values())).step.tolist()
+    part = cell.Relearned(steps, mine, held, injected[0] if injected else None)
+    figure = cell.relearning({"": part}, styled, "held-out forget NLL, nats")
     reading = f"{counted(len(mine), 'candidate')} learned the forget facts again."
     if held and mine:
-        last = min(float(curve.forget_heldout_nll[-1]) for curve in held)
-        below = sum(float(curve.forget_heldout_nll[-1]) < last for curve in mine.values())
+        last = min(float(values[-1]) for values in held)
+        below = sum(float(values[-1]) < last for values in mine.values())
         reading = (
             f"{below} of {counted(len(mine), 'candidate')} end below every retraining: they "
             "relearn the forget facts further than a model that never knew them."
@@ -255,12 +257,18 @@ def relearning_by_family(results: RunResults) -> Picture | None:
                 mine.append(curve.forget_heldout_nll - base.forget_nll)
     if not curves:
         return None
-    stacked = {
-        family: {name: np.stack(found[name]) for name in order if name in found}
+    parts = {
+        family: cell.Relearned(
+            steps,
+            {name: np.median(found[name], axis=0) for name in order[2:] if name in found},
+            found.get("reference", ()),
+            np.median(found["injected"], axis=0) if "injected" in found else None,
+        )
         for family, found in curves.items()
     }
-    reading = f"Median curves of {counted(len(stacked), 'family', 'families')}."
-    figure = matrix.relearning_by_family(stacked, steps, styles(results.methods))
+    label = "held-out forget NLL − base's, nats"
+    figure = cell.relearning(parts, styles(results.methods), label)
+    reading = f"Median curves of each method in {counted(len(parts), 'family', 'families')}."
     return Picture("relearning", reading, figure)
 
 

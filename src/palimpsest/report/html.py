@@ -147,40 +147,19 @@ def _gaps(table: Table, results: RunResults, single: bool) -> Table | None:
 
 
 def _controls(table: Table, results: RunResults, single: bool) -> Table | None:
-    """Return the controls as the page shows them: retrainings counted, the others one by one."""
-    axes = [axis.title for axis in chosen(results.rules)]
-    if not table.rows:
+    """Return the controls of one cell as the page shows them, references left out counted; over
+    many cells the first picture counts them all."""
+    if not table.rows or not single:
         return None
-    if single:
-        kept = table.only(["control", "kind", "should be", "was", "p", "worst axis", *axes])
-        left_out = [row for row in kept.rows if row[1] == "reference, left out"]
-        rows = [row for row in kept.rows if row[1] != "reference, left out"]
-        if left_out:
-            accepted = sum(row[3] == "accepted" for row in left_out)
-            counted_row: list[Value] = [None] * len(kept.columns)
-            counted_row[:4] = [
-                "each reference, left out",
-                "reference, left out",
-                "accepted",
-                f"{accepted} of {len(left_out)} accepted",
-            ]
-            rows.append(tuple(counted_row))
-        return replace(kept, rows=tuple(rows))
-    counts: dict[tuple[str, str], list[bool]] = {}
-    for row in table.only(["control", "kind", "should be", "was"]).rows:
-        control, kind, wanted, was = map(str, row)
-        several = kind in ("reference, left out", "fresh retraining")
-        if was in ("accepted", "rejected"):
-            counts.setdefault((kind if several else control, wanted), []).append(was == wanted)
-    return Table.of(
-        "controls-by-kind",
-        "Controls over all cells",
-        table.reading,
-        [
-            {"control": control, "should be": wanted, "was": Share(sum(right), len(right))}
-            for (control, wanted), right in counts.items()
-        ],
-    )
+    axes = [axis.title for axis in chosen(results.rules)]
+    kept = table.only(["control", "kind", "should be", "was", "p", "worst axis", *axes])
+    left_out = [row for row in kept.rows if row[1] == "reference, left out"]
+    rows = [row for row in kept.rows if row not in left_out]
+    if left_out:
+        accepted = f"{sum(row[3] == 'accepted' for row in left_out)} of {len(left_out)} accepted"
+        blank = [None] * (len(kept.columns) - 4)
+        rows.append(("each reference, left out", "", "accepted", accepted, *blank))
+    return replace(kept, rows=tuple(rows)).without("kind")
 
 
 def _candidates(table: Table, results: RunResults, single: bool) -> Table:
