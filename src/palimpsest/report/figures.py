@@ -19,6 +19,7 @@ from palimpsest.analysis.subpanels import sub_panels
 from palimpsest.criteria.axes import chosen
 from palimpsest.criteria.controls import Control
 from palimpsest.criteria.screen import screen_alone
+from palimpsest.report.answer import acceptance_counts
 from palimpsest.report.bar_tables import BATTERIES, entries, panel_table
 from palimpsest.report.formats import Share, counted, listed, number
 from palimpsest.report.palette import MARKS, Style, in_order, styles
@@ -213,19 +214,12 @@ def acceptance(results: RunResults) -> Picture | None:
 
 def _acceptance_reading(results: RunResults) -> str:
     verdicts = [one.verdict for one in results.cells if one.verdict is not None]
-    judged = [c for verdict in verdicts for c in verdict.controls if c.comparison is not None]
+    controls = tuple(control for verdict in verdicts for control in verdict.controls)
     findings = [finding for verdict in verdicts for finding in verdict.findings]
-    parts = []
-    for expected, words in (
-        ("accept", "retrainings are accepted"),
-        ("reject", "models known to keep knowledge are rejected"),
-    ):
-        mine = [bool(one.as_expected) for one in judged if one.expected == expected]
-        if mine:
-            parts.append(f"{sum(mine)} of {len(mine)} {words}")
     accepted = sum(bool(one.comparison and one.comparison.accepted) for one in findings)
-    parts.append(f"{accepted} of {len(findings)} candidates cannot be told from a retraining")
-    return f"{listed(parts)}."
+    parts = [f"{counts} {words}" for counts, words in acceptance_counts(controls)]
+    parts.append(f"{accepted} of {len(findings)} candidates accepted")
+    return f"As one more retraining: {listed(parts)}."
 
 
 def axes_by_group(results: RunResults) -> Picture | None:

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from palimpsest.analysis.results import CellResult, RunResults, read_run
+from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.criteria.axes import chosen
 from palimpsest.report.answer import WORDS, answer, glossary
 from palimpsest.report.figures import Picture, all_figures
@@ -107,7 +107,7 @@ def render_page(
         pictures=drawn,
         words=WORDS,
         cells=named["cells"],
-        verdicts=[] if single else [_verdict(cell) for cell in results.cells],
+        judged=results.cells,
         missing=results.missing,
         not_made=named["not-made"],
         candidates=_candidates(named["candidates"], results, single),
@@ -176,14 +176,6 @@ def _states(results: RunResults) -> list[tuple[str, int]]:
         for cell in results.cells
         for one in (() if cell.verdict is None else cell.verdict.findings)
     ]
-
-
-def _verdict(cell: CellResult) -> dict[str, Any]:
-    verdict = cell.verdict
-    text = "No candidate could be made." if verdict is None else verdict.paragraph()
-    certified = verdict is not None and verdict.certified
-    status = verdict.candidate if verdict is not None and certified else "not certified"
-    return {"cell": cell.id, "certified": certified, "status": status, "text": text}
 
 
 # -- what the template asks for -------------------------------------------------------------------

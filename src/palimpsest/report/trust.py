@@ -114,19 +114,15 @@ def _dose(results: RunResults) -> Check:
     weak = [dose for dose in doses if not dose.enough]
     least = min(doses, key=lambda dose: dose.fraction)
     text = (
-        f"Retrainings come {percent(least.fraction)} of the way to the injected model in "
+        f"Retrainings come at least {percent(least.fraction)} of the way to the injected model in "
         f"{least.steps} steps; {percent(least.required)} is required."
     )
-    if len(doses) > 1:
-        text = (
-            f"In {len(doses) - len(weak)} of {len(doses)} cells retrainings come at least "
-            f"{percent(least.required)} of the way to the injected model (smallest: "
-            f"{percent(least.fraction)})."
-        )
-    if weak and least.suggested_steps is not None:
-        text += f" Try {least.suggested_steps} steps."
-    return Check(title, "does not hold" if len(weak) == len(doses) else
-                 "with exceptions" if weak else "holds", text)  # fmt: skip
+    if weak:
+        text += f" Too weak in {len(weak)} of {counted(len(doses), 'cell')}."
+        if least.suggested_steps is not None:
+            text += f" Try {least.suggested_steps} steps."
+    some: State = "with exceptions" if weak else "holds"
+    return Check(title, "does not hold" if len(weak) == len(doses) else some, text)
 
 
 def _recipe(results: RunResults) -> Check:
