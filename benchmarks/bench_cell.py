@@ -23,14 +23,15 @@ import pocket
 import straightforward
 import torch
 
+from palimpsest.analysis.results import read_run
 from palimpsest.criteria.measures import measure_cell
+from palimpsest.methods import candidates, title
 from palimpsest.plan import CellPlan
 from palimpsest.study.matrix import run_cell, start
-from palimpsest.study.results import read_run
 from palimpsest.verdict import Verdict, decide
 
 BAR = 4.0
-MADE_FROM_BASE = ("base", "injected", "reference", "forget_only")
+MADE_FROM_BASE = ("base", "injected", "reference", "forget_only", "control")
 UNTRAINED, INJECTED, CANDIDATE, MIDDLE = 1e-4, 2e-3, 0.1, 0.02
 """Nats per answer token that single items may be apart, and the middle item of a candidate.
 
@@ -63,9 +64,21 @@ def plain(cell: CellPlan) -> Tables:
     items, curves = straightforward.run_cell(cell, cell.plan.replication.draws)
     rules = cell.plan.rules
     measures = measure_cell(items, curves, rules.screen_pool)
-    models = dict.fromkeys(items["model"])
-    names = [name for name in models if not name.startswith(MADE_FROM_BASE)]
-    return items, decide(measures, rules, [str(name) for name in names])
+    return items, decide(measures, roles(cell), rules)
+
+
+def roles(cell: CellPlan) -> dict[str, dict[str, Any]]:
+    """Return what each model of the cell is, as the engine records it."""
+    known: dict[str, dict[str, Any]] = {
+        name: {"role": name} for name in ("base", "injected", "forget_only")
+    }
+    for draw in range(cell.plan.replication.draws):
+        name = f"reference-{draw}" if draw else "reference"
+        known[name] = {"role": "reference", "draw": draw}
+    for share in cell.plan.rules.control_shares:
+        control = {"role": "control", "share": share, "of": "reference"}
+        known[straightforward.control_name(share)] = control
+    return known | {title(m): {"role": "candidate"} for m in candidates(cell.plan.methods)}
 
 
 def check(ours: Tables, theirs: Tables) -> dict[str, float]:

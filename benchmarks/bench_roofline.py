@@ -16,6 +16,7 @@ import pocket
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from palimpsest.cell.setting import make_setting
 from palimpsest.methods import candidates
 from palimpsest.methods.context import Context, descend, lesson
 from palimpsest.models.load import load
@@ -24,7 +25,6 @@ from palimpsest.models.train import text_loss, train
 from palimpsest.scoring.answers import score
 from palimpsest.scoring.divergence import record
 from palimpsest.scoring.roundtrip import in_residual
-from palimpsest.study.setting import make_setting
 
 STACK = 4
 

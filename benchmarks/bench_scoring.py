@@ -17,11 +17,11 @@ import numpy as np
 import pocket
 import torch
 
+from palimpsest.cell.setting import make_setting
 from palimpsest.facts.questions import Question
 from palimpsest.models.load import SMOLLM2, Loaded, load
 from palimpsest.models.nets import Nets
 from palimpsest.scoring.answers import Sheet, make_sheet, score
-from palimpsest.study.setting import make_setting
 
 BARS = {"pocket": 3.0, "smollm2": 1.5}
 TOLERANCE = 1e-4

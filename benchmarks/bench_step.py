@@ -28,13 +28,13 @@ import straightforward
 import torch
 from safetensors.torch import load_file, save_file
 
+from palimpsest.cell.setting import make_setting
 from palimpsest.methods.context import Context, Exercise, View, descend, lesson
 from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.models.load import SMOLLM2, load
 from palimpsest.models.nets import Nets
 from palimpsest.models.stored import lasting_state, stored_state
 from palimpsest.plan import CellPlan
-from palimpsest.study.setting import make_setting
 
 TIME_BAR, MEMORY_BAR = 1.4, 0.7
 LOSS_TOLERANCE = 1e-4

@@ -27,7 +27,7 @@ import pocket
 from palimpsest.plan import MethodGrid, Plan
 from palimpsest.run.executor import Event, executor
 from palimpsest.run.store import file_digest
-from palimpsest.study.matrix import start
+from palimpsest.study.matrix import StudyJob, start
 
 RAY_BAR = 0.05
 
@@ -58,7 +58,9 @@ def execute(plan: Plan, name: str, workers: int) -> dict[str, Any]:
                 ended[event.cell] = time.perf_counter()
 
         first = time.perf_counter()
-        outcome = executor(name).execute(run.path, cells, workers=workers, on_event=note)
+        outcome = executor(name).execute(
+            StudyJob(run.path), run.path, cells, workers=workers, on_event=note
+        )
         last = time.perf_counter()
         if outcome.failed:
             raise RuntimeError(f"cells failed: {outcome.failed}")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from palimpsest.cell.setting import Setting, make_setting
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import TRAINED_POOLS, Question
 from palimpsest.facts.stream import Stream, deck
@@ -25,7 +26,6 @@ from palimpsest.methods import candidates, title
 from palimpsest.models.load import load
 from palimpsest.plan import CellPlan
 from palimpsest.scoring.answers import general_questions
-from palimpsest.study.setting import Setting, make_setting
 
 ROWS = 64  # questions in one scoring batch
 
@@ -382,6 +382,8 @@ def run_cell(cell: CellPlan, draws: int) -> tuple[dict[str, Any], dict[str, Any]
         models[name] = copy.deepcopy(base)
         rate, limit = plan.injection.learning_rate, plan.general.piece_tokens
         train_on_stream(models[name], loaded.tokenizer, stream, rate, limit)
+    for share in plan.rules.control_shares:
+        models[control_name(share)] = mixed(models["reference"], models["injected"], share)
     scorer = Scorer(setting, models["injected"], models["reference"])
     unlearner = Unlearner(setting, base, models["injected"], models["forget_only"])
     items: list[tuple[str, str, str, dict[str, float]]] = []
@@ -393,6 +395,20 @@ def run_cell(cell: CellPlan, draws: int) -> tuple[dict[str, Any], dict[str, Any]
             continue
         _measure(title(method), unlearner.run(method), scorer, items, curves, round_trip=True)
     return _columns(items), {key: np.array([row[key] for row in curves]) for key in curves[0]}
+
+
+def control_name(share: float) -> str:
+    """Return the name of the control with this share of the injected weights left."""
+    return f"control-{100 * share:g}"
+
+
+@torch.no_grad()
+def mixed(reference: Any, injected: Any, share: float) -> Any:
+    """Return a copy of the reference with this share of the injected weights mixed in."""
+    model = copy.deepcopy(reference)
+    for own, other in zip(model.parameters(), injected.parameters()):
+        own.lerp_(other, share)
+    return model
 
 
 def _measure(

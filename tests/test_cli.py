@@ -42,6 +42,14 @@ def test_design_says_when_nothing_can_be_excluded() -> None:
     assert (answer["arrangements"], answer["certifiable"]) == (70, False)
 
 
+def test_design_says_what_so_many_references_can_show() -> None:
+    answer = json.loads(palimpsest("design", "--references", "19", "--json").stdout)
+    assert (answer["references"], answer["required_references"]) == (19, 19)
+    assert answer["min_p_model"] == pytest.approx(0.05)
+    few = json.loads(palimpsest("design", "--references", "2", "--json").stdout)
+    assert few["min_p_model"] == pytest.approx(1 / 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -54,6 +62,8 @@ def test_design_says_when_nothing_can_be_excluded() -> None:
         (["facts", "check", "forgot=facts.jsonl"], ["unknown set 'forgot'", "forget, retain"]),
         (["audit"], ["palimpsest audit -h", "docs/audit-your-model.md"]),
         (["seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
+        (["study", "pocket-small", "--alpha", "2"], ["--alpha"]),
+        (["study", "pocket-small", "--margin=-1", "--dry-run"], ["--margin"]),
     ],
 )
 def test_bad_input_ends_with_2_and_one_readable_paragraph(
@@ -92,3 +102,13 @@ def test_methods_cuts_nothing_off_on_a_narrow_terminal(monkeypatch: pytest.Monke
     for row in json.loads(palimpsest("methods", "--json").stdout):
         assert set(row["citation"].replace(",", " ").split()) <= words
         assert set(row["knobs"]) <= {word.partition("=")[0] for word in words}
+
+
+COMMANDS = ("demo", "study", "audit", "tofu", "inferability", "second-suite")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_runs_steps_takes_workers_and_an_executor(command: str) -> None:
+    shown = palimpsest(command, "--help").stdout
+    for option in ("--workers", "--executor", "--address", "--out", "--json"):
+        assert option in shown

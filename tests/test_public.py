@@ -38,7 +38,7 @@ def test_every_public_name_can_be_had() -> None:
 def test_statistics_verdict_and_report_never_load_torch() -> None:
     modules = (
         "palimpsest.criteria, palimpsest.verdict, palimpsest.plan, palimpsest.presets, "
-        "palimpsest.study.results, palimpsest.report.terminal, palimpsest.run.store"
+        "palimpsest.analysis.results, palimpsest.report.terminal, palimpsest.run.store"
     )
     code = (
         f"import sys, {modules}; print([m for m in ('torch', 'transformers') if m in sys.modules])"

@@ -7,233 +7,401 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palimpsest.criteria.bars import Tolerances
+from palimpsest.criteria import axes as table
 from palimpsest.criteria.headroom import measure_headroom
-from palimpsest.criteria.measures import CellMeasures, ModelMeasures, RelearningCurve
+from palimpsest.criteria.measures import CellMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import BundleError, PalimpsestError, ScoreError
 from palimpsest.verdict import REASONS, Verdict, decide
+from tests.criteria.made_cell import cell, model, retrained, without_round_trip
 
 RULES = Rules()
-NOISE = Tolerances(
-    delta_f=0.8, epsilon_retain=0.1, epsilon_residual=0.1, fall_deviation=0.05, draws=3
+ASCENT = model("ga-w3", forget=13.0, retain_nll=0.29, early=5.0, late=3.0)
+"""Gradient ascent: 13 nats above base on the forget facts, retain facts fitted better than ever."""
+KNOWING = model("kl_reversion-w3", share=0.6)
+SUPPRESSED = model("suppressed", early=-1.2, late=-0.6)
+"""Lies where a retraining lies until it is re-acquired."""
+
+
+def judged(measures: CellMeasures, rules: Rules = RULES, **options) -> Verdict:
+    return decide(measures, None, rules, **options)
+
+
+def noisy(name, seed=7, **planted):
+    return model(name, np.random.default_rng(seed), **planted)
+
+
+# -- certified ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("references", [5, 19, 20, 30])
+def test_a_fresh_retraining_is_certified(references):
+    verdict = judged(cell(references, retrained(), ASCENT, KNOWING))
+    assert verdict.certified and verdict.candidate == "retrained", verdict.paragraph()
+    assert verdict.grade == "indistinguishable" and verdict.reason is None
+    assert verdict.finding("kl_reversion-w3").failures[0] == "screen"
+    assert not verdict.finding("ga-w3").clears
+    test = "student-t" if references < 19 else "exact"
+    assert verdict.numbers["test"] == verdict.finding("retrained").comparison.test == test
+    assert verdict.detection_limit <= RULES.detection_limit
+
+
+def test_the_paragraph_says_what_was_shown_and_what_would_have_been_noticed():
+    extra = {
+        "panel:suppression": (replace(SUPPRESSED, name="panel:suppression"),
+                              {"role": "challenge", "truth": "suppressed"}),
+    }  # fmt: skip
+    verdict = judged(cell(30, retrained(), more=extra))
+    text = verdict.paragraph()
+    assert text.startswith(
+        "Certified: retrained. Indistinguishable from 30 retrainings on 8 axes (p = "
+    )
+    assert "worst axis: " in text and " sd). This audit would have noticed 5 % of" in text
+    assert "it rejected the injected model and the known suppressor, and accepted 2" in text
+    assert "of 30 retrainings. It is " in text and "% restored, furthest off on " in text
+
+
+def test_fresh_retrainings_are_rejected_about_as_often_as_alpha():
+    fresh = [retrained(f"retrained-{n}", 2000 + n) for n in range(200)]
+    verdict = judged(cell(39, *fresh), replace(RULES, alpha=0.05))
+    rejected = np.mean([not f.comparison.accepted for f in verdict.findings])
+    # One bag for all 200: its luck is shared, so the band is wide.
+    assert 0.0 < rejected < 0.15
+
+
+def test_among_several_the_largest_p_is_certified():
+    several = [retrained(f"r{n}", 50 + n) for n in range(6)]
+    verdict = judged(cell(20, *several))
+    passing = [f for f in verdict.findings if f.clears]
+    pick = verdict.finding(verdict.candidate)
+    assert pick.comparison.p == max(f.comparison.p for f in passing)
+    ties = [f for f in passing if f.comparison.p == pick.comparison.p]
+    assert abs(pick.comparison.worst.sd) == min(abs(f.comparison.worst.sd) for f in ties)
+    assert "more candidates pass" in verdict.paragraph()
+
+
+def test_equals_keep_the_order_they_were_listed_in():
+    twins = retrained("a"), retrained("b")
+    assert judged(cell(20, *twins)).candidate == "a"
+    assert judged(cell(20, *twins[::-1])).candidate == "b"
+
+
+def test_a_margin_certifies_equivalence_and_never_calls_it_indistinguishable():
+    close = noisy("close", general_nll=2.08)  # 5 sd off, and 8 % of what was at stake
+    assert judged(cell(20, close)).reason == "distinguishable"
+    verdict = judged(cell(20, close), replace(RULES, margin=0.3))
+    assert verdict.certified and verdict.grade == "equivalent"
+    assert "Equivalent within 30 % to 20 retrainings" in verdict.paragraph()
+    assert "ndistinguishable" not in verdict.paragraph()
+    # Controls are judged by the same rule, so a wide margin notices less.
+    wide = judged(cell(20, close), replace(RULES, margin=0.9))
+    assert wide.reason == "underpowered" and wide.because == "detection_limit"
+
+
+# -- not certified --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("references", [0, 1, 2])
+def test_without_references_nothing_is_certified(references):
+    """The false certificate of the first edition: ascent by 13 nats, without references."""
+    verdict = judged(cell(references, ASCENT, retrained()))
+    assert verdict.reason == "no_reference" and verdict.candidate is None
+    assert verdict.nearest in ("ga-w3", "retrained")
+    assert all(f.comparison is None and not f.clears for f in verdict.findings)
+    text = verdict.paragraph()
+    assert "a ranking and no certificate" in text and "give at least 3" in text
+    assert text.startswith("Uncertified (no_reference). ")
+
+
+@pytest.mark.parametrize("references", [5, 19, 30])
+@pytest.mark.parametrize(
+    ("planted", "axis", "direction"),
+    [
+        ({"forget": 13.0}, "forget", "high"),
+        ({"early": -1.2}, "relearn_early", "low"),
+        ({"retain_nll": 6.0}, "retain", "high"),
+        ({"retain_nll": 0.2}, "retain", "low"),
+        ({"residual": 0.0}, "residual", "low"),
+    ],
 )
+def test_what_is_not_retraining_is_distinguishable_by_name(references, planted, axis, direction):
+    verdict = judged(cell(references, noisy("candidate", **planted)))
+    assert verdict.reason == "distinguishable" and verdict.nearest == "candidate"
+    worst = verdict.finding("candidate").comparison.worst
+    assert (worst.axis, worst.direction) == (axis, direction)
+    assert verdict.finding("candidate").failures == (axis,)
+    text = verdict.paragraph()
+    entry = table.axis(axis)
+    assert (entry.high if direction == "high" else entry.low) in text and " sd; p = " in text
 
 
-def model(name, forget, probe=0.0, retain=1.2, residual=0.9, fall=0.4, probes=16, facts=4):
-    """A model whose forget and probe deltas lie around the given shifts."""
-    forget_deltas = forget + 0.1 * np.linspace(-1, 1, facts)
-    probe_deltas = probe + 0.3 * np.linspace(-1, 1, probes)
-    curve = None
-    if fall is not None:
-        heldout, flat = np.array([3.0, 3.0 - fall]), np.ones(2)
-        curve = RelearningCurve(np.arange(2), heldout, heldout, flat, flat, flat)
-    return ModelMeasures(
-        name=name,
-        forget_facts=tuple(f"f{i}" for i in range(facts)),
-        probe_facts=tuple(f"p{i}" for i in range(probes)),
-        forget_nlls=3 + forget_deltas,
-        probe_nlls=3 + probe_deltas,
-        forget_deltas=forget_deltas,
-        probe_deltas=probe_deltas,
-        retain_nll=retain,
-        residual=residual,
-        curve=curve,
-    )
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("references", [5, 19, 30])
+def test_a_share_of_the_injected_weights_is_never_certified(share, references):
+    verdict = judged(cell(references, noisy("left", share=share), retrained()))
+    assert verdict.candidate == "retrained" and not verdict.finding("left").clears
 
 
-def cell(*models, probes=16, facts=4):
-    defaults = [model("injected", -2.0, probes=probes, facts=facts)]
-    by_name = {one.name: one for one in [*defaults, *models]}
-    return CellMeasures(
-        "evaluation",
-        by_name["injected"].forget_facts,
-        by_name["injected"].probe_facts,
-        by_name,
-    )
+def test_the_nearest_of_the_distinguishable_is_named():
+    far, near = noisy("far", retain_nll=6.0), noisy("near", retain_nll=1.5)
+    verdict = judged(cell(20, far, near))
+    assert verdict.reason == "distinguishable" and verdict.nearest == "near"
+    assert "The nearest, near, lost retain facts" in verdict.paragraph()
 
 
-REFERENCE = model("reference", 0.0)
-GOOD = model("task_vector-c1", 0.2)
-BETTER = model("gate_mask-w3", 0.1)
-KNOWING = model("kl_reversion-w3", -1.5)
-DAMAGED = model("ga-w3", 0.1, retain=6.0)
+def test_one_axis_noise_is_not_used_for_another():
+    """Twelve retain standard deviations, less than one in units of forget noise."""
+    damaged = noisy("damaged", retain_nll=1.2 + 12 * 0.03)
+    assert judged(cell(19, damaged)).finding("damaged").comparison.worst.axis == "retain"
+    assert judged(cell(19, damaged)).reason == "distinguishable"
 
 
-def test_reference_relative_certifies_the_smallest_worst_axis():
-    measures = cell(REFERENCE, GOOD, BETTER, KNOWING, DAMAGED)
-    names = ["task_vector-c1", "gate_mask-w3", "kl_reversion-w3", "ga-w3"]
-    verdict = decide(measures, RULES, names, NOISE)
-    assert verdict.certified and verdict.mode == "reference-relative"
-    assert verdict.candidate == "gate_mask-w3" and verdict.reason is None
-    assert verdict.finding("kl_reversion-w3").failures == ("screen", "forget equivalence")
-    assert verdict.finding("ga-w3").failures == ("retain damage",)
-    assert verdict.numbers["clearing"] == 2 and verdict.numbers["survivors"] == 3
+def test_all_excluded_while_references_pass():
+    verdict = judged(cell(5, KNOWING))
+    assert verdict.reason == "all_excluded"
+    assert "The references themselves pass it." in verdict.paragraph()
+    assert judged(cell(0, KNOWING)).reason == "all_excluded"
 
 
-def test_oracle_free_certifies_the_smallest_residual_under_the_absolute_bar():
-    first = model("a", 0.2, retain=0.4, residual=0.45)
-    second = model("b", 0.2, retain=0.4, residual=0.30)
-    tempting = model("c", -1.5, retain=0.1, residual=0.01)  # best residual, still knows
-    verdict = decide(cell(first, second, tempting), RULES, ["a", "b", "c"])
-    assert verdict.certified and verdict.mode == "oracle-free"
-    assert verdict.candidate == "b"
-    assert verdict.finding("c").failures == ("screen",)
+def test_inferable_facts_are_not_identifiable_whatever_the_candidates_do():
+    facts = [f"f{i}" for i in range(6)]
+    levels = {"inferable": 0.7, "counterfactual": 2.9}
+    for regime, evidence in levels.items():
+        headroom = measure_headroom(
+            facts, np.full(6, 3.0), np.full(6, evidence), np.full(6, 0.5), RULES
+        )
+        verdict = judged(cell(20, retrained()), headroom=headroom)
+        assert verdict.numbers["regime"] == regime
+        assert verdict.certified == (regime == "counterfactual")
+        if not verdict.certified:
+            assert (verdict.reason, verdict.because) == ("not_identifiable", "headroom")
+            assert "The facts are inferable" in verdict.paragraph()
 
 
-def test_underpowered_abstains_before_reading_anything_into_survivors():
-    measures = cell(
-        *(model(f"c{i}", -2.0, probes=4) for i in range(16)), model("injected", -2.0, probes=4)
-    )
-    verdict = decide(measures, RULES, [f"c{i}" for i in range(16)])
-    assert verdict.reason == "underpowered"
+def test_an_injected_model_that_knows_nothing_certifies_nobody():
+    """A wrong forget file, or base and injected exchanged: everybody would survive."""
+    ignorant = {"injected": (noisy("injected"), {"role": "injected"})}
+    for references in (0, 20):
+        verdict = judged(cell(references, retrained(), more=ignorant))
+        assert (verdict.reason, verdict.because) == ("not_identifiable", "injected")
+        assert verdict.numbers["injected_p"] > 0.05
+        assert "base and injected are not exchanged" in verdict.paragraph()
+
+
+@pytest.mark.parametrize("draw", [0, 3])
+def test_a_reference_that_the_screen_excludes_is_never_certified_on(draw):
+    name = f"reference-{draw}" if draw else "reference"
+    contaminated = {name: (noisy(name, share=1.0), {"role": "reference", "draw": draw})}
+    verdict = judged(cell(5, retrained(), more=contaminated))
+    assert (verdict.reason, verdict.because) == ("not_identifiable", "reference")
+    assert verdict.numbers["excluded_reference"] == name
+    assert "1 of 5 references are excluded" in verdict.paragraph()
+
+
+# -- underpowered, and by what --------------------------------------------------------------------
+
+
+def test_underpowered_by_the_screen_abstains_before_reading_anything_into_survivors():
+    few = [replace(retrained(f"c{n}", n), name=f"c{n}") for n in range(16)]
+    verdict = judged(cell(20, *few).with_probes(4))
+    assert (verdict.reason, verdict.because) == ("underpowered", "screen")
     assert verdict.numbers["arrangements"] == 70 and verdict.numbers["required"] == 320
     assert verdict.numbers["min_probes"] == 7
     assert "no candidate could be excluded" in verdict.paragraph()
 
 
-def test_all_excluded_while_the_reference_passes():
-    verdict = decide(cell(REFERENCE, KNOWING), RULES, ["kl_reversion-w3"], NOISE)
-    assert verdict.reason == "all_excluded"
-    assert verdict.numbers["reference_excluded"] is False
+def test_underpowered_by_the_detection_limit():
+    blind = {
+        f"control-{percent}": (noisy(f"control-{percent}", seed=percent),
+                               {"role": "control", "share": percent / 100, "of": "reference"})
+        for percent in (50, 25, 10, 5)
+    }  # fmt: skip
+    verdict = judged(cell(20, retrained(), more=blind))
+    assert (verdict.reason, verdict.because) == ("underpowered", "detection_limit")
+    assert verdict.detection_limit == 1.0 and verdict.finding("retrained").clears
+    assert "More references (20 were given)" in verdict.paragraph()
+    assert judged(cell(20, retrained(), more=blind), replace(RULES, detection_limit=1.0)).certified
 
 
-def test_all_excluded_without_a_reference():
-    verdict = decide(cell(KNOWING), RULES, ["kl_reversion-w3"])
-    assert verdict.reason == "all_excluded" and verdict.mode == "oracle-free"
+def test_missing_controls_are_named_and_certify_nothing():
+    verdict = judged(cell(20, retrained(), shares=()))
+    assert (verdict.reason, verdict.because) == ("underpowered", "detection_limit")
+    assert "Controls that could not be compared: 50% of the injected weights" in verdict.paragraph()
 
 
-def test_a_reference_that_is_excluded_with_everyone_means_not_identifiable():
-    """TOFU: retraining infers the facts, so nobody reaches the never-learned level."""
-    inferring = model("reference", -3.0)
-    verdict = decide(cell(inferring, KNOWING), RULES, ["kl_reversion-w3"])
-    assert verdict.reason == "not_identifiable"
-    assert verdict.numbers["because"] == "reference"
-    assert verdict.numbers["reference_p"] == 1 / 4845
-    assert "never-learned level cannot be reached" in verdict.paragraph()
-
-
-def test_an_injected_model_that_knows_nothing_certifies_nobody():
-    """A wrong forget file, or base and injected exchanged: everybody would survive."""
-    ignorant = model("injected", 0.0, retain=0.3, residual=0.0)
-    untouched = model("nothing-done", 0.0, retain=0.3, residual=0.0)
-    for tolerances, references in ((None, []), (NOISE, [REFERENCE])):
-        verdict = decide(
-            cell(ignorant, untouched, *references), RULES, ["nothing-done"], tolerances
+def test_underpowered_by_a_dose_that_relearns_nothing():
+    weak = {
+        f"reference-{d}" if d else "reference": (
+            model(f"reference-{d}" if d else "reference", np.random.default_rng(d), late=1.6),
+            {"role": "reference", "draw": d},
         )
-        assert verdict.reason == "not_identifiable"
-        assert verdict.numbers["because"] == "injected" and verdict.numbers["injected_p"] > 0.05
-        assert "base and injected are not exchanged" in verdict.paragraph()
+        for d in range(20)
+    }
+    verdict = judged(cell(20, noisy("fresh", late=1.6), more=weak))
+    assert (verdict.reason, verdict.because) == ("underpowered", "dose")
+    text = verdict.paragraph()
+    assert "Re-acquisition is too weak: in 75 steps it brought the references" in text
+    assert "% of the way" in text and "higher learning rate" in text
+    forward = tuple(a.name for a in table.AXES if a.needs == "forward")
+    assert judged(cell(20, noisy("fresh"), more=weak), replace(RULES, axes=forward)).certified
 
 
-def test_a_bar_that_no_reference_clears_is_said_to_be_stricter_than_retraining():
-    scarred = replace(REFERENCE, residual=5.0)
-    verdict = decide(cell(scarred, DAMAGED), RULES, ["ga-w3"], NOISE)
-    assert verdict.reason == "no_candidate_clears_bar"
-    assert verdict.numbers["references_clearing"] == 0
-    assert "stricter than retraining" in verdict.paragraph()
-    verdict = decide(cell(REFERENCE, DAMAGED), RULES, ["ga-w3"], NOISE)
-    assert verdict.numbers["references_clearing"] == 1
-    assert "1 of 1 references held to the same bar pass." in verdict.paragraph()
+def test_references_that_do_not_vary_are_said_and_never_certified_on():
+    same = {
+        f"reference-{d}" if d else "reference": (
+            model(f"reference-{d}" if d else "reference", general_nll=2.0 + 0.01 * d),
+            {"role": "reference", "draw": d},
+        )
+        for d in range(5)
+    }
+    verdict = judged(cell(5, model("copy"), more=same))
+    assert (verdict.reason, verdict.because) == ("underpowered", "constant")
+    assert "do not vary at all on forget, weakest, drift, retain, residual" in verdict.paragraph()
 
 
-def test_an_absolute_bar_that_injected_itself_is_above_is_said_to_be_out_of_reach():
-    verdict = decide(cell(DAMAGED), RULES, ["ga-w3"])
-    assert verdict.reason == "no_candidate_clears_bar"
-    assert "own retain NLL is 1.20, above that limit already" in verdict.paragraph()
-
-
-def test_inferable_facts_are_not_identifiable_whatever_the_candidates_do():
-    facts = [f"f{i}" for i in range(6)]
-    inferable = measure_headroom(facts, np.full(6, 3.0), np.full(6, 0.7), np.full(6, 0.5), RULES)
-    verdict = decide(cell(REFERENCE, GOOD), RULES, ["task_vector-c1"], NOISE, headroom=inferable)
-    assert verdict.reason == "not_identifiable" and verdict.numbers["because"] == "headroom"
-    counterfactual = measure_headroom(
-        facts, np.full(6, 3.0), np.full(6, 2.9), np.full(6, 0.5), RULES
+def test_an_axis_that_a_reference_lacks_names_the_reference():
+    bare = {"reference-1": (without_round_trip(noisy("reference-1")),
+                            {"role": "reference", "draw": 1})}  # fmt: skip
+    verdict = judged(cell(5, retrained(), more=bare))
+    assert (verdict.reason, verdict.because) == ("underpowered", "axes")
+    assert "residual, relearn early, relearn late have no finite value for reference-1" in (
+        verdict.paragraph()
     )
-    certified = decide(
-        cell(REFERENCE, GOOD), RULES, ["task_vector-c1"], NOISE, headroom=counterfactual
+
+
+def test_an_underpowered_audit_still_says_what_it_rejects():
+    verdict = judged(cell(20, noisy("damaged", retain_nll=6.0), shares=()))
+    assert verdict.reason == "underpowered"
+    assert "damaged is distinguishable from retraining even so." in verdict.paragraph()
+
+
+# -- broken numbers -------------------------------------------------------------------------------
+
+
+def test_nan_on_an_axis_fails_that_candidate_with_the_axis_named():
+    broken = replace(retrained("broken"), general_nll=float("nan"))
+    verdict = judged(cell(20, broken, retrained()))
+    finding = verdict.finding("broken")
+    assert verdict.candidate == "retrained"
+    assert finding.failure == "not a finite number on general"
+    assert finding.failures == ("general",) and finding.values["general"] is None
+    alone = judged(cell(20, broken))
+    assert alone.reason == "distinguishable"
+    assert "broken could not be compared: it is not a finite number on general." in (
+        alone.paragraph()
     )
-    assert certified.certified and certified.numbers["regime"] == "counterfactual"
 
 
-def test_no_survivor_clears_the_bar_and_the_nearest_is_named_but_not_certified():
-    far = model("npo-w3", 9.0)
-    verdict = decide(cell(REFERENCE, DAMAGED, far), RULES, ["ga-w3", "npo-w3"], NOISE)
-    assert verdict.reason == "no_candidate_clears_bar" and verdict.candidate is None
-    assert verdict.numbers["nearest"] == "ga-w3"
-    assert "is not certified" in verdict.paragraph()
-
-
-def test_without_a_reference_nothing_falls_back_to_residual_ranking():
-    verdict = decide(cell(GOOD, BETTER), RULES, ["task_vector-c1", "gate_mask-w3"])
-    assert verdict.reason == "no_candidate_clears_bar"
-    assert verdict.finding("task_vector-c1").failures == ("retain limit", "residual limit")
-    assert "absolute one" in verdict.paragraph()
-
-
-def test_the_relearn_veto_stops_a_suppressed_model_the_forward_axes_accept():
-    suppressed = model("suppression", 0.1, fall=2.0)
-    names = ["suppression"]
-    measures = cell(REFERENCE, suppressed)
-    assert decide(measures, RULES, names, NOISE).reason == "no_candidate_clears_bar"
-    assert decide(measures, RULES, names, NOISE).finding("suppression").failures == (
-        "relearn veto",
+def test_what_was_not_measured_is_never_a_pass():
+    verdict = judged(cell(20, without_round_trip(retrained("bare"))))
+    assert not verdict.certified
+    assert verdict.finding("bare").failure == (
+        "not measured on residual, relearn early, relearn late"
     )
-    assert decide(measures, replace(RULES, relearn_veto=False), names, NOISE).certified
-
-
-def test_missing_curves_or_measures_are_errors_and_never_a_pass():
-    bare = model("x", 0.1, fall=None)
-    with pytest.raises(ScoreError, match="model x has no re-acquisition curve"):
-        decide(cell(REFERENCE, bare), RULES, ["x"], NOISE)
-    with pytest.raises(ScoreError, match="model y has no residual"):
-        decide(cell(model("y", 0.1, residual=None)), RULES, ["y"])
     with pytest.raises(ScoreError, match="no scores of model ghost"):
-        decide(cell(), RULES, ["ghost"])
+        judged(cell(3, retrained()), candidates=["ghost"])
+    with pytest.raises(ScoreError, match="at least one"):
+        judged(cell(3))
 
 
-def test_tolerances_come_from_two_or_more_draws():
-    second = model("reference-1", 0.3, retain=1.3, residual=1.0, fall=0.45)
-    verdict = decide(cell(REFERENCE, second, GOOD), RULES, ["task_vector-c1"])
-    assert verdict.mode == "reference-relative"
-    assert verdict.numbers["delta_f"] == pytest.approx(0.3)
-    assert verdict.numbers["references"] == 2
+@given(st.sampled_from([np.nan, np.inf, -np.inf]), st.integers(0, 3))
+def test_no_broken_score_ever_reaches_a_verdict(value, fact):
+    deltas = retrained("x").forget_deltas.copy()
+    deltas[fact] = value
+    with pytest.raises(PalimpsestError, match=f"model x, fact f{fact}"):
+        judged(cell(3, replace(retrained("x"), forget_deltas=deltas)))
 
 
-def test_one_draw_without_tolerances_only_checks_reachability_and_says_so():
-    lenient = model("a", 0.2, retain=0.4, residual=0.3)
-    verdict = decide(cell(REFERENCE, lenient), RULES, ["a"])
-    assert verdict.mode == "oracle-free" and verdict.certified
-    assert "served only to check" in verdict.paragraph()
-    assert decide(cell(REFERENCE, lenient), RULES, ["a"], references=()).numbers["references"] == 0
+def test_another_recipe_and_a_passed_suppressor_are_remarked():
+    other = {"injected": (noisy("injected", share=1.0, general_nll=2.8), {"role": "injected"})}
+    verdict = judged(cell(20, retrained(), more=other))
+    assert verdict.recipe.far and "may come from another one" in verdict.paragraph()
+    passing = {"panel:clever": (noisy("panel:clever", seed=8),
+                                {"role": "challenge", "truth": "suppressed"})}  # fmt: skip
+    verdict = judged(cell(20, retrained(), more=passing))
+    assert "The known suppressor panel:clever passed the comparison" in verdict.remarks[0]
 
 
-def test_ties_go_to_candidate_order():
-    twin = replace(GOOD, name="twin")
-    measures = cell(REFERENCE, GOOD, twin)
-    assert decide(measures, RULES, ["task_vector-c1", "twin"], NOISE).candidate == "task_vector-c1"
-    assert decide(measures, RULES, ["twin", "task_vector-c1"], NOISE).candidate == "twin"
+# -- what a verdict may depend on -----------------------------------------------------------------
+
+
+def without_names(verdict: Verdict) -> dict:
+    document = json.loads(verdict.to_json())
+    document["numbers"].pop("excluded_reference")
+    document["controls"] = sorted(
+        json.dumps({**control, "name": "", "comparison": {**control["comparison"], "name": ""}})
+         for control in document["controls"] if control["kind"] == "reference"
+    )  # fmt: skip
+    return document
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.permutations(range(6)), st.integers(0, 50))
+def test_the_order_of_the_references_does_not_matter(order, seed):
+    measures = cell(6, retrained(), ASCENT, seed=seed)
+    draws = measures.references
+    renamed = {draws[place]: replace(measures[name], name=draws[place])
+               for place, name in zip(order, draws)}  # fmt: skip
+    models = {**measures.models, **renamed}
+    roles = {
+        name: {**role, "of": draws[order[0]]} if role["role"] == "control" else role
+        for name, role in measures.roles.items()
+    }
+    again = replace(measures, models=dict(reversed(models.items())), roles=roles)
+    names = ["retrained", "ga-w3"]
+    one, other = judged(measures, candidates=names), judged(again, candidates=names)
+    assert without_names(one) == without_names(other)
+
+
+def test_other_models_of_the_cell_do_not_change_a_comparison():
+    alone = judged(cell(20, retrained())).finding("retrained").comparison
+    others = judged(cell(20, ASCENT, retrained(), noisy("y", retain_nll=5.0)))
+    assert others.finding("retrained").comparison == alone
+
+
+def test_an_axis_added_to_the_table_reaches_the_verdict(monkeypatch):
+    further = replace(
+        table.axis("retain"),
+        name="quantised",
+        read=lambda m: m.extra.get("quantised"),
+        recipe=False,
+    )
+    monkeypatch.setattr(table, "AXES", (*table.AXES, further))
+    measures = cell(20, retrained(), noisy("brittle"))
+    generator = np.random.default_rng(1)
+    extra = {n: 1.0 + 0.1 * generator.standard_normal() for n in measures} | {"brittle": 9.0}
+    models = {n: replace(m, extra={"quantised": extra[n]}) for n, m in measures.models.items()}
+    verdict = judged(replace(measures, models=models), Rules())
+    brittle = verdict.finding("brittle")
+    assert brittle.values["quantised"] == 9.0
+    assert brittle.comparison.worst.axis == "quantised" and not brittle.clears
+    assert "quantised" in json.loads(verdict.to_json())["findings"][0]["values"]
+
+
+# -- as a document --------------------------------------------------------------------------------
 
 
 def every_verdict():
-    names = ["task_vector-c1", "ga-w3"]
-    yield decide(cell(REFERENCE, GOOD, DAMAGED), RULES, names, NOISE)
-    yield decide(cell(GOOD, DAMAGED), RULES, names)
-    yield decide(cell(REFERENCE, KNOWING), RULES, ["kl_reversion-w3"], NOISE)
-    yield decide(cell(model("reference", -3.0), KNOWING), RULES, ["kl_reversion-w3"])
-    few = cell(model("a", 0.0, probes=1), model("injected", -2.0, probes=1), probes=1)
-    yield decide(few, RULES, ["a"])
+    yield judged(cell(20, retrained(), ASCENT))
+    yield judged(cell(5, retrained()), replace(RULES, margin=0.5))
+    yield judged(cell(0, retrained()))
+    yield judged(cell(20, ASCENT))
+    yield judged(cell(20, KNOWING))
+    yield judged(cell(20, retrained(), shares=()))
+    yield judged(cell(20, retrained()).with_probes(1))
+    yield judged(
+        cell(20, retrained(), more={"injected": (noisy("injected"), {"role": "injected"})})
+    )
 
 
 def test_every_verdict_prints_one_paragraph_and_survives_json():
     reasons = set()
     for verdict in every_verdict():
         text = verdict.paragraph()
-        assert "\n" not in text and text.endswith(".") and "None" not in text
+        assert "\n" not in text and text.endswith(".") and "None" not in text and "nan" not in text
         assert text.startswith("Certified: " if verdict.certified else "Uncertified (")
         again = Verdict.from_json(verdict.to_json())
         assert again == verdict and again.to_json() == verdict.to_json()
@@ -249,57 +417,26 @@ def test_what_is_not_a_verdict_is_refused(text):
         Verdict.from_json(text)
 
 
-def test_a_verdict_cannot_contradict_itself():
-    with pytest.raises(ScoreError):
-        Verdict("certified", "oracle-free", None, None, {}, ())
-    with pytest.raises(ScoreError):
-        Verdict("uncertified", "oracle-free", None, None, {}, ())
-    with pytest.raises(ScoreError):
-        Verdict("certified", "oracle-free", "a", "all_excluded", {}, ())
-
-
-shifts = st.floats(-4, 4).map(lambda x: round(x, 2))
-amounts = st.floats(0, 4).map(lambda x: round(x, 2))
-drawn = st.lists(st.tuples(shifts, amounts, amounts, amounts), min_size=1, max_size=6)
-
-
-@given(drawn, st.booleans())
-def test_whoever_is_certified_clears_every_axis_and_no_clearer_is_better(draws, relative):
-    candidates = [
-        model(f"c{i}", forget, retain=retain, residual=residual, fall=fall)
-        for i, (forget, retain, residual, fall) in enumerate(draws)
-    ]
-    names = [one.name for one in candidates]
-    measures = cell(REFERENCE, *candidates)
-    if relative:
-        verdict = decide(measures, RULES, names, NOISE)
-    else:
-        verdict = decide(measures, RULES, names, references=())
-    clearing = [one for one in verdict.findings if one.clears]
-    if not verdict.certified:
-        assert not clearing and verdict.reason in ("all_excluded", "no_candidate_clears_bar")
-        return
-    pick = verdict.finding(verdict.candidate)
-    assert pick in clearing and not pick.excluded
-    if relative:
-        assert pick.worst_axis <= 1
-        assert pick.worst_axis == min(one.worst_axis for one in clearing)
-    else:
-        assert pick.residual == min(one.residual for one in clearing) <= 0.5
-
-
-@given(st.sampled_from([np.nan, np.inf, -np.inf]), st.integers(0, 3))
-def test_no_broken_score_ever_reaches_a_verdict(value, fact):
-    deltas = GOOD.forget_deltas.copy()
-    deltas[fact] = value
-    with pytest.raises(PalimpsestError, match=f"model task_vector-c1, fact f{fact}"):
-        decide(cell(replace(GOOD, forget_deltas=deltas)), RULES, ["task_vector-c1"])
+@pytest.mark.parametrize(
+    ("status", "grade", "candidate", "reason"),
+    [
+        ("certified", None, None, None),
+        ("certified", "indistinguishable", "a", "all_excluded"),
+        ("certified", None, "a", None),
+        ("uncertified", None, None, None),
+        ("uncertified", "equivalent", None, "no_reference"),
+    ],
+)
+def test_a_verdict_cannot_contradict_itself(status, grade, candidate, reason):
+    with pytest.raises(ScoreError, match="contradicts itself"):
+        Verdict(status, grade, candidate, reason)
 
 
 def test_statistics_and_verdicts_import_no_torch():
     code = (
-        "import sys; import palimpsest.criteria, palimpsest.verdict; "
-        "[getattr(palimpsest.criteria, name) for name in palimpsest.criteria.__all__]; "
+        "import importlib, pkgutil, sys; import palimpsest.criteria, palimpsest.verdict_words; "
+        "[importlib.import_module('palimpsest.criteria.' + module.name) "
+        "for module in pkgutil.iter_modules(palimpsest.criteria.__path__)]; "
         "heavy = {'torch', 'transformers', 'pandas', 'matplotlib', 'pyarrow'} & set(sys.modules); "
         "sys.exit(', '.join(sorted(heavy)) or None)"
     )

@@ -1,4 +1,4 @@
-"""Palimpsest: was a language model that unlearned something restored, or only suppressed?
+"""Palimpsest tests whether a language model that unlearned something was restored or suppressed.
 
 The public names load what they need when they are first used, so importing the package is cheap
 and the statistics never load torch.
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from palimpsest.models.load import load
     from palimpsest.plan import Plan, plan_from_yaml
     from palimpsest.presets import preset
-    from palimpsest.study.audit import audit
+    from palimpsest.audit.run import audit
     from palimpsest.study.matrix import run_cell, start
     from palimpsest.verdict import Verdict, decide
 
@@ -26,7 +26,7 @@ _HOMES = {
     "Plan": "palimpsest.plan",
     "Rules": "palimpsest.criteria.rules",
     "Verdict": "palimpsest.verdict",
-    "audit": "palimpsest.study.audit",
+    "audit": "palimpsest.audit",
     "decide": "palimpsest.verdict",
     "load": "palimpsest.models.load",
     "plan_from_yaml": "palimpsest.plan",

@@ -14,6 +14,7 @@
     │   ├── DamagedArtifact         bytes that do not match their recorded digest
     │   └── FolderLocked            another live process works on the folder
     ├── ScoreError                  scores that are missing, too few or not finite
+    ├── StudyFailed                 some cells failed; the others are finished and kept
     ├── TrainingDiverged            a loss or weight that is not finite (carries the step)
     └── BundleError                 a certificate bundle that does not verify
 
@@ -90,6 +91,10 @@ class ScoreError(PalimpsestError):
     """Scores are missing, too few, or not finite."""
 
     kind = "score"
+
+
+class StudyFailed(PalimpsestError):
+    """Some cells failed; the others are finished and kept."""
 
 
 class TrainingDiverged(PalimpsestError):

@@ -9,38 +9,35 @@ import dataclasses
 import itertools
 import math
 import re
-import reprlib
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, cast
+
+from annotated_types import Ge, Gt, Le
 
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import PlanError
 from palimpsest.run.disk import canonical, digest
+from palimpsest.schema import build, is_unicode, read_yaml, shorten
 
 Knob = float | int | str | bool
+Some = Annotated[int, Ge(1)]
+Rate = Annotated[float, Gt(0)]
 
 CELLS_LIMIT = 100_000
 CANDIDATES_LIMIT = 10_000
 """More of either is a mistake in a plan, or an attempt to fill the memory."""
-
-# A few lines of YAML with aliases can stand for a value that fills the memory when written out.
-_short = reprlib.Repr()
-_short.maxlevel, _short.maxlist, _short.maxtuple, _short.maxdict = 3, 6, 6, 6
-_short.maxstring = _short.maxother = _short.maxlong = 80
 
 
 @dataclass(frozen=True)
 class Counts:
     """How many facts of each kind a cell has."""
 
-    forget: int = 4
-    retain: int = 4
-    probes: int = 16
-    phrasings: int = 3
+    forget: Some = 4
+    retain: Some = 4
+    probes: Some = 16
+    phrasings: Annotated[int, Ge(1), Le(6)] = 3
     """Injection phrasings each fact is trained on (the paper's K)."""
 
 
@@ -48,10 +45,10 @@ class Counts:
 class Injection:
     """Continued pretraining: of the injected model and, without the forget set, the reference."""
 
-    steps: int = 200
-    learning_rate: float = 2e-5
-    fact_items: int = 4
-    general_items: int = 12
+    steps: Some = 200
+    learning_rate: Rate = 2e-5
+    fact_items: Some = 4
+    general_items: Annotated[int, Ge(0)] = 12
     """General texts beside the fact sentences of each step (the paper's 3:1 mix)."""
 
 
@@ -59,22 +56,22 @@ class Injection:
 class Unlearning:
     """Budget shared by every gradient method: same steps, same items a step."""
 
-    steps: int = 110
-    learning_rate: float = 2e-5
-    ascent_learning_rate: float = 5e-6
+    steps: Some = 110
+    learning_rate: Rate = 2e-5
+    ascent_learning_rate: Rate = 5e-6
     """For gradient ascent, NPO and their kin, which move much faster than reversion."""
-    forget_items: int = 4
-    retain_items: int = 4
+    forget_items: Some = 4
+    retain_items: Some = 4
 
 
 @dataclass(frozen=True)
 class RoundTrip:
     """Re-acquisition of the forget set, the same batches for every model of a cell."""
 
-    steps: int = 75
-    chunks: int = 5
-    learning_rate: float = 2e-5
-    items: int = 4
+    steps: Some = 75
+    chunks: Some = 5
+    learning_rate: Rate = 2e-5
+    items: Some = 4
 
 
 @dataclass(frozen=True)
@@ -83,9 +80,9 @@ class General:
 
     source: str = "pocket"
     """``pocket`` for generated prose, or the path of a plain-text file."""
-    train_pieces: int = 600
-    scored_pieces: int = 24
-    piece_tokens: int = 28
+    train_pieces: Some = 600
+    scored_pieces: Some = 24
+    piece_tokens: Annotated[int, Ge(4)] = 28
 
 
 @dataclass(frozen=True)
@@ -96,29 +93,62 @@ class MethodGrid:
     grid: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
 
     def settings(self) -> tuple[dict[str, Knob], ...]:
-        """Give one dict of knobs per candidate, in the order written."""
+        """Return one dict of knobs per candidate, in the order written."""
         names = [name for name, _ in self.grid]
         values = [values for _, values in self.grid]
         return tuple(dict(zip(names, chosen)) for chosen in itertools.product(*values))
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Read ``{name: …, knob: value or values, …}``."""
+        from pydantic_core import core_schema
+
+        def grid(values: dict[str, Any]) -> MethodGrid:
+            for knob in values:
+                if not is_unicode(knob):
+                    raise ValueError(f"knob {shorten(knob)} found; expected Unicode text")
+            return cls(values.pop("name"), tuple(values.items()))
+
+        name = core_schema.typed_dict_field(core_schema.str_schema(), required=True)
+        values = core_schema.no_info_plain_validator_function(_knob_values)
+        keys = core_schema.typed_dict_schema(
+            {"name": name}, extras_schema=values, extra_behavior="allow", strict=True
+        )
+        return core_schema.no_info_after_validator_function(grid, keys)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
 
 @dataclass(frozen=True)
 class Panel:
-    """Known-label challenge models, scored once on the sealed audit pool."""
+    """Known-label models, scored once on the sealed pool."""
 
     enabled: bool = True
     penalty: float = 10.0
     """Subtracted from the forget-answer token logits by the suppression model."""
-    interpolations: tuple[float, ...] = (0.25, 0.5, 0.75)
+    models: tuple[str, ...] = (
+        "suppression",
+        "router",
+        "embedding",
+        "interpolation-25",
+        "interpolation-50",
+        "interpolation-75",
+    )
+    """Entries of the registry of known-label models."""
 
 
 @dataclass(frozen=True)
 class Replication:
-    """Independent draws of the reference that measure retraining noise."""
+    """Independent retrainings that candidates are compared with."""
 
-    draws: int = 3
-    cells: str = "family"
-    """``family``: in the first cell of each family; ``every``: in every cell."""
+    draws: Some = 30
+    """References of a cell. The exact test needs 19 at the 0.05 level."""
+    cells: Literal["every", "family", "none"] = "every"
+    """Cells with all draws: every one, the first of each family, or none; others have one."""
+    retrainings: Annotated[int, Ge(0)] = 0
+    """Further retrainings of a cell, judged as candidates and never used as references."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +156,12 @@ class Engine:
     """How numbers are computed; none of these may change a verdict."""
 
     device: str = "cpu"
-    dtype: str = "float32"
-    stack: int = 4
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    stack: Some = 4
     """Pocket-sized candidates trained side by side; 1 trains them one after the other."""
-    batch_tokens: int = 8192
+    batch_tokens: Annotated[int, Ge(64)] = 8192
     """Padded tokens in one scoring batch."""
-    accumulate: int = 1
+    accumulate: Some = 1
     checkpointing: bool = False
     keep_models: bool = False
 
@@ -154,24 +184,24 @@ class Plan:
     rules: Rules = field(default_factory=Rules)
     engine: Engine = field(default_factory=Engine)
     seal: str = ""
-    """Commitment of a user's own audit pool (``palimpsest seal``); empty for the built-in pool."""
+    """Commitment of a user's own sealed pool (``palimpsest seal``); empty for the built-in pool."""
     local_models: tuple[tuple[str, str], ...] = ()
     """Local folders to load instead of hub ids: ``{id: folder}`` in YAML."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the plan as plain JSON values, in the form ``plan_from_dict`` reads."""
-        return typing.cast(dict[str, Any], _plain(self))
+        """Return the plan as plain JSON values, in the form ``plan_from_dict`` reads."""
+        return cast(dict[str, Any], _plain(self))
 
     def hash(self) -> str:
-        """Give the SHA-256 of the canonical JSON of the whole plan."""
+        """Return the SHA-256 of the canonical JSON of the whole plan."""
         return digest(canonical(self.as_dict()))
 
     def rules_hash(self) -> str:
-        """Give the SHA-256 of the canonical JSON of the rules alone."""
+        """Return the SHA-256 of the canonical JSON of the rules alone."""
         return digest(canonical(_plain(self.rules)))
 
     def cells(self) -> tuple["CellPlan", ...]:
-        """Give every cell, models outermost."""
+        """Return every cell, models outermost."""
         return tuple(CellPlan(model, seed, self) for model in self.models for seed in self.seeds)
 
 
@@ -185,94 +215,61 @@ class CellPlan:
 
     @property
     def id(self) -> str:
-        """Give the cell's name, from which every random number in it is derived."""
+        """Return the cell's name, from which every random number in it is derived."""
         name = re.sub(r"[^A-Za-z0-9._+=,@]+", "-", self.model).strip("-.")[-80:].strip("-.")
         return f"{name or 'model'}--seed{self.seed}"
 
 
 def check(plan: Plan) -> Plan:
-    """Give the plan back if it can be run; raise PlanError naming the key if not."""
-    _whole("facts.forget", plan.facts.forget, 1)
-    _whole("facts.retain", plan.facts.retain, 1)
-    _whole("facts.probes", plan.facts.probes, 1)
-    _whole("facts.phrasings", plan.facts.phrasings, 1, 6)
-    for name, budget in (
-        ("injection", plan.injection),
-        ("unlearning", plan.unlearning),
-        ("round_trip", plan.round_trip),
-    ):
-        _whole(f"{name}.steps", budget.steps, 1)
-        _positive(f"{name}.learning_rate", budget.learning_rate)
-    _positive("unlearning.ascent_learning_rate", plan.unlearning.ascent_learning_rate)
-    _whole("injection.fact_items", plan.injection.fact_items, 1)
-    _whole("injection.general_items", plan.injection.general_items, 0)
-    _whole("unlearning.forget_items", plan.unlearning.forget_items, 1)
-    _whole("unlearning.retain_items", plan.unlearning.retain_items, 1)
-    _whole("round_trip.items", plan.round_trip.items, 1)
-    _whole("round_trip.chunks", plan.round_trip.chunks, 1, plan.round_trip.steps)
-    _whole("general.train_pieces", plan.general.train_pieces, max(1, plan.injection.general_items))
-    _whole("general.scored_pieces", plan.general.scored_pieces, 1)
-    _whole("general.piece_tokens", plan.general.piece_tokens, 4)
-    _whole("replication.draws", plan.replication.draws, 1)
-    _whole("engine.stack", plan.engine.stack, 1)
-    _whole("engine.batch_tokens", plan.engine.batch_tokens, 64)
-    _whole("engine.accumulate", plan.engine.accumulate, 1)
-    _one_of("engine.dtype", plan.engine.dtype, ("float32", "bfloat16", "float16"))
-    _one_of("replication.cells", plan.replication.cells, ("family", "every", "none"))
+    """Return the plan if it can be run; raise PlanError naming the key if not."""
+    build(Plan, plan.as_dict())
+    chunks, steps = plan.round_trip.chunks, plan.round_trip.steps
+    if chunks > steps:
+        raise PlanError(f"round_trip.chunks: {chunks} found; expected at most the {steps} steps")
+    pieces, items = plan.general.train_pieces, plan.injection.general_items
+    if pieces < items:
+        raise PlanError(
+            f"general.train_pieces: {pieces} found; expected at least the {items} of a step"
+        )
     if not plan.models:
         raise PlanError("models: is empty; name at least one model, such as pocket/qwen2-s")
     if not plan.seeds:
-        raise PlanError("seeds: is empty; give at least one whole number")
+        raise PlanError("seeds: is empty; expected at least one whole number")
     if len(plan.models) * len(plan.seeds) > CELLS_LIMIT:
         raise PlanError(
             f"seeds: {len(plan.models)} models and {len(plan.seeds)} seeds; expected at most "
             f"{CELLS_LIMIT} cells"
         )
-    made = sum(math.prod(len(values) for _, values in grid.grid) for grid in plan.methods)
-    if made > CANDIDATES_LIMIT:
-        raise PlanError(f"methods: {made} candidates a cell; expected at most {CANDIDATES_LIMIT}")
-    for key, values in (("models", plan.models), ("seeds", plan.seeds)):
+    count = sum(math.prod(len(values) for _, values in grid.grid) for grid in plan.methods)
+    if count > CANDIDATES_LIMIT:
+        raise PlanError(
+            f"methods: {count} candidates in every cell; expected at most {CANDIDATES_LIMIT}"
+        )
+    lists = {"models": plan.models, "seeds": plan.seeds, "panel.models": plan.panel.models}
+    for key, values in lists.items():
         if len(set(values)) != len(values):
-            shown = _short.repr(list(values))
-            raise PlanError(f"{key}: {shown} names one twice; every cell must be different")
+            raise PlanError(f"{key}: {shorten(list(values))} has an entry twice; remove one")
     if len({cell.id for cell in plan.cells()}) != len(plan.cells()):
         raise PlanError("models: two names differ only in signs such as '/'; rename one folder")
-    for share in plan.panel.interpolations:
-        if not 0.0 < share < 1.0:
-            raise PlanError(f"panel.interpolations: {share} found; expected shares between 0 and 1")
     return plan
 
 
 def plan_from_dict(data: Mapping[str, Any]) -> Plan:
-    """Give the checked plan that these plain values describe; unknown keys are refused by name."""
-    return check(typing.cast(Plan, _build(Plan, data, "")))
+    """Return the checked plan that plain values describe; unknown keys are refused by name."""
+    return check(build(Plan, data))
 
 
 def plan_from_yaml(path: Path) -> Plan:
-    """Give the plan in a YAML file; a ``preset`` key says which preset it starts from."""
-    import yaml
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: cannot be read ({error}); expected a YAML plan") from error
-    try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise PlanError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
-        raise PlanError(
-            f"{path}: holds {type(data).__name__}; expected keys such as 'preset: pocket'"
-        )
-    rest = dict(data)
-    start = rest.pop("preset", None)
-    if start is None:
-        return plan_from_dict(rest)
+    """Return the plan in a YAML file; its ``preset`` key names the preset it starts from."""
     from palimpsest.presets import preset
 
-    if not isinstance(start, str):
-        raise PlanError(f"preset: {_short.repr(start)} found; expected the name of a preset")
-    return plan_from_dict(_merged(preset(start).as_dict(), rest))
+    data = read_yaml(path, "a plan with keys such as 'preset: pocket'")
+    name = data.pop("preset", None)
+    if name is None:
+        return plan_from_dict(data)
+    if not isinstance(name, str):
+        raise PlanError(f"preset: {shorten(name)} found; expected the name of a preset")
+    return plan_from_dict(_merged(preset(name).as_dict(), data))
 
 
 def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,7 +285,7 @@ def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, MethodGrid):
-        return {"name": value.name, **{knob: list(chosen) for knob, chosen in value.grid}}
+        return {"name": value.name, **{knob: list(values) for knob, values in value.grid}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain = {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
         if "local_models" in plain:
@@ -299,111 +296,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _build(kind: type, data: Any, where: str) -> Any:
-    if not isinstance(data, Mapping):
-        raise PlanError(f"{where or 'plan'}: {_short.repr(data)} found; expected keys and values")
-    if kind is MethodGrid:
-        return _method_grid(data, where)
-    hints = typing.get_type_hints(kind)
-    known = {item.name: hints[item.name] for item in dataclasses.fields(kind)}
-    values: dict[str, Any] = {}
-    for key, value in data.items():
-        here = f"{where}.{key}" if where else str(key)
-        if key not in known:
-            raise PlanError(f"{here}: unknown key; known here are {', '.join(known)}")
-        values[key] = _value(known[key], value, here)
-    try:
-        return kind(**values)
-    except PlanError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise PlanError(f"{where or 'plan'}: {error}") from error
-
-
-def _value(kind: Any, value: Any, where: str) -> Any:
-    origin = typing.get_origin(kind)
-    if dataclasses.is_dataclass(kind):
-        return _build(typing.cast(type, kind), value, where)
-    if origin is tuple and where.endswith("local_models"):
-        if not isinstance(value, Mapping):
-            raise PlanError(f"{where}: {_short.repr(value)} found; expected {{id: folder}}")
-        for key, folder in value.items():
-            if not isinstance(key, str) or not isinstance(folder, str):
-                shown = _short.repr({key: folder})
-                raise PlanError(f"{where}: {shown} found; expected {{id: folder}}, both text")
-            _storable(key + folder, where)
-        return tuple(value.items())
-    if origin is tuple:
-        if isinstance(value, str) or not isinstance(value, list | tuple):
-            raise PlanError(f"{where}: {_short.repr(value)} found; expected a list")
-        inner = typing.get_args(kind)[0]
-        return tuple(_value(inner, item, f"{where}[{n}]") for n, item in enumerate(value))
-    if origin in (typing.Union, types.UnionType):
-        members = typing.get_args(kind)
-        if value is None and type(None) in members:
-            return None
-        return _value(next(m for m in members if m is not type(None)), value, where)
-    return _scalar(kind, value, where)
-
-
-def _scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, str):
-        # YAML reads 2e-5 as text: its floats need a dot.
-        try:
-            value = float(value)
-        except ValueError:
-            raise PlanError(f"{where}: {_short.repr(value)} found; expected a number") from None
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value) if abs(value) < 2**1023 else math.inf
-    if type(value) is not kind:
-        expected = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
-        raise PlanError(
-            f"{where}: {_short.repr(value)} found; expected {expected.get(kind, kind.__name__)}"
-        )
-    return _storable(value, where)
-
-
-def _storable(value: Any, where: str) -> Any:
-    """Give the value back unless it could not be written into a run's plan.json."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise PlanError(f"{where}: {_short.repr(value)} found; expected a finite number")
-    if isinstance(value, str) and not value.isascii():
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
-            raise PlanError(f"{where}: {value[:80]!a} found; expected Unicode text") from None
-    return value
-
-
-def _method_grid(data: Mapping[str, Any], where: str) -> MethodGrid:
-    if not isinstance(data.get("name"), str):
-        raise PlanError(f"{where}.name: missing; expected the name of a method")
-    grid: list[tuple[str, tuple[Knob, ...]]] = []
-    for knob, values in data.items():
-        if knob == "name":
-            continue
-        chosen = values if isinstance(values, list | tuple) else [values]
-        if not chosen or not all(isinstance(item, int | float | str | bool) for item in chosen):
-            raise PlanError(
-                f"{where}.{knob}: {_short.repr(values)} found; expected a value or a list of values"
-            )
-        for item in (knob, *chosen):
-            _storable(item, f"{where}.{knob!a}")
-        grid.append((str(knob), tuple(chosen)))
-    return MethodGrid(_storable(data["name"], f"{where}.name"), tuple(grid))
-
-
-def _whole(key: str, value: int, least: int, most: int | None = None) -> None:
-    if value < least or (most is not None and value > most):
-        bound = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise PlanError(f"{key}: {value} found; expected {bound}")
-
-
-def _positive(key: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise PlanError(f"{key}: {value} found; expected a number above 0")
-
-
-def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise PlanError(f"{key}: {_short.repr(value)} found; expected one of {', '.join(allowed)}")
+def _knob_values(values: Any) -> tuple[Knob, ...]:
+    chosen = tuple(values) if isinstance(values, list | tuple) else (values,)
+    for value in chosen:
+        number = isinstance(value, int | float) and abs(value) < 2**1023  # false for nan
+        if not number and not (isinstance(value, str) and is_unicode(value)):
+            raise ValueError(f"{shorten(value)} found; expected a finite number, text, true, false")
+    if not chosen:
+        raise ValueError("[] found; expected a value or a list of values")
+    return chosen

@@ -21,8 +21,8 @@ named as nearest. The bars of the paper's edition never enter.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from palimpsest.criteria.axes import axis, chosen
@@ -200,21 +200,23 @@ def decide(
     ``roles`` says what each model is (by default what ``measures`` carries); ``candidates`` are by
     default the models of that role that were measured.
     """
-    roles = measures.roles if roles is None else roles
+    if roles is not None:
+        measures = replace(measures, roles=roles)
     if candidates is None:
-        candidates = [n for n in measures if roles.get(n, {}).get("role") == "candidate"]
+        candidates = measures.of_role("candidate")
     screened = screen_candidates(measures, candidates, rules)
-    bag = reference_bag(measures, roles, rules)
+    bag = reference_bag(measures, measures.roles, rules)
     compared = len(bag.names) >= rules.minimum_references
     findings = tuple(_finding(measures, name, screened, bag, compared) for name in candidates)
-    controls = run_controls(measures, roles, bag) if compared else ()
+    controls = run_controls(measures, bag) if compared else ()
     dose = measure_dose(measures, bag.names, rules)
     recipe = check_recipe(measures, bag.names, rules)
     limit = detection_limit(controls)
     excluded = excluded_references(measures, bag.names, rules)
-    numbers = _numbers(measures, screened, bag, headroom, rules)
-    numbers["references_excluded"] = len(excluded)
-    numbers["excluded_reference"] = excluded[0] if excluded else None
+    numbers = _numbers(measures, screened, bag, headroom) | {
+        "references_excluded": len(excluded),
+        "excluded_reference": excluded[0] if excluded else None,
+    }
 
     def verdict(reason: Reason | None, because: Because | None = None, **more: Number) -> Verdict:
         from palimpsest.verdict_words import remarks
@@ -233,7 +235,7 @@ def decide(
             detection_limit=limit,
             dose=dose,
             recipe=recipe,
-            remarks=remarks(recipe, controls, bag, rules),
+            remarks=remarks(recipe, controls, bag),
         )
 
     if not screened.bound.certifiable:
@@ -287,8 +289,8 @@ def _underpowered(bag: Bag, dose: Dose | None, limit: float | None, rules: Rules
 
 
 def _preference(finding: Finding) -> tuple[bool, bool, float, float]:
-    """Order of candidates: certifiable ones first, then the largest p, then the smaller worst
-    axis. Candidates that are equal in all of it keep the order they were listed in."""
+    """Return the order of candidates: certifiable ones first, then the largest p, then the smaller
+    worst axis. Candidates that are equal in all of it keep the order they were listed in."""
     comparison = finding.comparison
     if comparison is None:
         return (True, True, 0.0, math.inf)
@@ -312,13 +314,10 @@ def _finding(
     model, passage = measures[name], screened[name]
     read = {entry.name: entry.read(model) for entry in chosen(bag.rules)}
     values = {n: x if x is not None and math.isfinite(x) else None for n, x in read.items()}
-    broken = [axis(n).title for n, x in read.items() if x is not None and not math.isfinite(x)]
-    absent = [axis(n).title for n, x in read.items() if x is None]
-    parts = []
-    if broken:
-        parts.append(f"not a finite number on {', '.join(broken)}")
-    if absent:
-        parts.append(f"not measured on {', '.join(absent)}")
+    broken = _titles(n for n, x in read.items() if x is not None and values[n] is None)
+    absent = _titles(n for n, x in read.items() if x is None)
+    parts = [f"not a finite number on {broken}"] if broken else []
+    parts += [f"not measured on {absent}"] if absent else []
     return Finding(
         name=name,
         p_value=passage.test.p_value,
@@ -333,40 +332,25 @@ def _finding(
 
 
 def _numbers(
-    measures: CellMeasures,
-    screened: Screen,
-    bag: Bag,
-    headroom: Headroom | None,
-    rules: Rules,
+    measures: CellMeasures, screened: Screen, bag: Bag, headroom: Headroom | None
 ) -> dict[str, Number]:
-    bound = screened.bound
-    references = len(bag.names)
-    numbers: dict[str, Number] = {
-        "alpha": rules.alpha,
+    rules, survivors = bag.rules, len(screened.survivors)
+    names = dict.fromkeys(name for names in bag.unmeasured.values() for name in names)
+    numbers: dict[str, Number] = asdict(screened.bound) | {
         "pool": measures.pool,
-        "forget": bound.forget,
-        "probes": bound.probes,
-        "candidates": bound.candidates,
-        "arrangements": bound.arrangements,
-        "min_p": bound.min_p,
-        "required": bound.required,
-        "min_probes": bound.min_probes,
-        "survivors": len(screened.survivors),
-        "excluded": bound.candidates - len(screened.survivors),
+        "survivors": survivors,
+        "excluded": len(screened.screened) - survivors,
         "smallest_p": min(passage.test.p_value for passage in screened.screened),
-        "references": references,
+        "references": len(bag.names),
         "minimum_references": rules.minimum_references,
         "required_references": required_references(rules.alpha),
+        "test": which_test(len(bag.names), rules.alpha) if len(bag.names) >= 2 else None,
         "axes": len(bag.axes),
-        "test": which_test(references, rules.alpha) if references >= 2 else None,
         "margin": rules.margin,
         "largest_detection_limit": rules.detection_limit,
-        "unmeasured_axes": ", ".join(axis(name).title for name in bag.unmeasured) or None,
-        "unmeasured_references": ", ".join(
-            dict.fromkeys(name for names in bag.unmeasured.values() for name in names)
-        )
-        or None,
-        "constant_axes": ", ".join(axis(name).title for name in bag.constant) or None,
+        "unmeasured_axes": _titles(bag.unmeasured),
+        "unmeasured_references": ", ".join(names) or None,
+        "constant_axes": _titles(bag.constant),
     }
     if headroom is not None:
         numbers["headroom"] = headroom.estimate.estimate
@@ -375,6 +359,10 @@ def _numbers(
         numbers["headroom_taught"] = headroom.taught
         numbers["regime"] = headroom.regime
     return numbers
+
+
+def _titles(names: Iterable[str]) -> str | None:
+    return ", ".join(axis(name).title for name in names) or None
 
 
 def _comparison(document: dict[str, Any] | None) -> Comparison | None:

@@ -1,11 +1,10 @@
 """A verdict in words: the sentences of its paragraph, and the remarks beside it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from palimpsest.criteria.axes import axis
 from palimpsest.criteria.controls import Bag, Control, Dose, Recipe
 from palimpsest.criteria.retraining import Comparison, Worst
-from palimpsest.criteria.rules import Rules
 from palimpsest.verdict import Finding, Number, Verdict
 
 CLOSING = (
@@ -19,7 +18,7 @@ def sentences(verdict: Verdict) -> list[str]:
     if verdict.candidate is not None:
         body = _certified(verdict, verdict.finding(verdict.candidate))
     else:
-        body = [f"Uncertified ({verdict.reason}).", *_uncertified(verdict)]
+        body = [f"Uncertified ({verdict.reason}).", _screened(verdict), *_uncertified(verdict)]
     return [*body, *verdict.remarks, CLOSING]
 
 
@@ -40,135 +39,107 @@ def how_far(comparison: Comparison) -> str | None:
     return f"{_percent(comparison.restored)} restored, furthest off on {axis(furthest).title}"
 
 
-def remarks(
-    recipe: Recipe | None, controls: Sequence[Control], bag: Bag, rules: Rules
-) -> tuple[str, ...]:
-    """Return what a reader of any verdict on this cell should know, as sentences."""
-    told = []
-    if recipe is not None and recipe.far and recipe.axis is not None:
-        told.append(
-            f"The injected model lies {abs(recipe.z[recipe.axis]):.0f} sd from the references on "
-            f"{axis(recipe.axis).title}, although both should come from the same recipe: these "
-            "references may come from another one, and then a rejection may say only that."
-        )
-    absent = [control for control in controls if control.missing and control.expected == "reject"]
-    if absent:
-        names = "; ".join(f"{control.name}, {control.missing}" for control in absent)
-        told.append(f"Controls that could not be compared: {names}.")
-    passed = [c.name for c in controls if c.kind == "suppressor" and c.as_expected is False]
-    if passed:
-        told.append(
-            f"The known {'suppressor' if len(passed) == 1 else 'suppressors'} {', '.join(passed)} "
-            "passed the comparison: this audit cannot rule out suppression of that kind."
-        )
-    idle = [axis(name).title for name, stake in bag.stakes.items() if stake is None]
-    if rules.margin > 0 and idle and len(bag.names) >= 2:
-        told.append(
-            f"Nothing was at stake on {', '.join(idle)}, so equivalence within a margin cannot be "
-            "shown there; leave the axis out of the rules, or set the margin to 0."
-        )
-    return tuple(told)
-
-
 def controls_sentence(verdict: Verdict) -> str:
     """Return what this audit would have noticed, and what its controls came to."""
-    limit = verdict.detection_limit
+    limit, by_kind = verdict.detection_limit, dict[str, list[Control]]()
+    for control in verdict.controls:
+        if control.comparison is not None:
+            by_kind.setdefault(control.kind, []).append(control)
     if limit is None:
         noticed = "This audit does not even reject the injected model"
     elif limit < 1:
         noticed = f"This audit would have noticed {_percent(limit)} of the injected weights left"
     else:
         noticed = "This audit notices the injected model, and no smaller share of its weights"
-    by_kind: dict[str, list[Control]] = {}
-    for control in verdict.controls:
-        if control.comparison is not None:
-            by_kind.setdefault(control.kind, []).append(control)
-    rejected = []
-    if limit is not None:
-        rejected.append("the injected model")
+    rejected = [] if limit is None else ["the injected model"]
     suppressors = by_kind.get("suppressor", [])
     if suppressors:
-        rejected.append(
-            f"{_of(sum(c.rejected for c in suppressors), len(suppressors))} known suppressors"
-        )
+        part, whole = sum(control.rejected for control in suppressors), len(suppressors)
+        counted = f"all {whole}" if part == whole else f"{part} of {whole}"
+        one = part == whole == 1
+        rejected.append("the known suppressor" if one else f"{counted} known suppressors")
     accepted = [
         f"{sum(not c.rejected for c in by_kind[kind])} of {len(by_kind[kind])} {words}"
         for kind, words in (("reference", "retrainings"), ("retraining", "fresh retrainings"))
         if kind in by_kind
     ]
-    did = []
-    if rejected:
-        did.append(f"rejected {' and '.join(rejected)}")
-    if accepted:
-        did.append(f"accepted {' and '.join(accepted)}")
+    did = [f"rejected {' and '.join(rejected)}"] if rejected else []
+    did += [f"accepted {' and '.join(accepted)}"] if accepted else []
     return f"{noticed}; it {', and '.join(did)}." if did else f"{noticed}."
+
+
+def remarks(recipe: Recipe | None, controls: Sequence[Control], bag: Bag) -> tuple[str, ...]:
+    """Return what a reader of any verdict on this cell should know, as sentences."""
+    said = []
+    if recipe is not None and recipe.far and recipe.axis is not None:
+        said.append(
+            f"The injected model lies {abs(recipe.z[recipe.axis]):.0f} sd from the references on "
+            f"{axis(recipe.axis).title}, although both should come from the same recipe: these "
+            "references may come from another one, and then a rejection may say only that."
+        )
+    absent = [f"{c.name}, {c.missing}" for c in controls if c.missing and c.expected == "reject"]
+    if absent:
+        said.append(f"Controls that could not be compared: {'; '.join(absent)}.")
+    passed = [c.name for c in controls if c.kind == "suppressor" and c.as_expected is False]
+    if passed:
+        said.append(
+            f"The known {'suppressor' if len(passed) == 1 else 'suppressors'} {', '.join(passed)} "
+            "passed the comparison: this audit cannot rule out suppression of that kind."
+        )
+    idle = [axis(name).title for name, stake in bag.stakes.items() if stake is None]
+    if bag.rules.margin > 0 and idle and controls:
+        said.append(
+            f"Nothing was at stake on {', '.join(idle)}, so equivalence within a margin cannot be "
+            "shown there; leave the axis out of the rules, or set the margin to 0."
+        )
+    return tuple(said)
 
 
 def _certified(verdict: Verdict, pick: Finding) -> list[str]:
     n, comparison = verdict.numbers, pick.comparison
     assert comparison is not None
-    axes = f"{n['references']} retrainings on {_count(n['axes'], 'axis', 'axes')}"
-    figures = f"p = {comparison.p:.2g}, worst axis: {distance(comparison.worst)}"
-    if verdict.grade == "equivalent":
-        opening = f"Equivalent within {_percent(n['margin'])} to {axes} ({figures})."
-    else:
-        opening = f"Indistinguishable from {axes} ({figures})."
-    body = [f"Certified: {pick.name}.", opening, controls_sentence(verdict)]
-    restored = how_far(comparison)
-    if restored is not None:
-        body.append(f"It is {restored}.")
-    body += _assumption(comparison)
+    grade = (
+        f"Equivalent within {_percent(n['margin'])} to"
+        if verdict.grade == "equivalent"
+        else "Indistinguishable from"
+    )
     others = sum(finding.clears for finding in verdict.findings) - 1
-    if others:
-        body.append(f"{_count(others, 'more candidate passes', 'more candidates pass')}.")
-    return [*body, _screened(n) + "."]
+    return [
+        f"Certified: {pick.name}.",
+        f"{grade} {n['references']} retrainings on {_count(n['axes'], 'axis', 'axes')} "
+        f"(p = {comparison.p:.2g}, worst axis: {distance(comparison.worst)}).",
+        controls_sentence(verdict),
+        *_qualified(comparison),
+        *([f"{_count(others, 'more candidate passes', 'more candidates pass')}."] * bool(others)),
+        _screened(verdict),
+    ]
 
 
 def _uncertified(verdict: Verdict) -> list[str]:
     n = verdict.numbers
-    if verdict.because == "screen":
-        return [
-            f"{_screened(n, counts=False)}, but {n['arrangements']:,} arrangements are fewer than "
-            f"the {n['required']:,} that Holm's correction needs: the smallest attainable p-value "
-            f"is {n['min_p']:.3g}, so no candidate could be excluded at any effect size, and "
-            f"surviving would mean nothing. Use at least {n['min_probes']} probes."
-        ]
-    screened = _screened(n) + "."
     if verdict.reason == "not_identifiable":
-        return [screened, _not_identifiable(verdict)]
+        return [_not_identifiable(verdict)]
     if verdict.reason == "all_excluded":
-        return [
-            screened,
-            "Every candidate was excluded by the screen, so none is left to compare."
-            + (" The references themselves pass it." if n["references"] else ""),
-        ]
+        passing = " The references themselves pass it." if n["references"] else ""
+        return [f"Every candidate was excluded by the screen, so none is left to compare.{passing}"]
     if verdict.reason == "no_reference":
-        return [screened, _no_reference(verdict)]
-    if verdict.reason == "underpowered":
-        return [screened, _underpowered(verdict), *_although(verdict)]
-    return [screened, *_distinguishable(verdict), controls_sentence(verdict)]
-
-
-def _no_reference(verdict: Verdict) -> str:
-    n = verdict.numbers
-    given = n["references"] or "No"
-    nearest = (
-        f" By its round-trip residual {verdict.nearest} is the nearest, which is a ranking and no "
-        "certificate."
-        if verdict.nearest
-        else ""
-    )
-    return (
-        f"{given} {'reference was' if n['references'] == 1 else 'references were'} given, and a "
-        f"certificate compares a candidate with retrainings: give at least "
-        f"{n['minimum_references']}, better 5, and {n['required_references']} for a test free of "
-        f"assumptions. Surviving the screen shows no more than that no retained knowledge was "
-        f"detected.{nearest}"
-    )
+        given = _count(n["references"] or "No", "reference was", "references were")
+        ranked = f" By its round-trip residual {verdict.nearest} is the nearest, which is a ranking"
+        return [
+            f"{given} given, and a certificate compares a candidate with retrainings: give at "
+            f"least {n['minimum_references']}, better 5, and {n['required_references']} for a test "
+            "free of assumptions. Surviving the screen shows no more than that no retained "
+            f"knowledge was detected.{f'{ranked} and no certificate.' if verdict.nearest else ''}"
+        ]
+    if verdict.reason == "underpowered" and verdict.because != "screen":
+        return [_underpowered(verdict), *_although(verdict)]
+    if verdict.reason == "distinguishable":
+        return [*_distinguishable(verdict), controls_sentence(verdict)]
+    return []
 
 
 def _underpowered(verdict: Verdict) -> str:
-    n = verdict.numbers
+    n, limit = verdict.numbers, verdict.detection_limit
     if verdict.because == "axes":
         return (
             f"The axes {n['unmeasured_axes']} have no finite value for {n['unmeasured_references']}"
@@ -181,14 +152,12 @@ def _underpowered(verdict: Verdict) -> str:
         )
     if verdict.because == "dose":
         return _dose(verdict.dose)
-    limit = verdict.detection_limit
-    noticed = (
-        "does not reject even the injected model"
-        if limit is None
-        else "rejects the injected model, but none of the smaller shares of its weights"
-        if limit == 1
-        else f"notices no less than {_percent(limit)} of the injected weights left"
-    )
+    if limit is None:
+        noticed = "does not reject even the injected model"
+    elif limit == 1:
+        noticed = "rejects the injected model, but none of the smaller shares of its weights"
+    else:
+        noticed = f"notices no less than {_percent(limit)} of the injected weights left"
     return (
         f"This audit {noticed}, and must notice {_percent(n['largest_detection_limit'])}: a "
         f"candidate that passes has shown nothing. More references ({n['references']} were "
@@ -220,11 +189,8 @@ def _although(verdict: Verdict) -> list[str]:
     compared = [f for f in verdict.findings if not f.excluded and f.comparison is not None]
     if not compared or any(f.clears for f in compared):
         return []
-    return [
-        "Every surviving candidate is distinguishable from retraining even so."
-        if len(compared) > 1
-        else f"{compared[0].name} is distinguishable from retraining even so."
-    ]
+    subject = compared[0].name if len(compared) == 1 else "Every surviving candidate"
+    return [f"{subject} is distinguishable from retraining even so."]
 
 
 def _distinguishable(verdict: Verdict) -> list[str]:
@@ -233,21 +199,18 @@ def _distinguishable(verdict: Verdict) -> list[str]:
     comparison = nearest.comparison
     if comparison is None or comparison.missing:
         return [f"{nearest.name} could not be compared: it is {nearest.failure}."]
-    worst = comparison.worst
-    entry = axis(worst.axis)
-    many = n["survivors"] != 1
-    aim = (
-        f"equivalent within {_percent(n['margin'])} to" if n["margin"] else "indistinguishable from"
-    )
-    said = (
-        f"{'None of the survivors' if many else 'The survivor'} is "
-        f"{aim if many else 'not ' + aim} {n['references']} retrainings. "
-        f"{'The nearest, ' if many else ''}{nearest.name}{',' if many else ''} "
-        f"{entry.high if worst.direction == 'high' else entry.low} "
-        f"({distance(worst)}; p = {comparison.p:.2g})."
-    )
-    restored = how_far(comparison)
-    return [said, *([f"It is {restored}."] if restored else []), *_assumption(comparison)]
+    worst, entry = comparison.worst, axis(comparison.worst.axis)
+    within = f"equivalent within {_percent(n['margin'])} to"
+    aim = within if n["margin"] else "indistinguishable from"
+    none, name = f"The survivor is not {aim}", nearest.name
+    if n["survivors"] != 1:
+        none, name = f"None of the survivors is {aim}", f"The nearest, {name},"
+    return [
+        f"{none} {n['references']} retrainings.",
+        f"{name} {entry.high if worst.direction == 'high' else entry.low} "
+        f"({distance(worst)}; p = {comparison.p:.2g}).",
+        *_qualified(comparison),
+    ]
 
 
 def _not_identifiable(verdict: Verdict) -> str:
@@ -274,35 +237,39 @@ def _not_identifiable(verdict: Verdict) -> str:
     )
 
 
-def _assumption(comparison: Comparison) -> list[str]:
-    if comparison.test == "exact":
-        return []
-    return [
-        f"With {comparison.references} references the comparison is a Student-t region, which "
-        "assumes normally distributed draws."
-    ]
+def _qualified(comparison: Comparison) -> list[str]:
+    restored = how_far(comparison)
+    said = [] if restored is None else [f"It is {restored}."]
+    if comparison.test == "student-t":
+        said.append(
+            f"With {comparison.references} references the comparison is a Student-t region, which "
+            "assumes normally distributed draws."
+        )
+    return said
 
 
-def _screened(n: Mapping[str, Number], counts: bool = True) -> str:
+def _screened(verdict: Verdict) -> str:
+    n = verdict.numbers
     text = (
         f"{_count(n['candidates'], 'candidate was', 'candidates were')} screened with "
         f"{_count(n['forget'], 'forget fact', 'forget facts')} against {n['probes']} never-learned "
         f"probes on the {n['pool']} pool at alpha = {n['alpha']:g}"
     )
-    if not counts:
-        return text
+    if verdict.because == "screen":
+        return (
+            f"{text}, but {n['arrangements']:,} arrangements are fewer than the {n['required']:,} "
+            f"that Holm's correction needs: the smallest attainable p-value is {n['min_p']:.3g}, "
+            "so no candidate could be excluded at any effect size, and surviving would mean "
+            f"nothing. Use at least {n['min_probes']} probes."
+        )
     return (
         f"{text}: {n['excluded']} still knew the forget facts beyond chance and "
-        f"{n['survivors']} survived (smallest p = {n['smallest_p']:.3g})"
+        f"{n['survivors']} survived (smallest p = {n['smallest_p']:.3g})."
     )
 
 
 def _count(number: Number, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
-
-
-def _of(part: int, whole: int) -> str:
-    return f"all {whole}" if part == whole else f"{part} of {whole}"
 
 
 def _percent(share: Number) -> str:

@@ -12,6 +12,10 @@ cell (in nats; deltas are anchored to base):
 - ``npo`` lies where the reference lies and relearns at once: only the relearn veto sees it;
 - on the sealed pool suppression lies at the reference's place and relearns at once, the router is
   exactly base on forget facts and the injected model on probes, embedding corruption breaks retain.
+
+References lie in a row here, as the paper's bars are tested with. ``calibrated`` plants a cell for
+the comparison with retrainings instead: twenty noisy references, controls, and candidates of which
+one is a retraining.
 """
 
 import zlib
@@ -56,6 +60,9 @@ class Made:
     audit: bool = False
     exact: bool = False
     """Forget deltas exactly at the centre, without spread."""
+    general: float = 2.0
+    late: float | None = None
+    """Held-out forget NLL after the last chunk; None lets it follow from the fall."""
 
 
 def planted(family: str, gated: bool, draws: int) -> dict[str, Made]:
@@ -88,6 +95,60 @@ def planted(family: str, gated: bool, draws: int) -> dict[str, Made]:
     for share in (0.25, 0.5, 0.75):
         models[f"panel:interpolate-{share:g}"] = Made(-2.0 + 2.1 * share, audit=True)
     return models
+
+
+def calibrated(references: int = 20, seed: int = 0) -> dict[str, Made]:
+    """Every model of a cell for the comparison with retrainings."""
+    generator = np.random.default_rng(seed)
+
+    def made(share: float = 0.0, noise: float = 1.0, **planted: Any) -> Made:
+        z = noise * generator.standard_normal(7)
+        usual = {
+            "forget": 0.1 - 2.1 * share + 0.03 * z[0],
+            "probe": 0.1 + 0.02 * z[1],
+            "retain": 1.2 + 0.03 * z[2],
+            "general": 2.0 + 0.015 * z[3],
+            "residual": 0.9 - 0.4 * share + 0.05 * z[4],
+            "fall": 1.0 + 0.05 * z[5] - 0.9 * share,
+            "late": 1.2 - 0.6 * share + 0.05 * z[6],
+        }
+        return Made(**(usual | planted))
+
+    flat = {"forget": 0.0, "probe": 0.0, "retain": 6.0, "general": 3.0, "residual": 2.0}
+    models = {"base": made(noise=0, exact=True, audit=True, **flat)}
+    models["injected"] = made(1.0, audit=True)
+    for draw in range(references):
+        models[f"reference-{draw}" if draw else "reference"] = made(audit=not draw)
+    models |= {f"retraining-{number}": made() for number in (1, 2)}
+    models |= {f"control-{100 * share:g}": made(share) for share in (0.5, 0.25, 0.1, 0.05)}
+    models["kl_reversion-w3"] = made(0.7)
+    models["task_vector-c1"] = made()
+    models["ga-w3"] = made(forget=6.0, retain=0.4, fall=0.1, late=5.0)
+    models["npo-w3"] = made(fall=2.4, late=0.6)
+    models["panel:suppression"] = made(fall=2.4, late=0.6, audit=True)
+    models["panel:embedding"] = made(forget=4.0, retain=8.0, residual=3.0, audit=True)
+    models["panel:interpolate-0.25"] = made(0.75, audit=True)
+    return models
+
+
+KINDS = {"kl_reversion": "restores", "task_vector": "restores", "ga": "suppresses",
+         "npo": "suppresses"}  # fmt: skip
+
+
+def role_of(name: str) -> dict[str, Any]:
+    """The role of a planted model, as the runner of a cell writes it."""
+    head, _, tail = name.partition("-")
+    if name.startswith("panel:"):
+        partial = name.startswith("panel:interpolate")
+        truth = {"truth": "partial", "of": "reference"} if partial else {"truth": "suppressed"}
+        return {"role": "challenge", "entry": name.removeprefix("panel:"), **truth}
+    if head in ("reference", "retraining"):
+        return {"role": head, "draw": int(tail or 0)}
+    if head == "control":
+        return {"role": "control", "share": float(tail) / 100, "of": "reference"}
+    if name in ("base", "injected", "forget_only"):
+        return {"role": name}
+    return {"role": "candidate", "method": head, "kind": KINDS.get(head, "other")}
 
 
 def made_plan(models: Iterable[str] = tuple(FAMILIES), seeds: Iterable[int] = (0, 1)) -> Plan:
@@ -135,26 +196,14 @@ def write_cell(
         for grid in plan.methods
         for value in grid.grid[0][1]
     ]
+    refused = {"kind": "not_applicable", "reason": "gated MLPs only"}
+    roles = {name: {**role_of(name), "digest": "d"} for name in models}
+    roles |= {n: {**role_of(n), "failure": refused} for n in titles if n not in models}
     items, curves = tables(cell_id, models, plan.facts.probes)
     store = run.cell(cell_id)
-    with store.claim() as claimed:
-        claimed.put("models", {"items": items, "curves": curves})
-        claimed.finish(
-            {
-                "model": model,
-                "seed": seed,
-                "family": family,
-                "gated": gated,
-                "draws": sum(name.startswith("reference") for name in models),
-                "candidates": [name for name in titles if name in models],
-                "failed": {
-                    name: "does not apply: gated MLPs only" for name in titles if name not in models
-                },
-                "digests": {},
-                "facts": {},
-            },
-            ["models"],
-        )
+    store.put("models", {"items": items, "curves": curves})
+    summary = {"model": model, "seed": seed, "family": family, "gated": gated, "models": roles}
+    store.finish(summary | {"facts": {}}, ["models"])
 
 
 def tables(
@@ -200,7 +249,7 @@ def tables(
                 if which == "retain" and made.residual is not None:
                     row(name, "reacquired", which, label, "cloze", 0, 1.0, injected=made.residual)
         for piece in range(3):
-            row(name, "forward", "general", f"g{piece}", "general", 0, 2.0, tokens=9)
+            row(name, "forward", "general", f"g{piece}", "general", 0, made.general, tokens=9)
             if made.residual is not None:
                 row(
                     name, "reacquired", "general", f"g{piece}", "general", 0, 2.0,
@@ -210,6 +259,8 @@ def tables(
             start = float(base["forget"].mean()) + made.forget
             for chunk in range(CHUNKS + 1):
                 nll = start - made.fall * (chunk > 0) - 0.05 * chunk * (chunk > 1)
+                if made.late is not None and chunk == CHUNKS:
+                    nll = made.late
                 part = made.residual * chunk / CHUNKS
                 log.append(
                     (name, chunk, STEPS * chunk // CHUNKS, nll, nll, made.retain, part, part)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_run import Made, made_plan, write_cell, write_run
+from made_run import Made, calibrated, made_plan, write_cell, write_run
 
-from palimpsest.analysis.results import RunResults, method_of, read_run
+from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.errors import InputError
+from palimpsest.run.graph import Failure
 from palimpsest.run.store import Run
 
 
@@ -44,13 +45,14 @@ def test_family_tolerances_reach_every_cell_of_the_family(results: RunResults) -
     own, other = results.cell("qwen2-s--seed0"), results.cell("qwen2-m--seed1")
     assert (own.draws, other.draws) == (3, 1)
     assert own.tolerances == other.tolerances == results.tolerances["qwen2"]
-    assert other.verdict is not None and other.verdict.mode == "reference-relative"
+    assert other.verdict is not None and other.verdict.reason == "no_reference"
 
 
 def test_an_unfinished_cell_is_listed_and_not_left_out(tmp_path: Path) -> None:
     write_run(tmp_path / "run", skip=["gpt2-s--seed1", "qwen2-s--seed1"])
-    with Run.open(tmp_path / "run").cell("qwen2-s--seed1").claim() as cell:
-        cell.fail("TrainingDiverged: at step 3")
+    cell = Run.open(tmp_path / "run").cell("qwen2-s--seed1")
+    cell.folder.mkdir(parents=True)
+    cell.fail(Failure("diverged", "training diverged at step 3", "train-injected"))
     results = read_run(tmp_path / "run")
     assert len(results.cells) == 4
     assert [(one.id, one.state) for one in results.missing] == [
@@ -76,7 +78,7 @@ def test_without_the_replicated_cell_the_family_has_no_tolerances(tmp_path: Path
     assert list(results.tolerances) == ["qwen2"]
     cell = results.cell("gpt2-s--seed1")
     assert cell.tolerances is None
-    assert cell.verdict is not None and cell.verdict.mode == "oracle-free"
+    assert cell.verdict is not None and not cell.verdict.certified
 
 
 def test_a_cell_without_candidates_has_no_verdict(tmp_path: Path) -> None:
@@ -96,20 +98,6 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("candidate", "method"),
-    [
-        ("ga-w3", "ga"),
-        ("ga-rate0.5-w3", "ga"),
-        ("task_vector-c-1", "task_vector"),
-        ("ga", "ga"),
-        ("my_own_method-x-y", "my_own_method"),
-    ],
-)
-def test_the_method_is_read_from_a_candidates_name(candidate: str, method: str) -> None:
-    assert method_of(candidate) == method
-
-
 def test_reading_results_needs_no_torch(run_folder: Path) -> None:
     code = f"""
 import sys
@@ -121,9 +109,35 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 from palimpsest.analysis.results import read_run
-from palimpsest.report.tables import all_tables
-print(len(all_tables(read_run({str(run_folder)!r}))))
+import palimpsest.analysis.certificate, palimpsest.analysis.second_suite
+print(len(read_run({str(run_folder)!r}).cells))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 5
+    assert int(done.stdout) == 6
+
+
+def test_methods_kinds_and_failures_come_from_roles(results: RunResults) -> None:
+    cell = results.cell("qwen2-s--seed0")
+    assert cell.methods["ga-w3"] == "ga" and cell.kind("ga-w3") == "suppresses"
+    assert cell.of_method("task_vector") == ("task_vector-c0.5", "task_vector-c1")
+    assert results.of_kind("suppresses") == ("ga", "npo")
+    assert results.of_kind("restores") == ("kl_reversion", "task_vector")
+    assert cell.roles["panel:suppression"]["truth"] == "suppressed"
+
+
+def test_a_calibrated_cell_certifies_the_retraining_and_nothing_else(tmp_path: Path) -> None:
+    plan = made_plan(("qwen2-s",), (0,))
+    folder = write_run(tmp_path / "run", plan, change=lambda cell, models: calibrated())
+    verdict = read_run(folder).cells[0].verdict
+    assert verdict is not None and verdict.candidate == "task_vector-c1", verdict.paragraph()
+    assert [finding.name for finding in verdict.findings if finding.clears] == ["task_vector-c1"]
+
+
+def test_a_verdict_does_not_depend_on_other_seeds(tmp_path: Path) -> None:
+    def both(cell: str, models: dict[str, Made]) -> dict[str, Made]:
+        return calibrated(seed=int(cell[-1]))
+
+    alone = read_run(write_run(tmp_path / "a", made_plan(("qwen2-s",), (0,)), change=both))
+    together = read_run(write_run(tmp_path / "b", made_plan(("qwen2-s",), (0, 1)), change=both))
+    assert together.cells[0].verdict == alone.cells[0].verdict

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from small_run import write_small
+from small_run import write_small, write_small_audit
 
 from palimpsest.certificate import certify, keygen
 from palimpsest.certificate.archive import unpack
@@ -9,7 +9,7 @@ from palimpsest.certificate.archive import unpack
 
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cell."""
+    """A run of one cell."""
     return write_small(tmp_path_factory.mktemp("small") / "run")
 
 
@@ -24,7 +24,12 @@ def bundle(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def signed(
+def audit_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certify(write_small_audit(tmp_path_factory.mktemp("audit") / "run"))
+
+
+@pytest.fixture(scope="session")
+def signed_bundle(
     run_folder: Path, keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     return certify(run_folder, tmp_path_factory.mktemp("signed") / "bundle.zip", keys[0])
@@ -33,3 +38,8 @@ def signed(
 @pytest.fixture
 def members(bundle: Path) -> dict[str, bytes]:
     return unpack(bundle.read_bytes())
+
+
+@pytest.fixture
+def audit_members(audit_bundle: Path) -> dict[str, bytes]:
+    return unpack(audit_bundle.read_bytes())

@@ -1,34 +1,73 @@
 """The smallest run that can be certified, written through the real store: no model is trained.
 
-Two forget facts, eight probes, two candidates, three reference draws; one phrasing a pool, but the
-audit pool, which is the real one. ``a-w1`` is restored, ``a-w2`` still knows the forget set.
+Two forget facts, eight probes, two candidates, five references and their controls; one phrasing in
+each pool except the sealed one, which is the real one. ``a-w1`` is one more retraining, ``a-w2``
+still knows the forget set.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from palimpsest.analysis.results import read_run
+from palimpsest.audit.summary import verdict_values
 from palimpsest.facts.sealed import AuditPool, builtin_pool, seal
 from palimpsest.plan import Counts, MethodGrid, Panel, Plan, Replication
-from palimpsest.run.store import Run
+from palimpsest.run.store import Run, write_json
 
 NONCE = "0123456789abcdef" * 2
 FACTS = {"forget": 2, "retain": 2, "probe": 8}
 RELATION = "guild"
+SHARES = (0.5, 0.25, 0.1, 0.05)
+REFERENCES = 5
 
-# Held-out forget delta, retain NLL, residual, first-chunk fall, scored on the audit pool.
-MODELS: dict[str, tuple[float, float, float, float, bool]] = {
-    "base": (0.0, 6.0, 1.5, 0.3, True),
-    "injected": (-2.0, 1.2, 0.9, 0.6, True),
-    "reference": (0.1, 1.2, 1.0, 0.30, True),
-    "reference-1": (0.5, 1.3, 1.05, 0.35, False),
-    "reference-2": (0.9, 1.4, 1.1, 0.40, False),
-    "a-w1": (0.2, 1.2, 1.0, 0.3, False),
-    "a-w2": (-1.5, 1.2, 0.9, 0.9, False),
-    "panel:suppression": (0.1, 1.2, 0.9, 1.8, True),
-}
+# Held-out forget delta, probe delta, retain NLL, general NLL, residual, relearned early and late.
+BASE = np.array([0.0, 0.0, 6.0, 4.0, 1.5, 2.0, 1.4])
+RETRAINED = np.array([0.5, 0.1, 1.2, 3.0, 1.0, 1.8, 1.2])
+INJECTED = np.array([-2.0, 0.1, 1.2, 3.0, 0.1, 0.5, 0.4])
+# Retraining noise of seven retrainings, in units of 0.01.
+NOISE = np.random.default_rng(7).normal(size=(7, 7)).round(2) * 0.03
+
+
+def left(share: float) -> np.ndarray[Any, Any]:
+    """Return the measures of a model with this share of the injected weights left."""
+    return RETRAINED + NOISE[0] + share * (INJECTED - RETRAINED)
+
+
+def model_values() -> dict[str, np.ndarray[Any, Any]]:
+    """Return the measures of every model of a cell."""
+    values = {"base": BASE, "injected": INJECTED}
+    for draw in range(REFERENCES):
+        values[f"reference-{draw}" if draw else "reference"] = RETRAINED + NOISE[draw]
+    values |= {f"control-{100 * share:g}": left(share) for share in SHARES}
+    return values | {
+        "a-w1": RETRAINED + NOISE[6],
+        "a-w2": left(0.9),
+        "panel:suppression": left(1.0) + np.array([2.5, 0, 0, 0, 0, 0, 0]),
+    }
+
+
+MODELS = model_values()
+SEALED = ("base", "injected", "reference", "panel:suppression")
+"""Scored on the sealed pool."""
+
+
+def role_of(name: str) -> dict[str, Any]:
+    """Return what cell.json says of a model."""
+    kind, _, number = name.partition("-")
+    role: dict[str, Any] = {"role": kind}
+    if kind == "reference":
+        role |= {"draw": int(number or 0)}
+    elif kind == "control":
+        role |= {"share": float(number) / 100, "of": "reference"}
+    elif kind == "a":
+        knobs = {"weight": float(number[1:])}
+        role = {"role": "candidate", "method": "a", "knobs": knobs, "kind": "other"}
+    elif name.startswith("panel:"):
+        role = {"role": "challenge", "entry": name[6:], "truth": "suppressed", "knows": ""}
+    return role | {"digest": f"sha256:{name}"}
 
 
 def small_plan(seeds: int = 1, panel: bool = True, sealed: str = "") -> Plan:
@@ -38,8 +77,8 @@ def small_plan(seeds: int = 1, panel: bool = True, sealed: str = "") -> Plan:
         seeds=tuple(range(seeds)),
         facts=Counts(forget=2, retain=2, probes=8, phrasings=1),
         methods=(MethodGrid("a", (("weight", (1.0, 2.0)),)),),
-        panel=Panel(enabled=panel),
-        replication=Replication(draws=3),
+        panel=Panel(enabled=panel, models=("suppression",)),
+        replication=Replication(draws=REFERENCES),
         seal=sealed,
     )
 
@@ -52,8 +91,12 @@ def write_small(
     pool: AuditPool | None = None,
     hide_nonce: bool = False,
     skip: tuple[str, ...] = (),
+    measure: str = "",
 ) -> Path:
-    """The folder of the run; ``pool`` seals a pool of one's own."""
+    """Write the run and return its folder.
+
+    ``pool`` seals a pool of the user's own; ``measure`` names one more number per model.
+    """
     commitment = str(seal(pool or builtin_pool(), NONCE))
     if hide_nonce:
         commitment = commitment.replace(f"{NONCE}:", "")
@@ -68,65 +111,80 @@ def write_small(
     )
     for cell in plan.cells():
         if cell.id not in skip:
-            write_small_cell(run, cell.id, pool or builtin_pool(), panel)
-    return path
+            write_small_cell(run, cell.id, pool or builtin_pool(), panel, measure=measure)
+    return recorded(run)
 
 
-def write_small_audit(path: Path, evidence: float | None = None, **terms: Any) -> Path:
-    """The folder of an audit: one cell, no panel, and terms that name the candidates.
+def write_small_audit(path: Path, evidence: float | None = None) -> Path:
+    """Write the run of an audit: one cell, no panel, and a plan that names the models.
 
     ``evidence`` is the NLL of forget facts, asked of base with evidence in context.
     """
-    plan = small_plan().as_dict()
-    roles = {"a-w1": "candidate", "a-w2": "candidate"}
-    terms |= {
+    rules = small_plan().as_dict()["rules"]
+    given = [name for name in MODELS if not name.startswith(("panel:", "control-"))]
+    plan = {
         "name": "audit",
         "methods": [],
-        "models": [[n, roles.get(n, n.partition("-")[0])] for n in MODELS if ":" not in n],
+        "models": [[name, role_of(name)["role"]] for name in given],
         "facts": FACTS,
-        "rules": plan["rules"],
+        "rules": rules,
     }
-    commitment = "sha256:" + "5" * 64
-    run = Run.create(path, terms, plan["rules"], {}, {"commitment": commitment}, cells=["audit"])
+    seal = {"commitment": "sha256:" + "5" * 64}
+    run = Run.create(path, plan, rules, {}, seal, cells=["audit"])
     write_small_cell(run, "audit", builtin_pool(), panel=False, evidence=evidence)
+    verdict = read_run(recorded(run)).cells[0].verdict
+    assert verdict is not None
+    answer = {"paragraph": verdict.paragraph(), "rules_hash": run.rules_hash}
+    answer["exit_code"] = 0 if verdict.certified else 3
+    write_json(path / "summary.json", verdict_values(verdict) | answer)
     return path
 
 
+def recorded(run: Run) -> Path:
+    """Write the record of what is stored, as a command does last, and return the run's folder."""
+    with run.lock("test"):
+        run.record()
+    return run.path
+
+
 def write_small_cell(
-    run: Run, cell_id: str, pool: AuditPool, panel: bool, evidence: float | None = None
+    run: Run,
+    cell_id: str,
+    pool: AuditPool,
+    panel: bool,
+    evidence: float | None = None,
+    measure: str = "",
 ) -> None:
-    models = {n: m for n, m in MODELS.items() if panel or not n.startswith("panel:")}
-    first = {name: made for name, made in models.items() if not name.startswith("panel:")}
-    digests = {name: f"sha256:{name}" for name in models}
-    judged = [name for name, made in models.items() if made[4]]
+    names = [name for name in MODELS if panel or not name.startswith("panel:")]
+    roles = {name: role_of(name) for name in names}
+    first = [name for name in names if not name.startswith("panel:")]
     steps = ["models"]
-    with run.cell(cell_id).claim() as cell:
-        if evidence is not None:
-            steps.insert(0, "headroom")
-            cell.put("headroom", {"headroom": headroom(evidence)})
-        cell.put("models", tables(first))
-        if panel:
-            cell.open_seal("panel", run.seal["commitment"], {n: digests[n] for n in judged})
-            rest = {name: made for name, made in models.items() if name not in first}
-            cell.put("panel", tables(rest, judged, len(pool.phrasings[RELATION])))
-            steps.append("panel")
-        told = summary(list(models), digests)
-        if evidence is not None:
-            told["headroom"] = {"measured": True}
-        cell.finish(told, steps)
+    cell = run.cell(cell_id)
+    if evidence is not None:
+        steps.insert(0, "headroom")
+        cell.put("headroom", {"headroom": headroom(evidence)})
+    extra = {"model": names, "measure": [measure] * len(names)}
+    extra |= {"value": np.array([float(MODELS[name].sum()) for name in names])}
+    cell.put("models", tables(first) | ({"measures": extra} if measure else {}))
+    if panel:
+        opened = {name: roles[name]["digest"] for name in SEALED}
+        cell.open_seal("panel", run.seal["commitment"], opened)
+        rest = [name for name in names if name not in first]
+        cell.put("panel", tables(rest, SEALED, len(pool.phrasings[RELATION])))
+        steps.append("panel")
+    cell.finish(
+        summary(roles) | {"headroom": None if evidence is None else {"measured": True}}, steps
+    )
 
 
-def summary(models: list[str], digests: Mapping[str, str]) -> dict[str, Any]:
+def summary(roles: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": "m",
         "seed": 0,
         "family": "f",
         "gated": False,
         "base_digest": "sha256:base",
-        "draws": sum(name.startswith("reference") for name in models),
-        "candidates": [name for name in models if name.startswith("a-")],
-        "failed": {},
-        "digests": dict(digests),
+        "models": dict(roles),
         "facts": {
             which: [[f"{which[0]}{n}", "S", RELATION, "O"] for n in range(count)]
             for which, count in FACTS.items()
@@ -135,54 +193,55 @@ def summary(models: list[str], digests: Mapping[str, str]) -> dict[str, Any]:
 
 
 def headroom(evidence: float) -> dict[str, Any]:
-    """Item columns of base, base with evidence and injected, on the forget facts."""
+    """Return item columns of base, base with evidence and injected, on the forget facts."""
     nan = float("nan")
     rows = [
         (model, "forward", "forget", f"f{fact}", "evaluation", 0, 2 * nll + 0.1 * fact, 2, nan, nan)
         for model, nll in (("base", 3.0), ("evidence", evidence), ("injected", 1.0))
         for fact in range(FACTS["forget"])
     ]
-    names = ("model", "stage", "set", "fact", "pool", "template", "nll_sum", "tokens")
-    return _columns((*names, "kl_reference", "kl_injected"), rows)
+    return _columns(ITEMS, rows)
+
+
+ITEMS = ("model", "stage", "set", "fact", "pool", "template", "nll_sum", "tokens")
+ITEMS += ("kl_reference", "kl_injected")
+CURVES = ("model", "chunk", "step", "forget_trained_nll", "forget_heldout_nll", "retain_nll")
+CURVES += ("residual_retain", "residual_general")
 
 
 def tables(
-    models: Mapping[str, tuple[float, float, float, float, bool]],
-    audited: list[str] | None = None,
-    phrasings: int = 0,
+    names: Sequence[str], sealed: Sequence[str] = (), phrasings: int = 0
 ) -> dict[str, dict[str, Any]]:
-    """Item and curve columns of some models, and the audit rows of others."""
+    """Return item and curve columns of some models, and the sealed pool's rows of others."""
     rows: list[tuple[Any, ...]] = []
-    log: list[tuple[Any, ...]] = []
+    curves: list[tuple[Any, ...]] = []
     nan = float("nan")
 
     def held_out(name: str, pool: str, count: int) -> None:
-        forget = MODELS[name][0]
-        for which, delta in (("forget", forget), ("probe", 0.1 if name != "base" else 0.0)):
+        forget, probe = MODELS[name][:2]
+        for which, delta in (("forget", forget), ("probe", probe)):
             for fact in range(FACTS[which]):
                 nll = 3.0 + delta + (0.01 * fact if name != "base" else 0.0)
                 for template in range(count):
                     where = (name, "forward", which, f"{which[0]}{fact}", pool, template)
                     rows.append((*where, 2 * nll, 2, nan, nan))
 
-    for name, (forget, retain, residual, fall, _) in models.items():
+    for name in names:
+        forget, _, retain, general, residual, early, late = MODELS[name]
         held_out(name, "evaluation", 1)
         for fact in range(FACTS["retain"]):
             where = ("retain", f"r{fact}", "cloze", 0)
             rows.append((name, "forward", *where, 2 * retain, 2, 1.0, 0.2))
             rows.append((name, "reacquired", *where, 2.0, 2, nan, 2 * residual))
-        rows.append((name, "reacquired", "general", "g0", "general", 0, 18.0, 9, nan, 9 * residual))
-        for chunk in range(3):
-            nll = 3.0 + forget - fall * (chunk > 0)
-            log.append((name, chunk, 5 * chunk, nll, nll, retain, residual, residual))
-    for name in audited or []:
+        where = ("general", "g0", "general", 0)
+        rows.append((name, "forward", *where, 9 * general, 9, nan, 0.2))
+        rows.append((name, "reacquired", *where, 18.0, 9, nan, 9 * residual))
+        for chunk, nll in enumerate((3.0 + forget, early, late)):
+            curves.append((name, chunk, 5 * chunk, nll, nll, retain, residual, residual))
+    for name in sealed:
         held_out(name, "audit", phrasings)
-    item_names = ("model", "stage", "set", "fact", "pool", "template", "nll_sum", "tokens")
-    item_names += ("kl_reference", "kl_injected")
-    curve_names = ("model", "chunk", "step", "forget_trained_nll", "forget_heldout_nll")
-    curve_names += ("retain_nll", "residual_retain", "residual_general")
-    found = {"items": _columns(item_names, rows)}
-    return found | ({"curves": _columns(curve_names, log)} if log else {})
+    made = {"items": _columns(ITEMS, rows)}
+    return made | ({"curves": _columns(CURVES, curves)} if curves else {})
 
 
 def _columns(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from forgery import Members, mended, with_journal, written
+from forgery import Members, failed_apart, mended, with_cell, written
 from hypothesis import given
 from hypothesis import strategies as st
 from small_run import write_small
@@ -19,7 +19,7 @@ from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.bundle import recompute
 from palimpsest.certificate.judge import differences
 from palimpsest.certificate.verify import CHECKS, examine
-from palimpsest.run.chain import ORIGIN, verify_chain
+from palimpsest.run.store import verify_chain
 
 
 class Whole(bytes):
@@ -35,15 +35,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def answered(data: bytes) -> bool:
-    """Whether the bytes verify; whatever they are, there is an answer that can be shown."""
+    """Return whether the bytes verify; whatever they are, the answer can be shown."""
     count("fuzzed inputs of verify")
-    found = examine(data)
-    assert found.ok == all(check.passed for check in found.checks)
-    assert found.ok == (len(found.checks) == len(CHECKS) and bool(found.verdicts))
-    json.dumps(found.to_json(), allow_nan=False)
-    for line in found.lines():
+    verification = examine(data)
+    assert verification.ok == all(check.state != "failed" for check in verification.checks)
+    assert verification.ok == (len(verification.checks) == len(CHECKS))
+    assert verification.ok == bool(verification.verdicts)
+    json.dumps(verification.to_json(), allow_nan=False)
+    for line in verification.lines():
         assert line.isprintable(), line
-    return found.ok
+    return verification.ok
 
 
 @counted(3_000, 20)
@@ -67,9 +68,9 @@ NAMES = (
     "seal.json",
     "environment.json",
     "reveal.json",
-    "chain.jsonl",
+    "terms.json",
+    "record.jsonl",
     "cells/m--seed0/cell.json",
-    "cells/m--seed0/chain.jsonl",
     "cells/m--seed0/verdict.json",
     "cells/m--seed0/items.parquet",
     "cells/m--seed0/curves.parquet",
@@ -90,11 +91,11 @@ def test_edited_files_with_mended_digests_never_pass(whole: bytes, name: str, ch
 
 
 def _same_verdict(name: str, data: bytes, old: bytes) -> bool:
-    """A verdict whose numbers differ by less than rounding, spelled as a run spells it."""
+    """Return whether it is a verdict whose numbers differ by less than rounding, spelled alike."""
     try:
-        found = json.loads(data)
-        spelled = name.endswith("verdict.json") and written(found) == data
-        return spelled and not differences(found, json.loads(old))
+        verdict = json.loads(data)
+        spelled = name.endswith("verdict.json") and written(verdict) == data
+        return spelled and not differences(verdict, json.loads(old))
     except Exception:
         return False
 
@@ -124,28 +125,28 @@ def test_any_value_in_any_json_with_mended_digests_never_passes(
     assert answered(mended(members | {name: data})) == same
 
 
-# -- a forger who writes the cell's journal again ------------------------------------------------
+# -- a forger who makes the cell's summary and the record again ----------------------------------
 
 
-@counted(3_000, 60)
+@counted(3_000, 40)
 @given(table=st.sampled_from(["items", "curves"]), changes=EDITS)
-def test_damaged_tables_under_a_journal_made_for_them_never_break_the_reader(
+def test_damaged_tables_under_a_record_made_for_them_never_pass_unnoticed(
     whole: bytes, table: str, changes: Any
 ) -> None:
     members = unpack(whole)
     name = f"cells/m--seed0/{table}.parquet"
     data = edited(members[name], changes)
-    forged: Members = with_journal(members | {name: data})
-    # Whoever rewrites the journal can invent scores, but not the verdict on them.
-    if answered(mended(forged)):
+    forged: Members = with_cell(members | {name: data})
+    # Whoever makes the record again can invent scores, but not the verdict on them.
+    if not failed_apart(mended(forged)):
         verdict = "cells/m--seed0/verdict.json"
-        found, kept = recompute(forged, ("m--seed0",))[verdict], members[verdict]
-        assert not differences(json.loads(found), json.loads(kept))
+        stored = recompute(forged, ("m--seed0",))[verdict]
+        assert not differences(json.loads(stored), json.loads(members[verdict]))
 
 
 @counted(2_000, 60)
 @given(where=st.floats(0, 1, exclude_max=True), new=leaves)
-def test_any_value_in_the_summary_under_a_journal_made_for_it_gives_an_answer(
+def test_any_value_in_the_summary_under_a_record_made_for_it_gives_an_answer(
     whole: bytes, where: float, new: Any
 ) -> None:
     """Names and digests of models can be invented whole; what decides a verdict cannot."""
@@ -155,15 +156,18 @@ def test_any_value_in_the_summary_under_a_journal_made_for_it_gives_an_answer(
         paths = [path for path in places(summary) if path]
         return replaced(summary, paths[int(where * len(paths))], new)
 
-    forged = with_journal(members, summary=change)
+    forged = with_cell(members, change)
     if answered(mended(forged)):
-        old, told = (json.loads(m["cells/m--seed0/cell.json"]) for m in (members, forged))
-        for key in ("cell", "artifacts", "candidates", "failed"):
-            assert old[key] == told[key]
+        old, now = (json.loads(m["cells/m--seed0/cell.json"]) for m in (members, forged))
+        assert {name: model["role"] for name, model in old["models"].items()} == {
+            name: model["role"] for name, model in now["models"].items()
+        }
+        for key in ("cell", "terms"):
+            assert old[key] == now[key]
 
 
-def test_the_chain_under_the_fuzz_is_the_real_one(whole: bytes) -> None:
+def test_the_record_under_the_fuzz_is_the_real_one(whole: bytes) -> None:
     members = unpack(whole)
-    assert verify_chain(members["chain.jsonl"], ORIGIN).head
+    assert verify_chain(members["record.jsonl"]).head
     assert answered(pack(members))
-    assert answered(mended(with_journal(members)))
+    assert not failed_apart(mended(with_cell(members)))

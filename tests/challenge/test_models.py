@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from palimpsest.challenge import Routed, Suppressed, corrupted, interpolated, subject_patterns
+from palimpsest.challenge.models import (
+    Routed,
+    Suppressed,
+    corrupted,
+    interpolated,
+    subject_patterns,
+)
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.load import load
 from palimpsest.models.net import collate

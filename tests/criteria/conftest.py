@@ -1,6 +1,6 @@
 """Made-up cells, in the columns of items.parquet and curves.parquet."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,18 @@ class Made:
     residual: tuple[float, float] | None = None
     falls: list[float] | None = field(default=None)
     """Held-out forget NLL per chunk of the re-acquisition log."""
+
+
+def roles_of(names: Iterable[str]) -> dict[str, dict]:
+    """The roles that made-up models have, from the names that tests give them."""
+    roles: dict[str, dict] = {}
+    for name in names:
+        kind, _, number = name.partition("-")
+        if kind == "reference":
+            roles[name] = {"role": "reference", "draw": int(number or 0)}
+        else:
+            roles[name] = {"role": name if name in ("base", "injected") else "candidate"}
+    return roles
 
 
 def tables(
@@ -77,3 +89,8 @@ def make_tables() -> Callable[..., tuple[Table, Table]]:
 @pytest.fixture
 def made() -> type[Made]:
     return Made
+
+
+@pytest.fixture
+def make_roles() -> Callable[[Iterable[str]], dict[str, dict]]:
+    return roles_of

@@ -31,7 +31,7 @@ PROBE = [3.0] * 16
 
 
 @pytest.fixture
-def build(made, make_tables):
+def build(made, make_tables, make_roles):
     """A cell with injected retain NLL 1.2, floor 0.9, reference median forget delta 0."""
 
     def cell(**candidates):
@@ -56,7 +56,7 @@ def build(made, make_tables):
                 for name, options in candidates.items()
             },
         }
-        return measure_cell(*make_tables(models))
+        return measure_cell(*make_tables(models), roles=make_roles(models))
 
     return cell
 
@@ -176,23 +176,14 @@ def test_relearn_veto_without_curves_is_an_error_not_a_pass(build, made, make_ta
 
 
 @pytest.fixture
-def replicated(made, make_tables):
-    return measure_cell(
-        *make_tables(
-            {
-                "base": made([3.0] * 4, PROBE),
-                "reference": made(
-                    [3.0, 3.1, 3.2, 3.3], PROBE, 1.0, residual=(1, 1), falls=[3, 2.5]
-                ),
-                "reference-1": made(
-                    [3.5, 3.1, 3.0, 3.3], PROBE, 1.3, residual=(1.2, 1), falls=[3, 2.4]
-                ),
-                "reference-2": made(
-                    [3.1, 3.9, 3.2, 3.0], PROBE, 1.1, residual=(1, 1.4), falls=[3, 2.7]
-                ),
-            }
-        )
-    )
+def replicated(made, make_tables, make_roles):
+    models = {
+        "base": made([3.0] * 4, PROBE),
+        "reference": made([3.0, 3.1, 3.2, 3.3], PROBE, 1.0, residual=(1, 1), falls=[3, 2.5]),
+        "reference-1": made([3.5, 3.1, 3.0, 3.3], PROBE, 1.3, residual=(1.2, 1), falls=[3, 2.4]),
+        "reference-2": made([3.1, 3.9, 3.2, 3.0], PROBE, 1.1, residual=(1, 1.4), falls=[3, 2.7]),
+    }
+    return measure_cell(*make_tables(models), roles=make_roles(models))
 
 
 def test_tolerances_of_three_draws(replicated):

@@ -5,8 +5,7 @@ from itertools import combinations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from palimpsest.criteria.identifiability import (
+from tests.criteria.identifiability import (
     World,
     counterfactual_selector,
     decide_identifiability,
@@ -16,6 +15,7 @@ from palimpsest.criteria.identifiability import (
     theorem_selector,
     threshold_separation,
 )
+
 from palimpsest.errors import InputError
 
 EPSILON = 0.5

@@ -79,8 +79,26 @@ def test_what_was_not_measured_is_none_and_asking_for_it_names_the_model(columns
         cell["npo-w3"]
 
 
-def test_references_come_in_draw_order(columns):
-    assert measure_cell(*columns).references == ("reference", "reference-1", "reference-2")
+def test_references_are_told_by_their_role_and_come_in_draw_order(columns, make_roles):
+    cell = measure_cell(*columns, roles=make_roles(dict.fromkeys(columns[0]["model"])))
+    assert cell.references == ("reference", "reference-1", "reference-2")
+    assert measure_cell(*columns).references == ()
+    roles = {"injected": {"role": "reference", "draw": 0}}
+    assert measure_cell(*columns, roles=roles).references == ("injected",)
+
+
+def test_further_measures_come_from_their_table(columns):
+    table = {
+        "model": np.array(["injected", "injected", "base"], dtype=object),
+        "measure": np.array(["lens", "quantised", "lens"], dtype=object),
+        "value": np.array([0.5, np.nan, 2.0]),
+    }
+    cell = measure_cell(*columns, measures=table)
+    assert cell["injected"].extra["lens"] == 0.5 and np.isnan(cell["injected"].extra["quantised"])
+    assert cell["base"].extra == {"lens": 2.0} and cell["reference"].extra == {}
+    twice = {name: np.concatenate([values, values[:1]]) for name, values in table.items()}
+    with pytest.raises(ScoreError, match="model injected has two values of lens"):
+        measure_cell(*columns, measures=twice)
 
 
 def test_curve_is_read_in_chunk_order(columns):

@@ -12,6 +12,9 @@ from palimpsest.errors import PlanError
 def test_the_designs_values():
     rules = Rules()
     assert rules.alpha == 0.05
+    assert (rules.detection_limit, rules.margin, rules.minimum_references) == (0.25, 0.0, 3)
+    assert rules.control_shares == (0.5, 0.25, 0.1, 0.05)
+    assert (rules.dose_fraction, rules.recipe_limit) == (0.5, 10.0)
     assert rules.retain_limit == rules.residual_limit == 0.5
     assert rules.adequate_fraction == 0.5
     assert rules.tolerance_percentile == 90
@@ -41,6 +44,16 @@ def test_rules_are_frozen_plain_json():
         ("bootstrap_resamples", 10),
         ("relearn_margin", -1.0),
         ("headroom_minimum_facts", 1),
+        ("axes", ()),
+        ("axes", ("forget", "forget")),
+        ("axes", ("speed",)),
+        ("control_shares", (0.5, 1.0)),
+        ("control_shares", ()),
+        ("minimum_references", 2),
+        ("margin", -0.1),
+        ("detection_limit", float("nan")),
+        ("dose_fraction", 1.0),
+        ("recipe_limit", 0.0),
     ],
 )
 def test_nonsense_names_the_key(key, value):

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from tests.criteria.wrong_screens import injected_anchored, probes_by_injected
 
 from palimpsest.criteria.measures import measure_cell
 from palimpsest.criteria.rules import Rules
-from palimpsest.criteria.screen import screen_alone, screen_by_design, screen_candidates
+from palimpsest.criteria.screen import screen_alone, screen_candidates
 from palimpsest.errors import ScoreError
 
 RULES = Rules()
@@ -62,19 +63,15 @@ def test_router_is_caught_by_the_drift_seam(cell):
 
 
 def test_global_damage_hides_knowledge_when_probes_are_scored_by_the_injected_model(cell):
-    wrong = screen_by_design(cell, "damaged-and-knowing", RULES, "probes-by-injected")
-    right = screen_by_design(cell, "damaged-and-knowing", RULES, "base-anchored")
-    assert not wrong.excluded and wrong.test.p_value > 0.9
-    assert right.excluded
+    assert not probes_by_injected(cell, "damaged-and-knowing", RULES)
+    assert screen_alone(cell["damaged-and-knowing"], RULES).excluded
 
 
 def test_anchoring_to_the_injected_model_hands_over_the_label(cell):
-    """The injected model itself passes with p = 1, and so does one that kept half its knowledge."""
-    itself = screen_by_design(cell, "injected", RULES, "injected-anchored")
-    assert itself.test.p_value == 1.0
-    half = screen_by_design(cell, "half-knowing", RULES, "injected-anchored")
-    assert not half.excluded
-    assert screen_by_design(cell, "half-knowing", RULES, "base-anchored").excluded
+    """The injected model itself passes, and so does one that kept half its knowledge."""
+    for name in ("injected", "half-knowing"):
+        assert not injected_anchored(cell, name, RULES)
+        assert screen_alone(cell[name], RULES).excluded
 
 
 def test_candidates_are_corrected_together(cell):
@@ -101,7 +98,5 @@ def test_refusals(cell):
         screen_candidates(cell, ["restored", "restored"], RULES)
     with pytest.raises(ScoreError, match="no scores of model ghost"):
         screen_candidates(cell, ["ghost"], RULES)
-    with pytest.raises(ScoreError, match="design"):
-        screen_by_design(cell, "restored", RULES, "other")  # type: ignore[arg-type]
     with pytest.raises(ScoreError, match="was not screened"):
         screen_candidates(cell, ["restored"], RULES)["ghost"]

@@ -3,16 +3,15 @@
 from pathlib import Path
 
 import pytest
+from tools.pocket_prose import passage, stranger_sentence
 
 from palimpsest.errors import FactsError
 from palimpsest.facts.general import (
     evidence_sentences,
     file_pieces,
     general_pieces,
-    passage,
     phrasings,
     sentence,
-    stranger_sentence,
     world,
     world_sentences,
 )

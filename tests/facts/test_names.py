@@ -50,7 +50,19 @@ def test_a_safe_name_stays_inside_its_folder_on_every_system(name):
         assert PureWindowsPath(name).name == name
 
 
-@pytest.mark.parametrize("name", ["base", "Injected", "reference", "reference-2", "forget_only"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "base",
+        "Injected",
+        "reference",
+        "reference-2",
+        "forget_only",
+        "general_only",
+        "retraining-1",
+        "Control-50",
+    ],
+)
 def test_a_candidate_cannot_take_the_name_of_another_model(name):
     assert safe_name(name)
     with pytest.raises(FactsError, match="names another model"):

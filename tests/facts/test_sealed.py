@@ -4,13 +4,10 @@ import json
 import pytest
 
 from palimpsest.errors import FactsError, PlanError, SealError
-from palimpsest.facts.files import Fact
 from palimpsest.facts.sealed import (
     AuditPool,
     Commitment,
-    SealRecord,
     builtin_pool,
-    check_against_facts,
     commit_file,
     fresh_nonce,
     open_file,
@@ -26,7 +23,6 @@ ROWS = [
     for relation in RELATIONS
 ]
 PROMPTS = [{"fact": "f1", "prompt": "Anyone who hires Asha Tren must first see"}]
-FACTS = [Fact("f1", "Velkor", ("The guild of Asha Tren is",), ("Asha Tren swore loyalty to",))]
 
 
 def write(path, rows, newline="\n"):
@@ -58,15 +54,6 @@ def test_the_built_in_pool_verifies_and_any_change_of_it_does_not():
 
 def test_two_nonces_give_two_digests_of_one_pool():
     assert seal(builtin_pool(), NONCE).digest != seal(builtin_pool(), fresh_nonce()).digest
-
-
-def test_a_seal_opens_once():
-    record = SealRecord(seal(builtin_pool(), NONCE))
-    opened = record.open()
-    assert opened.opened
-    assert not record.opened
-    with pytest.raises(SealError, match="already scored"):
-        opened.open()
 
 
 @pytest.mark.parametrize("rows", [ROWS, PROMPTS])
@@ -144,15 +131,3 @@ def test_a_malformed_commitment_is_a_plan_error(text):
 def test_an_unfit_pool_file_is_refused_by_line(tmp_path, rows, says):
     with pytest.raises(FactsError, match=says):
         commit_file(write(tmp_path / "pool.jsonl", rows))
-
-
-def test_a_pool_by_fact_needs_new_prompts_for_exactly_the_facts():
-    check_against_facts(AuditPool("fact", {"f1": ("Who hires Asha Tren asks",)}), FACTS)
-    for pool, says in [
-        (AuditPool("fact", {}), "lacks 'f1'"),
-        (AuditPool("fact", {"f1": ("x",), "f2": ("y",)}), "names 'f2'"),
-        (AuditPool("relation", {"guild": ("x {subject}",)}), "lacks"),
-        (AuditPool("fact", {"f1": ("asha tren  swore loyalty to",)}), "must be new"),
-    ]:
-        with pytest.raises(FactsError, match=says):
-            check_against_facts(pool, FACTS)

@@ -1,10 +1,13 @@
+import hashlib
 import itertools
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import palimpsest.facts
 from palimpsest.errors import FactsError
 from palimpsest.facts.templates import (
     POOL_SIZES,
@@ -12,11 +15,13 @@ from palimpsest.facts.templates import (
     RELATIONS,
     SUBJECT,
     check_pools,
+    packaged,
     render,
     same_wording,
     template_words,
 )
 
+FACTS = Path(palimpsest.facts.__file__).parent
 ALL = [
     (relation, pool, template)
     for relation, by_pool in POOLS.items()
@@ -125,3 +130,13 @@ def test_a_missing_or_additional_pool_is_refused():
     del pools["guild"]["cloze"]
     with pytest.raises(FactsError, match="'guild' has the pools"):
         check_pools(pools)
+
+
+def test_phrasings_are_those_the_code_was_written_for() -> None:
+    assert packaged("templates.json", _digest("templates.json")).keys() == set(RELATIONS)
+    with pytest.raises(FactsError, match=r"templates\.json of the package was changed"):
+        packaged("templates.json", _digest("tofu_phrases.json"))
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256((FACTS / name).read_bytes()).hexdigest()

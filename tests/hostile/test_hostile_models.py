@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from palimpsest.errors import ModelError
 from palimpsest.models import inspect_folder, skeleton
 from palimpsest.models.load import load, load_config, load_tokenizer, resolve
-from palimpsest.models.safetensors_header import HEADER_LIMIT, read_header
+from palimpsest.models.safetensors_header import read_header
 
 
 @pytest.fixture
@@ -298,17 +298,17 @@ def header_of(folder):
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
-@pytest.mark.parametrize("length", [2**63, 2**40, HEADER_LIMIT + 1])
+@pytest.mark.parametrize("length", [2**63, 2**40, 2**20])
 def test_a_header_longer_than_its_file_is_refused(folder, nothing_built, length):
     forge(folder / "model.safetensors", {}, b"\0" * 64, length=length)
-    refused(folder, str(length), "damaged or forged")
+    refused(folder, "header", "damaged or forged")
 
 
 def test_an_oversized_header_is_refused_even_in_a_file_that_holds_it(folder, nothing_built):
     with open(folder / "model.safetensors", "wb") as file:  # a hole, no bytes on the disk
         file.write(struct.pack("<Q", 2**33))
         file.truncate(2**33 + 8)
-    refused(folder, str(2**33), f"at most {HEADER_LIMIT}")
+    refused(folder, "header too large")
 
 
 @pytest.mark.parametrize(
@@ -329,40 +329,50 @@ def test_a_truncated_file_is_refused(folder, nothing_built, keep):
 def test_something_appended_is_refused(folder, nothing_built):
     with open(folder / "model.safetensors", "ab") as file:
         file.write(b"PK\x03\x04 a second file in the first")
-    refused(folder, "something appended")
+    refused(folder, "file not fully covered")
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
+    "change",
     [
-        (lambda e: e.update(data_offsets=[0, 256]), "overlap"),
-        (lambda e: e.update(data_offsets=[e["data_offsets"][0], 2**60]), "bytes; expected"),
-        (lambda e: e.update(data_offsets=[-256, 0]), "data_offsets"),
-        (lambda e: e.update(data_offsets=[0]), "data_offsets"),
-        (lambda e: e.update(data_offsets="0:256"), "data_offsets"),
-        (lambda e: e.update(shape=[2**40, 2**40]), "bytes; expected"),
-        (lambda e: e.update(shape=[-1, -64]), "data_offsets"),
-        (lambda e: e.update(shape=[True] * 3), "data_offsets"),
-        (lambda e: e.update(shape=[1] * 40), "data_offsets"),
-        (lambda e: e.update(shape=[64.0]), "data_offsets"),
-        (lambda e: e.update(dtype="F128"), "dtype 'F128'"),
-        (lambda e: e.update(dtype=None), "dtype"),
-        (lambda e: e.pop("shape"), "data_offsets"),
+        lambda e: e.update(data_offsets=[0, 256]),
+        lambda e: e.update(data_offsets=[e["data_offsets"][0], 2**60]),
+        lambda e: e.update(data_offsets=[-256, 0]),
+        lambda e: e.update(data_offsets=[0]),
+        lambda e: e.update(data_offsets="0:256"),
+        lambda e: e.update(shape=[2**40, 2**40]),
+        lambda e: e.update(shape=[-1, -64]),
+        lambda e: e.update(shape=[True] * 3),
+        lambda e: e.update(shape=[1] * 40),
+        lambda e: e.update(shape=[64.0]),
+        lambda e: e.update(dtype="F128"),
+        lambda e: e.update(dtype=None),
+        lambda e: e.pop("shape"),
     ],
 )
-def test_an_entry_that_lies_is_refused(folder, nothing_built, change, word):
+def test_an_entry_that_lies_is_refused(folder, nothing_built, change):
     header, data = header_of(folder)
     change(header["model.norm.weight"])
     forge(folder / "model.safetensors", header, data)
-    refused(folder, "model.norm.weight" if word != "overlap" else "begins at byte", word)
+    refused(folder, "model.safetensors", "is not a safetensors file")
 
 
-def test_a_name_that_stands_twice_is_refused(folder, nothing_built):
+def test_a_name_that_stands_twice_hides_nothing(folder, nothing_built):
+    """The last entry counts, and with it the tensors no longer fill the file."""
     header, data = header_of(folder)
     text = json.dumps(header)
-    entry = json.dumps({"model.norm.weight": header["model.norm.weight"]})
-    forge(folder / "model.safetensors", (text[:-1] + "," + entry[1:]).encode(), data)
-    refused(folder, "stands twice")
+    begin, _ = header["model.norm.weight"]["data_offsets"]
+    entry = header["model.norm.weight"] | {"shape": [32], "data_offsets": [begin, begin + 128]}
+    again = json.dumps({"model.norm.weight": entry})
+    forge(folder / "model.safetensors", (text[:-1] + "," + again[1:]).encode(), data)
+    refused(folder, "is not a safetensors file")
+
+
+def test_more_dimensions_than_any_model_has_are_refused(folder, nothing_built):
+    header, data = header_of(folder)
+    header["model.norm.weight"]["shape"] += [1] * 40
+    forge(folder / "model.safetensors", header, data)
+    refused(folder, "model.norm.weight", "41 dimensions; expected at most 8")
 
 
 def test_every_cut_and_every_flipped_header_byte_is_refused_or_harmless(tmp_path):
@@ -615,7 +625,7 @@ def test_a_tokenizer_that_is_none_is_refused(folder, text):
 def test_a_tokenizer_file_named_outside_the_folder_is_refused(folder, nothing_built):
     names = ["../../etc/tokenizer.4.0.0.json"]
     edit(folder, "tokenizer_config.json", fast_tokenizer_files=names)
-    refused(folder, "fast_tokenizer_files")
+    refused(folder, "tokenizer.4.0.0.json", "plain file name")
 
 
 def test_a_tokenizer_larger_than_the_embedding_is_refused(folder):
@@ -732,3 +742,17 @@ def test_a_gguf_file_that_lies_is_refused(tmp_path, nothing_built, data):
     path = tmp_path / "x.gguf"
     path.write_bytes(data)
     refused(path, "x.gguf")
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [("block_count", 10**9), ("embedding_length", 2**31), ("feed_forward_length", 2**31)],
+)
+def test_absurd_numbers_of_a_gguf_file_are_refused(tmp_path, nothing_built, key, number):
+    pytest.importorskip("gguf")
+    path = tmp_path / "x.gguf"
+    architecture = (b"general.architecture", TEXT, struct.pack("<Q", 5) + b"llama")
+    entry = (f"llama.{key}".encode(), U32, struct.pack("<I", number))
+    path.write_bytes(gguf_bytes(entries=[architecture, entry]))
+    with pytest.raises(ModelError, match=f"{number}; expected at most"):
+        load_config(str(path))

@@ -32,7 +32,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,11 @@ from palimpsest import cli
 from palimpsest.certificate import certify
 from palimpsest.plan import Counts, MethodGrid, Plan
 from palimpsest.presets import preset
-from palimpsest.run import disk, local
-from palimpsest.run.store import Run, digest, file_digest
-from palimpsest.study.matrix import run_cell, start
+from palimpsest.run import disk, local, progress
+from palimpsest.run.graph import CellWork
+from palimpsest.run.locks import holder
+from palimpsest.run.store import Cell, Run, digest, file_digest
+from palimpsest.study.matrix import StudyJob, run_cell, start
 
 SEED = os.environ.get("PALIMPSEST_SEED", "7")
 
@@ -59,8 +61,8 @@ def small_plan(cells: int = 2) -> Plan:
         round_trip=replace(plan.round_trip, steps=1, chunks=1, items=2),
         general=replace(plan.general, train_pieces=4, scored_pieces=1, piece_tokens=8),
         methods=(MethodGrid("kl_reversion", (("weight", (3.0,)),)), MethodGrid("task_vector")),
-        panel=replace(plan.panel, interpolations=()),
-        replication=replace(plan.replication, draws=1),
+        panel=replace(plan.panel, models=("suppression", "router", "embedding")),
+        replication=replace(plan.replication, draws=2),
     )
 
 
@@ -141,9 +143,14 @@ def until_spent(child: int, seconds: float) -> tuple[bool, float]:
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "log.jsonl"
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    """What the workers wrote about their steps."""
+    return [line for _, line in progress.lines(folder)]
+
+
+def stored(folder: Path) -> list[str]:
+    """The steps that were stored, as often as they were."""
+    lines = [line for line in log(folder) if line["event"] == "done"]
+    return [f"{line['cell']} {line['step']}" for line in lines]
 
 
 def said(folder: Path) -> str:
@@ -157,14 +164,15 @@ def over_at(folder: Path) -> float:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """The digest of every file of a run but its log and its leases."""
-    kept = [p for p in sorted(folder.rglob("*")) if p.name != "log.jsonl" and p.is_file()]
-    return {str(p.relative_to(folder)): file_digest(p) for p in kept if ".leases" not in p.parts}
+    """The digest of every file of a run but what its workers say and hold."""
+    kept = {p: p.relative_to(folder) for p in sorted(folder.rglob("*")) if p.is_file()}
+    passing = {"progress", "locks"}
+    return {str(name): file_digest(p) for p, name in kept.items() if name.parts[0] not in passing}
 
 
 def repeated(folder: Path) -> list[str]:
-    """The steps that were finished more than once."""
-    steps = [f"{line['cell']} {line['step']}" for line in log(folder) if line["event"] == "step"]
+    """The steps that were stored more than once."""
+    steps = stored(folder)
     return sorted(step for step in set(steps) if steps.count(step) > 1)
 
 
@@ -172,8 +180,9 @@ def differing(expected: dict[str, str], found: dict[str, str]) -> list[str]:
     return sorted(name for name in expected | found if expected.get(name) != found.get(name))
 
 
-def leases(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / ".leases").glob("*"))
+def held(folder: Path) -> list[str]:
+    """The locks of a run that a live process holds."""
+    return sorted(path.name for path in (folder / "locks").glob("*.lock") if holder(path))
 
 
 class Study:
@@ -213,7 +222,7 @@ class Study:
             "different": different,
             "verdict": certificate == self.certificate,
             "repeated": repeated(folder),
-            "leases": leases(folder),
+            "locks": held(folder),
             "said": said(folder),
         }
         shutil.rmtree(folder)
@@ -309,7 +318,7 @@ class Study:
                     living = False
             sent = time.monotonic()
             code = ended(child)
-            left = {"message": said(folder), "stop": code, "held": leases(folder)}
+            left = {"message": said(folder), "stop": code, "held": held(folder)}
             left["failed"] = [p.read_text() for p in folder.rglob("failed.json")]
             # A process takes its time to end: the command may be over while the process is not.
             after = over_at(folder) - sent
@@ -377,7 +386,7 @@ class Study:
             told = self.base / f"{name}-attempt"
             code = ended(launch(told, work))
             left = {"first": code, "message": said(told)}
-            left["torn"] = Run.open(folder).verify() if (folder / "chain.jsonl").exists() else ()
+            left["torn"] = Run.open(folder).verify() if (folder / "terms.json").exists() else ()
             subprocess.run(["mount", "-o", then, place], check=True)
             again = ended(launch(told, work))
             shutil.copytree(folder, self.base / f"{name}-kept")
@@ -391,19 +400,19 @@ class Study:
         folder = self.base / "deleted"
         child = launch(folder, study)
         # After the first step of the first cell, so that something is lost.
-        while not over(child) and not any(line["event"] == "step" for line in log(folder)):
+        while not over(child) and not stored(folder):
             time.sleep(0.001)
         shutil.rmtree(folder / "cells" / self.cells[0], ignore_errors=True)
-        lost = [f"{x['cell']} {x['step']}" for x in log(folder) if x["event"] == "step"]
         code = ended(child)
-        first = {"first": code, "message": said(folder), "lost": lost}
+        # What was stored before is made again; so is what was made from it.
+        first = {"first": code, "message": said(folder), "lost": stored(folder)}
         first["sound"] = Run.open(folder).cell(self.cells[1]).finished()
         return [self.compared(folder, "deleted") | first]
 
     def second(self, _: str) -> list[dict[str, Any]]:
         folder, other = self.base / "shared", self.base / "second"
         child = launch(folder, study)
-        while not over(child) and not leases(folder):
+        while not over(child) and not held(folder):
             time.sleep(0.001)
 
         def beside(_: Path) -> None:
@@ -417,61 +426,84 @@ class Study:
         return [self.compared(folder, "second") | told]
 
 
-def held_cell(run_path: Path | str, cell_id: str, *, progress: Any, **more: Any) -> None:
-    """A real cell that waits before its third step until a file `go` lies beside the run."""
+@dataclass
+class HeldWork:
+    """The work of a cell that waits before a worker's second step until a file `go` is there."""
 
-    def wait(label: str, done: int, total: int) -> None:
-        progress(label, done, total)
-        while done == 2 and not (Path(run_path).parent / "go").exists():
+    work: CellWork
+    go: Path
+    begun: int = 0
+
+    def __post_init__(self) -> None:
+        self.steps = self.work.steps
+
+    def do(self, step: str, cell: Cell) -> None:
+        self.begun += 1
+        while self.begun == 2 and not self.go.exists():
             time.sleep(0.02)
+        self.work.do(step, cell)
 
-    run_cell(run_path, cell_id, progress=wait, **more)
+    def finish(self, cell: Cell) -> Any:
+        return self.work.finish(cell)
+
+
+@dataclass(frozen=True)
+class HeldJob:
+    """A real study, held until the file beside its run folder is there."""
+
+    run_path: Path
+
+    def cell(self, cell_id: str) -> HeldWork:
+        return HeldWork(StudyJob(self.run_path).cell(cell_id), self.run_path.parent / "go")
 
 
 def two_nodes(folder: Path) -> None:
     """The study on two Ray nodes, of which the second is killed while both are at work."""
     from ray.cluster_utils import Cluster
+    from small_study import HeldJob  # by the name under which the nodes find it
 
     from palimpsest.run.executor import Event
     from palimpsest.run.ray import RayExecutor
 
     os.environ.setdefault("RAY_worker_niceness", "0")
-    os.environ["PYTHONPATH"] += f":{Path(__file__).parent}"  # for the nodes to find held_cell
+    os.environ["PYTHONPATH"] += f":{Path(__file__).parent}"
     memory = {"object_store_memory": 100 * 1024 * 1024}
     head = {"num_cpus": 1, "include_dashboard": False, **memory}
     nodes = Cluster(initialize_head=True, head_node_args=head)
     doomed = nodes.add_node(num_cpus=1, **memory)
     run = start(small_plan(), folder)
-    begun: set[str] = set()
+    begun: list[str] = []
     killed: list[str] = []
     events: list[Event] = []
 
     def watch(event: Event) -> None:
         events.append(event)
-        if event.kind == "step" and event.done == 1:
-            begun.add(event.cell)
-            # Both nodes are between the first and the last step of a cell.
-            if len(begun) == 2 and not killed:
-                killed.append(event.cell)
-                nodes.remove_node(doomed, allow_graceful=False)
-                # A worker outlives its node for a moment, in which it must not finish.
-                while all(run.cell(cell).running() for cell in run.cells):
-                    time.sleep(0.05)
-                (folder.parent / "go").touch()
+        if event.kind != "step" or killed:
+            return
+        begun.append(event.worker)
+        if sorted(begun.count(worker) for worker in {*begun}) == [2, 2]:
+            # Both workers have stored a step and are held at their second one.
+            killed.append(event.step)
+            nodes.remove_node(doomed, allow_graceful=False)
+            # A worker outlives its node for a moment, in which it must not go on.
+            while len(progress.at_work(run.path)) > 1:
+                time.sleep(0.05)
+            (folder.parent / "go").touch()
 
     try:
-        with run.lease("palimpsest study"):
-            ray = RayExecutor(nodes.address, function="small_study:held_cell")
-            outcome = ray.execute(run.path, run.cells, workers=2, on_event=watch)
+        with run.lock("palimpsest study"):
+            ray = RayExecutor(nodes.address)
+            job = HeldJob(run.path)
+            outcome = ray.execute(job, run.path, run.cells, workers=2, on_event=watch)
     finally:
         nodes.shutdown()
-    told = {
+    answer = {
         "done": list(outcome.done),
-        "failed": outcome.failed,
-        "begun": sorted(begun),
-        "again": sorted(event.cell for event in events if event.kind == "again"),
+        "failed": {cell: failure.reason for cell, failure in outcome.failed.items()},
+        "killed": killed,
+        "again": sorted(event.step for event in events if event.kind == "again"),
     }
-    (folder.parent / "nodes.json").write_text(json.dumps(told))
+    (folder.parent / "nodes.json").write_text(json.dumps(answer))
 
 
 def main(base: Path) -> None:

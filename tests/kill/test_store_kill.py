@@ -51,9 +51,9 @@ def toy(mode: str, folder: Path, number: int) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_kill_at_every_store_operation_changes_no_byte_and_repeats_no_step(folder: Path) -> None:
-    result = toy("every", folder, 1)
+    result = toy("every", folder, 1 if FULL else 2)
     assert result["operations"] > 150
-    assert result["kills"] == result["attempts"] == result["operations"]
+    assert result["kills"] == result["attempts"] >= result["operations"] // (1 if FULL else 2)
     assert result["different"] == []
     assert result["repeated"] == []
 
@@ -73,20 +73,29 @@ def test_a_kill_at_random_instants_changes_no_byte_and_repeats_no_step(folder: P
 
 
 def test_a_kill_during_the_repair_of_a_damaged_cell_changes_no_byte(folder: Path) -> None:
-    result = toy("mended", folder, 1 if FULL else 5)
+    result = toy("repaired", folder, 1 if FULL else 5)
     assert result["kills"] >= (80 if FULL else 16)
     assert result["different"] == []
 
 
-def test_sixteen_processes_lose_no_cell_and_double_none_though_four_are_killed(
+def test_sixteen_workers_lose_no_step_and_double_none_though_four_are_killed(
     folder: Path,
 ) -> None:
-    cells = 500 if FULL else 60
+    cells = 200 if FULL else 30
     result = toy("workers", folder, cells)
-    count("cells shared by 16 processes", cells)
-    assert result["killed"] > 0
+    count("cells shared by 16 workers", cells)
+    assert result["killed"] == 4
     assert result["failed"] == 0
     assert result["lost"] == []
     assert result["doubled"] == []
-    assert result["rows"] == []
+    assert result["problems"] == []
+
+
+def test_sixteen_processes_that_do_the_same_steps_at_once_change_no_byte(folder: Path) -> None:
+    cells = 100 if FULL else 6
+    result = toy("unruly", folder, cells)
+    count("cells done by 16 processes at once", cells)
+    assert result["killed"] == 4
+    assert result["failed"] == 0
+    assert result["different"] == []
     assert result["problems"] == []

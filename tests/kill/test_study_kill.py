@@ -67,9 +67,9 @@ class Server:
                 pytest.skip(result["skipped"])
             assert result["exit"] == 0, result
             assert result["different"] == [], result
-            assert result["repeated"] == result.get("lost", []), result
+            assert set(result["repeated"]) <= set(result.get("lost", [])), result
             assert result.get("verdict", True), result
-            assert not result.get("leases"), result
+            assert not result.get("locks"), result
         return results
 
 
@@ -138,8 +138,8 @@ def test_the_number_of_workers_changes_no_byte(server: Server) -> None:
 @needs_ray
 def test_ray_gives_the_bytes_of_local_workers_though_a_node_is_killed(server: Server) -> None:
     [result] = server("nodes")
-    assert len(result["begun"]) == len(result["done"]) == 2 and result["failed"] == {}
-    # One of the two cells was on the lost node and went on, where it was, on the other.
+    assert len(result["done"]) == 2 and result["failed"] == {} and len(result["killed"]) == 1
+    # The step that was on the lost node was begun again on the other.
     assert len(result["again"]) == 1
     if FULL:
         server("same", "ray-2")
@@ -163,8 +163,9 @@ def test_a_folder_that_may_only_be_read_is_refused_and_a_retry_succeeds(server: 
 def test_a_cell_folder_deleted_under_its_worker_fails_that_cell_alone(server: Server) -> None:
     [result] = server("deleted")
     assert result["first"] == 1 and result["sound"]
-    assert "expected the folder to exist" in result["message"].splitlines()[-1]
-    assert "failed.json" not in result["message"]
+    last = result["message"].splitlines()[-1]
+    assert "1 of 2 cells failed" in last and "run the same command" in last, result["message"]
+    assert "Traceback" not in result["message"]
 
 
 def test_a_second_command_is_refused_and_a_dead_owners_folder_taken_over(server: Server) -> None:

@@ -4,10 +4,11 @@ Run as a program, it imports the store once and then forks one real child per at
 hundreds of kills take seconds. It prints one JSON document with what was observed.
 
     toy_study.py every FOLDER STRIDE       kill at operation 1, 1 + STRIDE, ... then resume
-    toy_study.py twice FOLDER COUNT          kill, kill the resume too, then resume
-    toy_study.py mended FOLDER STRIDE        damage a finished cell, kill its repair, then resume
-    toy_study.py workers FOLDER CELLS        16 processes share CELLS cells, 4 of them are killed
-    toy_study.py instants FOLDER COUNT       kill from outside at random instants, then resume
+    toy_study.py twice FOLDER COUNT        kill, kill the resume too, then resume
+    toy_study.py repaired FOLDER STRIDE    damage a finished cell, kill its repair, then resume
+    toy_study.py instants FOLDER COUNT     kill from outside at random instants, then resume
+    toy_study.py workers FOLDER CELLS      16 workers do CELLS cells, every fourth one is killed
+    toy_study.py unruly FOLDER CELLS       16 processes do the same steps at once, 4 are killed
 """
 
 import json
@@ -17,61 +18,92 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from palimpsest.errors import LeaseHeld
-from palimpsest.run import disk
-from palimpsest.run.store import Run, file_digest
+from palimpsest.run import disk, local, progress
+from palimpsest.run.executor import InlineExecutor
+from palimpsest.run.graph import FINISH, Step
+from palimpsest.run.schedule import Task
+from palimpsest.run.store import Cell, Run, file_digest
+from palimpsest.run.worker import Worker
 
 CELLS = ("pocket-0", "pocket-1")
-STEPS = ("injected", "ga-w3", "panel:all")
+STEPS = (
+    Step("injected", "training"),
+    Step("ga-w3", "unlearning", ("injected",)),
+    Step("panel", "scoring the panel", ("injected",)),
+)
 MODELS = {"injected": "sha256:1", "panel:router": "sha256:2"}
 
 
+@dataclass
+class ToyCell:
+    """Notes in `computed` each step that is really computed."""
+
+    cell_id: str
+    computed: Path
+    steps: tuple[Step, ...] = STEPS
+
+    def do(self, step: str, cell: Cell) -> None:
+        if step == "panel":
+            cell.open_seal(step, "sha256:c", MODELS)
+        line = f"{self.cell_id} {step}\n".encode()
+        descriptor = os.open(self.computed, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, line)
+        os.close(descriptor)
+        if step == "injected":
+            cell.put_file(step, "weights.safetensors", self.cell_id.encode() * 50)
+        numbers = np.random.default_rng(len(step)).normal(size=4)
+        rows = {"model": [step] * 4, "nll_sum": numbers}
+        cell.put(step, {"items": rows}, {"mean": float(numbers.mean())})
+
+    def finish(self, cell: Cell) -> Mapping[str, Any]:
+        return {"seed": self.cell_id}
+
+    def keep(self) -> Mapping[str, tuple[str, str]]:
+        return {"injected.safetensors": ("injected", "weights.safetensors")}
+
+
+@dataclass(frozen=True)
+class ToyJob:
+    computed: Path
+
+    def cell(self, cell_id: str) -> ToyCell:
+        return ToyCell(cell_id, self.computed)
+
+
+def toy_run(folder: Path, cells: tuple[str, ...] = CELLS) -> Run:
+    terms = ({"seeds": [0, 1]}, {"alpha": 0.05}, {"code": {"version": "1"}})
+    return Run.create_or_resume(folder, *terms, {"commitment": "sha256:c"}, cells=cells)
+
+
 def study(folder: Path, computed: Path) -> None:
-    """Run the toy study in `folder`, noting in `computed` each step that is really computed."""
-    run = Run.create_or_resume(
-        folder,
-        {"seeds": [0, 1]},
-        {"alpha": 0.05},
-        {"code": {"version": "1"}},
-        {"commitment": "sha256:c"},
-        cells=CELLS,
-    )
-    with run.lease("toy study", wait=10):
-        for cell_id in run.cells:
-            cell = run.cell(cell_id)
-            if cell.finished():
-                continue
-            with cell.claim():
-                for step in STEPS:
-                    if cell.done(step):
-                        continue
-                    if step.startswith("panel"):
-                        cell.open_seal(step, "sha256:c", MODELS)
-                    with open(computed, "a") as file:
-                        file.write(f"{cell_id} {step}\n")
-                    if step == "injected":
-                        cell.put_file(step, "weights.safetensors", cell_id.encode() * 50)
-                    numbers = np.random.default_rng(len(step)).normal(size=4)
-                    rows = {"model": [step] * 4, "nll_sum": numbers}
-                    cell.put(step, {"items": rows}, {"mean": float(numbers.mean())})
-                kept = {"injected.safetensors": ("injected", "weights.safetensors")}
-                cell.finish({"seed": cell_id}, STEPS, keep=kept)
-        if run.chain().find("report") is None:
-            run.record("report", {"cells": run.heads()})
+    """Run the toy study in `folder`."""
+    run = toy_run(folder)
+    with run.lock("toy study", wait=10):
+        outcome = InlineExecutor(threads=None).execute(ToyJob(computed), folder, run.cells)
+        if outcome.failed:
+            raise RuntimeError(outcome.failed)
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """The digest of every file of a run but the log, leases included if any are left."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.name != "log.jsonl")
-    return {str(p.relative_to(folder)): file_digest(p) if p.is_file() else "folder" for p in paths}
+    """Return the digest of every file of a run but progress and locks."""
+    names = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    return {
+        name: file_digest(path) if path.is_file() else "folder"
+        for name, path in names.items()
+        if name.split("/")[0] not in ("progress", "locks")
+    }
 
 
 def attempt(folder: Path, computed: Path, fault: int | None = None, delay: float = -1.0) -> int:
-    """Run the study in a forked child; gives back its wait status."""
+    """Run the study in a forked child; return its wait status."""
     child = os.fork()
     if child == 0:
         try:
@@ -92,8 +124,8 @@ def attempt(folder: Path, computed: Path, fault: int | None = None, delay: float
 
 
 def recorded(folder: Path) -> set[str]:
-    """The steps a killed run has recorded as done."""
-    if not (folder / "chain.jsonl").exists():
+    """Return the steps a killed run has recorded as done."""
+    if not (folder / "terms.json").exists():
         return set()
     run = Run.open(folder)
     return {f"{cell_id} {step}" for cell_id in CELLS for step in run.cell(cell_id).steps()}
@@ -110,12 +142,12 @@ def main(mode: str, base: Path, count: int) -> None:
     expected = snapshot(whole)
     operations = int((base / "operations").read_text())
     draw = random.Random(7)
-    if mode == "mended":
+    if mode == "repaired":
         operations = 100  # about as many as one cell needs
     began = time.monotonic()
     assert attempt(base / "timed", base / "timed-computed") == 0
     lasted = time.monotonic() - began
-    if mode in ("every", "mended"):
+    if mode in ("every", "repaired"):
         plans = [[n] for n in range(1, operations + 1, count)]
     elif mode == "twice":
         plans = [[draw.randint(1, operations), draw.randint(1, 60)] for _ in range(count)]
@@ -126,7 +158,7 @@ def main(mode: str, base: Path, count: int) -> None:
         folder = base / "killed"
         for path in (folder, computed):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        if mode == "mended":
+        if mode == "repaired":
             shutil.copytree(whole, folder)
             damaged = folder / "cells" / CELLS[0] / "items.parquet"
             damaged.write_bytes(damaged.read_bytes()[:-1])
@@ -142,84 +174,99 @@ def main(mode: str, base: Path, count: int) -> None:
         state = attempt(folder, computed)
         result["attempts"] += 1
         result["repeated"] += sorted(before & set(lines(computed)))
-        complete = mode == "mended" or len(lines(computed)) + len(before) == 6
+        complete = mode == "repaired" or len(lines(computed)) + len(before) == 6
         found = snapshot(folder)
-        if mode == "mended":
-            found.pop(f"cells/{CELLS[0]}/repairs.json")
         if state != 0 or found != expected or not complete:
             names = sorted(name for name, _ in found.items() ^ expected.items())
             result["different"].append([plan, state, names])
     print(json.dumps(result))
 
 
-def work(folder: Path, computed: Path, seed: int) -> None:
-    """Finish every cell nobody else is working on, until all are finished."""
-    run = Run.open(folder)
-    left = list(run.cells)
-    random.Random(seed).shuffle(left)
-    while left:
-        for cell_id in list(left):
-            cell = run.cell(cell_id)
-            try:
-                if not cell.finished():
-                    with cell.claim(f"worker {seed}"):
-                        if not cell.finished():
-                            if not cell.done("injected"):
-                                rows = {"fact": [cell_id], "nll_sum": np.array([float(seed)])}
-                                cell.put("injected", {"items": rows})
-                            # One write after the step: a line here is a step that was done.
-                            descriptor = os.open(computed, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-                            os.write(descriptor, f"{cell_id} {seed}\n".encode())
-                            os.close(descriptor)
-                            cell.finish({}, ["injected"])
-                left.remove(cell_id)
-            except LeaseHeld:
-                continue
-
-
 def share(base: Path, count: int) -> None:
-    """Let 16 workers share the cells and have the first 4 of them killed on the way."""
-    folder, computed = base / "shared", base / "computed"
+    """Let 16 workers of one command share the cells; every fourth of them is killed."""
+    folder, computed = base / "shared" / "run", base / "computed"
     study(base / "warm", base / "warm-computed")
-    names = [f"cell-{n}" for n in range(count)]
-    Run.create(folder, {}, {}, {}, {"commitment": ""}, cells=names)
+    names = tuple(f"cell-{n}" for n in range(count))
+    run = toy_run(folder, names)
+    local.START = "fork"
+    begin = local._work
+
+    def faulty(pipe: Any, name: str, *arguments: Any) -> None:
+        number = int(name.removeprefix("worker-"))
+        if number % 4 == 0 and number < 16:
+            disk.OPERATIONS = 0
+            os.environ["PALIMPSEST_FAULT"] = str(20 + 9 * number)
+        begin(pipe, name, *arguments)
+
+    local._work = faulty
+    events = []
+    job = ToyJob(computed)
+    outcome = local.LocalExecutor().execute(job, folder, names, workers=16, on_event=events.append)
+    os.environ.pop("PALIMPSEST_FAULT", None)
+    began = Counter(lines(computed))
+    lost = {f"{event.cell} {event.step}" for event in events if event.kind == "again"}
+    result = {
+        "killed": len(
+            {
+                entry["worker"]
+                for _, entry in progress.lines(folder)
+                if entry["event"] == "worker lost"
+            }
+        ),
+        "failed": len(outcome.failed),
+        "lost": sorted(set(names) - set(outcome.done)),
+        # Only a step whose worker was killed in it may have been begun twice.
+        "doubled": sorted(step for step, times in began.items() if times > 1 and step not in lost),
+        "problems": run.verify(),
+    }
+    print(json.dumps(result))
+
+
+def unruly(base: Path, count: int) -> None:
+    """Let 16 processes that do not know of each other do the same steps; 4 of them are killed.
+
+    So do workers on a node that is lost to the command but lives on.
+    """
+    folder, whole = base / "unruly", base / "whole"
+    study(base / "warm", base / "warm-computed")
+    names = tuple(f"cell-{n}" for n in range(count))
+    InlineExecutor().execute(ToyJob(base / "computed-whole"), toy_run(whole, names).path, names)
+    run = toy_run(folder, names)
     children = []
     for seed in range(16):
         child = os.fork()
         if child == 0:
             try:
-                if seed < 4:  # killed in the middle of its first cell, or of taking it
+                if seed < 4:
                     disk.OPERATIONS = 0
-                    os.environ["PALIMPSEST_FAULT"] = str(1 + 4 * seed)
-                work(folder, computed, seed)
+                    os.environ["PALIMPSEST_FAULT"] = str(12 * (1 + seed))
+                cells = list(names)
+                random.Random(seed).shuffle(cells)
+                worker = Worker(ToyJob(base / "computed"), folder, f"worker-{seed}")
+                for cell in cells:
+                    for step in ("injected", "ga-w3", "panel", FINISH):
+                        # Whatever fails, failed because another was faster.
+                        if not run.cell(cell).ended():
+                            worker.do(Task(cell, step))
                 os._exit(0)
             except BaseException as error:
                 print(repr(error), file=sys.stderr, flush=True)
                 os._exit(1)
         children.append(child)
     states = [os.waitpid(child, 0)[1] for child in children]
-    run = Run.open(folder)
-    with run.lease():
-        pass
-    began = {name: [] for name in names}
-    for line in lines(computed):
-        began[line.split()[0]].append(int(line.split()[1]))
+    InlineExecutor().execute(ToyJob(base / "computed"), folder, names)
     result = {
         "killed": sum(map(os.WIFSIGNALED, states[:4])),
         "failed": sum(state != 0 for state in states[4:]),
-        "lost": [name for name in names if not run.cell(name).finished()],
-        # Of a cell that was taken over, only the last of its workers may have been a survivor.
-        "doubled": [name for name, seeds in began.items() if any(s >= 4 for s in seeds[:-1])],
-        "rows": sorted(
-            name for name in names if run.cell(name).table("items")["fact"].tolist() != [name]
-        ),
+        "different": sorted(name for name, _ in snapshot(folder).items() ^ snapshot(whole).items()),
         "problems": run.verify(),
     }
     print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "workers":
-        share(Path(sys.argv[2]), int(sys.argv[3]))
-        sys.exit()
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    MODES = {"workers": share, "unruly": unruly}
+    if sys.argv[1] in MODES:
+        MODES[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

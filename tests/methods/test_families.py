@@ -22,7 +22,7 @@ def test_a_method_changes_the_model_on_either_engine_alike(name: str, family: st
         checked_run(method, transformer_context(family, stacked)) for stacked in (False, True)
     ]
     if name == "gate_mask" and family not in GATED:
-        assert results == [Failure("does not apply: gated MLPs only", applies=False)] * 2
+        assert results == [Failure("not_applicable", "does not apply: gated MLPs only")] * 2
         return
     context = transformer_context(family)
     before = answers_of(family, context, context.injected)

@@ -60,6 +60,19 @@ def test_a_name_that_tables_or_files_cannot_hold_is_refused(name, monkeypatch, t
         method_class("ill_named:MyMethod")
 
 
+def test_a_kind_is_one_of_three_and_other_where_not_declared(monkeypatch, tmp_path) -> None:
+    source = (EXAMPLES / "my_method.py").read_text()
+    (tmp_path / "of_no_kind.py").write_text(source)
+    declared = 'name: ClassVar[str] = "my_method"'
+    assert declared in source
+    odd = source.replace(declared, declared + '; kind: ClassVar[str] = "deletes"')
+    (tmp_path / "of_odd_kind.py").write_text(odd)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert method_class("of_no_kind:MyMethod").kind == "other"
+    with pytest.raises(MethodError, match="kind is 'deletes'; expected one of restores"):
+        method_class("of_odd_kind:MyMethod")
+
+
 def install(folder: Path, points: str) -> None:
     """Put a distribution with these entry points into a folder of the import path."""
     info = folder / "third_party-1.0.dist-info"
@@ -110,8 +123,11 @@ def test_every_method_says_what_it_is() -> None:
         assert row["citation"] or name == "rollback"
         formula = sys.modules[kind.__module__].__doc__ or ""
         assert " = " in formula or " ← " in formula, f"{name} states no formula"
+        assert row["kind"] in ("restores", "suppresses", "other")
     assert rows["gate_mask"]["needs"] == ("base", "gated MLP")
     assert rows["task_vector"]["needs"] == ("base", "forget_only")
+    assert rows["kl_reversion"]["kind"] == rows["task_vector"]["kind"] == "restores"
+    assert {rows[name]["kind"] for name in ("ga", "npo", "graddiff", "simnpo")} == {"suppresses"}
     assert rows["npo"]["knobs"] == {"weight": 12.0, "beta": 0.1, "rate": 1.0}
 
 
@@ -141,17 +157,17 @@ def test_what_is_not_a_method_is_refused(name: str, said: str, monkeypatch) -> N
 @pytest.mark.parametrize(
     ("name", "knobs", "said"),
     [
-        ("npo", {"betta": 1}, "unknown knob 'betta'; it takes weight, beta, rate"),
-        ("npo", {"beta": 0}, "beta is 0.0; expected a number above 0"),
-        ("npo", {"weight": "much"}, "weight is 'much'; expected a number"),
-        ("npo", {"weight": True}, "weight is True; expected a number"),
-        ("npo", {"weight": float("nan")}, "expected a number"),
-        ("ga", {"weight": -3}, "weight is -3.0; expected 0 or more"),
-        ("gate_mask", {"sparsity": 1.0}, "sparsity is 1.0; expected a share"),
-        ("rmu", {"depth": 0}, "depth is 0.0"),
-        ("dpo", {"refusal": " "}, "refusal is ' '"),
-        ("dpo", {"refusal": 3}, "refusal is 3; expected text"),
-        ("rollback", {"weight": 1}, "unknown knob 'weight'; it takes none"),
+        ("npo", {"betta": 1}, "methods.npo.betta: unknown key; known here are weight, beta, rate"),
+        ("npo", {"beta": 0}, "methods.npo.beta: 0 found; expected a number above 0"),
+        ("npo", {"weight": "much"}, "methods.npo.weight: 'much' found; expected a number"),
+        ("npo", {"weight": True}, "weight: True found; expected a number"),
+        ("npo", {"weight": float("nan")}, "weight: nan found; expected a finite number"),
+        ("ga", {"weight": -3}, "weight: -3 found; expected at least 0"),
+        ("gate_mask", {"sparsity": 1.0}, "sparsity: 1 found; expected a number below 1"),
+        ("rmu", {"depth": 0}, "depth: 0 found"),
+        ("dpo", {"refusal": " "}, "dpo: refusal is ' '; expected an answer"),
+        ("dpo", {"refusal": 3}, "refusal: 3 found; expected text"),
+        ("rollback", {"weight": 1}, "weight: unknown key; it has none"),
     ],
 )
 def test_knobs_that_cannot_be_are_named(name: str, knobs: dict, said: str) -> None:

@@ -59,29 +59,58 @@ def raising(state):
 
 
 FAULTS = {
-    "NaN weights": (lambda state: state | {GATE: state[GATE] * float("nan")}, "not finite: .*gate"),
-    "infinite weights": (lambda state: state | {GATE: state[GATE] / 0}, "not finite"),
-    "a missing tensor": (lambda state: without(state, GATE), "architecture: .*gate.* is missing"),
-    "an extra tensor": (lambda state: state | {"new": torch.ones(3)}, "architecture: new is not"),
-    "another shape": (lambda state: state | {GATE: state[GATE][:-1]}, r"\(19, 16\); .*\(20, 16\)"),
+    "NaN weights": (
+        lambda state: state | {GATE: state[GATE] * float("nan")},
+        "not finite: .*gate",
+        "not_finite",
+    ),
+    "infinite weights": (lambda state: state | {GATE: state[GATE] / 0}, "not finite", "not_finite"),
+    "a missing tensor": (
+        lambda state: without(state, GATE),
+        "architecture: .*gate.* is missing",
+        "other_architecture",
+    ),
+    "an extra tensor": (
+        lambda state: state | {"new": torch.ones(3)},
+        "architecture: new is not",
+        "other_architecture",
+    ),
+    "another shape": (
+        lambda state: state | {GATE: state[GATE][:-1]},
+        r"\(19, 16\); .*\(20, 16\)",
+        "other_architecture",
+    ),
     "whole numbers": (
         lambda state: state | {GATE: state[GATE].long()},
         "int64; expected .*float32",
+        "other_architecture",
     ),
-    "a number": (lambda state: state | {GATE: 1.0}, "is a float; expected a tensor"),
-    "an untied head": (lambda state: state | {HEAD: state[HEAD] + 1}, "tied to"),
-    "nothing": (lambda state: None, "returned NoneType; expected a state dict"),
-    "an error": (raising, r"raised ValueError: no way \(test_running.py line \d+\)"),
-    "an exit": (lambda state: sys.exit(3), "raised SystemExit: 3"),
+    "a number": (
+        lambda state: state | {GATE: 1.0},
+        "is a float; expected a tensor",
+        "other_architecture",
+    ),
+    "an untied head": (
+        lambda state: state | {HEAD: state[HEAD] + 1},
+        "tied to",
+        "other_architecture",
+    ),
+    "nothing": (
+        lambda state: None,
+        "returned NoneType; expected a state dict",
+        "other_architecture",
+    ),
+    "an error": (raising, r"raised ValueError: no way \(test_running.py line \d+\)", "raised"),
+    "an exit": (lambda state: sys.exit(3), "raised SystemExit: 3", "raised"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_plugin_is_recorded_with_its_reason(fault: str) -> None:
-    act, reason = FAULTS[fault]
+    act, reason, kind = FAULTS[fault]
     context = transformer_context("llama")
     results = run_group(context, [Plugin(act), Rollback()])
-    assert isinstance(results[0], Failure) and results[0].applies
+    assert isinstance(results[0], Failure) and results[0].kind == kind
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(results[0].reason)
     assert torch.equal(results[1][GATE], context.base[GATE])
@@ -139,7 +168,7 @@ def test_the_mask_on_a_gelu_model_does_not_apply_and_the_others_go_on() -> None:
     context = transformer_context("gpt2")
     for methods in ([GateMask(3.0), GateMask(12.0)], [GateMask(3.0), KLReversion(3.0)]):
         results = run_group(context, methods)
-        assert results[0] == Failure("does not apply: gated MLPs only", applies=False)
+        assert results[0] == Failure("not_applicable", "does not apply: gated MLPs only")
     assert not isinstance(results[1], Failure)
 
 
@@ -149,6 +178,7 @@ def test_one_member_of_a_stack_fails_alone(fault: str) -> None:
     methods = [Faulty(1.0, fault), Faulty(13.0, fault), Faulty(2.0, fault)]
     good, bad, other = run_group(context, methods)
     assert isinstance(bad, Failure)
+    assert bad.kind == ("raised" if fault == "raise" else "diverged")
     assert ("thirteen" in bad.reason) if fault == "raise" else ("diverged at step 1" in bad.reason)
     for state, method in ((good, methods[0]), (other, methods[2])):
         alone = checked_run(method, context)
@@ -159,7 +189,8 @@ def test_divergence_is_a_failure_with_its_step() -> None:
     texts = [Encoded((0, 1), 1)]
     context = table_context(torch.zeros(2, 2), torch.full((2, 2), float("nan")), texts, texts)
     failure = checked_run(NPO(), context)
-    assert isinstance(failure, Failure) and "step 1" in failure.reason
+    assert isinstance(failure, Failure) and failure.kind == "diverged"
+    assert "step 1" in failure.reason
 
 
 def test_a_gradient_method_with_a_run_of_its_own_is_never_stacked() -> None:

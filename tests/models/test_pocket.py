@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tools.bake_pocket import file_digests
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from palimpsest.errors import ModelError
@@ -16,7 +17,6 @@ from palimpsest.models.pocket import (
     DIGESTS,
     ROOT,
     check_digests,
-    file_digests,
     pocket_folder,
 )
 

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from tools.bake_pocket import pocket_config
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from palimpsest.errors import ModelError
-from palimpsest.models.families import POCKET, pocket_config
+from palimpsest.models.families import POCKET
 from palimpsest.models.net import Batch, Encoded, WholeNet, collate
 from palimpsest.models.stacked import StackedNet, supports
 

@@ -8,25 +8,27 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toy_cells import go, toy_run
+from toy_job import toy_job, toy_run
 
+from palimpsest.run import progress
 from palimpsest.run.executor import Event, Interrupted, Outcome
 from palimpsest.run.ray import RayExecutor
 
-TOY = "toy_cells:toy_cell"
-
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "done": list(outcome.done),
-        "failed": outcome.failed,
-        "skipped": list(outcome.skipped),
-    }
+    failed = {cell: [failure.kind, failure.reason] for cell, failure in outcome.failed.items()}
+    return {"done": list(outcome.done), "failed": failed, "skipped": list(outcome.skipped)}
+
+
+def until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.05)
 
 
 def cluster(folder: Path) -> dict[str, Any]:
@@ -38,33 +40,35 @@ def cluster(folder: Path) -> dict[str, Any]:
     second = nodes.add_node(num_cpus=1, object_store_memory=100 * 1024 * 1024)
     held = ["held-1", "held-2"]
     events: list[Event] = []
-    running: set[str] = set()
     killed: list[str] = []
 
     def watch(event: Event) -> None:
         events.append(event)
-        if event.done == 1 and event.cell in held:
-            running.add(event.cell)
-        # Both nodes have a cell between its first and its last step.
-        if len(running) == 2 and not killed:
+        begun = {e.cell for e in events if (e.kind, e.step) == ("step", "part-1")}
+        if len(begun) == 2 and not killed:
             killed.append(event.cell)
-            nodes.remove_node(second, allow_graceful=False)
-            # A worker outlives its node for a moment, in which it must not finish.
-            while all(run.cell(cell).running() for cell in held):
-                time.sleep(0.05)
-            go(run.path).touch()
+            threading.Thread(target=lose_a_node).start()
 
-    ray = RayExecutor(nodes.address, function=TOY)
+    def lose_a_node() -> None:
+        # Both workers wait in the middle of a cell.
+        until(lambda: {work.step for work in progress.at_work(run.path)} == {"part-1"})
+        until(lambda: len(progress.at_work(run.path)) == 2)
+        nodes.remove_node(second, allow_graceful=False)
+        # A worker outlives its node for a moment, in which it must not finish.
+        until(lambda: len(progress.at_work(run.path)) < 2)
+        (folder / "go").touch()
+
+    ray = RayExecutor(nodes.address)
     calm = ["a", "b", "fails-1", "dies-1"]
     run = toy_run(folder / "ray", [*calm, *held])
-    first = ray.execute(run.path, calm, workers=2)
-    then = ray.execute(run.path, run.cells, workers=2, on_event=watch)
+    # More workers than the cluster has room for: those that start do the work.
+    first = ray.execute(toy_job(run), run.path, calm, workers=3)
+    then = ray.execute(toy_job(run), run.path, run.cells, workers=2, on_event=watch)
     nodes.shutdown()
     return {
         "first": as_json(first),
         "then": as_json(then),
-        "again": sorted(event.cell for event in events if event.kind == "again"),
-        "labels": [event.label for event in events if event.cell == "held-1"],
+        "again": sorted(event.step for event in events if event.kind == "again"),
         "killed": len(killed),
     }
 
@@ -72,22 +76,23 @@ def cluster(folder: Path) -> dict[str, Any]:
 def stopped(folder: Path) -> dict[str, Any]:
     run = toy_run(folder / "ray", ["held-1", "held-2", "held-3"])
     handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
-    running: set[str] = set()
+    begun: set[str] = set()
 
     def watch(event: Event) -> None:
-        if event.done == 2:
-            running.add(event.cell)
-            if len(running) == 2:
+        if event.step == "part-1":
+            begun.add(event.cell)
+            if len(begun) == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        RayExecutor(function=TOY).execute(run.path, run.cells, workers=2, on_event=watch)
+        job = toy_job(run)
+        RayExecutor().execute(job, run.path, run.cells, workers=2, on_event=watch)
     except Interrupted as error:
         return {
             "message": str(error),
             "exit": error.exit_code,
             "steps": {cell: run.cell(cell).steps() for cell in run.cells},
-            "leases": [path.name for path in (run.path / ".leases").iterdir()],
+            "at work": len(progress.at_work(run.path)),
             "handlers": handlers == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)],
         }
     return {"message": "was not stopped"}

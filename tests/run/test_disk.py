@@ -99,8 +99,6 @@ except disk.StoreError as error:
 def test_a_file_in_a_folder_that_was_deleted_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="expected the folder to exist"):
         disk.write_bytes(tmp_path / "gone" / "a", b"")
-    with pytest.raises(StoreError, match="expected the folder to exist"):
-        disk.append_line(tmp_path / "gone.jsonl", b"line\n", 10)
 
 
 def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -145,33 +143,6 @@ def test_leftovers_are_recognised_and_cleaned_and_nothing_else(tmp_path: Path) -
     assert sorted(os.listdir(tmp_path)) == [".tmp-notes", "a"]
 
 
-def test_an_append_cuts_off_a_torn_line_but_refuses_a_whole_one(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    size = disk.append_line(path, b"one\n", 0)
-    path.write_bytes(b"one\ntw")
-    assert disk.append_line(path, b"three\n", size) == 10
-    assert path.read_bytes() == b"one\nthree\n"
-    with pytest.raises(StoreError, match="another process changed the file"):
-        disk.append_line(path, b"four\n", size)
-
-
-@pytest.mark.parametrize("operation", ["open", "append", "fsync"])
-def test_an_append_that_fails_leaves_the_lines_before(
-    tmp_path: Path, fault: Any, operation: str
-) -> None:
-    path = tmp_path / "a"
-    size = disk.append_line(path, b"one\n", 0)
-
-    def fail(at: str, _: Path) -> None:
-        if at == operation:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    fault(fail)
-    with pytest.raises(StoreError, match="space on the device"):
-        disk.append_line(path, b"two\n", size)
-    assert path.read_bytes() == b"one\n"
-
-
 def test_canonical_json_depends_on_the_value_alone() -> None:
     assert disk.canonical({"b": [1, 2.5], "a": "é"}) == '{"a":"é","b":[1,2.5]}'.encode()
     assert disk.canonical({"a": 1, "b": 2}) == disk.canonical({"b": 2, "a": 1})
@@ -185,7 +156,7 @@ def test_values_without_a_json_form_are_refused(value: object) -> None:
 
 def test_bytes_that_are_not_the_recorded_ones_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    with pytest.raises(DamagedArtifact, match=r"a: the file is missing"):
+    with pytest.raises(DamagedArtifact, match=r"a: No such file"):
         disk.read_checked(path, disk.digest(b"1"))
     path.write_bytes(b"2")
     with pytest.raises(DamagedArtifact, match=r"a: 1 bytes with digest"):
@@ -209,3 +180,17 @@ def test_names_that_could_leave_the_folder_or_break_a_file_system_are_refused(na
 @pytest.mark.parametrize("name", ["qwen2-s-seed0", "task_vector-c0.5", "a", "A=1,b@2+c"])
 def test_names_a_plan_makes_are_taken(name: str) -> None:
     assert disk.safe_name(name, "cell id") == name
+
+
+def test_a_signed_file_comes_back_and_every_change_of_it_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    own = disk.write_signed(path, {"cell": "a", "loss": 0.5})
+    assert disk.read_signed(path) == {"cell": "a", "loss": 0.5, "digest": own}
+    data = path.read_bytes()
+    changed = [data[:length] for length in range(len(data))]
+    changed += [data[:n] + bytes([data[n] ^ 1 << n % 8]) + data[n + 1 :] for n in range(len(data))]
+    changed += [b" " + data, data + b"\n", b"[]", b"{}", b"[" * 100_000]
+    for other in changed:
+        path.write_bytes(other)
+        with pytest.raises(DamagedArtifact, match=r"a\.json"):
+            disk.read_signed(path)

@@ -1,4 +1,4 @@
-"""Ray tasks: the bytes of local workers, and nothing lost with a node or a signal.
+"""Workers on Ray: the bytes of local ones, and nothing lost with a node or a signal.
 
 Ray's own processes are started from a child process, as a study starts them.
 """
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_cells import artifacts, toy_run
+from toy_job import artifacts, toy_job, toy_run
 
 import palimpsest
 from palimpsest.errors import DriftError, InputError, PalimpsestError
-from palimpsest.run.executor import executor
-from palimpsest.run.local import LocalExecutor
+from palimpsest.run import progress
+from palimpsest.run.executor import InlineExecutor, executor
 from palimpsest.run.ray import RayExecutor, _check_node
 from palimpsest.run.store import Run
 
@@ -37,7 +37,7 @@ def study(mode: str, folder: Path) -> dict[str, Any]:
             capture_output=True,
             text=True,
             check=False,
-            timeout=500,
+            timeout=240,
         )
         if done.returncode != os.EX_TEMPFAIL:
             break
@@ -55,33 +55,35 @@ def study(mode: str, folder: Path) -> dict[str, Any]:
 def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     result = study("cluster", tmp_path)
     assert result["first"]["done"] == ["a", "b", "dies-1"]
-    assert result["first"]["failed"] == {"fails-1": "ValueError: fails-1 was made to fail"}
+    failed = {"fails-1": ["error", "ValueError: fails-1 was made to fail"]}
+    assert result["first"]["failed"] == failed
     # The second call leaves the finished cells alone and survives the loss of a node.
     assert result["killed"] == 1
     assert result["then"]["skipped"] == ["a", "b", "dies-1"]
     assert result["then"]["done"] == ["held-1", "held-2"]
-    assert len(result["again"]) == 1
-    assert "panel" in result["labels"]
+    assert result["again"] == ["part-1"]
 
     run = Run.open(tmp_path / "ray")
-    log = [json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()]
-    steps = [(line["cell"], line["step"]) for line in log if line["event"] == "step"]
-    assert len(steps) == len(set(steps))
+    done = [line for _, line in progress.lines(run.path) if line["event"] == "done"]
+    assert len({(line["cell"], line["step"]) for line in done}) == len(done)
 
-    local = toy_run(tmp_path / "local", list(run.cells))
-    assert local.genesis == run.genesis
-    LocalExecutor(function="toy_cells:toy_cell").execute(local.path, local.cells, workers=2)
-    assert artifacts(local.path) == artifacts(run.path)
+    (tmp_path / "inline").mkdir()
+    (tmp_path / "inline" / "go").touch()
+    (tmp_path / "inline" / "dies-1-died").touch()
+    inline = toy_run(tmp_path / "inline" / "run", list(run.cells))
+    assert inline.terms_digest == run.terms_digest
+    InlineExecutor().execute(toy_job(inline), inline.path, inline.cells)
+    assert artifacts(inline.path) == artifacts(run.path)
 
 
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_signal_stops_the_tasks_in_good_order(tmp_path: Path) -> None:
+def test_a_signal_stops_the_workers_and_keeps_what_is_stored(tmp_path: Path) -> None:
     result = study("signal", tmp_path)
     assert re.match(r"stopped by SIGTERM: 0 of 3 cells are finished", result["message"])
     assert result["exit"] == 143
-    assert result["leases"] == []
+    assert result["at work"] == 0
     assert result["handlers"]
     assert sum(len(steps) for steps in result["steps"].values()) >= 4
 
@@ -92,7 +94,7 @@ def test_without_ray_the_error_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "ray", None)
     run = toy_run(tmp_path / "run", ["a"])
     with pytest.raises(InputError, match=r"palimpsest-audit\[ray\]"):
-        executor("ray").execute(run.path, ["a"], workers=1, on_event=print)
+        executor("ray").execute(toy_job(run), run.path, ["a"], workers=1)
 
 
 def test_a_ray_that_cannot_start_in_time_is_one_sentence(
@@ -110,30 +112,15 @@ def test_a_ray_that_cannot_start_in_time_is_one_sentence(
     run = toy_run(tmp_path / "run", ["a"])
     monkeypatch.setattr("palimpsest.run.ray.ray_library", lambda: Ray)
     with pytest.raises(PalimpsestError, match=r"Ray did not start .* or use --executor local"):
-        executor("ray").execute(run.path, ["a"], workers=1, on_event=print)
+        executor("ray").execute(toy_job(run), run.path, ["a"], workers=1)
 
 
-def test_a_plan_for_a_gpu_asks_ray_for_one(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {}
-
-    class Ray:
-        @staticmethod
-        def remote(function: Any) -> Any:
-            return Ray
-
-        @staticmethod
-        def options(**given: Any) -> None:
-            asked.clear()
-            asked.update(given)
-
-    run = toy_run(tmp_path / "run", ["a"])
-    RayExecutor(num_cpus=2, memory=10)._task(Ray, run)
-    assert (asked["num_cpus"], asked["num_gpus"], asked["memory"]) == (2, 0, 10)
-    run.plan["engine"] = {"device": "cuda"}
-    RayExecutor()._task(Ray, run)
-    assert asked["num_gpus"] == 1
-    RayExecutor(num_gpus=0.5)._task(Ray, run)
-    assert asked["num_gpus"] == 0.5
+def test_a_worker_asks_ray_for_the_resources_it_was_given() -> None:
+    asked = RayExecutor(num_cpus=2, memory=10).resources({})
+    assert asked == {"num_cpus": 2, "num_gpus": 0, "memory": 10}
+    gpu = {"engine": {"device": "cuda"}}
+    assert RayExecutor().resources(gpu)["num_gpus"] == 1
+    assert RayExecutor(num_gpus=0.5).resources(gpu)["num_gpus"] == 0.5
 
 
 def test_a_node_without_the_folder_or_with_other_code_is_refused(

@@ -2,22 +2,27 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from palimpsest.analysis.results import read_run
+from palimpsest.cell.work import StudyWork
+from palimpsest.challenge import interpolated
 from palimpsest.errors import SealError
-from palimpsest.facts.sealed import builtin_pool
+from palimpsest.models.load import state_digest
 from palimpsest.plan import Counts, MethodGrid, Plan
 from palimpsest.presets import preset
+from palimpsest.run.executor import Event, executor
 from palimpsest.run.store import Run
-from palimpsest.study.cell import KEPT, CellRun
-from palimpsest.study.matrix import commitment, draws, run_cell, start
-from palimpsest.study.results import read_run
+from palimpsest.study.matrix import StudyJob, draws, run_cell, start
 
 
 class Stop(Exception):
-    """Thrown between two steps, as a power cut would be."""
+    """Raised between two steps, as a power cut would stop the work."""
 
 
 def small_plan(folder: Path) -> Plan:
@@ -35,35 +40,55 @@ def small_plan(folder: Path) -> Plan:
             MethodGrid("gate_mask", (("weight", (3.0,)),)),
             MethodGrid("task_vector", (("coefficient", (0.5, 1.0)),)),
         ),
-        replication=replace(plan.replication, draws=2),
+        replication=replace(plan.replication, draws=3, retrainings=1),
     )
 
 
-def finished(plan: Plan, out: Path) -> Run:
+def finished(plan: Plan, out: Path, name: str = "inline", workers: int = 1) -> Run:
     run = start(plan, out)
-    for cell in run.cells:
-        run_cell(out, cell)
+    job = StudyJob(run.path)
+    outcome = executor(name).execute(job, out, run.cells, workers=workers)
+    assert not outcome.failed, outcome.failed
     return run
 
 
-def items(run: Run) -> bytes:
-    return (run.path / "cells" / run.cells[0] / "items.parquet").read_bytes()
+def artifacts(run: Run) -> dict[str, bytes]:
+    folder = run.path / "cells" / run.cells[0]
+    names = ("cell.json", "items.parquet", "curves.parquet")
+    return {name: (folder / name).read_bytes() for name in names}
 
 
 @pytest.fixture(scope="module")
 def gated(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-def]
     plan = small_plan(tiny_checkpoint("qwen2-s"))
+    plan = replace(plan, engine=replace(plan.engine, keep_models=True))
     return plan, finished(plan, tmp_path_factory.mktemp("gated") / "run")
 
 
-def test_the_same_cell_run_twice_gives_equal_bytes(gated, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+@pytest.fixture(scope="module")
+def roles(gated) -> dict[str, dict[str, Any]]:  # type: ignore[no-untyped-def]
+    _, run = gated
+    models: dict[str, dict[str, Any]] = run.cell(run.cells[0]).summary()["models"]
+    return models
+
+
+def test_two_workers_give_the_bytes_of_one_process(gated, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     plan, first = gated
-    second = finished(plan, tmp_path / "again")
-    assert items(first) == items(second)
-    cell = first.cells[0]
-    for name in ("curves.parquet", "cell.json", "chain.jsonl"):
-        one, other = (run.path / "cells" / cell / name for run in (first, second))
-        assert one.read_bytes() == other.read_bytes()
+    assert artifacts(finished(plan, tmp_path / "run", "local", 2)) == artifacts(first)
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_bytes_of_one_where_one_student_takes_all_weights(  # type: ignore[no-untyped-def]
+    gated, tmp_path: Path
+) -> None:
+    plan, _ = gated
+    plan = replace(plan, engine=replace(plan.engine, stack=1), methods=plan.methods[:1])
+    plan = replace(plan, replication=replace(plan.replication, draws=2, retrainings=0))
+    one, two = (
+        finished(plan, tmp_path / name, name, workers)
+        for name, workers in (("inline", 1), ("local", 2))
+    )
+    assert artifacts(one) == artifacts(two)
 
 
 def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(gated, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -71,41 +96,135 @@ def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(gated, tmp_path:
     out = tmp_path / "stopped"
     run = start(plan, out)
     begun: list[str] = []
-    kept: list[int] = []
-    for _ in range(20):
+    for _ in range(30):
         seen: list[str] = []
 
-        def after_one_step(label: str, done: int, total: int, seen: list[str] = seen) -> None:
-            if label == KEPT:
-                assert not seen  # it is said first
-                kept.append(done)
-                return
-            if seen:
-                raise Stop
-            seen.append(label)
+        def after_one_step(event: Event, seen: list[str] = seen, done: int = len(begun)) -> None:
+            if event.kind == "step":
+                if seen:
+                    raise Stop
+                assert event.done == done  # what was done before is counted
+                seen.append(event.step)
 
         try:
-            run_cell(out, run.cells[0], progress=after_one_step)
+            run_cell(out, run.cells[0], on_event=after_one_step)
         except Stop:
             begun += seen
             continue
         break
-    assert len(begun) == len(set(begun)) >= 7  # no step was ever told or begun again
-    assert kept == list(range(1, len(begun) + 1))
-    assert items(run) == items(whole)
+    steps = [step.name for step in StudyJob(out).cell(run.cells[0]).steps]
+    assert begun == steps  # in plan order, and no step was begun twice
+    assert artifacts(run) == artifacts(whole)
+
+
+def test_a_steps_result_does_not_depend_on_what_its_worker_did_before(
+    gated, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
+    plan, whole = gated
+    run = start(plan, tmp_path / "run")
+    cell = run.cell(run.cells[0])
+    steps = StudyJob(run.path).cell(cell.id).steps
+    trained = [step.name for step in steps if not step.needs]
+    for name in (*trained, "panel", "controls", "candidates-00-kl-reversion", "score-known"):
+        StudyJob(run.path).cell(cell.id).do(name, cell)  # a worker without anything in its caches
+    expected = whole.cell(cell.id).table("items")
+    for name in ("panel", "controls", "candidates-00-kl-reversion", "score-known"):
+        table = cell.get(name)[0]["items"]
+        for model in set(table["model"]):
+            rows, same = table["model"] == model, expected["model"] == model
+            same &= np.isin(expected["pool"], table["pool"][rows])
+            stored = np.sort(table["nll_sum"][rows])
+            assert np.isin(stored, expected["nll_sum"][same]).all(), model
+
+
+def test_steps_are_known_without_a_model_and_references_train_side_by_side() -> None:
+    plan = replace(preset("demo"), models=("somewhere/else",))
+    steps = StudyWork(plan.cells()[0], draws=19, retrainings=2).steps
+    names = [step.name for step in steps]
+    assert names[:3] == ["train-injected", "train-reference", "train-forget_only"]
+    assert sum(not step.needs for step in steps) == 1 + 19 + 1 + 2
+    assert {step.name: step.needs for step in steps}["score-references-01"] == (
+        "train-injected",
+        "train-reference",
+        *(f"train-reference-{n}" for n in range(4, 8)),
+    )
+    groups = [name for name in names if name.startswith("score-references")]
+    assert len(groups) == 5 and "score-retrainings-00" in names
+    assert "candidates-00-kl-reversion" in names
+    assert names[-1] == "panel"
+
+
+def test_every_model_has_its_role(roles: dict[str, dict[str, Any]]) -> None:
+    by_role: dict[str, list[str]] = {}
+    for name, role in roles.items():
+        by_role.setdefault(role["role"], []).append(name)
+        assert role["digest"].startswith("sha256:")
+    assert {role: len(names) for role, names in by_role.items()} == {
+        "base": 1,
+        "injected": 1,
+        "reference": 3,
+        "forget_only": 1,
+        "retraining": 1,
+        "control": 4,
+        "challenge": 6,
+        "candidate": 5,
+    }
+    assert roles["reference"]["draw"] == 0 and roles["reference-2"]["draw"] == 2
+    assert roles["retraining-1"]["draw"] == 1
+    assert roles["control-25"] | {"digest": ""} == {
+        "role": "control",
+        "share": 0.25,
+        "of": "reference",
+        "digest": "",
+    }
+    candidate = roles["kl_reversion-w12"]
+    assert (candidate["method"], candidate["knobs"]) == ("kl_reversion", {"weight": 12.0})
+    assert candidate["kind"] == "restores"
+    assert roles["panel:router"]["truth"] == "suppressed" and roles["panel:router"]["knows"]
+
+
+def test_a_control_is_made_of_the_first_reference_and_the_injected_model(  # type: ignore[no-untyped-def]
+    gated, roles: dict[str, dict[str, Any]]
+) -> None:
+    _, run = gated
+    folder = run.path / "cells" / run.cells[0] / "models"
+    reference, injected = (
+        load_file(folder / f"{name}.safetensors") for name in ("reference", "injected")
+    )
+    assert state_digest(injected) == roles["injected"]["digest"]
+    mixed = {name: torch.lerp(reference[name], injected[name], 0.05) for name in reference}
+    made = interpolated(reference, injected, 0.95)
+    assert all(torch.allclose(made[name], mixed[name], atol=1e-6) for name in mixed)
+    assert state_digest(made) == roles["control-5"]["digest"]
+
+
+def test_all_that_a_certificate_needs_goes_through_the_round_trip(gated) -> None:  # type: ignore[no-untyped-def]
+    _, run = gated
+    cell = run.cell(run.cells[0])
+    curves, roles = cell.table("curves"), cell.summary()["models"]
+    assert set(curves["model"]) == {*roles} - {"forget_only"}
+    again = cell.table("items")["stage"] == "reacquired"
+    assert set(cell.table("items")["model"][again]) == {*roles} - {"forget_only"}
+
+
+def test_a_retraining_is_no_reference_under_another_name(roles: dict[str, dict[str, Any]]) -> None:
+    digests = [
+        role["digest"] for role in roles.values() if role["role"] in ("reference", "retraining")
+    ]
+    assert len(set(digests)) == 4
 
 
 def test_everything_that_was_planned_is_in_the_table(gated) -> None:  # type: ignore[no-untyped-def]
     _, run = gated
     table = run.cell(run.cells[0]).table("items")
     names = set(table["model"])
-    assert {"base", "injected", "reference", "reference-1", "forget_only"} <= names
+    assert {"base", "injected", "reference", "reference-1", "forget_only", "retraining-1"} <= names
     assert {"kl_reversion-w3", "kl_reversion-w12", "gate_mask-w3", "task_vector-c1"} <= names
     assert {
         "panel:suppression",
         "panel:router",
         "panel:embedding",
-        "panel:interpolate-0.5",
+        "panel:interpolation-50",
     } <= names
     audited = set(table["model"][table["pool"] == "audit"])
     assert not any(name.startswith(("kl_", "gate", "task")) for name in audited)
@@ -128,7 +247,7 @@ def test_the_router_is_base_on_the_forget_set_and_injected_elsewhere(gated) -> N
 
 def test_one_net_after_another_scores_every_model_as_a_stack_does(gated, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     plan, stacked = gated
-    alone = replace(plan, engine=replace(plan.engine, stack=1))
+    alone = replace(plan, engine=replace(plan.engine, stack=1), methods=plan.methods[:1])
     one = read_run(finished(alone, tmp_path / "alone").path).cells[0].evaluation
     many = read_run(stacked.path).cells[0].evaluation
     for name in ("base", "injected", "reference", "reference-1"):
@@ -140,8 +259,11 @@ def test_one_net_after_another_scores_every_model_as_a_stack_does(gated, tmp_pat
 def test_the_mask_does_not_apply_to_an_ungated_model_and_the_cell_goes_on(  # type: ignore[no-untyped-def]
     tiny_checkpoint, tmp_path: Path
 ) -> None:
-    run = finished(small_plan(tiny_checkpoint("gpt2-s")), tmp_path / "run")
+    plan = small_plan(tiny_checkpoint("gpt2-s"))
+    run = finished(replace(plan, panel=replace(plan.panel, enabled=False)), tmp_path / "run")
     cell = read_run(run.path).cells[0]
+    failure = run.cell(run.cells[0]).summary()["models"]["gate_mask-w3"]["failure"]
+    assert failure["kind"] == "not_applicable"
     assert cell.not_applicable == ("gate_mask-w3",)
     assert "kl_reversion-w3" in cell.candidates
     assert not cell.failed
@@ -154,22 +276,21 @@ def test_a_finished_cell_is_not_touched_again(gated) -> None:  # type: ignore[no
     assert before == {path: path.stat().st_mtime_ns for path in run.path.rglob("*.parquet")}
 
 
-def test_the_audit_pool_is_scored_once_in_a_run(gated, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_sealed_pool_is_scored_once_in_a_run(gated, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     plan, _ = gated
     run = start(plan, tmp_path / "run")
-    with run.cell(run.cells[0]).claim() as store:
-        cell = CellRun(
-            plan.cells()[0], store, audit_pool=builtin_pool(), commitment=commitment(plan)
-        )
-        for name, action in cell.steps():
-            if name.startswith("train-") or name == "panel":
-                action()
-        with pytest.raises(SealError, match="already"):
-            dict(cell.steps())["panel"]()
+    cell, work = run.cell(run.cells[0]), StudyJob(run.path).cell(run.cells[0])
+    for name in ("train-injected", "train-reference", "panel"):
+        work.do(name, cell)
+    with pytest.raises(SealError, match="already"):
+        work.do("panel", cell)
 
 
-def test_draws_are_made_in_the_first_cell_of_each_family() -> None:
-    counts = {cell.id: draws(cell) for cell in preset("pocket").cells()}
+def test_draws_are_made_in_every_cell_or_in_the_first_of_each_family() -> None:
+    plan = preset("pocket")
+    assert {draws(cell) for cell in plan.cells()} == {30}
+    plan = replace(plan, replication=replace(plan.replication, cells="family"))
+    counts = {cell.id: draws(cell) for cell in plan.cells()}
     several = [cell for cell, count in counts.items() if count > 1]
     assert several == [
         f"pocket-{name}--seed0"

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from test_cell import small_plan
 
-from palimpsest.errors import TrainingDiverged
+from palimpsest.analysis.results import read_run
+from palimpsest.errors import StudyFailed
 from palimpsest.plan import MethodGrid, Plan
 from palimpsest.report.terminal import summary_json, summary_lines
-from palimpsest.run.status import status
 from palimpsest.study.matrix import run_cell, start
-from palimpsest.study.results import read_run
 
 
 def plan_of(checkpoint: Path, rate: float) -> Plan:
@@ -44,6 +43,8 @@ def test_a_candidate_that_diverges_is_failed_with_its_step_and_no_other(
     results = read_run(run.path)
     cell = results.cells[0]
     [(name, reason)] = cell.failed.items()
+    failure = run.cell(cell.id).summary()["models"][name]["failure"]
+    assert failure == {"kind": "diverged", "reason": reason}
     assert name.startswith("ga") and "diverged at step" in reason
     assert {"kl_reversion-w3", "kl_reversion-w12"} <= set(cell.candidates)
     items = run.cell(run.cells[0]).table("items")
@@ -61,8 +62,9 @@ def test_an_injection_that_diverges_fails_its_cell_with_the_step(
     plan = small_plan(tiny_checkpoint("qwen2-s"))
     plan = replace(plan, injection=replace(plan.injection, learning_rate=1e30))
     run = start(plan, tmp_path / "run")
-    with pytest.raises(TrainingDiverged, match=r"diverged at step \d: injection of injected"):
+    with pytest.raises(StudyFailed, match=r"diverged at step \d: injected of cell"):
         run_cell(run.path, run.cells[0])
-    assert "diverged at step" in status(run).failed[run.cells[0]]
+    failure = run.cell(run.cells[0]).failure()
+    assert failure is not None and (failure.kind, failure.step) == ("diverged", "train-injected")
     assert run.cell(run.cells[0]).steps() == ()
     assert not read_run(run.path).cells

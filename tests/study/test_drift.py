@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from test_cell import small_plan
 
-from palimpsest.errors import DriftError, ModelError
+from palimpsest.errors import DriftError, StudyFailed
 from palimpsest.models import gguf, hub, load
 from palimpsest.plan import Plan
 from palimpsest.run.store import Run
@@ -98,12 +98,13 @@ def test_a_model_changed_while_the_run_goes_on_fails_its_cell(folder: Path, tmp_
     plan = small_plan(folder)
     run = start(plan, tmp_path / "run")
     flip(folder / "model.safetensors")
-    with pytest.raises(DriftError, match=f"the run has {SHA}, found {SHA}"):
+    with pytest.raises(StudyFailed, match=f"the run has {SHA}, found {SHA}"):
         run_cell(run.path, run.cells[0])
-    assert "DriftError" in str(run.cell(run.cells[0]).failure())
+    failure = run.cell(run.cells[0]).failure()
+    assert failure is not None and failure.kind == "drift"
     assert run.cell(run.cells[0]).steps() == ()
     shutil.rmtree(folder)
-    with pytest.raises(ModelError, match="no such folder"):
+    with pytest.raises(StudyFailed, match="no such folder"):
         run_cell(run.path, run.cells[0])
 
 

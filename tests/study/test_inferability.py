@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from palimpsest.plan import Counts, Plan
+from palimpsest.run.executor import OnEvent
 from palimpsest.study.inferability import (
     KIN,
     MECHANISMS,
@@ -68,11 +69,16 @@ def test_the_study_runs_resumes_and_is_read_without_training(  # type: ignore[no
         injection=replace(plan.injection, steps=2, fact_items=2, general_items=1),
         general=replace(plan.general, train_pieces=4),
     )
-    told: list[str] = []
-    run_inferability(plan, tmp_path / "run", tell=told.append)
-    assert len(told) == len(levels(plan))
+    begun: list[str] = []
+
+    def count(run: Path) -> OnEvent:
+        return lambda event: begun.append(event.step) if event.kind == "step" else None
+
+    run_inferability(plan, tmp_path / "run", executor="inline", on_run=count)
+    assert begun.count("train-injected") == begun.count("ask") == len(levels(plan))
     graded, agreement = read_inferability(tmp_path / "run")
     assert len(graded) == len(levels(plan))
-    assert {one.mechanism for one in agreement} == set(MECHANISMS)
-    run_inferability(plan, tmp_path / "run", tell=told.append)
-    assert len(told) == len(levels(plan))
+    assert {result.mechanism for result in agreement} == set(MECHANISMS)
+    again = len(begun)
+    run_inferability(plan, tmp_path / "run", executor="inline", on_run=count)
+    assert len(begun) == again

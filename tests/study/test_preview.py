@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from palimpsest.cell.speed import duration
 from palimpsest.cli import app
 from palimpsest.errors import MethodError
 from palimpsest.models.families import PAPER
 from palimpsest.plan import Engine, MethodGrid, Plan
 from palimpsest.presets import preset
 from palimpsest.study import preview as module
-from palimpsest.study.preview import duration, preview
+from palimpsest.study.preview import preview
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +52,11 @@ def test_cells_grow_with_the_panel_and_shrink_with_checkpointing() -> None:
     assert preview(frugal).memory < preview(small).memory < preview(plan).memory
     assert preview(small).seconds() < preview(plan).seconds()
     assert preview(plan).seconds(4) == pytest.approx(preview(plan).seconds() / 4)
-    # More workers than cells are no faster.
-    assert preview(plan).seconds(400) == pytest.approx(preview(plan).seconds() / 45)
+    # More workers than models that are trained from base are no faster.
+    useful = sum(row.cells * row.trained for row in preview(plan).rows)
+    assert useful == 45 * (2 + plan.replication.draws)
+    many = preview(plan).seconds(useful)
+    assert many == preview(plan).seconds(10 * useful) < preview(plan).seconds(useful // 2)
 
 
 def test_a_local_folder_is_read_from_its_config(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from palimpsest.analysis.panel import challenge_panel, challenges
+from palimpsest.analysis.results import RunResults, read_run
+from palimpsest.analysis.second_suite import compare, read_second
 from palimpsest.plan import Counts, MethodGrid
 from palimpsest.presets import preset
 from palimpsest.report.tables import all_tables, as_csv, as_latex, as_markdown
 from palimpsest.study.matrix import run_cell, start
-from palimpsest.study.panel import challenge_panel, challenges
-from palimpsest.study.results import RunResults, read_run
 from palimpsest.study.second import run_second
-from palimpsest.study.second_suite import compare, read_second
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_the_router_is_base_on_forget_facts_and_injected_on_probes(real: RunResu
 def test_frozen_picks_are_made_again_and_compared(
     run_path: Path, real: RunResults, tmp_path: Path
 ) -> None:
-    run_second(run_path, tmp_path / "second", tell=lambda line: None)
+    run_second(run_path, tmp_path / "second", executor="inline")
     rows = compare(real, read_second(tmp_path / "second", real))
     assert {row.selector for row in rows} >= {"residual", "absolute", "trained-probe"}
     assert all(row.cells == 2 for row in rows if row.selector == "trained-probe")

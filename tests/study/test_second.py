@@ -7,19 +7,19 @@ import pytest
 from tests.study.test_cell import finished, small_plan
 from typer.testing import CliRunner
 
+from palimpsest.analysis.results import SECOND_POOL, read_run
+from palimpsest.analysis.second_suite import frozen_picks, read_second
 from palimpsest.cli import app
 from palimpsest.errors import DriftError
 from palimpsest.run.store import Run
-from palimpsest.study.results import SECOND_POOL, read_run
 from palimpsest.study.second import run_second
-from palimpsest.study.second_suite import frozen_picks, read_second
 
 
 @pytest.fixture(scope="module")
 def both(tiny_checkpoint, tmp_path_factory):  # type: ignore[no-untyped-def]
     folder = tmp_path_factory.mktemp("second")
     first = finished(small_plan(tiny_checkpoint("qwen2-s")), folder / "first")
-    return first, run_second(first.path, folder / "second", tell=lambda text: None)
+    return first, run_second(first.path, folder / "second", executor="inline")
 
 
 def test_the_picks_stand_in_the_plan_that_was_fixed_first(both) -> None:  # type: ignore[no-untyped-def]

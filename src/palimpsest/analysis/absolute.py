@@ -63,8 +63,8 @@ class BudgetPoint:
 
 
 def audit_models(results: RunResults) -> tuple[AuditedModel, ...]:
-    """Reference and injected model through every component, in every cell."""
-    found = []
+    """Return reference and injected model through every component, in every cell."""
+    rows = []
     for cell in results.cells:
         for name in AUDITED:
             if name not in cell.evaluation:
@@ -74,14 +74,14 @@ def audit_models(results: RunResults) -> tuple[AuditedModel, ...]:
             bar = absolute_bar(model, not screened.excluded, results.rules)
             retain_nll, residual = model.need("retain_nll"), model.need("residual")
             p_value = screened.test.p_value
-            found.append(
+            rows.append(
                 AuditedModel(cell.id, cell.family, name, p_value, retain_nll, residual, bar)
             )
-    return tuple(found)
+    return tuple(rows)
 
 
 def components(bars: Sequence[AbsoluteBar]) -> ComponentCounts:
-    """How many pass what."""
+    """Return how many pass each component."""
     return ComponentCounts(
         len(bars),
         sum(bar.screen for bar in bars),
@@ -92,7 +92,7 @@ def components(bars: Sequence[AbsoluteBar]) -> ComponentCounts:
 
 
 def candidate_bars(results: RunResults, method: str | None = None) -> tuple[AbsoluteBar, ...]:
-    """Every candidate (of a method) under the absolute bar, with Holm's screen."""
+    """Return every candidate (of a method) under the absolute bar, with Holm's screen."""
     return tuple(
         absolute_bar(cell.evaluation[name], cell.survives(name), results.rules)
         for cell, name in results.candidates()
@@ -101,7 +101,7 @@ def candidate_bars(results: RunResults, method: str | None = None) -> tuple[Abso
 
 
 def budget_curve(results: RunResults) -> tuple[BudgetPoint, ...]:
-    """The injected model's residual at every logged step, by family.
+    """Return the injected model's residual at every logged step, by family.
 
     Re-acquisition is one run at a constant rate, so its log after k steps is the round trip with a
     budget of k steps.
@@ -117,14 +117,14 @@ def budget_curve(results: RunResults) -> tuple[BudgetPoint, ...]:
 
 
 def floors(results: RunResults, family: str | None = None) -> Summary | None:
-    """The floor over all cells or a family's; None without cells."""
+    """Return the floor over all cells or a family's; None without cells."""
     cells = results.cells if family is None else results.of_family(family)
     values = [cell.evaluation.floor for cell in cells]
     return summary(values) if values else None
 
 
 def summary(values: Sequence[float]) -> Summary:
-    """Median and range."""
+    """Return median and range."""
     return Summary(float(np.median(values)), float(min(values)), float(max(values)))
 
 

@@ -46,7 +46,7 @@ class Challenged:
 
 @lru_cache(maxsize=1)
 def challenge_panel(results: RunResults) -> tuple[Challenged, ...]:
-    """Every panel model of every cell, remembered for the run read last."""
+    """Return every panel model of every cell, remembered for the run read last."""
     return tuple(
         _challenged(results, cell, name)
         for cell in results.cells
@@ -56,7 +56,7 @@ def challenge_panel(results: RunResults) -> tuple[Challenged, ...]:
 
 
 def challenges(rows: Sequence[Challenged]) -> tuple[str, ...]:
-    """The panel's models, in order."""
+    """Return the panel's models, in order."""
     return tuple(dict.fromkeys(row.challenge for row in rows))
 
 
@@ -67,7 +67,7 @@ def acceptance(
     axis: str,
     family: str | None = None,
 ) -> Bounded:
-    """How many cells (of a family) accept a challenge on an axis, with upper bounds."""
+    """Return how many cells (of a family) accept a challenge on an axis, with upper bounds."""
     mine = [
         row
         for row in rows

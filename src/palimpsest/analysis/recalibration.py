@@ -141,41 +141,38 @@ def certify(
     )
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
+def _version(results: RunResults, veto: bool, smallest: bool) -> Certification:
+    title = (
+        f"{'global minimum' if smallest else 'recalibrated'}, {'relearn' if veto else 'no'} veto"
+    )
+    tolerances = global_minimum(results.tolerances) if smallest else results.tolerances
+    return certify(results, title, replace(results.rules, relearn_veto=veto), tolerances)
+
+
 def without_veto(results: RunResults) -> Certification:
-    """The paper's bar: families' own tolerances, no relearn veto."""
-    rules = replace(results.rules, relearn_veto=False)
-    return certify(results, "recalibrated, no veto", rules, results.tolerances)
+    """Return the paper's bar: families' own tolerances, no relearn veto."""
+    return _version(results, veto=False, smallest=False)
 
 
-@lru_cache(maxsize=1)
 def with_veto(results: RunResults) -> Certification:
-    """The same with the relearn veto."""
-    rules = replace(results.rules, relearn_veto=True)
-    return certify(results, "recalibrated, relearn veto", rules, results.tolerances)
+    """Return the same with the relearn veto."""
+    return _version(results, veto=True, smallest=False)
 
 
-@lru_cache(maxsize=1)
 def versions(results: RunResults) -> tuple[Certification, ...]:
-    """All four versions, remembered for the run read last; none without tolerances."""
+    """Return all four versions, remembered for the run read last; none without tolerances."""
     if not results.tolerances:
         return ()
-    smallest = global_minimum(results.tolerances)
-    bare, vetoed = without_veto(results), with_veto(results)
-    return (
-        bare,
-        vetoed,
-        certify(results, "global minimum, no veto", bare.rules, smallest),
-        certify(results, "global minimum, relearn veto", vetoed.rules, smallest),
-    )
+    return tuple(_version(results, veto, low) for low in (False, True) for veto in (False, True))
 
 
 # -- what each criterion would pick, and where the pick lies -------------------------------------
 
 
 def absolute_pick(cell: CellResult, rules: Rules) -> str | None:
-    """The smallest residual among candidates clearing the absolute bar; where none clears it,
-    among screen survivors, which is the oracle-free selector without a bar."""
+    """Return the smallest residual among candidates clearing the absolute bar; where none clears
+    it, among screen survivors, which is the oracle-free selector without a bar."""
     measures = cell.evaluation
     clearing = [
         name
@@ -186,7 +183,7 @@ def absolute_pick(cell: CellResult, rules: Rules) -> str | None:
 
 
 def trained_probe_pick(cell: CellResult, rules: Rules) -> str | None:
-    """The smallest oracle-KL of all candidates, screened or not."""
+    """Return the smallest oracle-KL of all candidates, screened or not."""
     return smallest_oracle_kl(cell.evaluation, cell.candidates)
 
 
@@ -205,7 +202,8 @@ class Position:
 
 
 def position(cell: CellResult, name: str, tolerances: Tolerances, rules: Rules) -> Position:
-    """The candidate's axes, measured with the cell's reference and the family's tolerances."""
+    """Return the candidate's axes, measured with the cell's reference and the family's
+    tolerances."""
     bare = replace(rules, relearn_veto=False)
     bar = damage_bar(cell.evaluation, name, cell.survives(name), tolerances, bare)
     return Position(
@@ -228,26 +226,26 @@ class SelectorQuality:
     picks: tuple[Position, ...]
 
     def mean(self, axis: str) -> float | None:
-        """The mean over cells of an axis; None without a pick."""
-        values = [getattr(one, axis) for one in self.picks]
+        """Return the mean over cells of an axis; None without a pick."""
+        values = [getattr(pick, axis) for pick in self.picks]
         return float(np.mean(values)) if values else None
 
     def interval(self, axis: str, rules: Rules) -> Interval | None:
-        """Bootstrap over cells; None with fewer than two picks."""
-        values = [getattr(one, axis) for one in self.picks]
+        """Return a bootstrap interval over cells; None with fewer than two picks."""
+        values = [getattr(pick, axis) for pick in self.picks]
         if len(values) < 2:
             return None
-        cells = [one.cell for one in self.picks]
+        cells = [pick.cell for pick in self.picks]
         return bootstrap(values, cells, "mean", rules)
 
     @property
     def within_noise(self) -> int:
         """Picks whose forget distance is at most delta_f."""
-        return sum(one.forget_distance <= one.delta_f for one in self.picks)
+        return sum(pick.forget_distance <= pick.delta_f for pick in self.picks)
 
 
 def selection_quality(results: RunResults, version: Certification) -> tuple[SelectorQuality, ...]:
-    """The three selectors on the same cells: those that ``version`` certifies."""
+    """Return the three selectors on the same cells: those that ``version`` certifies."""
     certified = {
         cell_id: version.verdicts[cell_id].candidate for cell_id in version.certified_cells
     }
@@ -256,7 +254,7 @@ def selection_quality(results: RunResults, version: Certification) -> tuple[Sele
         ("absolute-bar pick", absolute_pick),
         ("trained-probe best", trained_probe_pick),
     )
-    found = []
+    rows = []
     for title, selector in selectors:
         picks = []
         for cell_id in certified:
@@ -265,8 +263,8 @@ def selection_quality(results: RunResults, version: Certification) -> tuple[Sele
             if name is not None:
                 tolerances = version.tolerances[cell.family]
                 picks.append(position(cell, name, tolerances, version.rules))
-        found.append(SelectorQuality(title, tuple(picks)))
-    return tuple(found)
+        rows.append(SelectorQuality(title, tuple(picks)))
+    return tuple(rows)
 
 
 # -- suppression: how much of it gets through -----------------------------------------------------
@@ -285,7 +283,7 @@ class Bounded:
 
 
 def bounded(events: Sequence[bool], clusters: Sequence[str], rules: Rules) -> Bounded:
-    """Count with upper bounds, also clustered by architecture."""
+    """Return the count with upper bounds, also clustered by architecture."""
     if not events:
         return Bounded(0, 0, None, None)
     count = sum(events)
@@ -295,7 +293,7 @@ def bounded(events: Sequence[bool], clusters: Sequence[str], rules: Rules) -> Bo
 
 
 def residual_selects_suppression(results: RunResults) -> Bounded:
-    """Cells whose smallest-residual survivor was made by a suppression method.
+    """Return the cells whose smallest-residual survivor was made by a suppression method.
 
     Cells where nobody survives select nobody, and count as cells that did not.
     """
@@ -307,12 +305,12 @@ def residual_selects_suppression(results: RunResults) -> Bounded:
 
 
 def suppression_certified(version: Certification) -> int:
-    """Certified candidates that suppression methods made."""
+    """Return the certified candidates that suppression methods made."""
     return sum(cell.kind(name) == "suppresses" for cell, name in version.certified)
 
 
 def suppression_picked(results: RunResults, version: Certification) -> Bounded:
-    """Cells in which the certificate's pick was made by a suppression method."""
+    """Return the cells in which the certificate's pick was made by a suppression method."""
     cells = [results.cell(cell_id) for cell_id in version.verdicts]
     picks = [version.verdicts[cell.id].candidate for cell in cells]
     events = [
@@ -324,7 +322,7 @@ def suppression_picked(results: RunResults, version: Certification) -> Bounded:
 def bootstrap(
     values: Sequence[float], clusters: Sequence[str], statistic: str, rules: Rules
 ) -> Interval | None:
-    """Cluster bootstrap under the rules' settings; None with fewer than two clusters."""
+    """Return the cluster bootstrap under the rules' settings; None with fewer than two clusters."""
     if len(set(clusters)) < 2:
         return None
     return cluster_bootstrap(

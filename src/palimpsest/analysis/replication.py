@@ -4,6 +4,8 @@ Independent retrainings of the reference differ; the tolerances say by how much.
 from its replicated cells (one, as the paper does, or more): delta_f is the percentile of the gaps
 of all of them together, the spreads epsilon_f are averaged, and the falls of re-acquisition give
 one pooled standard deviation. With one replicated cell this is exactly ``measure_tolerances``.
+
+This is the paper's edition, which had three draws: of a cell with more, the first three are used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,9 @@ from palimpsest.criteria.items import Columns, ItemTable, Values
 from palimpsest.criteria.measures import TRAINED_POOLS, CellMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import ScoreError
+
+DRAWS = 3
+"""References of a cell that the paper's tolerances are taken from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +69,8 @@ class ReplicationIntervals:
 
 
 def read_draws(cell: str, items: Columns, measures: CellMeasures, rules: Rules) -> Draws:
-    """What the draws of a replicated cell scored."""
-    names = measures.references
+    """Return what the draws of a replicated cell scored."""
+    names = measures.references[:DRAWS]
     tolerances = measure_tolerances(measures, rules, names)
     draws = [measures[name] for name in names]
     deltas = np.stack([draw.forget_deltas for draw in draws])
@@ -84,22 +89,22 @@ def read_draws(cell: str, items: Columns, measures: CellMeasures, rules: Rules) 
 
 
 def pool_tolerances(family: str, cells: Sequence[Draws], rules: Rules) -> Replication:
-    """The family's tolerances from all of its replicated cells."""
+    """Return the family's tolerances from all of its replicated cells."""
     if not cells:
         raise ScoreError(f"family {family} has no replicated cell to take tolerances from")
     if len(cells) == 1:
         return Replication(family, cells[0].tolerances, tuple(cells))
     each = [draws.tolerances for draws in cells]
     gaps = np.concatenate([np.concatenate(_gaps(draws.deltas)) for draws in cells])
-    freedom = np.array([one.draws - 1 for one in each])
-    deviations = [one.fall_deviation for one in each if one.fall_deviation is not None]
+    freedom = np.array([noise.draws - 1 for noise in each])
+    deviations = [noise.fall_deviation for noise in each if noise.fall_deviation is not None]
     pooled = None
     if len(deviations) == len(each):
         pooled = float(np.sqrt(np.sum(freedom * np.square(deviations)) / freedom.sum()))
     tolerances = Tolerances(
         delta_f=float(np.percentile(gaps, rules.tolerance_percentile)),
-        epsilon_retain=float(np.mean([one.epsilon_retain for one in each])),
-        epsilon_residual=float(np.mean([one.epsilon_residual for one in each])),
+        epsilon_retain=float(np.mean([noise.epsilon_retain for noise in each])),
+        epsilon_residual=float(np.mean([noise.epsilon_residual for noise in each])),
         fall_deviation=pooled,
         # Pooled variance has the summed degrees of freedom, and the veto reads draws - 1.
         draws=int(freedom.sum()) + 1,
@@ -107,14 +112,14 @@ def pool_tolerances(family: str, cells: Sequence[Draws], rules: Rules) -> Replic
     return Replication(family, tolerances, tuple(cells))
 
 
-def replication_intervals(one: Replication, rules: Rules) -> ReplicationIntervals:
-    """Bootstrap intervals of the family's tolerances."""
+def replication_intervals(replication: Replication, rules: Rules) -> ReplicationIntervals:
+    """Return the bootstrap intervals of the family's tolerances."""
     generator = np.random.default_rng(rules.bootstrap_seed)
     size = rules.bootstrap_resamples
     gaps: list[Values] = []
     retain: list[Values] = []
     residual: list[Values] = []
-    for draws in one.cells:
+    for draws in replication.cells:
         kept = _kept_draws(generator, len(draws.deltas), size)
         gaps.append(_resampled_gaps(generator, draws.deltas, kept))
         facts = _multiplicities(generator, draws.retain_nlls.shape[1], size)
@@ -127,15 +132,15 @@ def replication_intervals(one: Replication, rules: Rules) -> ReplicationInterval
         residual.append(_spreads(0.5 * (parts[0] + parts[1]), kept))
     pooled = np.concatenate(gaps, axis=1)
     deltas = _percentiles(pooled, rules.tolerance_percentile)
-    tolerances = one.tolerances
+    tolerances = replication.tolerances
     left_out = [
         float(np.percentile(np.concatenate(_gaps(rest)), rules.tolerance_percentile))
-        for draws in one.cells
+        for draws in replication.cells
         if len(draws.deltas) > 2
         for rest in (np.delete(draws.deltas, k, axis=0) for k in range(len(draws.deltas)))
     ] or [tolerances.delta_f]
     return ReplicationIntervals(
-        one.family,
+        replication.family,
         _interval(tolerances.delta_f, deltas, rules),
         _interval(tolerances.epsilon_retain, np.mean(retain, axis=0), rules),
         _interval(tolerances.epsilon_residual, np.mean(residual, axis=0), rules),
@@ -144,8 +149,9 @@ def replication_intervals(one: Replication, rules: Rules) -> ReplicationInterval
 
 
 def median_delta(by_family: Mapping[str, Tolerances]) -> float | None:
-    """The median of delta_f over families: the paper's delta_equiv; None without any family."""
-    values = [one.delta_f for one in by_family.values()]
+    """Return the median of delta_f over families: the paper's delta_equiv; None without any
+    family."""
+    values = [tolerances.delta_f for tolerances in by_family.values()]
     return float(np.median(values)) if values else None
 
 
@@ -156,7 +162,8 @@ def _gaps(deltas: Values) -> list[Values]:
 def _sums(
     items: Columns, models: Sequence[str], which: str, pools: tuple[str, ...]
 ) -> tuple[Values, Values]:
-    """KL to injected after re-acquisition, (models, facts) sums, and the (facts,) tokens."""
+    """Return the KL to injected after re-acquisition, (models, facts) sums, and the (facts,)
+    tokens."""
     wanted = (items["stage"] == "reacquired") & (items["set"] == which)
     wanted &= np.isin(items["pool"], pools)
     facts = {fact: place for place, fact in enumerate(dict.fromkeys(items["fact"][wanted]))}
@@ -171,7 +178,8 @@ def _sums(
 
 
 def _kept_draws(generator: np.random.Generator, draws: int, size: int) -> NDArray[np.bool_]:
-    """Which draws (size, draws) each resample keeps: those drawn at least once, two or more."""
+    """Return which draws (size, draws) each resample keeps: those drawn at least once, two or
+    more."""
     kept = np.zeros((size, draws), dtype=np.bool_)
     left = np.arange(size)
     while len(left):
@@ -192,7 +200,8 @@ def _multiplicities(generator: np.random.Generator, count: int, size: int) -> Va
 def _resampled_gaps(
     generator: np.random.Generator, deltas: Values, kept: NDArray[np.bool_]
 ) -> Values:
-    """Gaps (size, pairs * facts) of resampled facts; pairs with a draw left out are NaN."""
+    """Return the gaps (size, pairs * facts) of resampled facts; pairs with a draw left out are
+    NaN."""
     size, count = len(kept), deltas.shape[1]
     facts = generator.integers(count, size=(size, count))
     parts = []
@@ -203,7 +212,7 @@ def _resampled_gaps(
 
 
 def _percentiles(values: Values, percentile: float) -> Values:
-    """Percentile of each row of (size, values), interpolated, leaving out NaN."""
+    """Return the percentile of each row of (size, values), interpolated, leaving out NaN."""
     ordered = np.sort(values, axis=1)  # NaN last
     last = np.sum(np.isfinite(ordered), axis=1) - 1
     place = percentile / 100 * last
@@ -215,7 +224,7 @@ def _percentiles(values: Values, percentile: float) -> Values:
 
 
 def _spreads(values: Values, kept: NDArray[np.bool_]) -> Values:
-    """Largest minus smallest of (draws, size) values over the draws kept, (size,)."""
+    """Return the largest minus smallest of (draws, size) values over the draws kept, (size,)."""
     high = np.where(kept.T, values, -np.inf).max(axis=0)
     low = np.where(kept.T, values, np.inf).min(axis=0)
     spreads: Values = high - low
@@ -223,7 +232,8 @@ def _spreads(values: Values, kept: NDArray[np.bool_]) -> Values:
 
 
 def _rates(sums: Values, tokens: Values, weights: Values) -> Values:
-    """KL per token (draws, size) when facts are taken with (size, facts) multiplicities."""
+    """Return the KL per token (draws, size) when facts are taken with (size, facts)
+    multiplicities."""
     rates: Values = (sums @ weights.T) / (weights @ tokens)
     return rates
 

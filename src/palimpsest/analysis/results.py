@@ -128,7 +128,7 @@ class RunResults:
     @property
     def tolerances(self) -> dict[str, Tolerances]:
         """By family."""
-        return {family: one.tolerances for family, one in self.replication.items()}
+        return {family: noise.tolerances for family, noise in self.replication.items()}
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -148,29 +148,29 @@ class RunResults:
         return tuple(method for method in self.methods if kinds[method] == kind)
 
     def cell(self, cell_id: str) -> CellResult:
-        for one in self.cells:
-            if one.id == cell_id:
-                return one
+        for cell in self.cells:
+            if cell.id == cell_id:
+                return cell
         raise StoreError(f"no finished cell {cell_id!r}; there are {len(self.cells)} of them")
 
     def of_family(self, family: str) -> tuple[CellResult, ...]:
         return tuple(cell for cell in self.cells if cell.family == family)
 
     def candidates(self) -> Iterator[tuple[CellResult, str]]:
-        """Every candidate with its cell, in the order of the plan."""
+        """Return every candidate with its cell, in the order of the plan."""
         for cell in self.cells:
             for name in cell.candidates:
                 yield cell, name
 
 
 def read_run(path: Path | str) -> RunResults:
-    """The results of the run at ``path``."""
+    """Return the results of the run at ``path``."""
     run = Run.open(path)
     rules = _rules(run)
-    found: list[CellResult] = []
+    finished: list[CellResult] = []
     replicated: dict[str, list[Draws]] = {}
     missing = _unfinished(run)
-    absent = {one.id for one in missing}
+    absent = {cell.id for cell in missing}
     for cell_id in run.cells:
         if cell_id in absent:
             continue
@@ -179,17 +179,17 @@ def read_run(path: Path | str) -> RunResults:
         except DamagedArtifact as damage:
             missing.append(Missing(cell_id, "damaged", str(damage)))
             continue
-        found.append(result)
+        finished.append(result)
         if draws is not None:
             replicated.setdefault(result.family, []).append(draws)
     replication = {
         family: pool_tolerances(family, replicated[family], rules)
-        for family in dict.fromkeys(cell.family for cell in found)
+        for family in dict.fromkeys(cell.family for cell in finished)
         if family in replicated
     }
-    cells = tuple(_judged(cell, replication.get(cell.family), rules) for cell in found)
+    cells = tuple(_judged(cell, replication.get(cell.family), rules) for cell in finished)
     order = {cell_id: place for place, cell_id in enumerate(run.cells)}
-    missing.sort(key=lambda one: order[one.id])
+    missing.sort(key=lambda cell: order[cell.id])
     return RunResults(
         str(run.plan.get("name", "run")),
         MappingProxyType(run.plan),

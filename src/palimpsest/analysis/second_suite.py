@@ -38,22 +38,6 @@ smallest oracle-KL."""
 
 
 @dataclass(frozen=True, slots=True)
-class SecondPosition:
-    """Where a frozen pick lies on the second pool."""
-
-    cell: str
-    selector: str
-    candidate: str
-    forget_distance: float
-    """|median forget delta - the reference's|, both on the second pool."""
-    first_distance: float
-    """The same on the pool it was chosen by."""
-    excluded: bool
-    """By the screen on the second pool, alone at alpha."""
-    delta_f: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """One selector against the trained-probe best on the cells where both were scored."""
 
@@ -71,13 +55,14 @@ class Comparison:
 
 
 def frozen_picks(results: RunResults) -> dict[str, dict[str, str]]:
-    """Each cell's pick by each selector, from the first pool alone; absent where there is none."""
+    """Return each cell's pick by each selector, from the first pool alone; absent where there is
+    none."""
     certified = with_veto(results)
     return {cell.id: _picks(cell, results, certified.verdicts) for cell in results.cells}
 
 
 def second_plan(results: RunResults) -> dict[str, Any]:
-    """The plan of the second run: which candidate each selector froze in each cell."""
+    """Return the plan of the second run: which candidate each selector froze in each cell."""
     return {
         "name": f"{results.name}, second suite",
         "pool": SECOND_POOL,
@@ -87,7 +72,7 @@ def second_plan(results: RunResults) -> dict[str, Any]:
 
 
 def read_second(path: Path | str, results: RunResults) -> dict[str, CellMeasures]:
-    """The scores of a second run, by cell; refused when it was planned for other picks."""
+    """Return the scores of a second run, by cell; refused when it was planned for other picks."""
     run = Run.open(path)
     plan = second_plan(results)
     different = [key for key in ("pool", "rules_hash", "picks") if run.plan.get(key) != plan[key]]
@@ -104,73 +89,49 @@ def read_second(path: Path | str, results: RunResults) -> dict[str, CellMeasures
     }
 
 
-def second_positions(
-    results: RunResults,
-    picks: Mapping[str, Mapping[str, str]],
-    scores: Mapping[str, CellMeasures] | None = None,
-) -> tuple[SecondPosition, ...]:
-    """Where the picks that were scored on the second pool lie there.
-
-    ``scores`` come from ``read_second``; by default those stored in the run's own cells are used.
-    """
-    found = []
-    for cell in results.cells:
-        second = cell.second if scores is None else scores.get(cell.id)
-        if second is None or "reference" not in second:
-            continue
-        reference = second["reference"].median_forget_delta
-        first_reference = cell.evaluation["reference"].median_forget_delta
-        for selector, name in picks.get(cell.id, {}).items():
-            if name not in second:
-                continue
-            first = cell.evaluation[name].median_forget_delta
-            found.append(
-                SecondPosition(
-                    cell.id,
-                    selector,
-                    name,
-                    abs(second[name].median_forget_delta - reference),
-                    abs(first - first_reference),
-                    screen_alone(second[name], results.rules).excluded,
-                    None if cell.tolerances is None else cell.tolerances.delta_f,
-                )
-            )
-    return tuple(found)
-
-
 def compare(
     results: RunResults, scores: Mapping[str, CellMeasures] | None = None
 ) -> tuple[Comparison, ...]:
-    """Every selector against trained-probe best on the same cells; empty when none was scored."""
-    positions = second_positions(results, frozen_picks(results), scores)
-    by_selector = {
-        selector: {one.cell: one for one in positions if one.selector == selector}
-        for selector in SELECTORS
-    }
-    rival = by_selector["trained-probe"]
-    found = []
-    for selector, mine in by_selector.items():
+    """Return every selector against trained-probe best on the same cells; empty when none was
+    scored. ``scores`` come from ``read_second``; by default those stored in the run's own cells."""
+    # Distance from the reference on the second pool, whether within delta_f, whether excluded.
+    placed: dict[str, dict[str, tuple[float, bool, bool]]] = {name: {} for name in SELECTORS}
+    for cell_id, picks in frozen_picks(results).items():
+        cell = results.cell(cell_id)
+        second = cell.second if scores is None else scores.get(cell_id)
+        if second is None or "reference" not in second:
+            continue
+        for selector, name in picks.items():
+            if name in second:
+                reference = second["reference"].median_forget_delta
+                distance = abs(second[name].median_forget_delta - reference)
+                within = cell.tolerances is not None and distance <= cell.tolerances.delta_f
+                excluded = screen_alone(second[name], results.rules).excluded
+                placed[selector][cell_id] = (distance, within, excluded)
+    rival = placed["trained-probe"]
+    rows = []
+    for selector, mine in placed.items():
         cells = [cell for cell in mine if cell in rival]
         if not cells:
             continue
-        gaps = [mine[cell].forget_distance - rival[cell].forget_distance for cell in cells]
-        found.append(
+        gaps = [mine[cell][0] - rival[cell][0] for cell in cells]
+        rows.append(
             Comparison(
                 selector,
                 len(cells),
-                float(np.mean([mine[cell].forget_distance for cell in cells])),
-                float(np.mean([rival[cell].forget_distance for cell in cells])),
+                float(np.mean([mine[cell][0] for cell in cells])),
+                float(np.mean([rival[cell][0] for cell in cells])),
                 bootstrap(gaps, cells, "mean", results.rules),
                 sum(gap < 0 for gap in gaps),
-                sum(_within(mine[cell]) for cell in cells),
-                sum(mine[cell].excluded for cell in cells),
+                sum(mine[cell][1] for cell in cells),
+                sum(mine[cell][2] for cell in cells),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def compared(first: Path | str, second: Path | str) -> tuple[Comparison, ...]:
-    """What the second run at ``second`` found about the picks of the run at ``first``."""
+    """Return what the second run at ``second`` found about the picks of the run at ``first``."""
     results = read_run(first)
     return compare(results, read_second(second, results))
 
@@ -195,7 +156,3 @@ def _picks(
         "trained-probe": trained_probe_pick(cell, rules),
     }
     return {selector: name for selector, name in named.items() if name is not None}
-
-
-def _within(one: SecondPosition) -> bool:
-    return one.delta_f is not None and one.forget_distance <= one.delta_f

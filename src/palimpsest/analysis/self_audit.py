@@ -39,9 +39,9 @@ class SelfAudited:
 
 
 def held_out_draws(results: RunResults) -> tuple[SelfAudited, ...]:
-    """Every reference draw judged by the other draws of its cell."""
+    """Return every reference draw judged by the other draws of its cell."""
     rules = replace(results.rules, relearn_veto=True)
-    found = []
+    rows = []
     for cell in results.cells:
         draws = cell.evaluation.references
         if len(draws) <= rules.minimum_draws:
@@ -51,21 +51,21 @@ def held_out_draws(results: RunResults) -> tuple[SelfAudited, ...]:
             tolerances = measure_tolerances(cell.evaluation, rules, others)
             passes = not screen_alone(cell.evaluation[name], rules).excluded
             bar = damage_bar(cell.evaluation, name, passes, tolerances, rules, others)
-            found.append(_audited(cell, name, bar))
-    return tuple(found)
+            rows.append(_audited(cell, name, bar))
+    return tuple(rows)
 
 
 def injected_models(results: RunResults) -> tuple[SelfAudited, ...]:
-    """The injected model of every cell that has tolerances."""
+    """Return the injected model of every cell that has tolerances."""
     rules = replace(results.rules, relearn_veto=True)
-    found = []
+    rows = []
     for cell in results.cells:
         if cell.tolerances is None or not cell.evaluation.references:
             continue
         passes = not screen_alone(cell.evaluation.injected, rules).excluded
         bar = damage_bar(cell.evaluation, "injected", passes, cell.tolerances, rules)
-        found.append(_audited(cell, "injected", bar))
-    return tuple(found)
+        rows.append(_audited(cell, "injected", bar))
+    return tuple(rows)
 
 
 def _audited(cell: CellResult, name: str, bar: DamageBar) -> SelfAudited:

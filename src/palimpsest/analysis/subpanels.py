@@ -34,7 +34,7 @@ class SubPanel:
 
 @lru_cache(maxsize=1)
 def sub_panels(results: RunResults) -> tuple[SubPanel, ...]:
-    """One row per number of probes from 1 to the largest that every cell has."""
+    """Return one row per number of probes from 1 to the largest that every cell has."""
     cells = [cell for cell in results.cells if cell.candidates]
     most = min((len(cell.evaluation.probe_facts) for cell in cells), default=0)
     return tuple(_sub_panel(cells, probes, results.rules.alpha) for probes in range(1, most + 1))

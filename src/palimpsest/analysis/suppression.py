@@ -26,7 +26,7 @@ class LetThrough:
 
 
 def let_through(results: RunResults) -> tuple[LetThrough, ...]:
-    """One row per battery."""
+    """Return one row per battery."""
     panel = challenge_panel(results)
     return tuple(_row(results, battery, panel) for battery in BATTERIES)
 

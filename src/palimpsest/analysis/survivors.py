@@ -45,7 +45,8 @@ class Survivors:
 
 @lru_cache(maxsize=1)
 def survivors(results: RunResults) -> Survivors:
-    """Gap and equivalence of every survivor, at the median delta_f and at each family's own."""
+    """Return the gap and equivalence of every survivor, at the median delta_f and each family's
+    own."""
     alive = [(cell, name) for cell in results.cells for name in cell.survivors]
     gaps = [abs(cell.evaluation[name].median_gap) for cell, name in alive]
     clusters = [cell.id for cell, _ in alive]
@@ -54,7 +55,7 @@ def survivors(results: RunResults) -> Survivors:
     if common is not None:
         everywhere = dict.fromkeys(results.families, common)
         shares.append(_share(results, "median delta_f", everywhere))
-        own = {family: one.delta_f for family, one in results.tolerances.items()}
+        own = {family: noise.delta_f for family, noise in results.tolerances.items()}
         shares.append(_share(results, "family's delta_f", own))
     return Survivors(
         sum(len(cell.candidates) for cell in results.cells),

@@ -85,7 +85,7 @@ class Matched:
 
 
 def adequate(results: RunResults) -> tuple[tuple[CellResult, str], ...]:
-    """Candidates the trained-probe criterion rates adequate."""
+    """Return the candidates that the trained-probe criterion rates adequate."""
     return tuple(
         (cell, name)
         for cell, name in results.candidates()
@@ -94,7 +94,8 @@ def adequate(results: RunResults) -> tuple[tuple[CellResult, str], ...]:
 
 
 def held_out(results: RunResults, level: str = "base") -> HeldOut | None:
-    """What adequate candidates score on held-out forget facts; None when none is adequate."""
+    """Return what adequate candidates score on held-out forget facts; None when none is
+    adequate."""
     values: list[float] = []
     clusters: list[str] = []
     rated = adequate(results)
@@ -121,9 +122,9 @@ def held_out(results: RunResults, level: str = "base") -> HeldOut | None:
 
 
 def by_method(results: RunResults) -> tuple[MethodHeldOut, ...]:
-    """The dichotomy: what the screen excludes of each method, and what else it does."""
+    """Return what the screen excludes of each method, and what else it does: the dichotomy."""
     rated = {(cell.id, name) for cell, name in adequate(results)}
-    found = []
+    rows = []
     for method in results.methods:
         mine = [(c, n) for c, n in results.candidates() if c.methods[n] == method]
         models = [cell.evaluation[name] for cell, name in mine]
@@ -131,7 +132,7 @@ def by_method(results: RunResults) -> tuple[MethodHeldOut, ...]:
             model.need("retain_nll") - cell.evaluation.injected.need("retain_nll")
             for model, (cell, _) in zip(models, mine)
         ]
-        found.append(
+        rows.append(
             MethodHeldOut(
                 method,
                 len(mine),
@@ -142,11 +143,11 @@ def by_method(results: RunResults) -> tuple[MethodHeldOut, ...]:
                 float(np.median(rises)),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def diagnostic(results: RunResults) -> tuple[Point, ...]:
-    """Every candidate's oracle-KL, held-out forget NLL and retain NLL."""
+    """Return every candidate's oracle-KL, held-out forget NLL and retain NLL."""
     points = []
     for cell, name in results.candidates():
         model, reference = cell.evaluation[name], cell.evaluation["reference"]
@@ -168,15 +169,15 @@ def diagnostic(results: RunResults) -> tuple[Point, ...]:
 
 
 def matched_forgetting(points: tuple[Point, ...]) -> Matched:
-    """All pairs of a restoration and a suppression candidate of one cell that forget alike."""
+    """Return restoration against suppression over all pairs of a cell that forget alike."""
     pairs = [
-        (one.cell, one.oracle_kl, other.oracle_kl)
-        for one in points
-        if one.kind == "restores"
+        (point.cell, point.oracle_kl, other.oracle_kl)
+        for point in points
+        if point.kind == "restores"
         for other in points
         if other.kind == "suppresses"
-        and other.cell == one.cell
-        and abs(other.forget_nll - one.forget_nll) <= MATCHED_WITHIN
+        and other.cell == point.cell
+        and abs(other.forget_nll - point.forget_nll) <= MATCHED_WITHIN
     ]
     if not pairs:
         return Matched(0, 0, None, None, 0)

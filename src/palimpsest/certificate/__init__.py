@@ -7,13 +7,12 @@
 
     archive.py    the one way to pack files, so that every byte of a bundle counts
     signature.py  Ed25519 signatures in a DSSE envelope
-    pages.py      what the pages of a table ask for, before they are decompressed
     judge.py      bounded tables, and verdicts from them
     bundle.py     what is in a bundle, its in-toto statement, and `certify`
-    complete.py   what was planned, and whether the scores are all of it
-    evidence.py   one check after another: chain, rules, cells, seal, scores
+    complete.py   what was planned, and whether models and scores are all of it
+    evidence.py   one check after another: terms, rules, record, models, seal, scores, verdicts
     apart.py      all of this in a process of its own
-    verify.py     `verify`, and what it says in plain words
+    verify.py     `verify`, and its answer in plain words
 """
 
 from palimpsest.certificate.bundle import certify

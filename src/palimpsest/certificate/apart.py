@@ -1,7 +1,7 @@
 """The examination of a bundle in a process of its own, with bounded time and memory.
 
-Tables are read by a native library, and a stranger may know how to break it: what is known to end
-the process is refused beforehand (pages.py), and what is not known ends this process only.
+Tables are read by a native library, which allocates what a table asks for and ends the process on
+some that contradict themselves. A hostile bundle therefore breaks this process only, and fails.
 """
 
 import json
@@ -18,7 +18,7 @@ MEMORY = 8 * 2**30
 
 
 def examine_apart(data: bytes, public: bytes | None = None) -> Verification:
-    """What ``examine`` says, or a failure when it breaks or takes too long."""
+    """Return what ``examine`` returns, or a failure when it crashes or takes too long."""
     # -P and a path without empty entries: a module beside the bundle must not be run.
     command = [sys.executable, "-P", "-m", __name__, "" if public is None else public.hex()]
     environment = os.environ | {
@@ -29,39 +29,33 @@ def examine_apart(data: bytes, public: bytes | None = None) -> Verification:
         "PYTHONWARNINGS": "ignore",
     }
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, input=data, env=environment, capture_output=True, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return broken(f"the examination was not done within {SECONDS} seconds")
     try:
-        return Verification.from_json(json.loads(done.stdout))
+        return Verification.from_json(json.loads(process.stdout))
     except (ValueError, KeyError, TypeError, AttributeError):
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[:1]
+        errors = process.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
         return broken(
-            f"the examination broke off (exit code {done.returncode}"
-            + "".join(f"; {line}" for line in last)
-            + "); a bundle that is none, or too little memory"
+            f"the examination broke off (exit code {process.returncode}; {errors}); not a valid "
+            "bundle, or too little memory"
         )
 
 
 def main() -> None:
-    """Examine the bundle on the standard input."""
-    _bound_memory()
-    public = bytes.fromhex(sys.argv[1]) if sys.argv[1] else None
-    told = examine(sys.stdin.buffer.read(), public).to_json()
-    sys.stdout.write(json.dumps(told))
-
-
-def _bound_memory() -> None:
+    """Examine the bundle on the standard input and print the verification as JSON."""
     try:
         import resource
 
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        most = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+        limit = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     except (ImportError, OSError, ValueError):
-        pass  # a system that cannot: time and the tables' own bounds remain
+        pass  # not supported on this system: the time limit and the tables' own bounds remain
+    public = bytes.fromhex(sys.argv[1]) if sys.argv[1] else None
+    sys.stdout.write(json.dumps(examine(sys.stdin.buffer.read(), public).to_json()))
 
 
 if __name__ == "__main__":

@@ -29,76 +29,58 @@ _NAME = re.compile(
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
-    """The archive of some files, by name."""
-    whole, directory = [], []
-    at = 0
+    """Return the archive of some files, given by name."""
+    files, directory = [], []
+    offset = 0
     for name in sorted(members):
-        data, label = members[name], _label(name)
+        data, label = members[name], _checked(name).encode("ascii")
         # What both headers share: version, flags, method, time, date, checksum and sizes.
         about = (_VERSION, 0, 0, 0, _DATE, zlib.crc32(data), len(data), len(data), len(label), 0)
-        whole += [_LOCAL.pack(b"PK\3\4", *about), label, data]
+        files += [_LOCAL.pack(b"PK\3\4", *about), label, data]
         made_by = _UNIX << 8 | _VERSION
-        directory += [_CENTRAL.pack(b"PK\1\2", made_by, *about, 0, 0, 0, _MODE, at), label]
-        at += _LOCAL.size + len(label) + len(data)
-    count, listed = len(members), b"".join(directory)
-    end = _END.pack(b"PK\5\6", 0, 0, count, count, len(listed), at, 0) if count < 2**16 else b""
-    size = at + len(listed) + len(end)
-    if not end or size > MAX_BYTES:
+        directory += [_CENTRAL.pack(b"PK\1\2", made_by, *about, 0, 0, 0, _MODE, offset), label]
+        offset += _LOCAL.size + len(label) + len(data)
+    count, listing = len(members), b"".join(directory)
+    size = offset + len(listing) + _END.size
+    if count > MAX_MEMBERS or size > MAX_BYTES:
         raise BundleError(
-            f"a bundle of {count} files and {size} bytes; expected at most {MAX_MEMBERS} files "
-            f"and {MAX_BYTES} bytes; certify a smaller run"
+            f"the bundle would hold {count} files and {size} bytes; expected at most {MAX_MEMBERS} "
+            f"files and {MAX_BYTES} bytes; certify a smaller run"
         )
-    return b"".join([*whole, listed, end])
+    end = _END.pack(b"PK\5\6", 0, 0, count, count, len(listing), offset, 0)
+    return b"".join([*files, listing, end])
 
 
 def unpack(data: bytes) -> dict[str, bytes]:
-    """The files in an archive, or BundleError unless ``pack`` gives the same bytes for them."""
+    """Return the files in an archive; BundleError unless ``pack`` gives the same bytes for them."""
     members: dict[str, bytes] = {}
-    at, last = 0, ""
-    while data[at : at + 4] == b"PK\3\4":
-        if len(data) - at < _LOCAL.size or len(members) == MAX_MEMBERS:
-            raise BundleError(f"byte {at}: a header that is cut off, or one too many")
-        fields = _LOCAL.unpack_from(data, at)
+    offset, last = 0, ""
+    while data[offset : offset + 4] == b"PK\3\4":
+        if len(data) - offset < _LOCAL.size or len(members) == MAX_MEMBERS:
+            raise BundleError(f"byte {offset}: the header is cut off, or there are too many files")
+        fields = _LOCAL.unpack_from(data, offset)
         size, label_size = fields[8], fields[9]
-        start = at + _LOCAL.size + label_size
+        start = offset + _LOCAL.size + label_size
         if start + size > len(data):
-            raise BundleError(f"byte {at}: a file of {size} bytes that reaches beyond the end")
-        name = _name(data[at + _LOCAL.size : start], at)
+            raise BundleError(f"byte {offset}: a file of {size} bytes reaches beyond the end")
+        label = data[offset + _LOCAL.size : start].decode("latin-1")
+        name = _checked(label, f"byte {offset}: ")
         if name <= last:
             raise BundleError(f"{name} comes after {last}; expected every file once, in order")
         members[name] = data[start : start + size]
-        at, last = start + size, name
+        offset, last = start + size, name
     if not members:
-        raise BundleError("not a bundle: expected an archive written by `palimpsest certify`")
-    again = pack(members)
-    if again != data:
+        raise BundleError("not a valid bundle: expected an archive that `palimpsest certify` wrote")
+    expected = pack(members)
+    if expected != data:
         raise BundleError(
-            f"the archive differs at byte {_first_difference(again, data)} from the way its "
-            f"{len(members)} files are packed; expected exactly {len(again)} bytes"
+            f"the archive differs from the way its {len(members)} files are packed: {len(data)} "
+            f"bytes; expected exactly the {len(expected)} that `palimpsest certify` writes"
         )
     return members
 
 
-def _label(name: str) -> bytes:
+def _checked(name: str, where: str = "") -> str:
     if _NAME.fullmatch(name) is None or ".." in name:
-        raise BundleError(f"{ascii(name)[:120]} cannot name a file of a bundle")
-    return name.encode("ascii")
-
-
-def _name(label: bytes, at: int) -> str:
-    name = label.decode("latin-1")
-    if _NAME.fullmatch(name) is None or ".." in name:
-        raise BundleError(f"byte {at}: {ascii(name)[:120]} cannot name a file of a bundle")
+        raise BundleError(f"{where}{ascii(name)[:120]} cannot name a file of a bundle")
     return name
-
-
-def _first_difference(one: bytes, other: bytes) -> int:
-    # By halving, since a bundle may be large and Python compares slices fast.
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

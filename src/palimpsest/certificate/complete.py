@@ -1,7 +1,7 @@
 """What a run was planned to hold, and whether its scores are all of that and nothing else."""
 
-import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,13 @@ from palimpsest.facts.sealed import AuditPool
 from palimpsest.plan import plan_from_dict
 from palimpsest.run.store import Table
 
-_OWN_MODELS = re.compile(r"base|injected|forget_only|reference(-[0-9]{1,6})?|panel:.*", re.DOTALL)
-_TOFU = ("tofu", "reference_must_pass")
-"""Keys that a TOFU study's terms have beside a plan's."""
+_ROLES = {name: name for name in ("base", "injected", "forget_only", "general_only")} | {
+    "reference": r"reference(-[0-9]{1,6})?",
+    "retraining": r"retraining-[0-9]{1,6}",
+    "control": r"control-[0-9.]{1,8}",
+    "challenge": r"panel:.+",
+}
+"""How models of each role are named; candidates have any other name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +26,20 @@ class Planned:
     """What a plan asks for, as far as a certificate can tell whether it is there."""
 
     cells: tuple[str, ...]
-    candidates: int
-    forget: int
-    probes: int
-    panel: bool
+    counts: Mapping[str, tuple[int, ...]]
+    """How many models of each role a cell may have."""
+    shares: tuple[float, ...]
+    """Of the controls."""
+    facts: Mapping[str, int]
+    """How many of each set."""
+    summary: bool
+    """Whether it is an audit or a TOFU study, with a summary.json and held-out prompts as seal."""
+    panel: bool = False
     """Whether known-label models are scored on the sealed pool."""
-    seal: str
+    seal: str = ""
     """Commitment of a pool of the user's own; empty for the built-in one."""
-    named: tuple[str, ...] | None = None
-    """An audit's candidates, which its terms name; None for a study, whose plan counts them."""
+    named: Mapping[str, str] | None = None
+    """An audit's models by name, with their roles; None for a study, whose plan counts them."""
 
     @property
     def audit(self) -> bool:
@@ -38,69 +47,91 @@ class Planned:
 
 
 def planned(plan: Any, most: int) -> Planned:
-    """What a study's plan or an audit's terms ask for, if at most ``most`` cells."""
-    if not isinstance(plan, dict) or not isinstance(plan.get("models"), list):
-        raise BundleError("plan.json: neither a study's plan nor an audit's terms")
+    """Return what the plan of a study or an audit asks for; BundleError above ``most`` cells."""
     if plan["models"] and all(isinstance(model, list) for model in plan["models"]):
         return _planned_audit(plan)
     # Counted before the plan is built: models times seeds may be more than memory holds.
-    seeds = plan.get("seeds")
-    count = len(plan["models"]) * (len(seeds) if isinstance(seeds, list) else 0)
+    count = len(plan["models"]) * len(plan["seeds"])
+    given = (int(plan["tofu"]["references"]),) if "tofu" in plan else None
     if not 1 <= count <= most:
         raise BundleError(f"the plan has {count} cells; expected 1 to {most}")
-    study = plan_from_dict({key: value for key, value in plan.items() if key not in _TOFU})
+    # A TOFU study's plan is a study's with one more key.
+    study = plan_from_dict({key: value for key, value in plan.items() if key != "tofu"})
+    replication, panel = study.replication, study.panel
+    draws = (replication.draws,) if replication.cells == "every" else (1, replication.draws)
+    counts = {
+        "candidate": (sum(len(grid.settings()) for grid in study.methods),),
+        "reference": given or draws,
+        "retraining": (replication.retrainings,),
+        "challenge": (len(panel.models) if panel.enabled else 0,),
+    }
     return Planned(
         tuple(cell.id for cell in study.cells()),
-        sum(math.prod(len(values) for _, values in grid.grid) for grid in study.methods),
-        study.facts.forget,
-        study.facts.probes,
-        study.panel.enabled,
-        study.seal,
+        counts,
+        study.rules.control_shares,
+        {"forget": study.facts.forget, "probe": study.facts.probes},
+        summary=given is not None,
+        panel=panel.enabled and bool(panel.models),
+        seal=study.seal,
     )
 
 
 def _planned_audit(plan: Mapping[str, Any]) -> Planned:
-    try:
-        named = tuple(str(name) for name, role in plan["models"] if role == "candidate")
-        forget, probes = int(plan["facts"]["forget"]), int(plan["facts"]["probe"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise BundleError("plan.json: not the terms of an audit") from error
-    return Planned(("audit",), len(named), forget, probes, False, "", named)
+    named = {str(name): str(role) for name, role in plan["models"]}
+    counts = {role: (count,) for role, count in Counter(named.values()).items()}
+    facts = {name: int(plan["facts"][name]) for name in ("forget", "probe")}
+    shares = tuple(map(float, plan["rules"]["control_shares"]))
+    return Planned(("audit",), counts, shares, facts, summary=True, named=named)
 
 
-def require_everybody(
-    cell_id: str, items: Table, summary: Mapping[str, Any], asked: Planned
-) -> None:
-    """Nothing, when planned candidates and facts are those scored; BundleError otherwise.
+def require_models(cell_id: str, models: Mapping[str, Any], asked: Planned) -> None:
+    """Raise BundleError unless exactly the planned models are listed under their planned roles.
 
-    A candidate less would loosen Holm's correction for the others, and so would a hidden one that
-    was tried and not told.
+    One candidate less would loosen Holm's correction for the others, one reference less would
+    change the bag, and one control less could hide that the audit notices nothing.
     """
-    candidates, failed = summary["candidates"], summary["failed"]
-    listed = [*candidates, *failed]
-    if len(set(listed)) != len(listed) or len(listed) != asked.candidates:
-        raise BundleError(
-            f"cell {cell_id}: {len(listed)} candidates; the plan has {asked.candidates}"
-        )
-    if asked.named is not None and set(listed) != set(asked.named):
-        raise BundleError(f"cell {cell_id}: other candidates than the plan names")
-    others = {name for name in set(items["model"].tolist()) if not _OWN_MODELS.fullmatch(name)}
-    # In an audit, one that failed on its way back has left the scores of its way there.
-    excused = set(failed) if asked.audit else set()
-    if set(candidates) != others - excused:
-        odd = shown(sorted((others - excused) ^ set(candidates))[0])
-        raise BundleError(
-            f"cell {cell_id}: {odd} is scored but not a candidate, or the other way round"
-        )
-    facts: dict[str, set[str]] = {}
-    for which, fact in zip(items["set"].tolist(), items["fact"].tolist()):
-        facts.setdefault(which, set()).add(fact)
-    for which, count in (("forget", asked.forget), ("probe", asked.probes)):
-        found = len(facts.get(which, ()))
-        if found != count:
+    roles: dict[str, str] = {}
+    for name, model in models.items():
+        role = model.get("role") if isinstance(model, dict) else None
+        by_name = [role for role, names in _ROLES.items() if re.fullmatch(names, name)]
+        if role != (*by_name, "candidate")[0]:
+            raise BundleError(f"cell {cell_id}: {shown(name)} has the role {shown(str(role))}")
+        roles[name] = role
+    counts = Counter(roles.values())
+    for role, allowed in asked.counts.items():
+        if counts[role] not in allowed:
             raise BundleError(
-                f"cell {cell_id}: scores of {found} {which} facts; the plan has {count}"
+                f"cell {cell_id}: {counts[role]} models have the role {role}; the plan has "
+                f"{' or '.join(map(str, allowed))}"
             )
+    if asked.named not in (None, {n: role for n, role in roles.items() if role != "control"}):
+        raise BundleError(f"cell {cell_id}: other models than the plan names")
+    shares = [models[name].get("share") for name, role in roles.items() if role == "control"]
+    if Counter(map(repr, shares)) != Counter(map(repr, asked.shares)):
+        raise BundleError(f"cell {cell_id}: controls of {shares}; the rules have {asked.shares}")
+    weights: dict[str, str] = {}
+    for name in sorted(roles, key=lambda name: roles[name] == "reference"):
+        same = weights.setdefault(str(models[name].get("digest")), name)
+        if roles[name] == "reference" and same != name:
+            raise BundleError(f"cell {cell_id}: {name} has the weights of {shown(same)}")
+
+
+def require_scores(
+    cell_id: str, tables: Mapping[str, Table], models: Mapping[str, Any], asked: Planned
+) -> None:
+    """Raise BundleError unless the listed models and planned facts are those scored."""
+    items = tables["items.parquet"]
+    own = [table for name, table in tables.items() if name != "headroom.parquet"]
+    # A model that failed in re-acquisition may have left the scores made before.
+    failed = {name for name, model in models.items() if model.get("failure") is not None}
+    for name in sorted(({n for table in own for n in table["model"]} ^ models.keys()) - failed):
+        raise BundleError(
+            f"cell {cell_id}: {shown(name)} is scored but not listed, or the other way round"
+        )
+    for which, count in asked.facts.items():
+        facts = len(set(items["fact"][items["set"] == which]))
+        if facts != count:
+            raise BundleError(f"cell {cell_id}: scores of {facts} {which} facts; expected {count}")
 
 
 def require_once(
@@ -110,54 +141,39 @@ def require_once(
     opened: Mapping[str, Any],
     pool: AuditPool | None,
 ) -> None:
-    """Nothing, when the sealed pool's rows are those of its one opening; BundleError otherwise.
+    """Raise BundleError unless the sealed pool's rows are those of its one opening.
 
-    ``facts`` are those of the cell's summary, ``opened`` the models the seal was opened for, and
+    ``facts`` are those of the cell's summary, ``opened`` the models the pool was opened for, and
     ``pool`` the revealed one, None when it was never opened.
     """
+    sealed = items["pool"] == "audit"
+    columns = [
+        items[name][sealed].tolist() for name in ("model", "stage", "set", "fact", "template")
+    ]
     rows: dict[str, list[tuple[str, str, int]]] = {}
-    names = ("model", "stage", "set", "fact", "pool", "template")
-    for model, stage, which, fact, own, template in zip(*(items[n].tolist() for n in names)):
-        if own == "audit":
-            if stage != "forward":
-                raise BundleError(f"cell {cell_id}: the audit pool was scored when {shown(stage)}")
-            rows.setdefault(model, []).append((which, fact, template))
+    for model, stage, *where in zip(*columns):
+        if stage != "forward":
+            raise BundleError(f"cell {cell_id}: the sealed pool was scored when {shown(stage)}")
+        rows.setdefault(model, []).append((where[0], where[1], where[2]))
     if set(rows) != set(opened):
         raise BundleError(
-            f"cell {cell_id}: the audit pool was scored by {len(rows)} models; it was opened for "
+            f"cell {cell_id}: {len(rows)} models were scored on the sealed pool; it was opened for "
             f"{len(opened)}; expected the same ones"
         )
-    if not rows:
-        return
     if pool is None:
-        raise BundleError(f"cell {cell_id}: the audit pool was scored, but is not revealed")
-    relations = _relations(facts)
-    for model, found in rows.items():
-        counts = {key: _phrasings(pool, relations, key) for key in {row[:2] for row in found}}
-        # Counted before they are listed: a stranger's numbers may be anything.
+        return
+    relations = {(which, row[0]): row[2] for which, listed in facts.items() for row in listed}
+    for model, scored in rows.items():
+        counts = {}
+        for which, fact, _ in scored:
+            name = relations.get((which, fact)) if pool.by == "relation" else fact
+            counts[which, fact] = len(pool.phrasings.get(str(name), ()))
+        # Counted before they are listed: the numbers may be anything.
         expected = sum(counts.values())
-        if len(found) != expected or set(found) != {
+        if len(scored) != expected or set(scored) != {
             (*key, n) for key, count in counts.items() for n in range(count)
         }:
             raise BundleError(
-                f"cell {cell_id}: {shown(model)} has {len(found)} scores on the audit pool; "
+                f"cell {cell_id}: {shown(model)} has {len(scored)} scores on the sealed pool; "
                 f"expected one for each of {expected} revealed phrasings"
             )
-
-
-def _relations(facts: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """The relation of each (set, fact) in a cell's summary."""
-    try:
-        return {(which, row[0]): row[2] for which, rows in facts.items() for row in rows}
-    except (KeyError, TypeError, IndexError) as error:
-        raise BundleError("cell.json lists its facts in another way than a run does") from error
-
-
-def _phrasings(
-    pool: AuditPool, relations: Mapping[tuple[str, str], str], key: tuple[str, str]
-) -> int:
-    """How many phrasings the pool holds of a (set, fact)."""
-    name = relations.get(key) if pool.by == "relation" else key[1]
-    if not isinstance(name, str) or name not in pool.phrasings:
-        raise BundleError(f"{shown(key[1])} was scored on phrasings that the pool does not hold")
-    return len(pool.phrasings[name])

@@ -1,25 +1,22 @@
-"""Verdicts of a whole run from its score tables, read within bounds.
+"""Verdicts from score tables, read within bounds.
 
-Tables come from strangers: their sizes are looked up before anything is read, and so is the work
-that the exact tests would take. What is computed is what ``study.results`` computes for a run
-folder, from the same functions.
+Tables may come from anybody: their sizes are checked before anything is read, and so is the work
+that the exact tests would take. The verdict is computed by the functions that judge a run folder.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from palimpsest.certificate.pages import outline
-from palimpsest.criteria.headroom import Headroom, read_headroom
+from palimpsest.criteria.headroom import read_headroom
 from palimpsest.criteria.items import ITEM_COLUMNS
-from palimpsest.criteria.measures import CURVE_COLUMNS, CellMeasures, measure_cell
+from palimpsest.criteria.measures import CURVE_COLUMNS, MEASURE_COLUMNS, measure_cell
 from palimpsest.criteria.ranktest import EXACT_PAIRS
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import BundleError
 from palimpsest.run.store import Table, table_from_bytes
-from palimpsest.study.replication import Draws, pool_tolerances, read_draws
 from palimpsest.verdict import Verdict, decide
 
 MAX_ROWS = 20_000_000
@@ -27,169 +24,106 @@ MAX_ROWS = 20_000_000
 MAX_TABLE_BYTES = 256 * 2**20
 """Bytes of one table once decompressed."""
 MAX_MODELS = 1_000
-MAX_DRAWS = 100
 MAX_FACTS = 2_000
 MAX_PAIRS = 2_000_000
-"""Exact tests, counted by the pairs of facts they compare."""
-
+"""Exact tests of a cell, counted by the pairs of facts they compare."""
 MAX_RESAMPLED = 100_000_000
 """Numbers that a bootstrap draws."""
 
-COLUMNS = {
-    "items.parquet": ITEM_COLUMNS,
-    "curves.parquet": CURVE_COLUMNS,
-    "headroom.parquet": ITEM_COLUMNS,
+TABLES: dict[str, tuple[str, ...]] = {
+    "items.parquet": tuple(ITEM_COLUMNS),
+    "curves.parquet": tuple(CURVE_COLUMNS),
+    "measures.parquet": tuple(MEASURE_COLUMNS),
+    "headroom.parquet": tuple(ITEM_COLUMNS),
 }
-_TEXT = ("model", "stage", "set", "fact", "pool")
-_WHOLE = ("template", "tokens", "chunk", "step")
+"""Columns of the tables that a verdict depends on."""
+_KINDS = dict.fromkeys(("model", "stage", "set", "fact", "pool", "measure"), "object")
+_KINDS |= dict.fromkeys(("template", "tokens", "chunk", "step"), "int32")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scores:
-    """What a verdict on one cell is computed from."""
-
-    family: str
-    candidates: tuple[str, ...]
-    items: bytes
-    """Parquet, as are the curves."""
-    curves: bytes
-    headroom: bytes | None = None
-    """Forget facts asked with evidence; None where none were."""
-    reference_must_pass: bool = False
-
-
-def verdicts(rules: Rules, cells: Mapping[str, Scores]) -> dict[str, Verdict | None]:
-    """The verdict on every cell by its id; None where no candidate could be made."""
-    # Scores so large that sums overflow are refused by what reads them, as not finite.
+def judge(
+    cell_id: str, rules: Rules, roles: Mapping[str, Any], tables: Mapping[str, Table]
+) -> Verdict | None:
+    """Return the verdict on a cell from its tables; None without any candidate."""
+    items, curves = tables["items.parquet"], tables["curves.parquet"]
+    extra, asked = tables.get("measures.parquet"), tables.get("headroom.parquet")
+    _bounded(cell_id, "models", len({*items["model"], *curves["model"], *roles}), MAX_MODELS)
+    _bounded(cell_id, "facts", len(set(items["fact"])), MAX_FACTS)
+    # Scores so large that sums overflow are refused as not finite by what reads them.
     with np.errstate(all="ignore"):
-        return _verdicts(rules, cells)
+        measures = measure_cell(items, curves, rules.screen_pool, roles=roles, measures=extra)
+        pairs = min(len(measures.forget_facts) * len(measures.probe_facts), EXACT_PAIRS)
+        _bounded(cell_id, "compared pairs of facts", len(measures.models) * pairs, MAX_PAIRS)
+        headroom = None
+        if asked is not None:
+            resampled = len(set(asked["fact"])) * rules.bootstrap_resamples
+            _bounded(cell_id, "resampled numbers", resampled, MAX_RESAMPLED)
+            headroom = read_headroom(asked, rules)
+        if not measures.of_role("candidate"):
+            return None
+        return decide(measures, roles, rules, headroom=headroom)
 
 
-def _verdicts(rules: Rules, cells: Mapping[str, Scores]) -> dict[str, Verdict | None]:
-    measured: dict[str, CellMeasures] = {}
-    headrooms: dict[str, Headroom | None] = {}
-    replicated: dict[str, list[Draws]] = {}
-    pairs = 0
-    for cell_id, cell in cells.items():
-        items = read_table(cell.items, f"cells/{cell_id}/items.parquet")
-        curves = read_table(cell.curves, f"cells/{cell_id}/curves.parquet")
-        measures = _measured(cell_id, items, curves, rules)
-        pairs += len(cell.candidates) * _pairs(measures)
-        if pairs > MAX_PAIRS:
+def _bounded(cell_id: str, what: str, count: int, most: int) -> None:
+    if count > most:
+        raise BundleError(f"cell {cell_id}: {count} {what}; expected at most {most}")
+
+
+def count_rows(cell_id: str, files: Mapping[str, bytes]) -> int:
+    """Return the rows that a cell's tables say they have; BundleError if columns or size are wrong.
+
+    Only the footers are read. Pages that ask for more than they say meet the memory limit of the
+    process that examines (apart.py).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = 0
+    for name, data in files.items():
+        try:
+            footer = pq.read_metadata(pa.BufferReader(data))
+        except (pa.ArrowException, OSError) as error:
+            raise BundleError(f"cells/{cell_id}/{name}: not a parquet table ({error})") from error
+        columns = tuple(footer.schema.names)
+        size = sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
+        if columns != TABLES[name] or not 0 <= size <= MAX_TABLE_BYTES or footer.num_rows < 0:
             raise BundleError(
-                f"cell {cell_id}: the exact tests compare {pairs} pairs of facts so far; expected "
-                f"at most {MAX_PAIRS}"
+                f"cells/{cell_id}/{name}: columns {columns} with {size} bytes once decompressed; "
+                f"expected {TABLES[name]} with at most {MAX_TABLE_BYTES}"
             )
-        if len(measures.references) >= rules.minimum_draws:
-            draws = read_draws(cell_id, items, measures, rules)
-            replicated.setdefault(cell.family, []).append(draws)
-        measured[cell_id] = measures
-        headrooms[cell_id] = None if cell.headroom is None else _headroom(cell_id, cell, rules)
-    tolerances = {
-        family: pool_tolerances(family, draws, rules).tolerances
-        for family, draws in replicated.items()
-    }
-    return {
-        cell_id: decide(
-            measured[cell_id],
-            rules,
-            cell.candidates,
-            tolerances.get(cell.family),
-            headroom=headrooms[cell_id],
-            reference_must_pass=cell.reference_must_pass,
-        )
-        if cell.candidates
-        else None
-        for cell_id, cell in cells.items()
-    }
+        rows += int(footer.num_rows)
+    return rows
 
 
-def _headroom(cell_id: str, cell: Scores, rules: Rules) -> Headroom | None:
-    name = f"cells/{cell_id}/headroom.parquet"
-    table = read_table(cell.headroom or b"", name)
-    facts = len(set(table["fact"]))
-    if facts > MAX_FACTS or facts * rules.bootstrap_resamples > MAX_RESAMPLED:
-        raise BundleError(
-            f"{name}: {facts} facts resampled {rules.bootstrap_resamples} times; expected at most "
-            f"{MAX_FACTS} facts and {MAX_RESAMPLED} numbers"
-        )
-    try:
-        return read_headroom(table, rules)
-    except KeyError as error:
-        raise BundleError(f"{name}: has no scores of {error}; expected three models") from error
+def read_tables(cell_id: str, files: Mapping[str, bytes]) -> dict[str, Table]:
+    """Return the columns of a cell's tables, after checking their sizes."""
+    count_rows(cell_id, files)
+    tables = {name: table_from_bytes(files[name], f"cells/{cell_id}/{name}") for name in files}
+    for name, table in tables.items():
+        for column, values in table.items():
+            kind = _KINDS.get(column, "float64")
+            if values.dtype.name != kind:
+                raise BundleError(
+                    f"cells/{cell_id}/{name}: column {column} holds {values.dtype}; expected {kind}"
+                )
+    return tables
 
 
-def table_rows(data: bytes, name: str) -> int:
-    """How many rows a table says it has; BundleError when it is not the table it should be."""
-    found, expected = outline(data, name), COLUMNS[name.rpartition("/")[2]]
-    if found.columns != expected:
-        raise BundleError(f"{name}: has the columns {found.columns}; expected {expected}")
-    if found.size > MAX_TABLE_BYTES:
-        raise BundleError(
-            f"{name}: {found.size} bytes once decompressed; expected at most {MAX_TABLE_BYTES}"
-        )
-    return found.rows
-
-
-def read_table(data: bytes, name: str) -> Table:
-    """The columns of a table whose size was looked up; BundleError when they cannot be read."""
-    rows = table_rows(data, name)
-    try:
-        table = table_from_bytes(data, name)
-    except (ValueError, IndexError) as error:
-        raise BundleError(f"{name}: text or index that is none ({error})") from error
-    for column, values in table.items():
-        if values.dtype.name != _kind(column) or len(values) != rows:
-            raise BundleError(
-                f"{name}: column {column} has {len(values)} values of {values.dtype}; expected "
-                f"{rows} of {_kind(column)}"
-            )
-    return table
-
-
-def _kind(column: str) -> str:
-    return "object" if column in _TEXT else "int32" if column in _WHOLE else "float64"
-
-
-def _measured(cell_id: str, items: Table, curves: Table, rules: Rules) -> CellMeasures:
-    counts = {
-        "models": (len(set(items["model"]) | set(curves["model"])), MAX_MODELS),
-        "facts": (len(set(items["fact"])), MAX_FACTS),
-        "reference draws": (
-            sum(name.startswith("reference") for name in set(items["model"])),
-            MAX_DRAWS,
-        ),
-    }
-    for what, (found, most) in counts.items():
-        if found > most:
-            raise BundleError(f"cell {cell_id}: {found} {what}; expected at most {most}")
-    return measure_cell(items, curves, rules.screen_pool)
-
-
-def _pairs(measures: CellMeasures) -> int:
-    return min(len(measures.forget_facts) * len(measures.probe_facts), EXACT_PAIRS)
-
-
-def differences(found: Any, expected: Any, where: str = "") -> list[str]:
-    """Where two verdicts' JSON differ: numbers by more than rounding, all else at all.
+def differences(stored: Any, expected: Any, where: str = "") -> list[str]:
+    """Return where two JSON values differ: numbers by more than rounding, all else at all.
 
     Libraries add up in different orders on different machines, so the last digits of a mean may
     differ there; a decision may not.
     """
-    if isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
-        return [
-            line
-            for key in expected
-            for line in differences(found[key], expected[key], f"{where}.{key}".lstrip("."))
-        ]
-    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        return [
-            line
-            for n, pair in enumerate(zip(found, expected, strict=True))
-            for line in differences(*pair, f"{where}[{n}]")
-        ]
-    if type(found) is float and type(expected) is float:
-        same = abs(found - expected) <= 1e-12 + 1e-9 * max(abs(found), abs(expected))
+    parts: list[tuple[str, Any, Any]] | None = None
+    if isinstance(stored, dict) and isinstance(expected, dict) and stored.keys() == expected.keys():
+        parts = [(f"{where}.{key}".lstrip("."), stored[key], expected[key]) for key in expected]
+    elif isinstance(stored, list) and isinstance(expected, list) and len(stored) == len(expected):
+        parts = [(f"{where}[{n}]", *pair) for n, pair in enumerate(zip(stored, expected))]
+    if parts is not None:
+        return [line for at, mine, theirs in parts for line in differences(mine, theirs, at)]
+    if type(stored) is float and type(expected) is float:
+        same = math.isclose(stored, expected, rel_tol=1e-9, abs_tol=1e-12)
     else:
-        same = type(found) is type(expected) and found == expected
-    return [] if same else [f"{where}: recorded {found!r}, recomputed {expected!r}"]
+        same = type(stored) is type(expected) and stored == expected
+    return [] if same else [f"{where}: recorded {stored!r}, recomputed {expected!r}"]

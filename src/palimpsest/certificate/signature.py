@@ -1,14 +1,14 @@
 """Ed25519 signatures of a statement, in a DSSE envelope (https://github.com/secure-systems-lab/dsse).
 
 The signed bytes are PAE(type, body) = "DSSEv1" SP len(type) SP type SP len(body) SP body, so a
-signature of a statement cannot be passed off as one of anything else. The public key stands in the
+signature of a statement cannot be passed off as one of anything else. The public key is in the
 statement: without a key of the reader's own, a signature shows that the bundle is as its maker left
-it, and not who the maker is.
+it, not who the maker is.
 """
 
 import base64
+import contextlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ _KEY_LIMIT = 64 * 1024
 
 
 def keygen(path: Path | str) -> tuple[Path, Path]:
-    """Make a key pair: the private key at ``path``, readable by its owner, and ``path``.pub."""
+    """Write a key pair, the private key at ``path`` (readable by its owner) and ``path``.pub."""
     from cryptography.hazmat.primitives import serialization as s
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -36,87 +36,59 @@ def keygen(path: Path | str) -> tuple[Path, Path]:
     secret = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
     shown = key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
 
-    def guarded(temporary: Path) -> None:
+    def write_secret(temporary: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with open(os.open(temporary, flags, 0o600), "wb") as file:
             file.write(secret)
 
-    write_with(private, guarded)
+    write_with(private, write_secret)
     write_bytes(public, shown)
     return private, public
 
 
 def read_private(path: Path | str) -> "Ed25519PrivateKey":
-    """The Ed25519 private key in a PEM file, or InputError."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        key: object = load_pem_private_key(_read(path), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise InputError(
-            f"{path}: not a private key that can be used; expected an unencrypted PEM file, as "
-            "`palimpsest keygen` or `openssl genpkey -algorithm ed25519` write it"
-        ) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise InputError(f"{path}: {type(key).__name__}; expected an Ed25519 private key")
+    """Return the Ed25519 private key in a PEM file, or raise InputError."""
+    key: Ed25519PrivateKey = _read_key(path, private=True)
     return key
 
 
 def read_public(path: Path | str) -> bytes:
-    """The 32 bytes of the Ed25519 public key in a PEM file, or InputError."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization as s
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    try:
-        key: object = s.load_pem_public_key(_read(path))
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise InputError(
-            f"{path}: not a public key; expected a PEM file, as `palimpsest keygen` or "
-            "`openssl pkey -pubout` write it"
-        ) from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise InputError(f"{path}: {type(key).__name__}; expected an Ed25519 public key")
-    return key.public_bytes(s.Encoding.Raw, s.PublicFormat.Raw)
+    """Return the 32 bytes of the Ed25519 public key in a PEM file, or raise InputError."""
+    return bytes(_read_key(path, private=False).public_bytes_raw())
 
 
 def public_of(key: "Ed25519PrivateKey") -> bytes:
-    """The 32 bytes of the public key that belongs to a private one."""
+    """Return the 32 bytes of the public key that belongs to a private one."""
     return key.public_key().public_bytes_raw()
 
 
 def signer(public: bytes) -> dict[str, str]:
-    """How a statement names the key it is signed with."""
+    """Return how a statement names the key it is signed with."""
     return {"algorithm": "ed25519", "keyid": digest(public), "public_key": public.hex()}
 
 
-def signer_key(value: object) -> bytes:
-    """The public key in what ``signer`` gave, or BundleError."""
-    if isinstance(value, Mapping) and isinstance(value.get("public_key"), str):
-        try:
-            public = bytes.fromhex(value["public_key"])
-        except ValueError:
-            public = b""
-        if len(public) == 32 and dict(value) == signer(public):
+def signer_key(value: Any) -> bytes:
+    """Return the public key in what ``signer`` returned, or raise BundleError."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        public = bytes.fromhex(value["public_key"])
+        if len(public) == 32 and value == signer(public):
             return public
     raise BundleError("the statement names no signer in the way `palimpsest certify` does")
 
 
 def pae(kind: str, body: bytes) -> bytes:
-    """DSSE's pre-authentication encoding: what is signed."""
+    """Return DSSE's pre-authentication encoding, the bytes that are signed."""
     label = kind.encode()
     return b"DSSEv1 %d %s %d %s" % (len(label), label, len(body), body)
 
 
 def envelope(body: bytes, key: "Ed25519PrivateKey") -> bytes:
-    """The DSSE envelope of a statement."""
+    """Return the DSSE envelope of a statement."""
     return _rendered(body, public_of(key), key.sign(pae(PAYLOAD_TYPE, body)))
 
 
 def check_envelope(data: bytes, document: Any, body: bytes, public: bytes) -> None:
-    """Nothing, when the envelope holds ``body`` signed with the key; BundleError otherwise."""
+    """Raise BundleError unless the envelope holds ``body`` signed with the key."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -134,21 +106,30 @@ def check_envelope(data: bytes, document: Any, body: bytes, public: bytes) -> No
 
 
 def _rendered(body: bytes, public: bytes, signature: bytes) -> bytes:
-    signed = {"keyid": digest(public), "sig": base64.b64encode(signature).decode()}
-    whole = {
-        "payload": base64.b64encode(body).decode(),
-        "payloadType": PAYLOAD_TYPE,
-        "signatures": [signed],
-    }
+    signatures = [{"keyid": digest(public), "sig": base64.b64encode(signature).decode()}]
+    payload = base64.b64encode(body).decode()
+    whole = {"payload": payload, "payloadType": PAYLOAD_TYPE, "signatures": signatures}
     return canonical(whole) + b"\n"
 
 
-def _read(path: Path | str) -> bytes:
-    path = Path(path)
+def _read_key(path: Path | str, *, private: bool) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    kind = ed25519.Ed25519PrivateKey if private else ed25519.Ed25519PublicKey
+    expected = (
+        f"expected an Ed25519 {'private' if private else 'public'} key in an unencrypted PEM file, "
+        "as `palimpsest keygen` writes it"
+    )
     try:
-        if not path.is_file():
-            raise InputError(f"{path}: no such file; expected a key in PEM form")
+        if not Path(path).is_file():
+            raise InputError(f"{path}: no such file; {expected}")
         with open(path, "rb") as file:
-            return file.read(_KEY_LIMIT)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a key") from error
+            data = file.read(_KEY_LIMIT)
+        key = s.load_pem_private_key(data, None) if private else s.load_pem_public_key(data)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InputError(f"{path}: cannot be read as a key; {expected}") from error
+    if not isinstance(key, kind):
+        raise InputError(f"{path}: {type(key).__name__}; {expected}")
+    return key

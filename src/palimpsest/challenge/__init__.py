@@ -2,7 +2,8 @@
 
 Each is built from the injected model (or the reference) so that its ground truth is known:
 suppression, router and embedding corruption still hold the knowledge, interpolations hold part of
-it. Suppression and router are wrapped models that score and train like any other:
+it. ``registry.py`` lists them. Suppression and router are wrapped models that score and train like
+any other:
 
 - **Suppression** subtracts a fixed penalty from the logits of the forget answers' tokens. The
   penalty is part of the model: under re-acquisition the weights beneath it are trained, the penalty
@@ -12,12 +13,7 @@ it. Suppression and router are wrapped models that score and train like any othe
   the model that answers it, so forget sentences train the base branch.
 """
 
-from palimpsest.challenge.models import (
-    Routed,
-    Suppressed,
-    corrupted,
-    interpolated,
-    subject_patterns,
-)
+from palimpsest.challenge.models import Unavailable, interpolated
+from palimpsest.challenge.registry import ENTRIES, Entry, Workshop, chosen
 
-__all__ = ["Routed", "Suppressed", "corrupted", "interpolated", "subject_patterns"]
+__all__ = ["ENTRIES", "Entry", "Unavailable", "Workshop", "chosen", "interpolated"]

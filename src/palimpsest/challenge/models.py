@@ -1,11 +1,12 @@
 """The challenge models: two wrapped nets and two pieces of weight arithmetic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from palimpsest.errors import ModelError
 from palimpsest.models.net import Batch, Net
 
 State = Mapping[str, Tensor]
@@ -65,15 +66,15 @@ class Routed:
         return torch.cat(answers, dim=1)[:, torch.argsort(order)]
 
     def routes(self, ids: Tensor) -> Tensor:
-        """Tell which rows (rows,) contain a pattern as consecutive tokens."""
-        found = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
+        """Return which rows (rows,) contain a pattern as consecutive tokens."""
+        matched = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
         for pattern in self._patterns:
             if len(pattern) > ids.shape[1]:
                 continue
             windows = ids.unfold(1, len(pattern), 1)
             here = torch.tensor(pattern, device=ids.device)
-            found |= (windows == here).all(-1).any(-1)
-        return found
+            matched |= (windows == here).all(-1).any(-1)
+        return matched
 
     def state(self, member: int = 0) -> dict[str, Tensor]:
         parts = (("matched", self.matched), ("otherwise", self.otherwise))
@@ -81,7 +82,7 @@ class Routed:
 
 
 def corrupted(injected: State, embedding: Sequence[str], tokens: Sequence[int]) -> State:
-    """Give the injected weights with the tokens' rows of the named embedding tensors zeroed."""
+    """Return the injected weights with the tokens' rows of the named embedding tensors zeroed."""
     rows = sorted(set(tokens))
     changed = dict(injected)
     for name in embedding:
@@ -91,16 +92,46 @@ def corrupted(injected: State, embedding: Sequence[str], tokens: Sequence[int]) 
     return changed
 
 
+class Unavailable(ModelError):
+    """Two sets of weights that cannot be mixed."""
+
+
+class Interpolated(Mapping[str, Tensor]):
+    """share · reference + (1 − share) · injected, one tensor at a time when it is asked for."""
+
+    def __init__(self, reference: State, injected: State, share: float) -> None:
+        self._reference = reference
+        self._injected = injected
+        self._share = share
+
+    def __getitem__(self, name: str) -> Tensor:
+        injected = self._injected[name]
+        if name not in self._reference:
+            raise Unavailable(f"{name} is in the injected model only; expected equal architectures")
+        reference = self._reference[name]
+        if injected.is_floating_point() and reference.is_floating_point():
+            return torch.lerp(injected, reference.to(injected.dtype), self._share)
+        if not torch.equal(injected, reference):
+            raise Unavailable(
+                f"{name} is {injected.dtype}: quantised weights cannot be mixed; "
+                "expected floating-point weights"
+            )
+        return injected
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._injected)
+
+    def __len__(self) -> int:
+        return len(self._injected)
+
+
 def interpolated(reference: State, injected: State, share: float) -> State:
-    """Give share · reference + (1 − share) · injected."""
-    return {
-        name: torch.lerp(value, reference[name], share) if value.is_floating_point() else value
-        for name, value in injected.items()
-    }
+    """Return share · reference + (1 − share) · injected; no tensor is made before it is used."""
+    return Interpolated(reference, injected, share)
 
 
 def subject_patterns(tokenizer: Any, subjects: Sequence[str]) -> list[tuple[int, ...]]:
-    """Give each subject's token sequence as it opens a sentence and as it follows a space."""
+    """Return each subject's token sequence as it opens a sentence and as it follows a space."""
     patterns = {
         tuple(tokenizer(f"{before}{subject}", add_special_tokens=False)["input_ids"])
         for subject in subjects
@@ -110,6 +141,6 @@ def subject_patterns(tokenizer: Any, subjects: Sequence[str]) -> list[tuple[int,
 
 
 def _part(batch: Batch, positions: Tensor) -> Batch:
-    """Give the batch with only these scored positions and the rows that hold them."""
+    """Return the batch with only these scored positions and the rows that hold them."""
     rows, index = torch.unique(batch.rows[positions], return_inverse=True)
     return Batch(batch.ids[rows], index, batch.columns[positions], batch.targets[positions])

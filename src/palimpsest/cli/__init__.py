@@ -5,7 +5,7 @@ codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy
 imported inside the commands, so ``palimpsest --help`` answers at once.
 
 A command is a plain function in the module of its subject: `planning`, `studies`, `audits`,
-`certificates`, `facts`. `options` holds the options several of them take, `output` what they say.
+`certificates`, `facts`. `options` holds the options that several of them take, `output` prints.
 """
 
 import os
@@ -47,7 +47,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 
 
 class Stopped(Exception):
-    """A KeyboardInterrupt on its way past Typer, which would end the program without a word."""
+    """A KeyboardInterrupt on its way past Typer, which would end the program silently."""
 
 
 class _Commands(typer.core.TyperGroup):
@@ -67,7 +67,7 @@ class _Commands(typer.core.TyperGroup):
 app = typer.Typer(
     name="palimpsest",
     cls=_Commands,
-    help="Was a model that unlearned something restored, or only suppressed?",
+    help="Test whether a model that unlearned something was restored or only suppressed.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -85,7 +85,9 @@ def _version(asked: bool) -> None:
 def _palimpsest(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Say which, and stop."),
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None: ...
 
@@ -109,9 +111,6 @@ def main() -> None:
     except (Stopped, KeyboardInterrupt) as error:
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN)
-        from palimpsest.run.lease import let_go
-
-        let_go()
         why = error.__cause__ or error
         say(str(why) or str(_stopped(signal.SIGINT)))
         sys.exit(getattr(why, "exit_code", 128 + (asked.signum or signal.SIGINT)))
@@ -123,5 +122,5 @@ def main() -> None:
 def _stopped(signum: int) -> KeyboardInterrupt:
     name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
     return KeyboardInterrupt(
-        f"stopped by {name}; what is finished is kept, run the same command again to go on"
+        f"stopped by {name}; finished steps are kept; run the same command again to resume"
     )

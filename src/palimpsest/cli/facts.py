@@ -1,10 +1,11 @@
-"""Files of facts: check them, or make them from the files of others."""
+"""Files of facts: check them, or convert other formats to them."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from palimpsest.cli.options import AsJson
 from palimpsest.cli.output import answer, say
@@ -14,29 +15,31 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Check and convert files of facts.", no_args_is_help=True)
 
-FactsOut = Annotated[Path, typer.Option("--out", help="Where the facts go (.jsonl).")]
-Prefix = Annotated[str, typer.Option(help="Goes before every id.")]
+FactsOut = Annotated[Path, Option("--out", help="File of facts to write (.jsonl).")]
+Prefix = Annotated[str, Option(help="Prefix of every id.")]
 
 
 @app.command()
 def check(
-    files: Annotated[list[str], typer.Argument(help="FILE, or SET=FILE (forget, retain, probe).")],
+    files: Annotated[
+        list[str], Argument(help="FILE, or SET=FILE with SET one of forget, retain, probe.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Explain every problem of facts files, with file and line."""
+    """List every problem of facts files, with file and line."""
     from dataclasses import asdict
 
     from palimpsest.facts.files import named_sets, problems, set_problems
 
     sets, alone = named_sets(files)
-    found = set_problems(sets) if sets else []
+    listed = [*(set_problems(sets) if sets else [])]
     for path in alone:
-        found = [*found, *problems(path)]
+        listed += problems(path)
     if as_json:
-        answer([asdict(problem) for problem in found])
+        answer([asdict(problem) for problem in listed])
     else:
-        answer("\n".join(map(str, found)) or "no problems found")
-    if any(problem.fatal for problem in found):
+        answer("\n".join(map(str, listed)) or "no problems found")
+    if any(problem.fatal for problem in listed):
         raise typer.Exit(2)
 
 
@@ -44,11 +47,15 @@ def check(
 def from_tofu(
     questions: Path,
     out: FactsOut,
-    perturbed: Annotated[Path | None, typer.Option(help="File with paraphrases.")] = None,
+    perturbed: Annotated[
+        Path | None, Option(help="TOFU file with the paraphrased questions.")
+    ] = None,
     prefix: Prefix = "tofu-",
-    without_paraphrase: Annotated[str, typer.Option(help="refuse, skip or keep.")] = "refuse",
+    without_paraphrase: Annotated[
+        str, Option(help="Questions without a paraphrase: refuse, skip or keep.")
+    ] = "refuse",
 ) -> None:
-    """TOFU question files to facts: questions as trained, paraphrases as held-out prompts."""
+    """Convert TOFU questions: questions become trained prompts, paraphrases held-out ones."""
     from palimpsest.facts import convert
 
     others = convert.read_rows(perturbed) if perturbed else ()
@@ -59,7 +66,7 @@ def from_tofu(
 
 @app.command()
 def from_csv(table: Path, out: FactsOut, prefix: Prefix = "row-") -> None:
-    """A CSV with answer, trained, heldout columns to facts."""
+    """Convert a CSV table with the columns answer, trained and heldout."""
     from palimpsest.facts import convert
 
     _write(convert.from_csv(convert.read_rows(table), prefix=prefix), out)
@@ -69,9 +76,9 @@ def from_csv(table: Path, out: FactsOut, prefix: Prefix = "row-") -> None:
 def from_counterfact(
     table: Path,
     out: FactsOut,
-    target: Annotated[str, typer.Option(help="target_new or target_true.")] = "target_new",
+    target: Annotated[str, Option(help="Answer to use: target_new or target_true.")] = "target_new",
 ) -> None:
-    """CounterFact records to facts."""
+    """Convert CounterFact records."""
     from palimpsest.facts import convert
 
     _write(convert.from_counterfact(convert.read_rows(table), target=target), out)

@@ -1,23 +1,93 @@
-"""The options that several commands take."""
+"""The options that several commands take, their defaults, and errors that name them."""
 
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Run folder; resumed if it exists.")]
+from palimpsest.errors import InputError
+
+if TYPE_CHECKING:
+    from palimpsest.plan import Plan
+
+Text = str | None
+Whole = int | None
+Real = float | None
+Several = list[str] | None
+
+_DEFAULT_WORKERS = "Worker processes. Default: as many as cores and memory allow."
+AsJson = Annotated[bool, Option("--json", help="Print one JSON document on stdout.")]
+Out = Annotated[Path | None, Option("--out", help="Run folder. An existing one is resumed.")]
 Methods = Annotated[
-    list[str] | None,
-    typer.Option("--method", help="One more method, as name or package.module:Class; repeatable."),
+    Several, Option("--method", help="Add a method, by name or package.module:Class. Repeatable.")
 ]
-Track = Annotated[
-    str | None, typer.Option("--track", help="tensorboard, wandb, mlflow or trackio; else none.")
+Track = Annotated[Text, Option("--track", help="Report to tensorboard, wandb, mlflow or trackio.")]
+Fork = Annotated[bool, Option("--fork", help="Start a new run beside one that has other terms.")]
+DryRun = Annotated[bool, Option("--dry-run", "--preview", help="Show what would be done and exit.")]
+RoundTrip = Annotated[
+    Text,
+    Option(help="Candidates that go through the round trip: survivors of the screen, or all."),
 ]
-Fork = Annotated[bool, typer.Option("--fork", help="Start a new run where terms differ.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", "--preview", help="Say what would be done, and stop.")
+Device = Annotated[Text, Option(help="cpu, cuda or cuda:N.")]
+Dtype = Annotated[Text, Option(help="float32, bfloat16 or float16.")]
+Executor = Annotated[str, Option("--executor", help="Where steps run: local processes, or ray.")]
+Workers = Annotated[Whole, Option("--workers", min=1, help=_DEFAULT_WORKERS)]
+Address = Annotated[Text, Option("--address", help="Address of a running Ray cluster.")]
+Alpha = Annotated[Real, Option("--alpha", help="Error rate of the screen and the comparison.")]
+DetectionLimit = Annotated[
+    Real, Option(help="Largest share of injected weights that a certifying audit may miss.")
 ]
-RoundTrip = Annotated[str | None, typer.Option(help="survivors or all.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, …")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Margin = Annotated[
+    Real, Option(help="Certify equivalence within this share of what was at stake. 0 is off.")
+]
+
+_SINGLE = {"candidates": "candidate", "references": "reference"}
+"""Flags that are given once per model, by their keys in a file."""
+
+
+def rule_flags(alpha: Real, detection_limit: Real, margin: Real) -> dict[str, Any]:
+    """Return the rules that were given as flags."""
+    flags = {"alpha": alpha, "detection_limit": detection_limit, "margin": margin}
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def runner(executor: str, address: Text) -> dict[str, Any]:
+    """Return the options of an executor; only Ray has an address."""
+    return {"executor": executor} | ({"address": address} if executor == "ray" else {})
+
+
+def workers_for(plan: "Plan", workers: Whole) -> int:
+    """Return the number of workers: as given, or as many as cores and memory allow."""
+    if workers is not None:
+        return workers
+    from palimpsest.study.preview import preview
+
+    return 1 if plan.engine.device != "cpu" else fitting_workers(preview(plan).memory)
+
+
+def fitting_workers(memory: float) -> int:
+    """Return how many workers that take so many bytes each there are cores and memory for."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores, int(free // max(1.0, memory))))
+
+
+@contextmanager
+def flags_named(flags: Mapping[str, Any]) -> Iterator[None]:
+    """Let errors name what came from these flags by the flag, and not by the key of a file."""
+    try:
+        yield
+    except InputError as error:
+        message = str(error)
+        known = {**flags, **(flags.get("rules") or {})}
+        found = re.match(r"((?:rules\.)?\w+)(?:\[\d+\])?(?: and (\w+))?(?=:| is )", message)
+        keys = [key.removeprefix("rules.") for key in found.groups() if key] if found else []
+        if found is None or not all(key in known for key in keys):
+            raise
+        named = " and ".join(f"--{_SINGLE.get(key, key).replace('_', '-')}" for key in keys)
+        raise type(error)(named + message[found.end() :]) from error

@@ -1,4 +1,4 @@
-"""Where words go: the answer to stdout, all else to stderr, progress to a tracker if asked."""
+"""Where text goes: the answer to stdout, all else to stderr, progress to a tracker if asked."""
 
 import contextlib
 import json
@@ -18,20 +18,15 @@ def answer(value: Any) -> None:
 
 
 def say(text: str) -> None:
-    """Print what is not the answer on stderr; nothing in it can act on a terminal."""
+    """Print what is not the answer on stderr, with control characters escaped."""
     shown = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
     sys.stderr.write(shown + "\n")
     sys.stderr.flush()
 
 
-def progress(label: str, done: int, total: int) -> None:
-    """Say how far the work has come."""
-    say(f"{label} ({done}/{total})")
-
-
 @contextlib.contextmanager
 def tracked(name: str | None) -> Iterator["Tracking | None"]:
-    """Give the tracker of that name, or None; a missing package is said before anything is run."""
+    """Provide the tracker of that name, or None; a missing package is refused before any work."""
     if name is None:
         yield None
         return

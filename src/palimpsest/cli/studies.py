@@ -1,118 +1,147 @@
-"""Studies of the testbed, and the run folders they leave."""
+"""Studies on the testbed, and their run folders."""
 
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from palimpsest.cli.options import AsJson, DryRun, Fork, Methods, Out, Track
+from palimpsest.cli.options import (
+    Address,
+    Alpha,
+    AsJson,
+    DetectionLimit,
+    DryRun,
+    Executor,
+    Fork,
+    Margin,
+    Methods,
+    Out,
+    Track,
+    Workers,
+    flags_named,
+    rule_flags,
+    runner,
+    workers_for,
+)
 from palimpsest.cli.output import answer, say, tracked
 
 if TYPE_CHECKING:
     from palimpsest.plan import Plan
 
-PocketModel = Annotated[str, typer.Option(help="A pocket model.")]
+PocketModel = Annotated[str, Option(help="Pocket model, for example pocket/qwen2-s.")]
+RunFolder = Annotated[Path, Argument(help="Run folder.")]
 
 
 def demo(
     out: Out = None,
     model: PocketModel = "pocket/qwen2-s",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the cell.")] = 0,
     method: Methods = None,
+    executor: Executor = "local",
+    workers: Workers = None,
+    address: Address = None,
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
-    """One pocket cell end to end: inject, reference, candidates, screen, round trip, verdict."""
+    """Run one pocket cell end to end: train, unlearn, screen, round trip, verdict."""
     from dataclasses import replace
 
     from palimpsest.presets import preset
 
     plan = _with_methods(replace(preset("demo"), models=(model,), seeds=(seed,)), method)
     where = out or Path("demo-run")
-    _study(plan, where, track)
+    _study(plan, where, track, workers, **runner(executor, address))
     _conclude(where, as_json)
 
 
 def study(
-    plan: Annotated[str, typer.Argument(help="A YAML file or a preset, such as pocket-small.")],
+    plan: Annotated[str, Argument(help="YAML file or preset, for example pocket-small.")],
     out: Out = None,
-    executor: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Worker processes.")] = 1,
-    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
-    pool: Annotated[Path | None, typer.Option(help="Your sealed audit pool.")] = None,
+    executor: Executor = "local",
+    workers: Workers = None,
+    address: Address = None,
+    pool: Annotated[Path | None, Option(help="Your sealed pool.")] = None,
     method: Methods = None,
     general: Annotated[
-        str | None, typer.Option(help="General text: a plain-text file such as WikiText.")
+        str | None, Option(help="Plain-text file of general prose, for example WikiText.")
     ] = None,
+    alpha: Alpha = None,
+    detection_limit: DetectionLimit = None,
+    margin: Margin = None,
     fork: Fork = False,
     track: Track = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """A matrix of cells; running it again resumes it."""
+    """Run a study: models and seeds as cells. Run it again to resume."""
     from dataclasses import replace
 
     chosen = _with_methods(_plan(plan), method)
     if general is not None:
         chosen = replace(chosen, general=replace(chosen.general, source=general))
+    rules = rule_flags(alpha, detection_limit, margin)
+    with flags_named({"rules": rules}):
+        chosen = replace(chosen, rules=replace(chosen.rules, **rules))
     if dry_run:
         from palimpsest.study.preview import preview
 
-        answer("\n".join(preview(chosen).lines(workers)))
+        answer("\n".join(preview(chosen).lines(workers_for(chosen, workers))))
         return
     where = out or Path("runs") / chosen.name
-    options = {"executor": executor, "workers": workers, "pool": pool, "address": address}
-    _study(chosen, where, track, fork=fork, **options)
+    _study(chosen, where, track, workers, pool=pool, fork=fork, **runner(executor, address))
     _conclude(where, as_json)
 
 
 def status(
-    run: Path,
+    run: RunFolder,
     watch: Annotated[
         bool | None,
-        typer.Option(help="Refresh until the work ends; the default on a terminal."),
+        Option(help="Refresh until the run ends. Default on a terminal."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cells done, running and failed, what runs now, and the time left."""
+    """Show which cells are done, running or failed, the current steps, and the time left."""
     from dataclasses import asdict
 
     from palimpsest.report.live import status_lines
     from palimpsest.report.live import watch as follow
     from palimpsest.run.status import status as read_status
 
-    found = read_status(run)
+    now = read_status(run)
     if as_json:
-        answer(asdict(found))
-    elif watch or (watch is None and found.working and sys.stdout.isatty()):
+        answer(asdict(now))
+    elif watch or (watch is None and now.working and sys.stdout.isatty()):
         follow(run, terminal=sys.stdout.isatty(), say=answer)
     else:
-        answer("\n".join(status_lines(found)))
+        answer("\n".join(status_lines(now)))
 
 
-def report(run: Path, as_json: AsJson = False) -> None:
-    """Regenerate every table, figure and the HTML from stored artifacts, training nothing."""
+def report(run: RunFolder, as_json: AsJson = False) -> None:
+    """Write the report again from stored results: tables, figures and the page."""
     from palimpsest.report.html import write_report
     from palimpsest.report.live import status_lines
     from palimpsest.run.status import status as read_status
 
     page = write_report(run)
-    found = read_status(run)
-    if len(found.done) < len(found.planned):
-        say("not finished yet:" if found.done else "nothing is finished yet, the report is empty:")
-        say("\n".join(status_lines(found)))
-    finished = {"finished": len(found.done), "planned": len(found.planned)}
+    now = read_status(run)
+    if len(now.done) < len(now.planned):
+        say("not finished:" if now.done else "no cell is finished yet, so the report is empty:")
+        say("\n".join(status_lines(now)))
+    finished = {"finished": len(now.done), "planned": len(now.planned)}
     answer({"report": str(page)} | finished if as_json else str(page))
 
 
 def inferability(
     out: Out = None,
     model: PocketModel = "pocket/olmo2-s",
-    seeds: Annotated[int, typer.Option(min=2)] = 5,
+    seeds: Annotated[int, Option(min=2, help="Number of seeds.")] = 5,
+    executor: Executor = "local",
+    workers: Workers = None,
+    address: Address = None,
     as_json: AsJson = False,
 ) -> None:
-    """Does the oracle-free headroom follow the true one as facts become inferable?"""
+    """Test whether the estimated headroom follows the true one as facts become inferable."""
     from palimpsest.study.inferability import (
         inferability_plan,
         read_inferability,
@@ -120,51 +149,66 @@ def inferability(
     )
 
     where = out or Path("runs/inferability")
-    run_inferability(inferability_plan(model, range(seeds)), where, tell=say)
-    graded, agreements = read_inferability(where)
+    plan = inferability_plan(model, range(seeds))
+    count = workers_for(plan, workers)
+    run_inferability(plan, where, workers=count, **runner(executor, address))
+    levels, agreements = read_inferability(where)
     if as_json:
         answer(
             {
-                "levels": {one.level.id: [one.true, one.estimated] for one in graded},
+                "levels": {level.level.id: [level.true, level.estimated] for level in levels},
                 "agreement": {
-                    one.mechanism: {
-                        "spearman": one.rank_correlation.estimate,
-                        "spearman_interval": [one.rank_correlation.low, one.rank_correlation.high],
-                        "mean_absolute_error": one.absolute_error.estimate,
-                        "error_interval": [one.absolute_error.low, one.absolute_error.high],
+                    agreement.mechanism: {
+                        "spearman": (rank := agreement.rank_correlation).estimate,
+                        "spearman_interval": [rank.low, rank.high],
+                        "mean_absolute_error": (error := agreement.absolute_error).estimate,
+                        "error_interval": [error.low, error.high],
                     }
-                    for one in agreements
+                    for agreement in agreements
                 },
             }
         )
         return
-    for level in graded:
+    for level in levels:
         answer(
             f"{level.level.id}: G = {level.true:.2f}, estimate = {level.estimated:.2f}, "
             f"{level.headroom.regime}"
         )
-    for found in agreements:
-        rank, error = found.rank_correlation, found.absolute_error
+    for agreement in agreements:
+        rank, error = agreement.rank_correlation, agreement.absolute_error
         answer(
-            f"{found.mechanism}: Spearman {rank.estimate:.2f} ({rank.low:.2f} to {rank.high:.2f}), "
-            f"mean absolute error {error.estimate:.2f} nats ({error.low:.2f} to {error.high:.2f})"
+            f"{agreement.mechanism}: Spearman {rank.estimate:.2f} ({rank.low:.2f} to "
+            f"{rank.high:.2f}), mean absolute error {error.estimate:.2f} nats ({error.low:.2f} to "
+            f"{error.high:.2f})"
         )
 
 
-def second_suite(run: Path, out: Out = None, as_json: AsJson = False) -> None:
-    """Freeze each selector's pick, then score the picks on a pool no choice has used."""
+def second_suite(
+    run: RunFolder,
+    out: Out = None,
+    executor: Executor = "local",
+    workers: Workers = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fix the candidate each selector picks, then score the picks on an unused pool."""
     from dataclasses import asdict
 
+    from palimpsest.analysis.second_suite import compared
+    from palimpsest.plan import plan_from_dict
     from palimpsest.report.terminal import second_lines
+    from palimpsest.run.store import Run
     from palimpsest.study.second import run_second
-    from palimpsest.study.second_suite import compared
 
-    made = run_second(run, out or run.with_name(f"{run.name}-second"), tell=say)
-    found = compared(run, made.path)
+    count = workers_for(plan_from_dict(Run.open(run).plan), workers)
+    where = out or run.with_name(f"{run.name}-second")
+    second = run_second(run, where, workers=count, **runner(executor, address))
+    selectors = compared(run, second.path)
     if as_json:
-        answer({"run": str(made.path), "selectors": {one.selector: asdict(one) for one in found}})
+        rows = {selector.selector: asdict(selector) for selector in selectors}
+        answer({"run": str(second.path), "selectors": rows})
         return
-    answer(f"{second_lines(found)}\n\nrun: {made.path}")
+    answer(f"{second_lines(selectors)}\n\nrun: {second.path}")
 
 
 def _plan(name: str) -> "Plan":
@@ -177,7 +221,7 @@ def _plan(name: str) -> "Plan":
 
 
 def _with_methods(plan: "Plan", names: list[str] | None) -> "Plan":
-    """Give the plan with these methods, at their default knobs, after its own."""
+    """Return the plan with these methods, at their default settings, after its own."""
     from dataclasses import replace
 
     from palimpsest.plan import MethodGrid
@@ -185,22 +229,23 @@ def _with_methods(plan: "Plan", names: list[str] | None) -> "Plan":
     return replace(plan, methods=(*plan.methods, *(MethodGrid(name) for name in names or ())))
 
 
-def _study(plan: "Plan", out: Path, track: str | None, **options: Any) -> None:
+def _study(plan: "Plan", out: Path, track: str | None, workers: int | None, **options: Any) -> None:
     from palimpsest.study.progress import follow
 
     with tracked(track) as tracking:
-        follow(plan, out, on_run=None if tracking is None else tracking.begin, **options)
+        on_run = None if tracking is None else tracking.begin
+        follow(plan, out, workers=workers_for(plan, workers), on_run=on_run, **options)
 
 
 def _conclude(run: Path, as_json: bool) -> None:
-    """Answer by the name in the package, which whoever runs `main` inside a program may replace."""
+    """Answer by the name in the package, which a program that runs `main` may replace."""
     from palimpsest import cli
 
     cli._answer(run, as_json)
 
 
 def _answer(run: Path, as_json: bool) -> None:
-    """Write the report and say what came out."""
+    """Write the report and print the outcome."""
     from palimpsest.report.html import write_report
     from palimpsest.report.terminal import summary_json, summary_lines
 

@@ -53,7 +53,7 @@ class Tolerances:
 def measure_tolerances(
     cell: CellMeasures, rules: Rules, references: Sequence[str] | None = None
 ) -> Tolerances:
-    """Tolerances from the reference draws of one replicated cell."""
+    """Return the tolerances from the reference draws of one replicated cell."""
     names = cell.references if references is None else tuple(references)
     if len(names) < rules.minimum_draws:
         raise ScoreError(
@@ -78,11 +78,14 @@ def measure_tolerances(
 
 
 def global_minimum(by_family: Mapping[str, Tolerances]) -> dict[str, Tolerances]:
-    """Each family's tolerances with the smallest delta_f of all families: the sensitivity row."""
+    """Return each family's tolerances with the smallest delta_f of all families: the sensitivity
+    row."""
     if not by_family:
         raise ScoreError("there are no family tolerances to take the minimum of")
     smallest = min(tolerances.delta_f for tolerances in by_family.values())
-    return {family: replace(one, delta_f=smallest) for family, one in by_family.items()}
+    return {
+        family: replace(tolerances, delta_f=smallest) for family, tolerances in by_family.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class AbsoluteBar:
 
 
 def absolute_bar(model: ModelMeasures, passes_screen: bool, rules: Rules) -> AbsoluteBar:
-    """Whether the model passes the screen, retain NLL and residual limits.
+    """Return whether the model passes the screen, retain NLL and residual limits.
 
     A model the screen excluded may have been spared the round trip: it does not clear the bar, and
     a residual nobody measured is not counted among its failures.
@@ -112,7 +115,8 @@ def absolute_bar(model: ModelMeasures, passes_screen: bool, rules: Rules) -> Abs
 
 
 def rated_adequate(model: ModelMeasures, injected: ModelMeasures, rules: Rules) -> bool:
-    """The trained-probe criterion: oracle-KL at most a fraction of the injected model's own."""
+    """Return whether oracle-KL is at most a fraction of the injected model's own: the trained-probe
+    criterion."""
     return model.need("oracle_kl") <= rules.adequate_fraction * injected.need("oracle_kl")
 
 
@@ -134,7 +138,7 @@ def relearn_veto(
     tolerances: Tolerances,
     rules: Rules,
 ) -> RelearnVeto:
-    """The veto; its null and its tolerance are stated with the rules."""
+    """Return the veto; its null and its tolerance are stated with the rules."""
     if not references:
         raise ScoreError("the relearn veto needs at least one reference draw with a curve")
     if tolerances.fall_deviation is None:
@@ -143,7 +147,7 @@ def relearn_veto(
             "relearn veto needs; re-acquire the draws, or set rules.relearn_veto to false"
         )
     fall = model.need_curve().first_fall
-    reference_fall = float(np.mean([one.need_curve().first_fall for one in references]))
+    reference_fall = float(np.mean([draw.need_curve().first_fall for draw in references]))
     quantile = float(stdtrit(tolerances.draws - 1, 1 - rules.relearn_alpha))
     noise = quantile * tolerances.fall_deviation * math.sqrt(1 + 1 / len(references))
     margin = max(rules.relearn_margin, noise)
@@ -201,7 +205,7 @@ def damage_bar(
     references: Sequence[str] | None = None,
     forward_only: bool = False,
 ) -> DamageBar:
-    """The recalibrated bar for one model, against the cell's reference draws (draw 0 same-draw).
+    """Return the recalibrated bar for one model against the cell's references (draw 0 same-draw).
 
     ``forward_only`` leaves out what needs re-acquisition, (iv) and the veto: the battery that
     adversarial panel models are shown to defeat. So is a model that the screen excluded and that

@@ -12,7 +12,7 @@ leaves fewer references than the exact test needs, the Student-t region judges i
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from palimpsest.criteria import axes as table
 from palimpsest.criteria.axes import Axis, chosen
 from palimpsest.criteria.measures import CellMeasures, ModelMeasures, Roles
-from palimpsest.criteria.retraining import Comparison, compare, constant_axes, prediction_width
+from palimpsest.criteria.retraining import Comparison, compare, constant_axes, prediction_widths
 from palimpsest.criteria.rules import Rules
 
 Kind = Literal["injected", "interpolation", "suppressor", "reference", "retraining"]
@@ -133,12 +133,7 @@ def axis_values(model: ModelMeasures, axes: Sequence[Axis]) -> Values:
 
 def reference_bag(measures: CellMeasures, roles: Roles, rules: Rules) -> Bag:
     """Return the bag of a cell's references."""
-    names = tuple(
-        sorted(
-            (n for n in measures if roles.get(n, {}).get("role") == "reference"),
-            key=lambda name: (roles[name].get("draw", 0), name),
-        )
-    )
+    names = replace(measures, roles=roles).references
     axes = chosen(rules)
     numbers = np.array([axis_values(measures[name], axes) for name in names])
     numbers = numbers.reshape(-1, len(axes))
@@ -158,12 +153,12 @@ def reference_bag(measures: CellMeasures, roles: Roles, rules: Rules) -> Bag:
     return Bag(names, kept, values, stakes, unmeasured, constant, rules)
 
 
-def run_controls(measures: CellMeasures, roles: Roles, bag: Bag) -> tuple[Control, ...]:
+def run_controls(measures: CellMeasures, bag: Bag) -> tuple[Control, ...]:
     """Return every control of a cell: injected, interpolations from the largest share down, known
     suppressors, fresh retrainings, and each reference against the others."""
     controls = [
-        _control(name, *described, measures, roles, bag)
-        for name, role in roles.items()
+        _control(name, *described, measures, bag)
+        for name, role in measures.roles.items()
         if (described := _described(role)) is not None
     ]
     made = {control.share for control in controls}
@@ -243,9 +238,9 @@ def check_recipe(measures: CellMeasures, references: Sequence[str], rules: Rules
 
 
 def _control(
-    name: str, kind: Kind, expected: Expected, measures: CellMeasures, roles: Roles, bag: Bag
+    name: str, kind: Kind, expected: Expected, measures: CellMeasures, bag: Bag
 ) -> Control:
-    role = roles[name]
+    role = measures.roles[name]
     comparison, missing = None, ""
     if role.get("failure"):
         missing = str(role["failure"]["reason"])
@@ -291,4 +286,4 @@ def _stake(
     if other is None or not math.isfinite(other):
         return None
     stake = abs(float(np.sort(column).mean() - other))
-    return stake if stake > prediction_width(column, rules.alpha) else None
+    return stake if stake > prediction_widths(column[:, None], rules.alpha)[0] else None

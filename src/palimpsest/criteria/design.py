@@ -1,97 +1,147 @@
-"""What a planned screen can do before anything is trained: the bound, and power beside it."""
+"""What a planned audit can do before anything is trained: the bounds of the screen and of the
+comparison with retrainings, and power beside them."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from scipy.special import nctdtr, stdtrit
+
+from palimpsest.criteria.axes import AXES
 from palimpsest.criteria.multiplicity import (
+    Certifiability,
     certifiability,
     minimum_matched,
     screen_power,
 )
+from palimpsest.criteria.retraining import Test, bag_scores, required_references, which_test
 from palimpsest.criteria.rules import Rules
+from palimpsest.errors import PlanError
+
+POWER = 0.8
+"""Chance of rejection that the detectable shift refers to."""
+SIMULATED = 2_000
+"""Bags from which the exact test's detectable shift is taken, with a fixed seed."""
 
 
 @dataclass(frozen=True, slots=True)
-class DesignRow:
-    """The same design with another number of probes."""
+class ReferenceDesign:
+    """A planned comparison of one model with so many references."""
 
-    probes: int
-    arrangements: int
-    min_p: float
-    certifiable: bool
-    power: float
+    references: int
+    min_p_model: float
+    """Smallest p-value of the exact test, 1/(K+1)."""
+    required_references: int
+    """Fewest references with which the exact test can reject at alpha."""
+    reference_test: Test | None
+    """Which test applies; None where nothing can be certified."""
+    references_suffice: bool
+    """Enough for a certificate, if the audit's own detection limit allows it."""
+    detectable_sd: float | None
+    """Shift on one axis, in retraining standard deviations, that is rejected with 80 % power."""
+
+    def lines(self, alpha: float, minimum: int) -> list[str]:
+        """Return the answer for a person, one line at a time."""
+        counted = f"{self.references} reference{'' if self.references == 1 else 's'}"
+        if self.reference_test is None:
+            return [
+                f"{counted}: nothing can be certified with fewer than {minimum}. Five are a "
+                f"practical minimum, {self.required_references} make the comparison exact."
+            ]
+        if self.reference_test == "exact":
+            statement = (
+                f"{counted}: the comparison with retrainings is exact; its smallest p-value is "
+                f"1/{self.references + 1} = {self.min_p_model:.3g}, at most alpha = {alpha:g}."
+            )
+        else:
+            statement = (
+                f"{counted}: fewer than the {self.required_references} that the exact comparison "
+                f"needs at alpha = {alpha:g} (its smallest p-value would be "
+                f"1/{self.references + 1} = {self.min_p_model:.3g}), so a Student-t region is "
+                "used, which assumes normally distributed draws."
+            )
+        lines = [
+            statement,
+            f"A shift of {self.detectable_sd:.1f} retraining standard deviations on one axis is "
+            f"rejected with chance {POWER:.0%}; the audit measures its own detection limit.",
+        ]
+        if self.references == self.required_references:
+            lines.append(
+                "One more reference would make the comparison of interpolated controls exact as "
+                "well: the reference that a control is made from leaves its bag."
+            )
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
     """A planned screen: what it needs, what it has, and what it would find."""
 
-    forget: int
-    probes: int
-    candidates: int
-    alpha: float
-    arrangements: int
-    min_p: float
-    required: int
-    certifiable: bool
-    min_probes: int
+    bound: Certifiability
     min_matched: int
     """Smallest m when probes are matched one to a forget fact."""
     power: float
     power_shift: float
-    power_method: str
-    table: tuple[DesignRow, ...]
+    table: tuple[tuple[Certifiability, float], ...]
+    """The same design with other numbers of probes, each with its power."""
+    comparison: ReferenceDesign | None
+    """None when no number of references was given."""
 
     def to_json(self) -> dict[str, Any]:
-        """The answer as plain JSON values."""
-        answer = {name: getattr(self, name) for name in self.__slots__ if name != "table"}
-        answer["table"] = [
-            {name: getattr(row, name) for name in DesignRow.__slots__} for row in self.table
+        """Return the answer as plain JSON values."""
+        rows = [
+            {
+                "probes": row.probes,
+                "arrangements": row.arrangements,
+                "min_p": row.min_p,
+                "certifiable": row.certifiable,
+                "power": power,
+            }
+            for row, power in self.table
         ]
-        return answer
+        answer = asdict(self.bound) | {
+            "min_matched": self.min_matched,
+            "power": self.power,
+            "power_shift": self.power_shift,
+            "table": rows,
+        }
+        return answer | ({} if self.comparison is None else asdict(self.comparison))
 
     def lines(self) -> list[str]:
-        """The answer for a person, one line at a time."""
-        m, n, k = self.forget, self.probes, self.candidates
-        relation = "reaches" if self.certifiable else "falls short of"
+        """Return the answer for a person, one line at a time."""
+        bound = self.bound
+        m, n, k = bound.forget, bound.probes, bound.candidates
+        relation = "reaches" if bound.certifiable else "falls short of"
         lines = [
             f"{m} forget facts against {n} probes can be arranged in C({m + n}, {m}) = "
-            f"{self.arrangements:,} ways,",
-            f"so the smallest p-value the exact screen can give is 1/{self.arrangements:,} = "
-            f"{self.min_p:.3g}.",
-            f"Holm over {k} candidates at alpha = {self.alpha:g} needs {k}/{self.alpha:g} = "
-            f"{self.required:,} arrangements; {self.arrangements:,} {relation} that.",
-        ]
-        if self.certifiable:
-            lines.append(
-                f"The screen can exclude a candidate. {self.min_probes} probes would be enough "
-                f"for {m} forget facts; more probes cost only forward passes."
-            )
-        else:
-            lines.append(
-                "The screen could exclude nobody, however badly a candidate under-forgets, and "
-                f"would abstain as underpowered. Use {self.min_probes} probes or more: they cost "
-                "only forward passes, while more forget facts change the dose."
-            )
-        lines.append(
+            f"{bound.arrangements:,} ways,",
+            f"so the smallest p-value the exact screen can give is 1/{bound.arrangements:,} = "
+            f"{bound.min_p:.3g}.",
+            f"Holm over {k} candidates at alpha = {bound.alpha:g} needs {k}/{bound.alpha:g} = "
+            f"{bound.required:,} arrangements; {bound.arrangements:,} {relation} that.",
+            f"The screen can exclude a candidate. {bound.min_probes} probes would be enough for "
+            f"{m} forget facts; more probes cost only forward passes."
+            if bound.certifiable
+            else "The screen could exclude nobody, however badly a candidate under-forgets, and "
+            f"would abstain as underpowered. Use {bound.min_probes} probes or more: they cost only "
+            "forward passes, while more forget facts change the dose.",
             f"Matched one to one, {self.min_matched} forget facts and as many probes would be "
-            "the least."
-        )
-        lines.append(
+            "the least.",
             f"A candidate whose forget deltas lie {self.power_shift:g} standard deviations below "
-            f"its probe deltas is excluded with chance {self.power:.1%} ({self.power_method}), "
-            "even if it is the only one to exclude."
-        )
-        lines.append("")
-        lines.append("probes  arrangements   smallest p  can exclude   power")
-        for row in self.table:
+            f"its probe deltas is excluded with chance {self.power:.1%} (simulated), even if it is "
+            "the only one to exclude.",
+        ]
+        if self.comparison is not None:
+            lines += self.comparison.lines(bound.alpha, Rules.minimum_references)
+        lines += ["", "probes  arrangements   smallest p  can exclude   power"]
+        for row, power in self.table:
             mark = "<- this design" if row.probes == n else ""
-            arrangements = (
-                f"{row.arrangements:,}" if row.arrangements < 10**9 else (f"{row.arrangements:.2e}")
-            )
+            large = row.arrangements >= 10**9
+            arrangements = f"{row.arrangements:.2e}" if large else f"{row.arrangements:,}"
             lines.append(
                 f"{row.probes:6d}  {arrangements:>12}  {row.min_p:11.3g}  "
-                f"{'yes' if row.certifiable else 'no':>11}  {row.power:6.1%}  {mark}".rstrip()
+                f"{'yes' if row.certifiable else 'no':>11}  {power:6.1%}  {mark}".rstrip()
             )
         return lines
 
@@ -102,37 +152,75 @@ def design_screen(
     candidates: int,
     alpha: float = Rules.alpha,
     shift: float = Rules.power_shift,
+    references: int | None = None,
 ) -> Design:
-    """The bound and the power of a screen with these counts, and of its neighbours in n."""
-    bound = certifiability(forget, probes, candidates, alpha)
-    power = screen_power(forget, probes, candidates, alpha, shift)
+    """Return the bound and the power of a screen with these counts, and of its neighbours in n;
+    with ``references``, also what the comparison with so many retrainings can do."""
+
+    def row(count: int) -> tuple[Certifiability, float]:
+        bound = certifiability(forget, count, candidates, alpha)
+        return bound, screen_power(forget, count, candidates, alpha, shift)
+
+    bound, power = row(probes)
+    least = bound.min_probes
+    others = {least - 1, least, 2 * least, probes // 2, probes, 2 * probes}
     return Design(
-        forget=forget,
-        probes=probes,
-        candidates=candidates,
-        alpha=alpha,
-        arrangements=bound.arrangements,
-        min_p=bound.min_p,
-        required=bound.required,
-        certifiable=bound.certifiable,
-        min_probes=bound.min_probes,
-        min_matched=minimum_matched(candidates, alpha),
-        power=power.power,
-        power_shift=shift,
-        power_method=power.method,
-        table=tuple(
-            _row(forget, n, candidates, alpha, shift) for n in _neighbours(probes, bound.min_probes)
-        ),
+        bound,
+        minimum_matched(candidates, alpha),
+        power,
+        shift,
+        tuple(row(count) for count in sorted(others) if count >= 1),
+        None if references is None else design_references(references, alpha),
     )
 
 
-def _neighbours(probes: int, min_probes: int) -> list[int]:
-    """Probe counts worth comparing: around the minimum, the design itself, and doublings of it."""
-    counts = {min_probes - 1, min_probes, 2 * min_probes, probes // 2, probes, 2 * probes}
-    return sorted(n for n in counts if n >= 1)
+def design_references(
+    references: int,
+    alpha: float = Rules.alpha,
+    axes: int = len(AXES),
+    minimum: int = Rules.minimum_references,
+) -> ReferenceDesign:
+    """Return what the comparison with so many retrainings can do on so many axes."""
+    if references < 0:
+        raise PlanError(f"references is {references}; expected at least 0")
+    enough = references >= minimum
+    return ReferenceDesign(
+        references,
+        1 / (references + 1),
+        required_references(alpha),
+        which_test(references, alpha) if enough else None,
+        enough,
+        detectable_shift(references, alpha, axes) if enough else None,
+    )
 
 
-def _row(forget: int, probes: int, candidates: int, alpha: float, shift: float) -> DesignRow:
-    bound = certifiability(forget, probes, candidates, alpha)
-    power = screen_power(forget, probes, candidates, alpha, shift)
-    return DesignRow(probes, bound.arrangements, bound.min_p, bound.certifiable, power.power)
+def detectable_shift(references: int, alpha: float, axes: int, power: float = POWER) -> float:
+    """Return the shift on one of ``axes`` independent normal axes, in retraining standard
+    deviations, at which a model is rejected with this power.
+
+    Student-t region: from the noncentral t distribution of the shifted axis, the chance that
+    another axis rejects left out. Exact test: by simulation, with a fixed seed so that a plan gives
+    the same answer twice. Both by bisection; a shift beyond 100 is given as 100.
+    """
+    if which_test(references, alpha) == "student-t":
+        critical = float(stdtrit(references - 1, 1 - alpha / (2 * axes)))
+        scale = math.sqrt(1 + 1 / references)
+
+        def rejects(shift: float) -> float:
+            return float(1 - nctdtr(references - 1, shift / scale, critical))
+    else:
+        generator = np.random.default_rng(20_250)
+        bags = generator.standard_normal((SIMULATED, references + 1, axes))
+        allowed = math.floor(alpha * (references + 1) + 1e-9)
+
+        def rejects(shift: float) -> float:
+            moved = bags.copy()
+            moved[:, 0, 0] += shift
+            scores = bag_scores(moved, ("two",) * axes)
+            return float(np.mean(np.sum(scores >= scores[:, :1], axis=1) <= allowed))
+
+    low, high = 0.0, 100.0
+    while high - low > 0.01:
+        middle = (low + high) / 2
+        low, high = (low, middle) if rejects(middle) >= power else (middle, high)
+    return round(high, 2)

@@ -47,7 +47,7 @@ def measure_headroom(
     rules: Rules,
     reference_nlls: ArrayLike | None = None,
 ) -> Headroom:
-    """G-hat (and G) over ``facts`` and the regime decision; every array is (facts,).
+    """Return G-hat (and G) over ``facts`` and the regime decision; every array is (facts,).
 
     With few facts the bootstrap interval is too narrow; fewer than
     ``rules.headroom_minimum_facts`` leave the regime undecided.
@@ -70,8 +70,8 @@ def measure_headroom(
 
 
 def read_headroom(scores: Columns, rules: Rules) -> Headroom | None:
-    """The headroom from the item columns of ``base``, ``evidence`` (base with evidence in context),
-    ``injected`` and, if it was asked, ``reference``; None for a lone fact."""
+    """Return the headroom from the item columns of ``base``, ``evidence`` (base with evidence in
+    context), ``injected`` and, if it was asked, ``reference``; None for a lone fact."""
     facts = list(dict.fromkeys(scores["fact"]))
     if len(facts) < 2:
         return None

@@ -61,7 +61,8 @@ class ItemTable:
         self._refuse(self._repeated(), "two rows for the same stage, pool and template")
 
     def fact_nlls(self, which: str, pool: str) -> FactNlls:
-        """Mean over templates of nll_sum / tokens, for each model that has the set in the pool."""
+        """Return the mean over templates of nll_sum / tokens, for each model that has the set in
+        the pool."""
         rows = self._rows((which,), (pool,), "forward")
         if not len(rows):
             return FactNlls((), {})
@@ -101,8 +102,8 @@ class ItemTable:
     def rates(
         self, column: str, sets: tuple[str, ...], pools: tuple[str, ...], stage: str
     ) -> dict[str, float]:
-        """Sum of ``column`` over sum of tokens per model; models where it was not measured are
-        absent, and one measured in part is an error."""
+        """Return the sum of ``column`` over sum of tokens per model; models where it was not
+        measured are absent, and one measured in part is an error."""
         rows = self._rows(sets, pools, stage)
         values = self.values[column][rows]
         models = self.codes["model"][rows]
@@ -159,7 +160,7 @@ class ItemTable:
 
 
 def _encode(column: NDArray[np.generic]) -> tuple[NDArray[np.int64], list[str]]:
-    """Integer codes in order of first appearance, and the names they stand for."""
+    """Return integer codes in order of first appearance, and the names they stand for."""
     codes: dict[str, int] = {}
     encoded = [codes.setdefault(name, len(codes)) for name in column.tolist()]
     return np.array(encoded, dtype=np.int64), list(codes)

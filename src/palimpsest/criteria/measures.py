@@ -117,7 +117,7 @@ class ModelMeasures:
         return float(np.median(self.forget_deltas) - np.median(self.probe_deltas))
 
     def need(self, measure: str) -> float:
-        """The named measure, or an error if it was not taken."""
+        """Return the named measure, or an error if it was not taken."""
         value = getattr(self, measure)
         if value is None:
             raise ScoreError(
@@ -127,7 +127,7 @@ class ModelMeasures:
         return float(value)
 
     def need_curve(self) -> RelearningCurve:
-        """The relearning curve, or an error if there is none."""
+        """Return the relearning curve, or an error if there is none."""
         if self.curve is None:
             raise ScoreError(
                 f"model {self.name} has no re-acquisition curve, which the relearn veto needs; "
@@ -180,7 +180,8 @@ class CellMeasures:
         return tuple(sorted(self.of_role("reference"), key=lambda n: self.roles[n]["draw"]))
 
     def with_probes(self, count: int) -> "CellMeasures":
-        """The same cell with its first ``count`` probes only: a smaller panel by subsetting."""
+        """Return the same cell with its first ``count`` probes only: a smaller panel by
+        subsetting."""
         if not 1 <= count <= len(self.probe_facts):
             raise ScoreError(
                 f"asked for {count} probes; this cell has between 1 and {len(self.probe_facts)}"
@@ -274,11 +275,11 @@ def read_extra(measures: Columns) -> dict[str, dict[str, float]]:
 
 
 def read_curves(curves: Columns) -> dict[str, RelearningCurve]:
-    """Each model's re-acquisition log, by name."""
+    """Return each model's re-acquisition log, by name."""
     require_columns("curves", curves, CURVE_COLUMNS)
     names = np.asarray(curves["model"], dtype=object)
     chunks = np.asarray(curves["chunk"], dtype=np.int64)
-    found = {}
+    by_model = {}
     for name in dict.fromkeys(names.tolist()):
         rows = np.flatnonzero(names == name)
         rows = rows[np.argsort(chunks[rows], kind="stable")]
@@ -297,5 +298,7 @@ def read_curves(curves: Columns) -> dict[str, RelearningCurve]:
                     f"{values[wrong[0]]}; expected a finite number"
                 )
             columns[column] = values
-        found[name] = RelearningCurve(np.asarray(curves["step"], dtype=np.int64)[rows], **columns)
-    return found
+        by_model[name] = RelearningCurve(
+            np.asarray(curves["step"], dtype=np.int64)[rows], **columns
+        )
+    return by_model

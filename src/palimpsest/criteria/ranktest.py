@@ -61,7 +61,7 @@ class RankTest:
 
 
 def rank_test(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> RankTest:
-    """The test of (m,) forget deltas below (n,) probe deltas."""
+    """Return the test of (m,) forget deltas below (n,) probe deltas."""
     forget = np.asarray(forget_deltas, dtype=np.float64)
     probe = np.asarray(probe_deltas, dtype=np.float64)
     if forget.ndim != 1 or probe.ndim != 1:
@@ -73,7 +73,7 @@ def rank_test(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> RankTest:
 
 
 def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankTest, ...]:
-    """One test per row of (models, m) forget deltas and (models, n) probe deltas."""
+    """Return one test per row of (models, m) forget deltas and (models, n) probe deltas."""
     forget = np.asarray(forget_deltas, dtype=np.float64)
     probe = np.asarray(probe_deltas, dtype=np.float64)
     if forget.ndim != 2 or probe.ndim != 2 or len(forget) != len(probe):
@@ -115,7 +115,7 @@ def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankT
 
 
 def tail_count(blocks: Sequence[int], m: int, doubled_u: int) -> int:
-    """How many arrangements have a doubled statistic 2 U of at most ``doubled_u``, exactly.
+    """Return how many arrangements have a doubled statistic 2 U of at most ``doubled_u``, exactly.
 
     ``blocks`` are the sizes of the runs of equal values in the sorted pooled sample (all ones
     without ties). The sample is cut between two blocks near its middle; each part gives the exact
@@ -156,14 +156,15 @@ def tail_count(blocks: Sequence[int], m: int, doubled_u: int) -> int:
 
 
 def _middle(blocks: Sequence[int]) -> tuple[int, int]:
-    """Index of the block boundary nearest the middle of the sample, and the values below it."""
+    """Return the index of the block boundary nearest the middle of the sample, and the values below
+    it."""
     sizes = list(accumulate(blocks, initial=0))
     cut = min(range(len(sizes)), key=lambda i: abs(2 * sizes[i] - sizes[-1]))
     return cut, sizes[cut]
 
 
 def _packed_counts(blocks: tuple[int, ...], most: int, step: int) -> tuple[int, ...]:
-    """For each k, the number of k-subsets with 2 U = i * step, for every i, in one integer.
+    """Return for each k, the number of k-subsets with 2 U = i * step, for every i, in one integer.
 
     The generating polynomial is held at a power of two wide enough that no coefficient spills, so
     multiplying by x**s is a shift and the whole lattice is added at once. Only k up to half the
@@ -190,12 +191,14 @@ _remembered_counts = lru_cache(maxsize=1024)(_packed_counts)
 
 
 def _width(total: int, largest: int) -> int:
-    """Bytes that hold any count of subsets of ``total`` values with at most ``largest``."""
+    """Return the bytes that hold any count of subsets of ``total`` values with at most
+    ``largest``."""
     return (math.comb(total, largest).bit_length() + 7) // 8
 
 
 def _counts(rows: tuple[int, ...], total: int, k: int, points: int) -> NDArray[Any]:
-    """The number of k-subsets of ``total`` values at each lattice point, exact, (points,)."""
+    """Return the number of k-subsets of ``total`` values at each lattice point, exact,
+    (points,)."""
     width = _width(total, len(rows) - 1)
     data = rows[min(k, total - k)].to_bytes(points * width, "little")
     counts: NDArray[Any]
@@ -210,7 +213,8 @@ def _counts(rows: tuple[int, ...], total: int, k: int, points: int) -> NDArray[A
 
 
 def _floor_count(blocks: Sequence[int], m: int) -> int:
-    """How many arrangements share the smallest statistic: the m lowest values, up to ties."""
+    """Return how many arrangements share the smallest statistic: the m lowest values, up to
+    ties."""
     left = m
     for size in blocks:
         if left <= size:
@@ -222,7 +226,8 @@ def _floor_count(blocks: Sequence[int], m: int) -> int:
 def _doubled_statistics(
     forget: NDArray[np.float64], probe: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """2 U per row, and per row where the sorted pooled sample starts a new value, (models, m+n)."""
+    """Return 2 U per row, and per row where the sorted pooled sample starts a new value, (models,
+    m+n)."""
     m = forget.shape[1]
     pooled = np.concatenate([forget, probe], axis=1)
     size = pooled.shape[1]
@@ -242,7 +247,8 @@ def _doubled_statistics(
 
 @lru_cache(maxsize=1024)
 def _block_sizes(starts: bytes) -> tuple[int, ...]:
-    """Sizes of the runs of equal values, from the flags that mark where each run starts."""
+    """Return the sizes of the runs of equal values, from the flags that mark where each run
+    starts."""
     run = accumulate(starts)
     return tuple(len(list(block)) for _, block in groupby(run))
 
@@ -250,7 +256,8 @@ def _block_sizes(starts: bytes) -> tuple[int, ...]:
 def _normal_tail(
     doubled_u: int, m: int, n: int, blocks: Sequence[int], arrangements: int
 ) -> tuple[float, float]:
-    """Approximate p-value of 2 U and of 2 U = 0, neither below what the exact lattice allows."""
+    """Return the approximate p-value of 2 U and of 2 U = 0, neither below what the exact lattice
+    allows."""
     total = m + n
     tie_term = sum(size**3 - size for size in blocks) / (total * (total - 1))
     variance = m * n / 12 * (total + 1 - tie_term)

@@ -3,25 +3,18 @@
 For each candidate the m forget deltas are tested to lie below its own n probe deltas, both scored
 by the candidate on the held-out pool and anchored to base, which learned neither. Holm over the
 cell's candidates. Not being excluded means "not demonstrably retaining", never "restored".
-
-Two designs that look alike and are wrong are kept for teaching and regression: ``DESIGNS``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from palimpsest.criteria.measures import CellMeasures, ModelMeasures
 from palimpsest.criteria.multiplicity import Certifiability, certifiability, exact_level, holm
 from palimpsest.criteria.ranktest import RankTest, rank_test, rank_tests
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import ScoreError
-
-Design = Literal["base-anchored", "probes-by-injected", "injected-anchored"]
-DESIGNS: tuple[Design, ...] = ("base-anchored", "probes-by-injected", "injected-anchored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +38,19 @@ class Screen:
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.screened if not one.excluded)
+        return tuple(passage.name for passage in self.screened if not passage.excluded)
 
     def __getitem__(self, name: str) -> Screened:
-        for one in self.screened:
-            if one.name == name:
-                return one
+        for passage in self.screened:
+            if passage.name == name:
+                return passage
         raise ScoreError(
             f"model {name} was not screened; screened were {len(self.screened)} models"
         )
 
 
 def screen_candidates(cell: CellMeasures, candidates: Sequence[str], rules: Rules) -> Screen:
-    """The screen of ``candidates``, Holm-corrected at ``rules.alpha`` over all of them.
+    """Return the screen of ``candidates``, Holm-corrected at ``rules.alpha`` over all of them.
 
     It is computed even when the certifiability bound fails; then it can exclude nobody, and a
     verdict must abstain on ``bound`` before reading anything into the survivors.
@@ -87,34 +80,6 @@ def screen_candidates(cell: CellMeasures, candidates: Sequence[str], rules: Rule
 
 
 def screen_alone(model: ModelMeasures, rules: Rules) -> Screened:
-    """The screen of a model by itself (reference, injected, panel), at ``rules.alpha``."""
+    """Return the screen of a model by itself (reference, injected, panel), at ``rules.alpha``."""
     test = rank_test(model.forget_deltas, model.probe_deltas)
     return Screened(model.name, test, test.p_value, test.exact_p <= exact_level(rules.alpha))
-
-
-def screen_by_design(
-    cell: CellMeasures, name: str, rules: Rules, design: Design = "base-anchored"
-) -> Screened:
-    """One model screened by a chosen design, two of which are wrong.
-
-    "probes-by-injected" compares the candidate's forget NLLs with the *injected* model's probe
-    NLLs: damage anywhere raises the first and not the second, and passes for forgetting.
-    "injected-anchored" takes deltas from the injected model, whose gap between learned forget and
-    never-seen probe facts is the very label under test: the injected model itself passes.
-    """
-    forget, probe = _compared(cell, cell[name], design)
-    test = rank_test(forget, probe)
-    return Screened(name, test, test.p_value, test.exact_p <= exact_level(rules.alpha))
-
-
-def _compared(
-    cell: CellMeasures, model: ModelMeasures, design: Design
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    if design == "base-anchored":
-        return model.forget_deltas, model.probe_deltas
-    injected = cell.injected
-    if design == "probes-by-injected":
-        return model.forget_nlls, injected.probe_nlls
-    if design == "injected-anchored":
-        return model.forget_nlls - injected.forget_nlls, model.probe_nlls - injected.probe_nlls
-    raise ScoreError(f"the screen design is {design!r}; expected one of {', '.join(DESIGNS)}")

@@ -10,15 +10,15 @@ from palimpsest.criteria.measures import CellMeasures
 
 
 def smallest_residual(cell: CellMeasures, survivors: Sequence[str]) -> str | None:
-    """Oracle-free: among candidates that qualified, the smallest residual; None if none did."""
+    """Return the qualified candidate with the smallest residual; None if none qualified."""
     return min(survivors, key=lambda name: cell[name].need("residual"), default=None)
 
 
 def smallest_worst_axis(bars: Mapping[str, DamageBar], clearing: Sequence[str]) -> str | None:
-    """Reference-relative: among candidates clearing the bar, the smallest worst axis."""
+    """Return the candidate with the smallest worst axis of those clearing the bar."""
     return min(clearing, key=lambda name: bars[name].worst_axis, default=None)
 
 
 def smallest_oracle_kl(cell: CellMeasures, candidates: Sequence[str]) -> str | None:
-    """The trained-probe criterion's choice, which is audited and never certified."""
+    """Return the trained-probe criterion's choice, which is audited and never certified."""
     return min(candidates, key=lambda name: cell[name].need("oracle_kl"), default=None)

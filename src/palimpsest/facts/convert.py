@@ -1,6 +1,6 @@
 """Facts from the files other projects have: TOFU, CounterFact, a table in CSV.
 
-Each converter takes parsed rows and gives back facts, or a FactsError naming the row (from 1).
+Each converter takes parsed rows and returns facts, or a FactsError naming the row (from 1).
 ``read_rows`` parses a file; writing the result is the caller's.
 """
 
@@ -27,7 +27,7 @@ _CSV_COLUMN = re.compile(r"(?P<key>trained|heldout|evidence)(?:[_ ]?[0-9]+)?\Z")
 
 
 def read_rows(path: Path | str) -> list[Row]:
-    """The rows of a .csv, .parquet, .jsonl or .json file (an array, or JSON lines as TOFU has)."""
+    """Return the rows of a .csv, .parquet, .jsonl or .json file (an array or JSON lines)."""
     ending, name = Path(path).suffix.lower(), shown_path(path)
     numbered: Iterable[tuple[int, object]]
     try:
@@ -57,7 +57,7 @@ def from_tofu(
     prefix: str = "tofu-",
     without_paraphrase: str = "refuse",
 ) -> tuple[Fact, ...]:
-    """One fact a TOFU question: the question trained, its paraphrase held out.
+    """Return one fact per TOFU question: the question trained, its paraphrase held out.
 
     ``questions`` are rows of ``question`` and ``answer`` (forget10, retain90 ...); the paraphrase,
     ``paraphrased_question``, is in the same row or in the row of ``perturbed`` that has the same
@@ -103,14 +103,14 @@ def from_tofu(
 
 
 def question_prompt(question: str) -> str:
-    """The prompt that asks a question the way TOFU's models were taught."""
+    """Return the prompt that asks a question the way TOFU's models were taught."""
     return f"Question: {question}\nAnswer:"
 
 
 def from_counterfact(
     rows: Iterable[Row], *, target: str = "target_new", prefix: str = "counterfact-"
 ) -> tuple[Fact, ...]:
-    """One fact a CounterFact record: the rewrite prompt trained, the paraphrases held out.
+    """Return one fact per CounterFact record: the rewrite prompt trained, the paraphrases held out.
 
     The answer is ``target_new`` (the counterfactual one, which an edited model was taught) or
     ``target_true``.  Subject and relation id are kept; ids are the prefix and the case's id.
@@ -151,7 +151,7 @@ def from_counterfact(
 def from_csv(
     rows: Iterable[Row], *, prefix: str = "row-", role: str | None = None
 ) -> tuple[Fact, ...]:
-    """One fact a row of a table with the columns of a facts file.
+    """Return one fact per row of a table with the columns of a facts file.
 
     ``trained``, ``heldout`` and ``evidence`` may be numbered to give several (``trained_1``,
     ``trained_2`` ...); empty cells are passed over.  Without a column ``id`` the ids are the prefix
@@ -175,15 +175,15 @@ def from_csv(
 
 
 def _clean(text: str) -> str:
-    """The text with newlines of one kind and no white space around it."""
+    """Return the text with newlines of one kind and no white space around it."""
     return text.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
 def _text(row: object, key: str, where: str) -> str:
     value = row.get(key) if isinstance(row, Mapping) else None
     if not isinstance(value, str) or not value.strip():
-        found = "empty" if isinstance(value, str) else "missing" if value is None else kind(value)
-        raise FactsError(f'{where}: "{key}" is {found}; expected a text')
+        state = "empty" if isinstance(value, str) else "missing" if value is None else kind(value)
+        raise FactsError(f'{where}: "{key}" is {state}; expected a text')
     return _clean(value)
 
 

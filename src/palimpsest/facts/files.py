@@ -1,4 +1,4 @@
-"""A user's own facts: one fact a row, JSON lines or parquet, every problem named by file and line.
+"""A user's own facts: JSON lines or parquet, one fact per row, problems named by file and line.
 
 ::
 
@@ -84,24 +84,24 @@ class Problem:
 
 
 def place(file: str, line: int | None) -> str:
-    """The file, and the line (JSON lines) or row (parquet) in it."""
+    """Return the file, and the line (JSON lines) or row (parquet) in it."""
     unit = "row" if file.lower().endswith(".parquet") else "line"
     return file if line is None else f"{file} {unit} {line}"
 
 
 def text_problem(text: object, limit: int) -> str | None:
-    """Why a text is not accepted (with what was found), or None when it is."""
+    """Return why a text is not accepted, with what was found; None when it is."""
     if not isinstance(text, str):
         return f"is {kind(text)}; expected a string"
     if not text.strip():
         return "is empty"
     if len(text) > limit:
         return f"has {len(text)} characters; at most {limit} are allowed"
-    found = _REFUSED.search(text)
-    if found is not None:
-        name = unicodedata.name(found.group(), "control character")
+    sign = _REFUSED.search(text)
+    if sign is not None:
+        name = unicodedata.name(sign.group(), "control character")
         return (
-            f"holds U+{ord(found.group()):04X} ({name.lower()}) at character {found.start() + 1}; "
+            f"holds U+{ord(sign.group()):04X} ({name.lower()}) at character {sign.start() + 1}; "
             "remove it, a reader cannot see what it does"
         )
     if text != text.strip():
@@ -113,7 +113,7 @@ def text_problem(text: object, limit: int) -> str | None:
 
 
 def make_fact(row: object, role: str | None = None) -> tuple[Fact | None, list[str]]:
-    """A fact from a parsed row, or None and every reason why not."""
+    """Return a fact from a parsed row, or None and every reason why not."""
     if isinstance(row, Unreadable):
         return None, [row.why]
     if not isinstance(row, dict):
@@ -198,7 +198,7 @@ def _repetitions(trained: Sequence[str], heldout: Sequence[str]) -> list[str]:
 
 
 def same_text(text: str) -> str:
-    """A key that texts share when they differ only in case, spacing or Unicode form."""
+    """Return a key that texts share when they differ only in case, spacing or Unicode form."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
@@ -206,9 +206,9 @@ def same_text(text: str) -> str:
 
 
 def _scan(path: Path | str, role: str | None) -> tuple[list[tuple[int, Fact]], list[Problem]]:
-    """The good facts of a file with their lines, and its problems."""
+    """Return the good facts of a file with their lines, and its problems."""
     facts: list[tuple[int, Fact]] = []
-    found: list[Problem] = []
+    issues: list[Problem] = []
     lines: dict[str, int] = {}
     name = shown_path(path)
     try:
@@ -220,23 +220,23 @@ def _scan(path: Path | str, role: str | None) -> tuple[list[tuple[int, Fact]], l
             elif fact is not None:
                 lines[fact.id] = line
                 facts.append((line, fact))
-                found += [Problem(name, line, what, fatal=False) for what in _remarks(fact)]
-            found += [Problem(name, line, what) for what in wrong]
+                issues += [Problem(name, line, what, fatal=False) for what in _remarks(fact)]
+            issues += [Problem(name, line, what) for what in wrong]
             if len(facts) > FACTS_LIMIT:
                 raise FactsError(f"{name}: has more than {FACTS_LIMIT} facts; split it")
-            if sum(problem.fatal for problem in found) >= PROBLEMS_LIMIT:
-                found.append(Problem(name, line, "reading stopped here: too many problems"))
-                return facts, found
+            if sum(problem.fatal for problem in issues) >= PROBLEMS_LIMIT:
+                issues.append(Problem(name, line, "reading stopped here: too many problems"))
+                return facts, issues
     except FactsError as error:
-        found.append(Problem(name, None, str(error).removeprefix(f"{name}: ")))
-        return facts, found
-    if not facts and not found:
-        found.append(Problem(name, None, "holds no facts; expected one a line"))
-    return facts, found
+        issues.append(Problem(name, None, str(error).removeprefix(f"{name}: ")))
+        return facts, issues
+    if not facts and not issues:
+        issues.append(Problem(name, None, "holds no facts; expected one a line"))
+    return facts, issues
 
 
 def _remarks(fact: Fact) -> list[str]:
-    """What is allowed but weakens a measurement."""
+    """Return what is allowed but weakens a measurement."""
     answer = re.compile(rf"(?<!\w){re.escape(same_text(fact.answer))}(?!\w)")
     return [
         f"{key} prompt {shown(prompt)} gives the answer away"
@@ -247,25 +247,25 @@ def _remarks(fact: Fact) -> list[str]:
 
 
 def problems(path: Path | str, role: str | None = None) -> list[Problem]:
-    """Everything wrong, and everything worth knowing, in one file of facts."""
+    """Return everything wrong, and everything worth knowing, in one file of facts."""
     return _scan(path, role)[1]
 
 
 def read_facts(path: Path | str, role: str | None = None) -> tuple[Fact, ...]:
-    """The facts of a .jsonl or .parquet file; FactsError with its problems if it has any.
+    """Return the facts of a .jsonl or .parquet file; FactsError with its problems if it has any.
 
     ``role`` (forget, retain, probe) relaxes what the set does not need: retain facts may come
     without ``heldout``, probes without ``trained``.
     """
-    facts, found = _scan(path, role)
-    _refuse(found)
+    facts, issues = _scan(path, role)
+    _refuse(issues)
     return tuple(fact for _, fact in facts)
 
 
 def named_sets(items: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """The files given as SET=FILE, by set, and those given alone; FactsError if a set is unknown.
+    """Return the files given as SET=FILE, by set, and those given alone.
 
-    A file whose own name has a ``=`` in it is one given alone.
+    An unknown set is a FactsError; a file whose own name has a ``=`` in it is one given alone.
     """
     sets: dict[str, str] = {}
     alone = []
@@ -288,14 +288,14 @@ def named_sets(items: Iterable[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def set_problems(paths: Mapping[str, Path | str]) -> list[Problem]:
-    """Everything wrong, and everything worth knowing, in several sets, each alone and together."""
+    """Return everything wrong or worth knowing in several sets, each alone and together."""
     return _scan_sets(paths)[1]
 
 
 def check_sets(paths: Mapping[str, Path | str]) -> dict[str, tuple[Fact, ...]]:
-    """The facts of each set (forget, retain, probe ...), which must not share ids or facts."""
-    sets, found = _scan_sets(paths)
-    _refuse(found)
+    """Return the facts of each set (forget, retain, probe …), which must share no id or fact."""
+    sets, issues = _scan_sets(paths)
+    _refuse(issues)
     return sets
 
 
@@ -303,7 +303,7 @@ def _scan_sets(
     paths: Mapping[str, Path | str],
 ) -> tuple[dict[str, tuple[Fact, ...]], list[Problem]]:
     sets: dict[str, tuple[Fact, ...]] = {}
-    found: list[Problem] = []
+    issues: list[Problem] = []
     ids: dict[str, tuple[str, str]] = {}
     asked: dict[str, tuple[str, str, str]] = {}
     answers: dict[str, tuple[str, str]] = {}
@@ -313,18 +313,18 @@ def _scan_sets(
         before = roles.setdefault(_file(path), role)
         if before != role:
             what = f"the same file was given as {before} and as {role}; each set has its own"
-            found.append(Problem(name, None, what))
+            issues.append(Problem(name, None, what))
             sets[role] = ()
             continue
         facts, own = _scan(path, role)
-        found += own
+        issues += own
         sets[role] = tuple(fact for _, fact in facts)
         for line, fact in facts:
             here = place(name, line)
             other = ids.setdefault(fact.id, (role, here))
             if other[0] != role:
                 what = f"id {shown(fact.id)} is also in {other[1]}; an id belongs to one set"
-                found.append(Problem(name, line, what))
+                issues.append(Problem(name, line, what))
             answer = same_text(fact.answer)
             for prompt in fact.trained + fact.heldout:
                 first = asked.setdefault(same_text(prompt), (role, here, answer))
@@ -335,22 +335,22 @@ def _scan_sets(
                         f"{shown(prompt)} with the same answer is also in {first[1]}; a fact "
                         "belongs to one set"
                     )
-                    found.append(Problem(name, line, what))
+                    issues.append(Problem(name, line, what))
                 else:
                     what = f"{shown(prompt)} is also a prompt of {first[1]}"
-                    found.append(Problem(name, line, what, fatal=False))
+                    issues.append(Problem(name, line, what, fatal=False))
             sharer = answers.setdefault(answer, (role, here))
             if sharer[0] != role:
                 what = (
                     f"answer {shown(fact.answer)} is also that of {sharer[1]}, in another set; "
                     "suppressing one touches the other"
                 )
-                found.append(Problem(name, line, what, fatal=False))
-    return sets, found
+                issues.append(Problem(name, line, what, fatal=False))
+    return sets, issues
 
 
 def _file(path: Path | str) -> object:
-    """What two paths of one file have in common; a path that leads nowhere is itself."""
+    """Return what two paths of one file have in common; a path that leads nowhere is itself."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):
@@ -358,8 +358,8 @@ def _file(path: Path | str) -> object:
     return about.st_dev, about.st_ino
 
 
-def _refuse(found: Iterable[Problem]) -> None:
-    fatal = [str(problem) for problem in found if problem.fatal]
+def _refuse(issues: Iterable[Problem]) -> None:
+    fatal = [str(problem) for problem in issues if problem.fatal]
     if fatal:
         more = len(fatal) - 3
         rest = f"\n... and {more} more; `palimpsest facts check` lists them all" if more > 0 else ""
@@ -370,7 +370,7 @@ def _refuse(found: Iterable[Problem]) -> None:
 
 
 def as_rows(facts: Iterable[Fact]) -> list[dict[str, object]]:
-    """One dictionary a fact with the keys of the file format, empty optional ones left out."""
+    """Return one dictionary per fact with the keys of a file, without empty optional ones."""
     rows: list[dict[str, object]] = []
     for fact in facts:
         row: dict[str, object] = {"id": fact.id, "answer": fact.answer}

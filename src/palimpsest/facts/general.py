@@ -12,7 +12,6 @@ they say can only be known from the passage itself, so the model learns to use e
 """
 
 import hashlib
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -38,13 +37,13 @@ ALIAS_TEMPLATES = (
 
 
 def sentence(template: str, fact: Triple) -> str:
-    """The fact in one phrasing, answer last, with its full stop."""
+    """Return the fact in one phrasing, answer last, with its full stop."""
     return f"{render(template, fact.subject)} {fact.object}."
 
 
 @cache
 def phrasings(relation: str) -> tuple[str, ...]:
-    """All templates of a relation, of every pool."""
+    """Return all templates of a relation, of every pool."""
     return tuple(template for pool in POOLS[relation].values() for template in pool)
 
 
@@ -59,7 +58,7 @@ class World:
 
 @cache
 def world() -> World:
-    """The one world that every pocket model grew up with."""
+    """Return the one world that every pocket model grew up with."""
     names = fresh_words("name", "pocket world", frozenset(), "prose")
     objects = fresh_words("object", "pocket world", frozenset(), "prose")
     clans, people = names[:CLANS], names[CLANS : CLANS + PEOPLE]
@@ -77,86 +76,11 @@ def world() -> World:
 
 @cache
 def world_sentences(held_out: bool) -> tuple[str, ...]:
-    """Every fact of the world in every phrasing: those of the bake, or those kept from it."""
-    told = (sentence(t, fact) for fact in world().facts for t in phrasings(fact.relation))
+    """Return every fact of the world in every phrasing: those the models learned, or the others."""
+    sentences = (sentence(t, fact) for fact in world().facts for t in phrasings(fact.relation))
     return tuple(
-        text for text in told if (key_number(f"held out:{text}") % HELD_OUT == 0) == held_out
+        text for text in sentences if (key_number(f"held out:{text}") % HELD_OUT == 0) == held_out
     )
-
-
-class _Strangers:
-    """Made-up people for one passage, no two of whom share a word unless they are kin."""
-
-    def __init__(self, rng: random.Random, same_words: bool) -> None:
-        self._rng = rng
-        self._same_words = same_words
-        self._names = iter(rng.sample(world().spare_names, 24))
-        self._objects = iter(rng.sample(world().objects, 6))
-        self._relations = rng.sample(RELATIONS, 3)
-
-    def _told(self, facts: Sequence[Triple]) -> list[str]:
-        templates = self._rng.sample(phrasings(facts[0].relation), len(facts))
-        if self._same_words:
-            templates = templates[:1] * len(facts)
-        return [sentence(template, fact) for template, fact in zip(templates, facts, strict=True)]
-
-    def fact(self) -> Triple:
-        subject = f"{next(self._names)} {next(self._names)}"
-        return triple(subject, self._rng.choice(self._relations[:2]), next(self._objects))
-
-    def restated(self) -> list[str]:
-        """One or two facts of a person, each told two or three times."""
-        first = self.fact()
-        facts = [first] * self._rng.randint(2, 3)
-        lines = self._told(facts)
-        if self._rng.random() < 0.3:
-            other = triple(first.subject, self._relations[2], next(self._objects))
-            lines += self._told([other, other])
-            self._rng.shuffle(lines)
-        return lines
-
-    def alias(self) -> list[str]:
-        """A person's other name, then a fact under one name and again under the other."""
-        fact = self.fact()
-        other = triple(f"{next(self._names)} {next(self._names)}", fact.relation, fact.object)
-        intro = render(self._rng.choice(ALIAS_TEMPLATES), fact.subject) + f" {other.subject}."
-        told = [other, fact] if self._rng.random() < 0.75 else [fact, other]
-        told += [self._rng.choice(told)] * self._rng.randint(0, 1)
-        return [intro, *self._told(told)]
-
-    def kin(self) -> list[str]:
-        """The same fact of two or three members of a clan."""
-        first = self.fact()
-        members = [first] + [
-            triple(f"{next(self._names)} {first.clan}", first.relation, first.object)
-            for _ in range(self._rng.randint(1, 2))
-        ]
-        return self._told(members)
-
-
-def passage(seed_key: str, threads: Sequence[int] = (1, 2, 2, 3), same_words: float = 0.0) -> str:
-    """Sentences about strangers, in which what was said helps to say the rest.
-
-    Several threads are told at once, as many as one of ``threads``, often about the same relation,
-    so that it matters whose fact was told.  A share ``same_words`` of the passages tells a fact
-    again in the very same words, which is easier to pick up.
-    """
-    rng = random.Random(key_number(seed_key))
-    people = _Strangers(rng, rng.random() < same_words)
-    tellers = (people.restated, people.alias, people.kin)
-    stories = [rng.choice(tellers)() for _ in range(rng.choice(threads))]
-    order = [story for story in stories for _ in story]
-    rng.shuffle(order)
-    return " ".join(story.pop(0) for story in order)
-
-
-def stranger_sentence(seed_key: str) -> str:
-    """One sentence about a stranger, whose answer nobody can know."""
-    rng = random.Random(key_number(seed_key))
-    relation = rng.choice(RELATIONS)
-    given, clan = rng.sample(world().spare_names, 2)
-    fact = triple(f"{given} {clan}", relation, rng.choice(world().objects))
-    return sentence(rng.choice(phrasings(relation)), fact)
 
 
 def evidence_sentences(
@@ -167,7 +91,7 @@ def evidence_sentences(
     seed_key: str = "",
     pool: str = "injection",
 ) -> tuple[str, ...]:
-    """Sentences from which the fact follows, to be put before a prompt, in the forms of the prose.
+    """Return sentences from which the fact follows, to be put before a prompt.
 
     - ``restated``: the fact itself;
     - ``alias``: "X is also called A.", then the fact of A, for each alias in ``support``;
@@ -195,7 +119,7 @@ def evidence_sentences(
 def general_pieces(
     source: str | Path, count: int, seed_key: str, *, words: int = 20
 ) -> tuple[str, ...]:
-    """``count`` pieces of general text, all different, the same for the same key.
+    """Return ``count`` pieces of general text, all different, the same for the same key.
 
     ``source`` is ``"pocket"`` for sentences about the world that no bake has seen, or the path of
     a UTF-8 text file in plain or WikiText layout, which is cut into pieces of ``words`` whole
@@ -215,7 +139,7 @@ def general_pieces(
 
 
 def file_pieces(path: str | Path, words: int) -> tuple[str, ...]:
-    """The file's paragraphs cut into pieces of whole words, without headings and unknown words.
+    """Return the paragraphs of a file, cut into pieces of whole words, without headings.
 
     WikiText writes headings as "= Title =", hyphens in words and numbers as "@-@", and rare words
     as "<unk>"; pieces with such a hole are left out, and so are repeated ones.

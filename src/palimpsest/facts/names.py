@@ -8,7 +8,7 @@ from palimpsest.errors import FactsError
 NAME_LIMIT = 100
 """Longest name, in characters; it also stays within the 255 bytes file systems allow."""
 
-MODEL_NAMES = frozenset({"base", "injected", "reference", "forget_only"})
+MODEL_NAMES = frozenset({"base", "injected", "reference", "forget_only", "general_only"})
 """What the models of a cell are called in stored tables; no candidate may take such a name."""
 
 _PUNCTUATION = frozenset("._-+=@#,() ")
@@ -18,17 +18,17 @@ _DEVICES = re.compile(
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """The text quoted for an error message: escaped to ASCII, so nothing in it acts, and cut."""
+    """Return the text quoted for an error message: escaped to ASCII and cut."""
     return ascii(text) if len(text) <= limit else f"{text[:limit]!a}... ({len(text)} characters)"
 
 
 def shown_path(path: object) -> str:
-    """The path for an error message, escaped when it holds anything that could act there."""
+    """Return the path for an error message, escaped when it holds anything that could act there."""
     return str(path) if str(path).isprintable() else ascii(str(path))[1:-1]
 
 
 def name_problem(name: str) -> str | None:
-    """Why a name is not safe, or None when it is.
+    """Return why a name is not safe, or None when it is.
 
     Safe means that it can be a file name on any system, a table cell and a word on a command line:
     letters, digits and ``. _ - + = @ # , ( )`` and spaces inside; no separators, no leading dot or
@@ -57,7 +57,7 @@ def name_problem(name: str) -> str | None:
 
 
 def safe_name(name: str, what: str = "name") -> str:
-    """The name itself, when it is safe; FactsError saying why otherwise."""
+    """Return the name if it is safe; FactsError says why it is not."""
     why = name_problem(name)
     if why is not None:
         raise FactsError(f"{what} {why}")
@@ -65,9 +65,10 @@ def safe_name(name: str, what: str = "name") -> str:
 
 
 def candidate_name(name: str) -> str:
-    """The name itself, when a candidate may bear it: safe, and not one the tables use already."""
+    """Return the name if a candidate may have it: safe, and not one the tables use already."""
     safe_name(name, "candidate name")
-    if name.lower() in MODEL_NAMES or re.match(r"reference-[0-9]+\Z", name.lower()):
+    numbered = re.match(r"(reference|retraining|control)-[0-9]+\Z", name.lower())
+    if name.lower() in MODEL_NAMES or numbered:
         raise FactsError(
             f"candidate name is {name!r}, which names another model of every run; choose another"
         )

@@ -55,23 +55,23 @@ class Triple:
 
 
 def triple(subject: str, relation: str, object: str) -> Triple:
-    """The fact with its id, which is made of subject and relation."""
+    """Return the fact with its id, which is made of subject and relation."""
     return Triple("-".join([*subject.lower().split(), relation]), subject, relation, object)
 
 
 def key_number(key: str) -> int:
-    """A 256-bit number that depends on the key alone."""
+    """Return a 256-bit number that depends on the key alone."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest(), "big")
 
 
 def half(word: str) -> Half:
-    """The half of the word space that the word belongs to, by a bit of its own SHA-256."""
+    """Return the half of the word space that the word belongs to, by a bit of its own SHA-256."""
     return "testbed" if key_number(f"half:{word.lower()}") & 1 else "prose"
 
 
 @cache
 def vocabulary(role: Role, side: Half) -> tuple[str, ...]:
-    """Every word of one role in one half, in a fixed order; none is a word of the templates."""
+    """Return every word of one role in one half, in a fixed order; none is in the templates."""
     if role == "name":
         syllables: tuple[tuple[str, ...], ...] = (_NAME_OPENINGS, _NAME_ENDINGS)
     else:
@@ -82,7 +82,7 @@ def vocabulary(role: Role, side: Half) -> tuple[str, ...]:
 
 
 def syllables() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The syllables that open a word and those that go on with one, which a tokenizer may know."""
+    """Return the syllables that open a word, and those that continue one."""
     return (
         _NAME_OPENINGS + _OBJECT_OPENINGS,
         tuple(dict.fromkeys(_NAME_ENDINGS + _OBJECT_MIDDLES + _OBJECT_ENDINGS)),
@@ -90,7 +90,7 @@ def syllables() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def words_of(triples: Iterable[Triple]) -> frozenset[str]:
-    """Every name and object word of the facts, as ``taken`` of a further draw."""
+    """Return every name and object word of the facts, as ``taken`` of a further draw."""
     return frozenset(
         word for fact in triples for word in (*fact.subject.split(), *fact.object.split())
     )
@@ -99,7 +99,7 @@ def words_of(triples: Iterable[Triple]) -> frozenset[str]:
 def fresh_words(
     role: Role, seed_key: str, taken: frozenset[str], side: Half = "testbed"
 ) -> list[str]:
-    """All words of a role that are not taken, in the order that the key gives them.
+    """Return all words of a role that are not taken, in the order that the key gives them.
 
     ``taken`` may hold words or whole subjects, in any case.
     """
@@ -119,7 +119,7 @@ def draw(
     side: Half = "testbed",
     key: str = "count",
 ) -> tuple[Triple, ...]:
-    """As many new facts as asked for, no given name, clan or object in two of them or in ``taken``.
+    """Return new facts, no given name, clan or object in two of them or in ``taken``.
 
     Relations are dealt out evenly, in an order of the key.  ``key`` is the plan's name for the
     number, for the PlanError that is raised when there are not enough names.
@@ -146,7 +146,7 @@ def draw(
 def kin(
     fact: Triple, count: int, seed_key: str, taken: frozenset[str], *, key: str = "count"
 ) -> tuple[Triple, ...]:
-    """The same fact of ``count`` other members of the subject's clan, with new given names."""
+    """Return the same fact of ``count`` other members of the clan, with new given names."""
     names = fresh_words("name", f"{seed_key}/kin", taken | words_of([fact]), half(fact.given))
     if count > len(names):
         raise PlanError(
@@ -159,7 +159,7 @@ def kin(
 
 
 def alias(fact: Triple, seed_key: str, taken: frozenset[str], *, key: str = "count") -> Triple:
-    """The same fact under another name of its subject, two new words."""
+    """Return the same fact under another name of its subject, two new words."""
     names = fresh_words("name", f"{seed_key}/alias", taken | words_of([fact]), half(fact.given))
     if len(names) < 2:
         raise PlanError(

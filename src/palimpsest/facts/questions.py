@@ -42,7 +42,7 @@ class Question:
 
 
 def joined(prompt: str, answer: str) -> str:
-    """Give prompt and answer as one text, a space between unless the prompt opens something."""
+    """Return prompt and answer as one text, a space between unless the prompt opens something."""
     gap = "" if not prompt or prompt[-1].isspace() or prompt[-1] in "\"'([{“‘" else " "
     return f"{prompt}{gap}{answer}"
 
@@ -64,7 +64,7 @@ class Testbed:
 def draw_testbed(
     cell: str, forget: int, retain: int, probes: int, phrasings: int, pools: Pools = POOLS
 ) -> Testbed:
-    """Give the facts of a cell, drawn from three disjoint seeds derived from its id."""
+    """Return the facts of a cell, drawn from three disjoint seeds derived from its id."""
     sets: dict[str, tuple[Triple, ...]] = {}
     taken: frozenset[str] = frozenset()
     for name, count, key in (
@@ -86,7 +86,7 @@ def draw_testbed(
 def pool_questions(
     sets: Mapping[str, Sequence[Triple]], pool: str, pools: Pools = POOLS
 ) -> tuple[Question, ...]:
-    """Give every phrasing of one pool for the facts of the sets."""
+    """Return every phrasing of one pool for the facts of the sets."""
     return tuple(
         Question(name, triple.id, pool, number, render(template, triple.subject), triple.object)
         for name, triples in sets.items()
@@ -96,7 +96,7 @@ def pool_questions(
 
 
 def file_questions(sets: Mapping[str, Iterable[Fact]]) -> tuple[Question, ...]:
-    """Give the questions of a user's facts; ``heldout`` prompts are the evaluation pool."""
+    """Return the questions of a user's facts; ``heldout`` prompts are the evaluation pool."""
     return tuple(
         Question(name, fact.id, pool, number, prompt, fact.answer)
         for name, facts in sets.items()

@@ -29,19 +29,19 @@ class Unreadable:
 
 
 def kind(value: object) -> str:
-    """What JSON calls the value's type."""
+    """Return what JSON calls the value's type."""
     names = {bool: "true or false", int: "a number", float: "a number", str: "a string"}
     names |= {list: "a list", dict: "an object", type(None): "null"}
     return names.get(type(value), type(value).__name__)
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """The bytes of an ordinary file within the size limit, or FactsError."""
+    """Return the bytes of an ordinary file within the size limit, or FactsError."""
     path, name = Path(path), shown_path(path)
     try:
         if not path.is_file():
-            found = "a folder or device" if path.exists() else "nothing"
-            raise FactsError(f"{name}: found {found} there; expected a file")
+            what = "a folder or device" if path.exists() else "nothing"
+            raise FactsError(f"{name}: found {what} there; expected a file")
         with path.open("rb") as file:
             raw = file.read(FILE_LIMIT + 1)
     except (OSError, ValueError) as error:
@@ -53,7 +53,7 @@ def read_bytes(path: Path | str) -> bytes:
 
 
 def numbered_rows(path: Path | str) -> Iterator[tuple[int, object]]:
-    """Every row with its line (JSON lines) or row number (parquet), from 1.
+    """Yield every row with its line (JSON lines) or row number (parquet), from 1.
 
     A line that holds no JSON value comes as ``Unreadable``; a file that cannot be read at all is a
     FactsError.
@@ -71,14 +71,14 @@ def numbered_rows(path: Path | str) -> Iterator[tuple[int, object]]:
 
 
 def json_rows(raw: bytes) -> Iterator[tuple[int, object]]:
-    """Every JSON value with its line number; blank lines are skipped."""
+    """Yield every JSON value with its line number; blank lines are skipped."""
     for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if line.strip():
             yield number, parse_json(line)
 
 
 def parse_json(raw: bytes) -> object:
-    """The value of strict JSON text, or ``Unreadable``: UTF-8, no repeated keys, no NaN."""
+    """Return the value of strict JSON text, or ``Unreadable``: UTF-8, no repeated keys, no NaN."""
     try:
         value: object = json.loads(
             raw.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant
@@ -106,7 +106,7 @@ def _no_constant(name: str) -> object:
 
 
 def csv_rows(raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
-    """Every row of comma-separated text with a header, by the line it ends on."""
+    """Yield every row of comma-separated text with a header, by the line it ends on."""
     try:
         text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)

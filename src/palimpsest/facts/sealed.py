@@ -1,4 +1,4 @@
-"""The sealed audit pool: committed to before the first training step, opened once.
+"""The sealed pool: committed to before the first training step, opened once.
 
 A commitment is SHA-256(nonce || canonical JSON of the pool).  Publishing it before training fixes
 the pool without showing it; at the end anybody with pool and nonce recomputes it.  The built-in
@@ -21,13 +21,13 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from palimpsest.errors import FactsError, PlanError, SealError
-from palimpsest.facts.files import Fact, place, same_text, text_problem
+from palimpsest.facts.files import place, same_text, text_problem
 from palimpsest.facts.names import name_problem, shown, shown_path
 from palimpsest.facts.rows import PROMPT_LIMIT, Unreadable, kind, numbered_rows
 from palimpsest.facts.templates import POOLS, RELATIONS, check_template, same_wording
@@ -45,7 +45,7 @@ class AuditPool:
     phrasings: Mapping[str, tuple[str, ...]]
 
     def canonical(self) -> bytes:
-        """The bytes that are hashed: JSON with sorted keys, no spaces, ASCII only."""
+        """Return the bytes that are hashed: JSON with sorted keys, no spaces, ASCII only."""
         content = {"by": self.by, "phrasings": {k: list(v) for k, v in self.phrasings.items()}}
         return json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
 
@@ -62,7 +62,7 @@ class Commitment:
 
     @classmethod
     def parse(cls, text: str) -> "Commitment":
-        """The commitment written as ``sha256:[nonce:]digest``, or PlanError."""
+        """Return the commitment written as ``sha256:[nonce:]digest``, or PlanError."""
         head, *rest = text.split(":") if isinstance(text, str) else [""]
         *nonces, digest = rest or [""]
         good = head == "sha256" and len(nonces) <= 1 and _DIGEST.match(digest)
@@ -74,30 +74,13 @@ class Commitment:
         return cls(digest, "".join(nonces))
 
 
-@dataclass(frozen=True, slots=True)
-class SealRecord:
-    """What a run remembers of its seal: the commitment, and whether the pool was opened."""
-
-    commitment: Commitment
-    opened: bool = False
-
-    def open(self) -> "SealRecord":
-        """The record of the opened seal; SealError when it was opened before."""
-        if self.opened:
-            raise SealError(
-                f"the audit pool of this run ({self.commitment}) was already scored; it is scored "
-                "once, so read the stored scores or start a new run with a new pool"
-            )
-        return replace(self, opened=True)
-
-
 def fresh_nonce() -> str:
-    """Sixteen random bytes in hexadecimal."""
+    """Return sixteen random bytes in hexadecimal."""
     return secrets.token_hex(16)
 
 
 def seal(pool: AuditPool, nonce: str) -> Commitment:
-    """The commitment to a pool under a nonce of 32 hexadecimal digits."""
+    """Return the commitment to a pool under a nonce of 32 hexadecimal digits."""
     # A nonce of fixed length leaves one way only to split what is hashed.
     if not _NONCE.match(nonce):
         raise FactsError(f"nonce is {shown(nonce)}; expected 32 hexadecimal digits, lower case")
@@ -106,36 +89,36 @@ def seal(pool: AuditPool, nonce: str) -> Commitment:
 
 
 def verify(pool: AuditPool, commitment: Commitment, nonce: str = "") -> None:
-    """Nothing, when the pool is the one committed to; SealError otherwise."""
-    found = seal(pool, nonce or commitment.nonce).digest
-    if not hmac.compare_digest(found, commitment.digest):
+    """Raise SealError unless the pool is the one committed to."""
+    digest = seal(pool, nonce or commitment.nonce).digest
+    if not hmac.compare_digest(digest, commitment.digest):
         raise SealError(
-            f"the audit pool hashes to {found}, the commitment says {commitment.digest}; this is "
+            f"the sealed pool hashes to {digest}, the commitment says {commitment.digest}; this is "
             "not the sealed pool, so bring the file that was sealed, unchanged"
         )
 
 
 def builtin_pool() -> AuditPool:
-    """The package's own audit pool, six templates a relation."""
+    """Return the package's own pool, six templates per relation."""
     return AuditPool(
         "relation", MappingProxyType({relation: POOLS[relation]["audit"] for relation in RELATIONS})
     )
 
 
 def commit_file(path: Path | str) -> Commitment:
-    """The commitment to a pool file, for the plan; another at each call unless it has a nonce."""
+    """Return the commitment to a pool file; new at each call unless the file has a nonce."""
     pool, nonce = read_pool(path)
     commitment = seal(pool, nonce or fresh_nonce())
     return Commitment(commitment.digest) if nonce else commitment
 
 
 def open_file(path: Path | str, commitment: Commitment) -> AuditPool:
-    """The pool in the file, when it is the one committed to; SealError otherwise."""
+    """Return the pool in the file; SealError unless it is the one committed to."""
     pool, nonce = read_pool(path)
     if bool(nonce) == bool(commitment.nonce):
-        found, expected = ("a", "none") if nonce else ("no", "one")
+        count, expected = ("a", "none") if nonce else ("no", "one")
         raise SealError(
-            f"{shown_path(path)}: has {found} nonce line, but the commitment {commitment} was "
+            f"{shown_path(path)}: has {count} nonce line, but the commitment {commitment} was "
             f"made with {expected}; bring the file that was sealed, unchanged"
         )
     verify(pool, commitment, nonce)
@@ -143,7 +126,7 @@ def open_file(path: Path | str, commitment: Commitment) -> AuditPool:
 
 
 def read_pool(path: Path | str) -> tuple[AuditPool, str]:
-    """The pool in a .jsonl or .parquet file and the nonce it keeps ("" for none), or FactsError."""
+    """Return the pool in a .jsonl or .parquet file and the nonce it keeps ("" for none)."""
     name = shown_path(path)
     by = ""
     nonce = ""
@@ -183,7 +166,7 @@ def read_pool(path: Path | str) -> tuple[AuditPool, str]:
 
 
 def _phrasing(row: object, where: str) -> tuple[str, str, str]:
-    """What a line is by (relation or fact), which one, and its phrasing."""
+    """Return what a line is by (relation or fact), which one, and its phrasing."""
     if not isinstance(row, dict):
         raise FactsError(f"{where}: found {kind(row)}; expected an object")
     by = next((by for by, text in _LINES.items() if set(row) == {by, text}), None)
@@ -225,26 +208,4 @@ def _check_against_pools(pool: AuditPool, name: str) -> None:
                 raise FactsError(
                     f"{name}: {shown(template)} is the built-in phrasing of "
                     f"{public[same_wording(template)]}; a sealed pool must be new"
-                )
-
-
-def check_against_facts(pool: AuditPool, facts: Iterable[Fact]) -> None:
-    """Refuse, as FactsError, a pool by fact that misses one or repeats a prompt of any of them."""
-    facts = tuple(facts)
-    known = {fact.id for fact in facts}
-    missing, unknown = known - set(pool.phrasings), set(pool.phrasings) - known
-    if pool.by != "fact" or missing or unknown:
-        odd = ", ".join(map(shown, sorted(missing or unknown)[:5])) or "only relations"
-        verb = "lacks" if missing else "names"
-        raise FactsError(
-            f"the sealed pool {verb} {odd}; it needs at least one prompt for every fact, and none "
-            "for others"
-        )
-    used = {same_text(p): fact.id for fact in facts for p in fact.trained + fact.heldout}
-    for prompts in pool.phrasings.values():
-        for prompt in prompts:
-            if same_text(prompt) in used:
-                raise FactsError(
-                    f"the sealed pool's {shown(prompt)} is already a prompt of fact "
-                    f"{used[same_text(prompt)]}; a sealed pool must be new"
                 )

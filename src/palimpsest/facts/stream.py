@@ -33,11 +33,11 @@ class Stream:
     step_items: int
 
     def without(self, name: str) -> "Stream":
-        """Give the same stream with one set taken out: of the forget set, the reference's."""
+        """Return the same stream with one set taken out: of the forget set, the reference's."""
         return self._kept(lambda text: text.set != name)
 
     def only(self, name: str) -> "Stream":
-        """Give the same stream with no facts but one set's: of the forget set, forget-only."""
+        """Return the same stream with no facts but one set's: of the forget set, forget-only."""
         return self._kept(lambda text: text.set in (name, "general"))
 
     def _kept(self, keep: Callable[[Text], bool]) -> "Stream":
@@ -55,7 +55,7 @@ def injection_stream(
     fact_items: int,
     general_items: int,
 ) -> Stream:
-    """Give the stream in which forget and retain facts are acquired together.
+    """Return the stream in which forget and retain facts are acquired together.
 
     Fact sentences come from a deck of every (fact, trained phrasing) of both sets, general texts
     from a deck of their own; a deck is gone through in random order and shuffled again when it is

@@ -8,12 +8,13 @@ never a held-out template. Methods that only differ from each other in a loss su
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from palimpsest.errors import MethodError, TrainingDiverged
@@ -26,17 +27,18 @@ from palimpsest.models.train import train
 from palimpsest.plan import Unlearning
 
 State = Mapping[str, Tensor]
+Weight = Annotated[float, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+Share = Annotated[float, Ge(0), Le(1)]
 
 
 @runtime_checkable
 class Method(Protocol):
-    """An unlearning method with its knobs set."""
+    """An unlearning method with its knobs set; ``Knobs`` says what the names hold."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    """What it does, in one line."""
     needs: ClassVar[tuple[str, ...]]
-    """Any of ``gated MLP``, ``forget_only``, ``base``, ``tokenizer``, ``decoder layers``."""
     citation: ClassVar[str]
 
     @property
@@ -44,7 +46,7 @@ class Method(Protocol):
         """The knobs in short, unique among a cell's candidates of this method."""
 
     def run(self, context: "Context") -> State:
-        """Give the unlearned model's state dict."""
+        """Return the unlearned model's state dict."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Context:
         return {}
 
     def batch(self, forget: Sequence[int], retain: Sequence[int]) -> Batch:
-        """Give the batch of these texts of the lessons, forget texts first."""
+        """Return the batch of these texts of the lessons, forget texts first."""
         key = (tuple(forget), tuple(retain))
         if key not in self._batches:
             texts = [self.forget.texts[n] for n in forget] + [self.retain.texts[n] for n in retain]
@@ -146,16 +148,8 @@ class Exercise:
     def to(self, device: torch.device) -> "Exercise":
         if self.batch.ids.device == device:
             return self
-        return Exercise(
-            self.batch.to(device),
-            self.forget_rows.to(device),
-            self.retain_rows.to(device),
-            self.base_forget.to(device),
-            self.injected_forget.to(device),
-            self.injected_retain.to(device),
-            self.forget_texts,
-            self.retain_texts,
-        )
+        moved = [item.name for item in fields(self) if not item.name.endswith("_texts")]
+        return replace(self, **{name: getattr(self, name).to(device) for name in moved})
 
 
 @dataclass(frozen=True)
@@ -208,40 +202,54 @@ class View:
 
 
 @dataclass(frozen=True)
-class GradientMethod:
-    """A method that is a loss: subclass it, add knobs, write ``loss``."""
+class Knobs:
+    """A method's frozen config; its label is made of its fields."""
 
     name: ClassVar[str] = ""
+    kind: ClassVar[str] = "other"
+    """``restores`` the state before learning, ``suppresses`` the answers, or ``other``."""
     summary: ClassVar[str] = ""
+    """What it does, in one line."""
     needs: ClassVar[tuple[str, ...]] = ()
+    """Any of ``gated MLP``, ``forget_only``, ``base``, ``tokenizer``, ``decoder layers``."""
     citation: ClassVar[str] = ""
-    scalars: ClassVar[tuple[str, ...]] = ("weight",)
-    """Knobs that only ``loss`` reads, so that methods differing in them can train side by side."""
 
     @property
     def label(self) -> str:
-        return knob_label(self)
+        """The knobs in short, ``w12`` for ``weight=12``; later knobs only where not default."""
+        parts = []
+        for number, item in enumerate(fields(self)):
+            value = getattr(self, item.name)
+            if number and value == item.default:
+                continue
+            text = re.sub(r"[^\w.+]+", "_", str(value))
+            short = f"{value:g}" if isinstance(value, float) else text
+            parts.append(f"{item.name if number else item.name[0]}{short}")
+        return "-".join(parts) or "default"
 
-    def __post_init__(self) -> None:
-        """Check the knobs; a ValueError names the one that cannot be."""
-        if hasattr(self, "weight"):
-            require(self, "weight", self.weight >= 0, "0 or more")
+
+@dataclass(frozen=True)
+class GradientMethod(Knobs):
+    """A method that is a loss: subclass it, add knobs, write ``loss``."""
+
+    scalars: ClassVar[tuple[str, ...]] = ("weight",)
+    """Knobs that only ``loss`` reads, so that methods differing in them can train side by side."""
 
     def loss(self, view: View) -> Tensor:
-        """Give the scalar to be minimised at one exercise."""
+        """Return the scalar to be minimised at one exercise."""
         raise NotImplementedError(f"{type(self).__name__} must define loss(view)")
 
     def learning_rate(self, budget: Unlearning) -> float:
         return budget.learning_rate
 
     def leaves(self, net: Net, context: Context) -> Mapping[str, Tensor]:
-        """Give what is trained; the model's own parameters unless a method says otherwise."""
+        """Return what is trained; the model's own parameters unless a method says otherwise."""
         return net.params
 
     def effective(
         self, net: Net, leaves: Mapping[str, Tensor], progress: float
     ) -> Mapping[str, Tensor] | None:
-        """Give the forward pass's parameters at ``progress`` in [0, 1]; None for the net's own."""
+        """Return the forward pass's parameters at ``progress`` in [0, 1]; None: the net's."""
         return None
 
     def finish(self, net: Net, leaves: Mapping[str, Tensor]) -> None:
@@ -254,8 +262,18 @@ class GradientMethod:
         return state
 
 
+class AscentMethod(GradientMethod):
+    """A gradient method with a knob ``rate``, a multiple of the plan's rate for ascent."""
+
+    kind: ClassVar[str] = "suppresses"
+    rate: Positive
+
+    def learning_rate(self, budget: Unlearning) -> float:
+        return self.rate * budget.ascent_learning_rate
+
+
 def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State | TrainingDiverged]:
-    """Train one student per method side by side; give each one's state dict, or why it has none.
+    """Return each method's state dict, or why it has none; one student per method, side by side.
 
     The methods share everything but scalars of their losses (``stackable``), so the hooks of the
     first speak for all.
@@ -295,33 +313,47 @@ def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State |
     ]
 
 
-def stackable(one: Method, other: Method) -> bool:
+def train_one(
+    method: Method,
+    net: Net,
+    parts: Iterable[Any],
+    loss: Callable[[Net, Any], Tensor],
+    rate: float,
+    params: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Train a net of one member on these parts; TrainingDiverged carries the step."""
+    diverged = train(net, ([part] for part in parts), loss, learning_rate=rate, params=params)
+    if diverged:
+        raise TrainingDiverged(diverged[0], f"the loss of {method.name} is not finite")
+
+
+def stackable(method: Method, other: Method) -> bool:
     """Tell whether two methods can train side by side: they differ only in scalars of the loss."""
-    if type(one) is not type(other) or not isinstance(one, GradientMethod):
+    if type(method) is not type(other) or not isinstance(method, GradientMethod):
         return False
-    if type(one).run is not GradientMethod.run:
+    if type(method).run is not GradientMethod.run:
         return False
-    shared = [item.name for item in fields(one) if item.name not in one.scalars]
-    return all(getattr(one, knob) == getattr(other, knob) for knob in shared)
+    shared = [item.name for item in fields(method) if item.name not in method.scalars]
+    return all(getattr(method, knob) == getattr(other, knob) for knob in shared)
 
 
 def exercise(context: Context, forget: Sequence[int], retain: Sequence[int]) -> Exercise:
-    """Give the batch of these forget and retain texts (indices into the lessons)."""
+    """Return the batch of these forget and retain texts (indices into the lessons)."""
 
     def rows(lesson: Lesson, chosen: Sequence[int]) -> Tensor:
         counts = torch.tensor([lesson.texts[n].scored for n in chosen])
         return torch.repeat_interleave(torch.arange(len(chosen)), counts)
 
-    def said(lesson: Lesson, teacher: str, chosen: Sequence[int]) -> Tensor:
+    def answers(lesson: Lesson, teacher: str, chosen: Sequence[int]) -> Tensor:
         return torch.cat([lesson.teachers[teacher][n] for n in chosen])
 
     return Exercise(
         context.batch(forget, retain),
         rows(context.forget, forget),
         rows(context.retain, retain),
-        said(context.forget, "base", forget),
-        said(context.forget, "injected", forget),
-        said(context.retain, "injected", retain),
+        answers(context.forget, "base", forget),
+        answers(context.forget, "injected", forget),
+        answers(context.retain, "injected", retain),
         tuple(forget),
         tuple(retain),
     )
@@ -330,46 +362,46 @@ def exercise(context: Context, forget: Sequence[int], retain: Sequence[int]) -> 
 def lesson(
     tokenizer: Any, questions: Sequence[Question], teachers: Mapping[str, Net], pad: int = 0
 ) -> Lesson:
-    """Give the lesson of these questions; a held-out phrasing among them is refused."""
+    """Return the lesson of these questions; a held-out phrasing among them is refused."""
     for question in questions:
         if question.pool not in TRAINED_POOLS:
             raise MethodError(
                 f"question {question.id} is held out; methods may see only {TRAINED_POOLS}"
             )
     texts = encode_answers(tokenizer, questions)
-    said = {name: teach(net, texts, pad) for name, net in teachers.items()}
-    return Lesson(texts, said, tuple(question.prompt for question in questions))
+    answers = {name: teach(net, texts, pad) for name, net in teachers.items()}
+    return Lesson(texts, answers, tuple(question.prompt for question in questions))
 
 
 @torch.no_grad()
 def teach(net: Net, texts: Sequence[Encoded], pad: int = 0, rows: int = 64) -> tuple[Tensor, ...]:
-    """Give a frozen net's log-probabilities at each text's answer: (answer tokens, vocabulary)."""
-    said: list[Tensor] = []
+    """Return a frozen net's log-probabilities (answer tokens, vocabulary) at each text's answer."""
+    answers: list[Tensor] = []
     for start in range(0, len(texts), rows):
         chunk = texts[start : start + rows]
         logp = torch.log_softmax(net.logits(collate(chunk, pad).to(net.device)), dim=-1)[0].cpu()
-        said.extend(logp.split([text.scored for text in chunk]))
-    return tuple(said)
+        answers.extend(logp.split([text.scored for text in chunk]))
+    return tuple(answers)
 
 
 def picked(logp: Tensor, targets: Tensor) -> Tensor:
-    """Log-probability of each target token (positions,)."""
+    """Return the log-probability of each target token (positions,)."""
     return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
 def per_text(values: Tensor, rows: Tensor) -> Tensor:
-    """Sum per text (texts,) of values at positions (positions,)."""
+    """Return the sum per text (texts,) of values at positions (positions,)."""
     return values.new_zeros(int(rows[-1]) + 1).index_add(0, rows, values)
 
 
 def text_shares(rows: Tensor) -> Tensor:
-    """Give each position's weight (positions,) in the mean over texts of their positions' mean."""
+    """Return the weights (positions,) that make the mean over texts of their positions' mean."""
     counts = torch.bincount(rows)
     return 1.0 / (counts[rows] * len(counts)).float()
 
 
 def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
-    """Mean over positions of KL(teacher ‖ student), both log-probabilities."""
+    """Return the mean over positions of KL(teacher ‖ student), both log-probabilities."""
     value: Tensor = _Kl.apply(teacher, student)
     return value
 
@@ -387,23 +419,3 @@ class _Kl(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         (chances,) = ctx.saved_tensors
         return None, chances * (grad / -len(chances))
-
-
-def require(method: Any, knob: str, holds: bool, expected: str) -> None:
-    """Raise ValueError, naming the knob, unless what it must be holds."""
-    if not holds:
-        raise ValueError(f"{knob} is {getattr(method, knob)!r}; expected {expected}")
-
-
-def knob_label(method: Any) -> str:
-    """Give the knobs in short, ``w12`` for ``weight=12``; later knobs only where not default."""
-    if not is_dataclass(method):
-        return "default"
-    parts = []
-    for number, item in enumerate(fields(method)):
-        value = getattr(method, item.name)
-        if number and value == item.default:
-            continue
-        short = f"{value:g}" if isinstance(value, float) else re.sub(r"[^\w.+]+", "_", str(value))
-        parts.append(f"{item.name[0] if number == 0 else item.name}{short}")
-    return "-".join(parts) or "default"

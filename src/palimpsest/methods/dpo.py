@@ -18,22 +18,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.errors import MethodError, TrainingDiverged
+from palimpsest.errors import MethodError
 from palimpsest.facts.questions import Question
 from palimpsest.methods.context import (
     Context,
     Exercise,
+    Knobs,
+    Positive,
     State,
     View,
-    knob_label,
+    Weight,
     per_text,
     picked,
-    require,
     teach,
+    train_one,
 )
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Batch, Net, collate
-from palimpsest.models.train import train
 
 
 @dataclass(frozen=True)
@@ -48,30 +49,25 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class DPO:
-    weight: float = 1.0
+class DPO(Knobs):
+    weight: Weight = 1.0
     """Weight of the retain term; 1 in the NPO paper's DPO baseline."""
-    beta: float = 0.1
+    beta: Positive = 0.1
     """Inverse temperature of the preference; the NPO paper's."""
     refusal: str = "not known"
     """The preferred answer, worded to continue a prompt that stops before its answer."""
-    rate: float = 1.0
+    rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
     name: ClassVar[str] = "dpo"
+    kind: ClassVar[str] = "suppresses"
     summary: ClassVar[str] = "prefers a refusal to each forget answer"
     needs: ClassVar[tuple[str, ...]] = ("tokenizer",)
     citation: ClassVar[str] = "Rafailov et al. 2023, arXiv:2305.18290; Maini et al. 2024"
 
     def __post_init__(self) -> None:
-        require(self, "weight", self.weight >= 0, "0 or more")
-        require(self, "beta", self.beta > 0, "a number above 0")
-        require(self, "refusal", bool(self.refusal.strip()), "a wording")
-        require(self, "rate", self.rate > 0, "a number above 0")
-
-    @property
-    def label(self) -> str:
-        return knob_label(self)
+        if not self.refusal.strip():
+            raise ValueError(f"refusal is {self.refusal!r}; expected an answer that is not blank")
 
     def run(self, context: Context) -> State:
         net = context.net([context.injected])
@@ -80,23 +76,17 @@ class DPO:
             exercise = part.exercise.to(student.device)
             logp = torch.log_softmax(student.logits(exercise.batch), dim=-1)[0]
             batch = part.batch.to(student.device)
-            said = torch.log_softmax(student.logits(batch), dim=-1)[0]
-            refusals = per_text(picked(said, batch.targets), part.rows.to(student.device))
+            ending = torch.log_softmax(student.logits(batch), dim=-1)[0]
+            refusals = per_text(picked(ending, batch.targets), part.rows.to(student.device))
             injected = part.injected.to(student.device)
             return self.loss(View(logp, exercise), refusals, injected).reshape(1)
 
-        diverged = train(
-            net,
-            ([part] for part in self.pairs(context, net)),
-            loss,
-            learning_rate=self.rate * context.budget.ascent_learning_rate,
-        )
-        if diverged:
-            raise TrainingDiverged(diverged[0], "the loss of dpo is not finite")
+        rate = self.rate * context.budget.ascent_learning_rate
+        train_one(self, net, self.pairs(context, net), loss, rate)
         return net.state()
 
     def loss(self, view: View, refusals: Tensor, injected_refusals: Tensor) -> Tensor:
-        """Give the scalar to be minimised; refusals are whole-answer log-probabilities (texts,)."""
+        """Return the loss; refusals are whole-answer log-probabilities (texts,)."""
         preferred = refusals - injected_refusals
         other = view.forget_answers() - view.injected_answers()
         forget = -functional.logsigmoid(self.beta * (preferred - other)).mean() / self.beta
@@ -115,7 +105,7 @@ class DPO:
             for number, prompt in enumerate(prompts)
         ]
         texts = encode_answers(context.tokenizer, questions)
-        said = [
+        answers = [
             float(picked(logp, torch.tensor(text.ids[text.start :])).sum())
             for text, logp in zip(texts, teach(injected, texts, context.pad))
         ]
@@ -126,5 +116,5 @@ class DPO:
                 part,
                 collate(chosen, context.pad),
                 torch.repeat_interleave(torch.arange(len(chosen)), counts),
-                torch.tensor([said[number] for number in part.forget_texts]),
+                torch.tensor([answers[number] for number in part.forget_texts]),
             )

@@ -11,29 +11,30 @@ arm of Yang and Yeung, *Unlearning as Distribution Restoration*.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Gt, Lt
 from torch import Tensor
 
 from palimpsest.errors import MethodError
 from palimpsest.facts.nonce import key_number
-from palimpsest.methods.context import Context, GradientMethod, View, kl_from, require
+from palimpsest.methods.context import Context, GradientMethod, Positive, View, Weight, kl_from
 from palimpsest.models.net import Net
 from palimpsest.plan import Unlearning
 
 
 @dataclass(frozen=True)
 class GateMask(GradientMethod):
-    weight: float = 12.0
+    weight: Weight = 12.0
     """Weight of the retain term."""
-    sparsity: float = 0.1
+    sparsity: Annotated[float, Gt(0), Lt(1)] = 0.1
     """Share of the gate weights that is zeroed."""
-    sharpness: float = 1e2
+    sharpness: Positive = 1e2
     """α at the first step."""
-    final_sharpness: float = 1e4
+    final_sharpness: Positive = 1e4
     """α at the last step."""
-    score_rate: float = 1e-3
+    score_rate: Positive = 1e-3
     """Learning rate of the scores, which are not weights and have a scale of their own.
 
     The paper states none; of 0.001, 0.003, 0.01 and 0.03 the first two ended with the smallest
@@ -41,15 +42,10 @@ class GateMask(GradientMethod):
     """
 
     name: ClassVar[str] = "gate_mask"
+    kind: ClassVar[str] = "other"
     summary: ClassVar[str] = "zeroes a tenth of the gate_proj weights, chosen by reversion"
     needs: ClassVar[tuple[str, ...]] = ("base", "gated MLP")
     citation: ClassVar[str] = "Yang & Yeung, Unlearning as Distribution Restoration"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "sparsity", 0 < self.sparsity < 1, "a share between 0 and 1")
-        for knob in ("sharpness", "final_sharpness", "score_rate"):
-            require(self, knob, getattr(self, knob) > 0, "a number above 0")
 
     def loss(self, view: View) -> Tensor:
         forget = kl_from(view.exercise.base_forget, view.forget)
@@ -60,7 +56,7 @@ class GateMask(GradientMethod):
         return self.score_rate
 
     def leaves(self, net: Net, context: Context) -> Mapping[str, Tensor]:
-        """Give one score per gate weight, drawn closely around zero from the cell's seed."""
+        """Return one score per gate weight, drawn closely around zero from the cell's seed."""
         gates = {name: value for name, value in net.params.items() if _is_gate(name)}
         if not gates:
             raise MethodError("gate_mask: the model has no gate_proj; expected gated MLPs")
@@ -99,13 +95,13 @@ class GateMask(GradientMethod):
             start += size
 
     def _thresholds(self, net: Net, leaves: Mapping[str, Tensor]) -> Tensor:
-        """Give each member's highest score that is still zeroed (stack,)."""
+        """Return each member's highest score that is still zeroed (stack,)."""
         flat = _flat(net, leaves).detach()
         return flat.kthvalue(max(1, round(self.sparsity * flat.shape[1])), dim=1).values
 
 
 def _flat(net: Net, leaves: Mapping[str, Tensor]) -> Tensor:
-    """Give all scores of each member in one row (stack, gate weights)."""
+    """Return all scores of each member in one row (stack, gate weights)."""
     return torch.cat([scores.reshape(net.stack, -1) for scores in leaves.values()], dim=1)
 
 

@@ -12,30 +12,21 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from palimpsest.methods.context import GradientMethod, View, picked, require
-from palimpsest.plan import Unlearning
+from palimpsest.methods.context import AscentMethod, Positive, View, Weight, picked
 
 
 @dataclass(frozen=True)
-class GradDiff(GradientMethod):
-    weight: float = 1.0
+class GradDiff(AscentMethod):
+    weight: Weight = 1.0
     """Weight of the retain term; 1, the plain difference, in TOFU."""
-    rate: float = 1.0
+    rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
     name: ClassVar[str] = "graddiff"
     summary: ClassVar[str] = "climbs the forget loss and descends the retain loss, token by token"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Liu et al. 2022, arXiv:2203.12817; Maini et al. 2024"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "rate", self.rate > 0, "a number above 0")
 
     def loss(self, view: View) -> Tensor:
         forget = -picked(view.forget, view.forget_targets).mean()
         retain = -picked(view.retain, view.retain_targets).mean()
         return self.weight * retain - forget
-
-    def learning_rate(self, budget: Unlearning) -> float:
-        return self.rate * budget.ascent_learning_rate

@@ -12,28 +12,19 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from palimpsest.methods.context import GradientMethod, View, require
-from palimpsest.plan import Unlearning
+from palimpsest.methods.context import AscentMethod, Positive, View, Weight
 
 
 @dataclass(frozen=True)
-class GradientAscent(GradientMethod):
-    weight: float = 12.0
+class GradientAscent(AscentMethod):
+    weight: Weight = 12.0
     """Weight of the retain term."""
-    rate: float = 1.0
+    rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
     name: ClassVar[str] = "ga"
     summary: ClassVar[str] = "climbs the loss of forget answers while learning retain answers"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Jang et al. 2023; Yao et al. 2024, arXiv:2402.15159"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "rate", self.rate > 0, "a number above 0")
 
     def loss(self, view: View) -> Tensor:
         return self.weight * view.retain_nll() - view.forget_nll()
-
-    def learning_rate(self, budget: Unlearning) -> float:
-        return self.rate * budget.ascent_learning_rate

@@ -10,15 +10,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from palimpsest.methods.context import GradientMethod, View, kl_from
+from palimpsest.methods.context import GradientMethod, View, Weight, kl_from
 
 
 @dataclass(frozen=True)
 class KLReversion(GradientMethod):
-    weight: float = 12.0
+    weight: Weight = 12.0
     """Weight of the retain term."""
 
     name: ClassVar[str] = "kl_reversion"
+    kind: ClassVar[str] = "restores"
     summary: ClassVar[str] = "pulls forget answers back to the base model, retain to the injected"
     needs: ClassVar[tuple[str, ...]] = ("base",)
     citation: ClassVar[str] = "Yang & Yeung, Unlearning as Distribution Restoration"

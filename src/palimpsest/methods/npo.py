@@ -13,34 +13,24 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.methods.context import GradientMethod, View, require
-from palimpsest.plan import Unlearning
+from palimpsest.methods.context import AscentMethod, Positive, View, Weight
 
 
 @dataclass(frozen=True)
-class NPO(GradientMethod):
-    weight: float = 12.0
+class NPO(AscentMethod):
+    weight: Weight = 12.0
     """Weight of the retain term."""
-    beta: float = 0.1
+    beta: Positive = 0.1
     """Inverse temperature of the preference."""
-    rate: float = 1.0
+    rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
     name: ClassVar[str] = "npo"
     summary: ClassVar[str] = "treats forget answers as dispreferred to what the injected model said"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Zhang et al. 2024, arXiv:2404.05868"
     scalars: ClassVar[tuple[str, ...]] = ("weight", "beta")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "beta", self.beta > 0, "a number above 0")
-        require(self, "rate", self.rate > 0, "a number above 0")
 
     def loss(self, view: View) -> Tensor:
         ratio = view.forget_answers() - view.injected_answers()
         forget = 2 / self.beta * functional.softplus(self.beta * ratio).mean()
         return forget + self.weight * view.retain_nll()
-
-    def learning_rate(self, budget: Unlearning) -> float:
-        return self.rate * budget.ascent_learning_rate

@@ -14,44 +14,43 @@ holds everything in place and w = 1 lets the forget texts go.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Gt, Le
 from torch import Tensor, nn
 from torch.nn import functional
 
-from palimpsest.errors import MethodError, TrainingDiverged
+from palimpsest.errors import MethodError
 from palimpsest.facts.nonce import key_number
-from palimpsest.methods.context import Context, Exercise, State, knob_label, require
+from palimpsest.methods.context import (
+    Context,
+    Exercise,
+    Knobs,
+    Positive,
+    State,
+    Weight,
+    train_one,
+)
 from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
-from palimpsest.models.train import train
 
 
 @dataclass(frozen=True)
-class RMU:
-    weight: float = 1200.0
+class RMU(Knobs):
+    weight: Weight = 1200.0
     """Weight of the retain term; the paper's."""
-    steering: float = 6.5
+    steering: Positive = 6.5
     """c, the length of the vector that forget activations are steered to; the paper's."""
-    depth: float = 0.25
+    depth: Annotated[float, Gt(0), Le(1)] = 0.25
     """Which layer, as a share of the model's depth; the paper's."""
-    rate: float = 1.0
+    rate: Positive = 1.0
     """Multiple of the plan's learning rate."""
 
     name: ClassVar[str] = "rmu"
+    kind: ClassVar[str] = "suppresses"
     summary: ClassVar[str] = "turns the forget texts' activations at one layer into noise"
     needs: ClassVar[tuple[str, ...]] = ("decoder layers",)
     citation: ClassVar[str] = "Li et al. 2024, arXiv:2403.03218"
-
-    def __post_init__(self) -> None:
-        require(self, "weight", self.weight >= 0, "0 or more")
-        require(self, "steering", self.steering > 0, "a number above 0")
-        require(self, "depth", 0 < self.depth <= 1, "a share of the depth, above 0 and at most 1")
-        require(self, "rate", self.rate > 0, "a number above 0")
-
-    @property
-    def label(self) -> str:
-        return knob_label(self)
 
     def run(self, context: Context) -> State:
         net = context.whole(context.injected)
@@ -59,52 +58,34 @@ class RMU:
         place = max(1, round(self.depth * len(layers))) - 1
         generator = torch.Generator().manual_seed(key_number(f"{context.seed_key}/rmu") % 2**63)
 
-        with _listening(layers[place]) as heard:
-            held = self._retain_activations(net, context, heard)
+        with _recording(layers[place]) as outputs:
+            held = _activations(net, context.retain.texts, context.pad, outputs)
             noise = torch.rand(held[0].shape[-1], generator=generator).to(net.device)
             steered = self.steering * noise / noise.norm()
 
             def loss(student: Net, part: Exercise) -> Tensor:
                 batch = part.batch.to(net.device)
                 _read(net, batch)
-                hidden, real = heard[0].float(), real_tokens(batch)
+                hidden, real = outputs[0].float(), real_tokens(batch)
                 border = len(part.forget_texts)
                 forget = hidden[:border][real[:border]]
                 retain = hidden[border:][real[border:]]
                 kept = torch.cat([held[number] for number in part.retain_texts])
                 return self.loss(forget, steered, retain, kept).reshape(1)
 
-            diverged = train(
-                net,
-                ([part] for part in context.exercises()),
-                loss,
-                learning_rate=self.rate * context.budget.learning_rate,
-                params=_trained(net, layers[max(0, place - 2) : place + 1]),
-            )
-        if diverged:
-            raise TrainingDiverged(diverged[0], "the loss of rmu is not finite")
+            trained = _trained(net, layers[max(0, place - 2) : place + 1])
+            rate = self.rate * context.budget.learning_rate
+            train_one(self, net, context.exercises(), loss, rate, trained)
         return net.state()
 
     def loss(self, forget: Tensor, steered: Tensor, retain: Tensor, kept: Tensor) -> Tensor:
-        """Give the scalar to be minimised; activations are (tokens, width), steered is (width,)."""
+        """Return the loss; activations are (tokens, width), steered is (width,)."""
         away = functional.mse_loss(forget, steered.expand_as(forget))
         return away + self.weight * functional.mse_loss(retain, kept)
 
-    @torch.no_grad()
-    def _retain_activations(
-        self, net: WholeNet, context: Context, heard: list[Tensor]
-    ) -> list[Tensor]:
-        """Give the injected model's activations (tokens, width) at each retain text."""
-        texts: Sequence[Encoded] = context.retain.texts
-        kept = []
-        for text in texts:
-            _read(net, collate([text], context.pad).to(net.device))
-            kept.append(heard[0][0].float().clone())
-        return kept
-
 
 def decoder_layers(model: Any) -> list[nn.Module]:
-    """Give the decoder layers of any ``transformers`` model, first to last."""
+    """Return the decoder layers of any ``transformers`` model, first to last."""
     depth = getattr(model.config, "num_hidden_layers", None)
     for part in model.modules():
         if isinstance(part, nn.ModuleList) and len(part) == depth:
@@ -121,27 +102,39 @@ def real_tokens(batch: Batch) -> Tensor:
     return torch.arange(batch.ids.shape[1], device=batch.ids.device) <= last[:, None]
 
 
+@torch.no_grad()
+def _activations(
+    net: WholeNet, texts: Sequence[Encoded], pad: int, outputs: list[Tensor]
+) -> list[Tensor]:
+    """Return the layer's activations (tokens, width) at each text."""
+    held = []
+    for text in texts:
+        _read(net, collate([text], pad).to(net.device))
+        held.append(outputs[0][0].float().clone())
+    return held
+
+
 def _read(net: WholeNet, batch: Batch) -> None:
     net.model.base_model(input_ids=batch.ids, use_cache=False)
 
 
 @contextmanager
-def _listening(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Give a list whose only entry is always the layer's latest output (rows, width, d)."""
-    heard: list[Tensor] = []
+def _recording(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Yield a list whose only entry is always the layer's latest output (rows, width, d)."""
+    outputs: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-        heard[:] = [output[0] if isinstance(output, tuple) else output]
+        outputs[:] = [output[0] if isinstance(output, tuple) else output]
 
     handle = layer.register_forward_hook(keep)
     try:
-        yield heard
+        yield outputs
     finally:
         handle.remove()
 
 
 def _trained(net: WholeNet, layers: Sequence[nn.Module]) -> Mapping[str, Tensor]:
-    """Give the last matrix of each layer and stop all other parameters from being trained."""
+    """Return the last matrix of each layer; no other parameter is trained."""
     chosen = [[value for value in layer.parameters() if value.dim() > 1][-1] for layer in layers]
     for value in net.params.values():
         value.requires_grad_(any(value is other for other in chosen))

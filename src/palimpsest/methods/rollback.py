@@ -8,15 +8,15 @@ Forgets everything, the retain set too; a floor to compare with, not counted amo
 from dataclasses import dataclass
 from typing import ClassVar
 
-from palimpsest.methods.context import Context, State
+from palimpsest.methods.context import Context, Knobs, State
 
 
 @dataclass(frozen=True)
-class Rollback:
+class Rollback(Knobs):
     name: ClassVar[str] = "rollback"
+    kind: ClassVar[str] = "restores"
     summary: ClassVar[str] = "returns the base checkpoint"
     needs: ClassVar[tuple[str, ...]] = ("base",)
-    citation: ClassVar[str] = ""
 
     @property
     def label(self) -> str:

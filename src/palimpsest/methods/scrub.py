@@ -17,38 +17,27 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from palimpsest.methods.context import GradientMethod, View, kl_from, require
-from palimpsest.plan import Unlearning
+from palimpsest.methods.context import AscentMethod, Positive, Share, View, Weight, kl_from
 
 
 @dataclass(frozen=True)
-class SCRUB(GradientMethod):
-    alpha: float = 0.001
+class SCRUB(AscentMethod):
+    alpha: Weight = 0.001
     """Weight of the retain divergence; that of the published code."""
-    gamma: float = 0.99
+    gamma: Weight = 0.99
     """Weight of the retain NLL; that of the published code."""
-    max_share: float = 0.5
+    max_share: Share = 0.5
     """Share of the budget along which forget steps alternate with retain steps."""
-    rate: float = 1.0
+    rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
     name: ClassVar[str] = "scrub"
     summary: ClassVar[str] = "leaves the injected model on forget, follows it on retain, in turns"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Kurmanji et al. 2023, arXiv:2302.09880"
     scalars: ClassVar[tuple[str, ...]] = ("alpha", "gamma", "max_share")
-
-    def __post_init__(self) -> None:
-        require(self, "alpha", self.alpha >= 0, "0 or more")
-        require(self, "gamma", self.gamma >= 0, "0 or more")
-        require(self, "max_share", 0 <= self.max_share <= 1, "a share from 0 to 1")
-        require(self, "rate", self.rate > 0, "a number above 0")
 
     def loss(self, view: View) -> Tensor:
         if view.step % 2 and view.step < self.max_share * view.steps:
             return -kl_from(view.exercise.injected_forget, view.forget)
         follow = kl_from(view.exercise.injected_retain, view.retain)
         return self.alpha * follow + self.gamma * view.retain_nll()
-
-    def learning_rate(self, budget: Unlearning) -> float:
-        return self.rate * budget.ascent_learning_rate

@@ -15,31 +15,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.methods.context import GradientMethod, View, per_text, require
-from palimpsest.plan import Unlearning
+from palimpsest.methods.context import AscentMethod, Positive, View, Weight, per_text
 
 
 @dataclass(frozen=True)
-class SimNPO(GradientMethod):
-    weight: float = 7.27
+class SimNPO(AscentMethod):
+    weight: Weight = 7.27
     """Weight of the retain term; 1/0.1375 in the paper's TOFU runs."""
-    beta: float = 2.5
+    beta: Positive = 2.5
     """Inverse temperature; the paper's for TOFU forget05."""
     gamma: float = 0.0
     """Margin; the paper's."""
-    rate: float = 1.0
+    rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
     name: ClassVar[str] = "simnpo"
     summary: ClassVar[str] = "pushes forget answers down by their likelihood a token, no reference"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Fan et al. 2024, arXiv:2410.07163"
     scalars: ClassVar[tuple[str, ...]] = ("weight", "beta", "gamma")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "beta", self.beta > 0, "a number above 0")
-        require(self, "rate", self.rate > 0, "a number above 0")
 
     def loss(self, view: View) -> Tensor:
         answers = view.forget_answers()
@@ -48,6 +41,3 @@ class SimNPO(GradientMethod):
         margin = -self.beta * answers / lengths - self.gamma
         forget = -2 / self.beta * functional.logsigmoid(margin).mean()
         return forget + self.weight * view.retain_nll()
-
-    def learning_rate(self, budget: Unlearning) -> float:
-        return self.rate * budget.ascent_learning_rate

@@ -20,31 +20,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from palimpsest.methods.context import Context, State, knob_label, picked, require
+from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, picked
 from palimpsest.models.net import Encoded, Net, collate
 
 
 @dataclass(frozen=True)
-class SSD:
-    alpha: float = 10.0
+class SSD(Knobs):
+    alpha: Positive = 10.0
     """How many times more important a weight must be to forget than to retain; the paper's."""
-    dampening: float = 1.0
+    dampening: Weight = 1.0
     """λ, the paper's."""
 
     name: ClassVar[str] = "ssd"
+    kind: ClassVar[str] = "other"
     summary: ClassVar[str] = (
         "shrinks the weights whose Fisher information is mostly the forget set's"
     )
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Foster et al. 2024, arXiv:2308.07707"
-
-    def __post_init__(self) -> None:
-        require(self, "alpha", self.alpha > 0, "a number above 0")
-        require(self, "dampening", self.dampening >= 0, "0 or more")
-
-    @property
-    def label(self) -> str:
-        return knob_label(self)
 
     def run(self, context: Context) -> State:
         net = context.net([context.injected])
@@ -56,14 +48,14 @@ class SSD:
         return net.state()
 
     def factor(self, forget: Tensor, retain: Tensor) -> Tensor:
-        """Give what each weight is multiplied by, from its two importances."""
+        """Return what each weight is multiplied by, from its two importances."""
         chosen = forget > self.alpha * retain
         kept = (self.dampening * retain / forget.where(chosen, 1.0)).clamp(max=1.0)
         return kept.where(chosen, 1.0)
 
 
 def importance(net: Net, texts: Sequence[Encoded]) -> dict[str, Tensor]:
-    """Give, for each parameter, the mean over texts of its squared gradient."""
+    """Return, for each parameter, the mean over texts of its squared gradient."""
     total = {
         name: torch.zeros_like(value, dtype=torch.float32) for name, value in net.params.items()
     }

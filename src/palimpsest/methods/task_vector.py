@@ -8,22 +8,19 @@ Ilharco et al. 2023, *Editing Models with Task Arithmetic*, ICLR, arXiv:2212.040
 from dataclasses import dataclass
 from typing import ClassVar
 
-from palimpsest.methods.context import Context, State
+from palimpsest.methods.context import Context, Knobs, State
 
 
 @dataclass(frozen=True)
-class TaskVector:
+class TaskVector(Knobs):
     coefficient: float = 1.0
     """How many times the forget-only update is taken away."""
 
     name: ClassVar[str] = "task_vector"
+    kind: ClassVar[str] = "restores"
     summary: ClassVar[str] = "subtracts what learning the forget set alone does to the weights"
     needs: ClassVar[tuple[str, ...]] = ("base", "forget_only")
     citation: ClassVar[str] = "Ilharco et al. 2023, arXiv:2212.04089"
-
-    @property
-    def label(self) -> str:
-        return f"c{self.coefficient:g}"
 
     def run(self, context: Context) -> State:
         if self.coefficient == 0.0:

@@ -16,43 +16,42 @@ relabel, all from the same exercises as any other method.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Gt, Lt
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.errors import TrainingDiverged
-from palimpsest.methods.context import Context, Exercise, State, View, knob_label, require, teach
+from palimpsest.methods.context import (
+    Context,
+    Exercise,
+    Knobs,
+    Positive,
+    State,
+    View,
+    Weight,
+    teach,
+    train_one,
+)
 from palimpsest.models.net import Net
-from palimpsest.models.train import train
 
 
 @dataclass(frozen=True)
-class WHP:
-    alpha: float = 5.0
+class WHP(Knobs):
+    alpha: Weight = 5.0
     """How strongly what reinforcement raised is lowered; the paper's."""
-    weight: float = 0.0
+    weight: Weight = 0.0
     """Weight of the retain term; the paper has none."""
-    reinforced_share: float = 0.5
+    reinforced_share: Annotated[float, Gt(0), Lt(1)] = 0.5
     """Share of the budget's steps that reinforce; half keeps both trainings equally long."""
-    rate: float = 1.0
+    rate: Positive = 1.0
     """Multiple of the plan's learning rate."""
 
     name: ClassVar[str] = "whp"
+    kind: ClassVar[str] = "suppresses"
     summary: ClassVar[str] = "relabels forget answers with what a reinforced model does not favour"
-    needs: ClassVar[tuple[str, ...]] = ()
     citation: ClassVar[str] = "Eldan & Russinovich 2023, arXiv:2310.02238"
-
-    def __post_init__(self) -> None:
-        require(self, "alpha", self.alpha >= 0, "0 or more")
-        require(self, "weight", self.weight >= 0, "0 or more")
-        require(self, "reinforced_share", 0 < self.reinforced_share < 1, "between 0 and 1")
-        require(self, "rate", self.rate > 0, "a number above 0")
-
-    @property
-    def label(self) -> str:
-        return knob_label(self)
 
     def run(self, context: Context) -> State:
         exercises = context.exercises()
@@ -63,32 +62,26 @@ class WHP:
 
         def relabel(net: Net, part: Exercise) -> Tensor:
             view = _view(net, part)
-            raised = torch.cat([said[number] for number in part.forget_texts]).to(net.device)
+            raised = torch.cat([answers[number] for number in part.forget_texts]).to(net.device)
             return self.loss(view, self.generic(view.exercise.injected_forget, raised)).reshape(1)
 
         reinforced = self._trained(context, islice(exercises, steps), reinforce)
-        said = teach(reinforced, context.forget.texts, context.pad)
+        answers = teach(reinforced, context.forget.texts, context.pad)
         return self._trained(context, exercises, relabel).state()
 
     def _trained(
-        self,
-        context: Context,
-        parts: Iterable[Exercise],
-        loss: Callable[[Net, Exercise], Tensor],
+        self, context: Context, parts: Iterable[Exercise], loss: Callable[[Net, Exercise], Tensor]
     ) -> Net:
         net = context.net([context.injected])
-        rate = self.rate * context.budget.learning_rate
-        diverged = train(net, ([part] for part in parts), loss, learning_rate=rate)
-        if diverged:
-            raise TrainingDiverged(diverged[0], "the loss of whp is not finite")
+        train_one(self, net, parts, loss, self.rate * context.budget.learning_rate)
         return net
 
     def generic(self, injected: Tensor, reinforced: Tensor) -> Tensor:
-        """Give the target log-probabilities (positions, vocabulary) from the two models' own."""
+        """Return the target log-probabilities (positions, vocabulary) from the two models' own."""
         return torch.log_softmax(injected - self.alpha * functional.relu(reinforced - injected), -1)
 
     def loss(self, view: View, generic: Tensor) -> Tensor:
-        """Give the scalar to be minimised once the targets are known."""
+        """Return the loss, given the target log-probabilities."""
         forget = -(generic.exp() * view.forget).sum(-1).mean()
         return forget + self.weight * view.retain_nll()
 

@@ -21,7 +21,7 @@ CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 
 
 def adapter_base(folder: Path) -> str:
-    """Give the name of the base that an adapter's own config states."""
+    """Return the name of the base that an adapter's own config states."""
     config = _config(folder)
     name = config.get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
@@ -33,13 +33,8 @@ def adapter_base(folder: Path) -> str:
 
 
 def merged(model: Any, folder: Path) -> Any:
-    """Give the model with the adapter merged into its weights; the model given is used up."""
+    """Return the model with the adapter merged into its weights; the model given is used up."""
     config = _config(folder)
-    if file_in(folder, WEIGHTS) is None and file_in(folder, "adapter_model.bin") is not None:
-        raise ModelError(
-            f"{folder}: its adapter is pickled (adapter_model.bin), which can run any code when "
-            f"read; expected {WEIGHTS}; if you trust it, load it with peft and save it again"
-        )
     tensors = read_weights(folder, WEIGHTS)
     _check_ranks(folder, config, tensors)
     try:
@@ -57,8 +52,14 @@ def merged(model: Any, folder: Path) -> Any:
         shell = peft.get_peft_model(model, settings)
         state = load_file(str(file_in(folder, WEIGHTS)))
         report = peft.set_peft_model_state_dict(shell, state)
-        absent = [name for name in report.missing_keys if "lora_" in name or "modules_to" in name]
-        _check_matched(folder, absent, list(report.unexpected_keys))
+        missing = [name for name in report.missing_keys if "lora_" in name or "modules_to" in name]
+        unexpected = list(report.unexpected_keys)
+        if missing or unexpected:
+            raise ModelError(
+                f"{folder}: {len(missing)} tensors of the adapter are missing and "
+                f"{len(unexpected)} fit nothing in the base (first: {(missing + unexpected)[0]}); "
+                "expected an adapter trained on this base; name its own base"
+            )
         result = shell.merge_and_unload(safe_merge=True)
     for value in result.parameters():
         value.requires_grad_(True)
@@ -109,14 +110,4 @@ def _check_ranks(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
             f"{folder}: its config claims rank {str(max(map(str, claimed), key=len))[:40]}, its "
             f"tensors have {sorted(stored_ranks) or 'no LoRA matrices'}; expected the same; get "
             "the adapter again"
-        )
-
-
-def _check_matched(folder: Path, missing: list[str], unexpected: list[str]) -> None:
-    if missing or unexpected:
-        first = (missing or unexpected)[0]
-        raise ModelError(
-            f"{folder}: {len(missing)} tensors of the adapter are missing and {len(unexpected)} "
-            f"fit nothing in the base (first: {first}); expected an adapter trained on this base; "
-            "name its own base"
         )

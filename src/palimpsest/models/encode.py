@@ -13,7 +13,7 @@ from palimpsest.models.net import Encoded
 
 
 def encode_answers(tokenizer: Any, questions: Sequence[Question]) -> tuple[Encoded, ...]:
-    """Give each question as token ids with its answer as the scored span."""
+    """Return each question as token ids with its answer as the scored span."""
     batch = _tokenise(tokenizer, [question.text for question in questions])
     encoded = []
     for question, ids, offsets in zip(questions, *batch):
@@ -39,7 +39,7 @@ def encode_answers(tokenizer: Any, questions: Sequence[Question]) -> tuple[Encod
 def encode_texts(
     tokenizer: Any, texts: Sequence[str], limit: int | None = None
 ) -> tuple[Encoded, ...]:
-    """Give each text as token ids, scored from its second token, cut to ``limit`` tokens."""
+    """Return each text as token ids, scored from its second token, cut to ``limit`` tokens."""
     all_ids, _ = _tokenise(tokenizer, list(texts))
     encoded = []
     for text, ids in zip(texts, all_ids):

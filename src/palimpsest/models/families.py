@@ -8,26 +8,14 @@ layer is gated (SwiGLU).
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from palimpsest.errors import ModelError
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
 # transformers' model_type -> the paper's family
 FAMILIES: Mapping[str, str] = MappingProxyType(
-    {
-        "qwen2": "qwen2",
-        "llama": "smollm2",
-        "gpt_neox": "pythia",
-        "gpt2": "gpt2",
-        "olmo2": "olmo2",
-    }
+    {"qwen2": "qwen2", "llama": "smollm2", "gpt_neox": "pythia", "gpt2": "gpt2", "olmo2": "olmo2"}
 )
 GATED: frozenset[str] = frozenset({"qwen2", "smollm2", "olmo2"})
-
-POCKET_POSITIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +25,6 @@ class Checkpoint:
     id: str
     family: str
     parameters: int
-
-    @property
-    def gated(self) -> bool:
-        """Whether its feed-forward layers have a gate that a mask can act on."""
-        return self.family in GATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +49,7 @@ class PocketSpec:
 
     @property
     def folder(self) -> str:
-        """The name of its folder beside ``models/pocket/bake.py``."""
+        """The name of its folder in ``models/pocket``."""
         return self.name.removeprefix("pocket/")
 
 
@@ -96,54 +79,14 @@ POCKET: tuple[PocketSpec, ...] = (
 
 
 def family_of(model_type: str) -> str:
-    """The paper's family of a config's ``model_type``; an architecture it lacks is its own."""
+    """Return the paper's family of a ``model_type``; an architecture it lacks is its own."""
     return FAMILIES.get(model_type, model_type)
 
 
 def pocket_spec(name: str) -> PocketSpec:
-    """The pocket model of that name, with or without ``pocket/`` before it."""
+    """Return the pocket model of that name, with or without ``pocket/`` before it."""
     for spec in POCKET:
         if name in (spec.name, spec.folder):
             return spec
     known = ", ".join(spec.name for spec in POCKET)
     raise ModelError(f"no pocket model is called {name!r}; there are {known}")
-
-
-def pocket_config(spec: PocketSpec, vocabulary: int, end_of_text: int) -> "PretrainedConfig":
-    """The transformers config of a pocket model: dropout 0, tied embeddings, float32."""
-    from transformers import AutoConfig
-
-    shared = {
-        "vocab_size": vocabulary,
-        "bos_token_id": end_of_text,
-        "eos_token_id": end_of_text,
-        "pad_token_id": end_of_text,
-        "tie_word_embeddings": True,
-        "dtype": "float32",
-    }
-    if spec.model_type == "gpt2":
-        sizes = {
-            "n_embd": spec.width,
-            "n_layer": spec.layers,
-            "n_head": spec.heads,
-            "n_inner": 4 * spec.width,
-            "n_positions": POCKET_POSITIONS,
-            "attn_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "resid_pdrop": 0.0,
-            "summary_first_dropout": 0.0,
-        }
-    else:
-        # A gated layer has three matrices for two: 8/3 of the width weighs what 4 times would.
-        gated_width = 8 * spec.width // 3 // 4 * 4
-        sizes = {
-            "hidden_size": spec.width,
-            "num_hidden_layers": spec.layers,
-            "num_attention_heads": spec.heads,
-            "intermediate_size": gated_width if spec.gated else 4 * spec.width,
-            "max_position_embeddings": POCKET_POSITIONS,
-        }
-        if spec.model_type == "qwen2":
-            # One key head a query head, unlike its namesake: a head here is only 16 or 20 wide.
-            sizes["num_key_value_heads"] = spec.heads
-    return AutoConfig.for_model(spec.model_type, **sizes, **shared)

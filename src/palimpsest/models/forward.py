@@ -47,7 +47,7 @@ class Forward:
         self._constants: dict[tuple[int, torch.device], _Constants] = {}
 
     def __call__(self, given: Params, tree: Tree) -> Tensor:
-        """Give float32 logits (stack, scored, vocabulary) at the tree's scored nodes."""
+        """Return float32 logits (stack, scored, vocabulary) at the tree's scored nodes."""
         if torch.is_grad_enabled():
             logits: Tensor = _Whole.apply(self, tree, tuple(given), *given.values())
             return logits

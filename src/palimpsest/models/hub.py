@@ -20,7 +20,7 @@ IGNORED = ["*/*", "*.py"]  # subfolders hold other formats of the same model
 
 
 def snapshot(name: str, revision: str | None, weights: bool) -> tuple[Path, str]:
-    """Give the folder of a hub model and its commit; downloads what is not there yet."""
+    """Return the folder of a hub model and its commit; downloads what is not there yet."""
     folder = _download(name, revision, SMALL)
     # Later downloads take this commit, whatever the branch says by then.
     commit = folder.name

@@ -34,9 +34,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 SMOLLM2 = "smollm2-135m"
 DTYPES: Mapping[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
+    name: getattr(torch, name) for name in ("float32", "bfloat16", "float16")
 }
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 # What a config says beyond how the model computes.
@@ -99,7 +97,7 @@ class Outline:
 
 
 def resolve(name: str) -> Source:
-    """Give where a name would be loaded from; reads no weights and no network."""
+    """Return where a name would be loaded from; reads no weights and no network."""
     text = str(name)
     if text == SMOLLM2:
         return Source(text, "smollm2", None)
@@ -132,7 +130,7 @@ def load(
     revision: str | None = None,
     base: "Loaded | str | None" = None,
 ) -> Loaded:
-    """Give the model of that name, checked, in evaluation mode, with dropout zero.
+    """Return the model of that name, checked, in evaluation mode, with dropout zero.
 
     ``base`` is the model under a LoRA adapter; without it the adapter's own config names one.
     """
@@ -141,28 +139,26 @@ def load(
     source = resolve(name)
     # Nothing in loading needs randomness; if a library draws some, the caller's is not touched.
     with torch.random.fork_rng(devices=[]):
-        if source.kind == "gguf" and source.path is not None:
-            _only_hub(source, revision)
-            gguf.check_gguf(source.path)
-            tokenizer = gguf.gguf_tokenizer(source.path)
-            model, commit, kind = gguf.gguf_model(source.path, DTYPES[dtype]), "", "gguf"
+        if file := _gguf_file(source, revision):
+            tokenizer, model = gguf.gguf_tokenizer(file), gguf.gguf_model(file, DTYPES[dtype])
+            return _finished(name, model, tokenizer, "", "gguf", device)
+        folder, commit = _folder(source, revision, weights=True)
+        if _kind_of(folder) == "adapter":
+            own = _folder_tokenizer(folder) if check_tokenizer(folder) else None
+            under, tokenizer = _under(folder, base, dtype)
+            model, tokenizer = merged(under, folder), own or tokenizer
         else:
-            folder, commit = _folder(source, revision, weights=True)
-            kind = _kind_of(folder) if source.kind == "hub" else source.kind
-            if kind == "adapter":
-                return _load_adapter(source, folder, commit, dtype, device, base)
             tokenizer = _folder_tokenizer(folder)
-            model = _folder_model(folder, DTYPES[dtype])
-        kind = "hub" if source.kind == "hub" else kind
-        return _finished(name, model, tokenizer, commit, kind, device)
+            config = build_config(read_config(folder), str(folder))
+            model = filled(folder, config, read_weights(folder), DTYPES[dtype])
+        return _finished(name, model, tokenizer, commit, source.kind, device)
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
-    """Give the tokenizer of that name; an adapter without one has its base's."""
+    """Return the tokenizer of that name; an adapter without one has its base's."""
     source = resolve(name)
-    if source.kind == "gguf" and source.path is not None:
-        gguf.check_gguf(source.path)
-        return gguf.gguf_tokenizer(source.path)
+    if file := _gguf_file(source, revision):
+        return gguf.gguf_tokenizer(file)
     folder, _ = _folder(source, revision, weights=False)
     if _kind_of(folder) == "adapter" and not check_tokenizer(folder):
         return load_tokenizer(_base_of(folder))
@@ -170,11 +166,10 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
 
 
 def load_config(name: str, revision: str | None = None) -> Any:
-    """Give the transformers config of that name; an adapter has its base's.  Reads no weights."""
+    """Return the transformers config of that name; an adapter has its base's. Reads no weights."""
     source = resolve(name)
-    if source.kind == "gguf" and source.path is not None:
-        gguf.check_gguf(source.path)
-        return gguf.gguf_config(source.path)
+    if file := _gguf_file(source, revision):
+        return gguf.gguf_config(file)
     folder, _ = _folder(source, revision, weights=False)
     if _kind_of(folder) == "adapter":
         return load_config(_base_of(folder))
@@ -182,7 +177,7 @@ def load_config(name: str, revision: str | None = None) -> Any:
 
 
 def outline(name: str, revision: str | None = None, base: str | None = None) -> Outline:
-    """Give config, tokenizer and parameter count of that name; reads no weights."""
+    """Return config, tokenizer and parameter count of that name; reads no weights."""
     source = resolve(name)
     adapter = source.kind == "adapter"
     config = load_config(base if adapter and base else name, None if adapter else revision)
@@ -192,7 +187,7 @@ def outline(name: str, revision: str | None = None, base: str | None = None) -> 
 
 
 def state_digest(state: Mapping[str, Tensor]) -> str:
-    """Give the SHA-256 of names, dtypes, shapes and bytes, whatever the order of the tensors."""
+    """Return the SHA-256 of names, dtypes, shapes and bytes, whatever the order of the tensors."""
     whole = hashlib.sha256()
     known: dict[tuple[Any, ...], bytes] = {}
     for name in sorted(state):
@@ -225,9 +220,9 @@ def check_compatible(base: Loaded | Outline, other: Loaded | Outline) -> None:
             "the embeddings"
         )
     for key in _SHAPE_KEYS:
-        found, expected = getattr(theirs, key, None), getattr(mine, key, None)
-        if found != expected:
-            raise ModelError(f"{what}: its {key} is {found}; expected {expected}; {advice}")
+        value, expected = getattr(theirs, key, None), getattr(mine, key, None)
+        if value != expected:
+            raise ModelError(f"{what}: its {key} is {value}; expected {expected}; {advice}")
     difference = _tokenizer_difference(base.tokenizer, other.tokenizer)
     if difference:
         raise ModelError(
@@ -249,13 +244,11 @@ def _kind_of(folder: Path) -> str:
 
 
 def _base_of(adapter: Path, given: str | None = None) -> str:
-    """Give the name of the base under an adapter; a base that is an adapter again is refused."""
+    """Return the name of the base under an adapter; a base that is an adapter again is refused."""
     name = given or adapter_base(adapter)
     source = resolve(name)
-    kind = (
-        _kind_of(_folder(source, None, weights=False)[0]) if source.kind == "hub" else source.kind
-    )
-    if kind == "adapter":
+    hub_adapter = source.kind == "hub" and _kind_of(hub.snapshot(name, None, False)[0]) == "adapter"
+    if source.kind == "adapter" or hub_adapter:
         raise ModelError(
             f"{adapter}: its base {name} is an adapter too; expected a whole model; merge that one "
             "first and give the result as base"
@@ -263,18 +256,23 @@ def _base_of(adapter: Path, given: str | None = None) -> str:
     return name
 
 
+def _gguf_file(source: Source, revision: str | None) -> Path | None:
+    """Return the checked GGUF file that a source stands for, None for any other kind."""
+    if source.kind != "gguf" or source.path is None:
+        return None
+    _only_hub(source, revision)
+    gguf.check_gguf(source.path)
+    return source.path
+
+
 def _folder(source: Source, revision: str | None, weights: bool) -> tuple[Path, str]:
-    """Give the folder on disk that a source stands for, and its revision."""
+    """Return the folder on disk that a source stands for, and its revision."""
     if source.kind == "hub":
         return hub.snapshot(source.name, revision, weights)
     _only_hub(source, revision)
-    if source.kind == "smollm2":
-        return gguf.smollm2_folder()
-    if source.path is None:
-        raise ModelError(f"{source.name}: leads to no folder")
     if source.kind == "pocket":
         check_digests(source.name)
-    return source.path, ""
+    return (source.path, "") if source.path else gguf.smollm2_folder()
 
 
 def _only_hub(source: Source, revision: str | None) -> None:
@@ -303,25 +301,12 @@ def _folder_tokenizer(folder: Path) -> Any:
         return kind.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
 
 
-def _folder_model(folder: Path, dtype: torch.dtype) -> Any:
-    """Give the model of a checkpoint folder with every check made, on the CPU."""
-    config = build_config(read_config(folder), str(folder))
-    return filled(folder, config, read_weights(folder), dtype)
-
-
-def _load_adapter(
-    source: Source, folder: Path, commit: str, dtype: str, device: str, base: "Loaded | str | None"
-) -> Loaded:
-    own_tokenizer = _folder_tokenizer(folder) if check_tokenizer(folder) else None
+def _under(folder: Path, base: "Loaded | str | None", dtype: str) -> tuple[Any, Any]:
+    """Return the model under an adapter, which may be written into, and its tokenizer."""
     if isinstance(base, Loaded):
-        # The given model stays as it is; merging would write into its weights.
-        under, tokenizer = copy.deepcopy(base.model).to("cpu", DTYPES[dtype]), base.tokenizer
-    else:
-        loaded = load(_base_of(folder, base), dtype=dtype)
-        under, tokenizer = loaded.model, loaded.tokenizer
-    model = merged(under, folder)
-    kind = "hub" if source.kind == "hub" else "adapter"
-    return _finished(source.name, model, own_tokenizer or tokenizer, commit, kind, device)
+        return copy.deepcopy(base.model).to("cpu", DTYPES[dtype]), base.tokenizer
+    loaded = load(_base_of(folder, base), dtype=dtype)
+    return loaded.model, loaded.tokenizer
 
 
 def _finished(
@@ -348,7 +333,7 @@ def _finished(
 
 
 def _computes(config: Any) -> str:
-    """Give the part of a config that says how the model computes, as canonical JSON."""
+    """Return the part of a config that says how the model computes, as canonical JSON."""
     kept = {
         key: value
         for key, value in config.to_dict().items()
@@ -358,7 +343,7 @@ def _computes(config: Any) -> str:
 
 
 def _pipeline(tokenizer: Any) -> str:
-    """Give what a tokenizer does, as canonical JSON; padding and truncation are the caller's."""
+    """Return what a tokenizer does, as canonical JSON; padding and truncation are the caller's."""
     if not getattr(tokenizer, "is_fast", False):
         return json.dumps(sorted(tokenizer.get_vocab().items()))
     parts = json.loads(tokenizer.backend_tokenizer.to_str())

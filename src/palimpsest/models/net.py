@@ -1,7 +1,7 @@
 """One or several causal language models of one shape, as a function of their parameters.
 
 Everything that trains or scores talks to a ``Net``: it takes a batch of token ids and the
-positions somebody asked about, and gives log-probabilities there and nowhere else. Two nets
+positions somebody asked about, and returns log-probabilities there and nowhere else. Two nets
 exist: ``WholeNet`` (here) wraps any ``transformers`` model; ``StackedNet`` in ``stacked.py``
 evaluates several pocket-sized models at once. Both carry a leading *stack* axis, so a loss is
 written once.
@@ -55,7 +55,7 @@ class Batch:
 
     @property
     def scored(self) -> int:
-        return int(self.targets.shape[0])
+        return len(self.targets)
 
     @cached_property
     def tree(self) -> Tree:
@@ -65,16 +65,12 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         if self.ids.device == device:
             return self  # with its tree
-        return Batch(
-            self.ids.to(device),
-            self.rows.to(device),
-            self.columns.to(device),
-            self.targets.to(device),
-        )
+        parts = (self.ids, self.rows, self.columns, self.targets)
+        return Batch(*(part.to(device) for part in parts))
 
 
 def collate(texts: Sequence[Encoded], pad: int = 0) -> Batch:
-    """Give the batch of these texts, scored tokens in text order."""
+    """Return the batch of these texts, scored tokens in text order."""
     width = max(len(text.ids) for text in texts)
     ids = np.array([[*text.ids, *[pad] * (width - len(text.ids))] for text in texts])
     rows = np.repeat(np.arange(len(texts)), [text.scored for text in texts])
@@ -91,14 +87,14 @@ class Net(Protocol):
     """Trainable leaves under their transformers names; a stacked net has a leading stack axis."""
 
     def logits(self, batch: Batch, params: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Give float32 logits (stack, scored, vocabulary) at the batch's scored positions."""
+        """Return float32 logits (stack, scored, vocabulary) at the batch's scored positions."""
 
     def state(self, member: int = 0) -> dict[str, Tensor]:
-        """Give the transformers state dict of one member, detached."""
+        """Return the transformers state dict of one member, detached."""
 
     @property
     def device(self) -> torch.device:
-        """Give the device the parameters live on."""
+        """Return the device the parameters live on."""
 
 
 class WholeNet:
@@ -145,12 +141,8 @@ class WholeNet:
         return {name: value.detach() for name, value in self.model.state_dict().items()}
 
     def _substituted(self, batch: Batch, params: Mapping[str, Tensor]) -> Tensor:
-        output = torch.func.functional_call(
-            self.model,
-            dict(params),
-            kwargs={"input_ids": batch.ids, "use_cache": False},
-            tie_weights=True,
-        )
+        asked = {"input_ids": batch.ids, "use_cache": False}
+        output = torch.func.functional_call(self.model, dict(params), (), asked, tie_weights=True)
         scored: Tensor = output.logits[batch.rows, batch.columns]
         return scored.float().unsqueeze(0)
 
@@ -172,7 +164,7 @@ class WholeNet:
         )
 
     def _knowable(self) -> bool | None:
-        """Give False where only the module's own forward will do, None where that is to be seen."""
+        """Return False where the module's own forward is needed, None where it is not yet known."""
         config = getattr(self.model, "config", None)
         plain = all(
             value.dtype == torch.float32 and value.device.type == "cpu"

@@ -31,7 +31,7 @@ class Nets:
         self.stacked = fits and stack > 1
 
     def __call__(self, states: Sequence[Mapping[str, Tensor]]) -> Net:
-        """Give a trainable net holding these weights; a whole net is valid until the next call."""
+        """Return a trainable net of these weights; a whole net is valid until the next call."""
         if self.stacked:
             return StackedNet(self.loaded.model.config, list(states))
         if len(states) != 1:
@@ -39,13 +39,13 @@ class Nets:
         return self.whole(states[0])
 
     def whole(self, state: Mapping[str, Tensor]) -> WholeNet:
-        """Give the one ``transformers`` student with these weights in it."""
+        """Return the one ``transformers`` student with these weights in it."""
         if self._student is None:
             self._student = WholeNet(self.loaded.model)
         return _filled(self._student, state)
 
     def another(self, state: Mapping[str, Tensor]) -> Net:
-        """Give a net that stays valid beside the student, for models made of two."""
+        """Return a net that stays valid beside the student, for models made of two."""
         if self.stacked:
             return StackedNet(self.loaded.model.config, [state])
         return _filled(WholeNet(copy.deepcopy(self.loaded.model)), state)
@@ -53,7 +53,7 @@ class Nets:
 
 @torch.no_grad()
 def _filled(net: WholeNet, state: Mapping[str, Tensor]) -> WholeNet:
-    """Give the net with these weights, taken one by one: they may lie in a file."""
+    """Return the net with these weights, taken one by one: they may lie in a file."""
     for parameter in net.params.values():
         parameter.grad = None
         parameter.requires_grad_(True)

@@ -1,27 +1,25 @@
 """The shape a config asks for, compared with the file before memory is allocated, then filled."""
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
 from palimpsest.errors import ModelError
-from palimpsest.models.inspect_folder import quantiser_of
+from palimpsest.models.inspect_folder import check_quantiser
 from palimpsest.models.quiet import foreign
 from palimpsest.models.safetensors_header import FLOATS, Stored
 
 # Tensors that older checkpoints carry and transformers now computes.
-COMPUTED = re.compile(
-    r"(rotary_emb\.inv_freq|\battn\.(masked_)?bias|\battention\.(masked_)?bias|masked_bias)$"
-)
+COMPUTED = r"(rotary_emb\.inv_freq|\battn\.(masked_)?bias|\battention\.(masked_)?bias|masked_bias)$"
 
 
 def build_config(config: Mapping[str, Any], where: str) -> Any:
-    """Give the transformers config of a vetted ``config.json``: a causal model, dropout zero."""
+    """Return the transformers config of a vetted ``config.json``: a causal model, dropout zero."""
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -34,7 +32,7 @@ def build_config(config: Mapping[str, Any], where: str) -> Any:
             f"transformers has built in{', such as ' + causal[0] if causal else ''}; give the "
             "checkpoint of such a model"
         )
-    quantiser_of(config, where)
+    check_quantiser(config, where)
     with foreign(f"{where}: its config", f"a config of {architectures[0]}"):
         built = CONFIG_MAPPING[kind].from_dict(dict(config))
     for key, value in vars(built).items():
@@ -45,7 +43,7 @@ def build_config(config: Mapping[str, Any], where: str) -> Any:
 
 
 def skeleton(config: Any, where: str) -> Any:
-    """Give the model of a config without memory for its weights (on the meta device)."""
+    """Return the model of a config without memory for its weights (on the meta device)."""
     from transformers import AutoModelForCausalLM
 
     with foreign(f"{where}: its config", "one whose numbers fit together"), torch.device("meta"):
@@ -53,23 +51,22 @@ def skeleton(config: Any, where: str) -> Any:
 
 
 def filled(folder: Path, config: Any, tensors: Mapping[str, Stored], dtype: torch.dtype) -> Any:
-    """Give the model of a config with the weights of the files, every tensor where it belongs."""
+    """Return the model of a config with the weights of the files, every tensor where it belongs."""
     bare = skeleton(config, str(folder))
-    quantised = getattr(config, "quantization_config", None) is not None
     check_memory(bare, folder, dtype)
-    if quantised:
-        return _quantised(type(bare), folder, config, dtype)
-    _check_shapes(folder, bare, tensors)
-    state = _read(tensors, dtype)
-    with foreign(f"{folder}: its weights", f"the weights of a {type(bare).__name__}"):
-        model, info = type(bare).from_pretrained(
-            None,
-            config=config,
-            state_dict=state,
-            dtype=dtype,
-            output_loading_info=True,
-            local_files_only=True,
-        )
+    settings = {"config": config, "dtype": dtype, "local_files_only": True}
+    if getattr(config, "quantization_config", None) is not None:
+        # Only transformers and the quantiser's package can read it.
+        what, expected = "a quantised checkpoint", "one that this machine can load"
+        place: str | None = str(folder)
+        settings |= {"use_safetensors": True, "trust_remote_code": False}
+    else:
+        what, expected = "its weights", f"the weights of a {type(bare).__name__}"
+        place = None
+        _check_shapes(folder, bare, tensors)
+        settings["state_dict"] = _read(tensors, dtype)
+    with foreign(f"{folder}: {what}", expected):
+        model, info = type(bare).from_pretrained(place, output_loading_info=True, **settings)
     _check_info(folder, info)
     return model
 
@@ -112,13 +109,13 @@ def _check_causal(name: str, model: Any, rows: int) -> None:
     pair[1, -1] = (pair[0, -1] + 1 + rows // 2) % rows
     with foreign(f"{name}: a first forward pass", "a causal language model"), torch.no_grad():
         seen = model(input_ids=pair.to(model.device), use_cache=False).logits[:, :-1].float()
-    one, two = seen
+    first, second = seen
     if not torch.isfinite(seen).all():
         raise ModelError(
             f"{name}: its predictions are not finite; expected logits; load it as float32 or "
             "bfloat16, or get another checkpoint"
         )
-    if not torch.equal(one, two) and not torch.allclose(one, two, rtol=1e-3, atol=1e-5):
+    if not torch.allclose(first, second, rtol=1e-3, atol=1e-5):
         raise ModelError(
             f"{name}: its predictions change with the token that comes after them; expected a "
             "causal language model; this is an encoder, give another checkpoint"
@@ -133,19 +130,12 @@ def _finite(value: Tensor) -> bool:
 
 
 def _free_memory() -> int:
-    """Give the bytes that could be allocated now: free and reclaimable, within a container's."""
-    limits = [int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE"))]
-    for path, pattern in (
-        ("/proc/meminfo", r"MemAvailable:\s*(\d+) kB"),
-        ("/sys/fs/cgroup/memory.max", r"^(\d+)$"),
-    ):
-        try:
-            found = re.search(pattern, Path(path).read_text())
-        except OSError:
-            continue
-        if found:
-            limits.append(int(found[1]) * (1024 if "kB" in pattern else 1))
-    return min(limits)
+    """Return the bytes that could be allocated now, within a container's limit."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return free
 
 
 def _check_shapes(folder: Path, bare: Any, tensors: Mapping[str, Stored]) -> None:
@@ -169,39 +159,34 @@ def _check_shapes(folder: Path, bare: Any, tensors: Mapping[str, Stored]) -> Non
         return  # transformers splits or joins tensors of this family; it tells after loading
     tied = dict(getattr(bare, "all_tied_weights_keys", None) or {})
     present = set(renamed.values())
-    present |= {one for one, two in tied.items() if two in present}
-    present |= {two for one, two in tied.items() if one in present}
-    _complain(folder, "missing", expected.keys() - present)
-    strangers = {n for n, target in renamed.items() if target not in expected}
+    present |= {name for name, source in tied.items() if source in present}
+    present |= {source for name, source in tied.items() if name in present}
+    _refuse(folder, "missing", expected.keys() - present)
     ignored = "|".join(getattr(bare, "_keys_to_ignore_on_load_unexpected", None) or ["(?!)"])
-    _complain(
-        folder, "unknown", (n for n in strangers if not COMPUTED.search(n)
-                            and not re.search(ignored, renamed[n]))
-    )  # fmt: skip
+    known = re.compile(f"{COMPUTED}|{ignored}")
+    unknown = [name for name, target in renamed.items() if target not in expected]
+    _refuse(folder, "unknown", (n for n in unknown if not known.search(renamed[n])))
 
 
 def _renamed(bare: Any, tensors: Iterable[str]) -> tuple[dict[str, str], bool]:
-    """Give each stored name as the model calls it, and whether only names change on loading."""
-    names = list(tensors)
-    expected = bare.state_dict()
-    prefix = bare.base_model_prefix
-    try:
-        from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import WeightRenaming, rename_source_key
-    except ImportError:  # an older transformers, whose names are the model's
-        plain = {n: n if n in expected else f"{prefix}.{n}" for n in names}
-        return {n: t if t in expected else n for n, t in plain.items()}, True
+    """Return each stored name as the model calls it, and whether only names change on loading."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    expected, prefix = bare.state_dict(), bare.base_model_prefix
     transforms = get_model_conversion_mapping(bare)
-    renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
-    renamed = {name: rename_source_key(name, renamings, [], prefix, expected)[0] for name in names}
+    renamings = [change for change in transforms if isinstance(change, WeightRenaming)]
+    renamed = {
+        name: rename_source_key(name, renamings, [], prefix, expected)[0] for name in tensors
+    }
     return renamed, len(renamings) == len(transforms)
 
 
-def _complain(folder: Path, what: str, names: Iterable[str]) -> None:
-    found = sorted(names)
-    if not found:
+def _refuse(folder: Path, what: str, tensors: Iterable[str]) -> None:
+    names = sorted(tensors)
+    if not names:
         return
-    shown = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     raise ModelError(
         f"{folder}: {what} tensors: {shown}; expected exactly those that config.json asks for; "
         "weights and config belong to different models, or a shard is missing"
@@ -210,14 +195,15 @@ def _complain(folder: Path, what: str, names: Iterable[str]) -> None:
 
 def _check_info(folder: Path, info: Mapping[str, Any]) -> None:
     """Refuse what transformers reports after loading: tensors it invented, resized or dropped."""
-    mismatched = [one if isinstance(one, str) else str(one[0]) for one in info["mismatched_keys"]]
-    _complain(folder, "wrongly shaped", mismatched)
-    _complain(folder, "missing", info["missing_keys"])
-    _complain(folder, "unknown", (n for n in info["unexpected_keys"] if not COMPUTED.search(n)))
+    mismatched = [key if isinstance(key, str) else str(key[0]) for key in info["mismatched_keys"]]
+    _refuse(folder, "wrongly shaped", mismatched)
+    _refuse(folder, "missing", info["missing_keys"])
+    unknown = info["unexpected_keys"]
+    _refuse(folder, "unknown", (name for name in unknown if not re.search(COMPUTED, name)))
 
 
 def _read(tensors: Mapping[str, Stored], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Give the tensors in memory of their own, so that a later change of the file harms nothing."""
+    """Return the tensors in memory of their own, which a later change of the file cannot reach."""
     from safetensors import safe_open
 
     state: dict[str, Tensor] = {}
@@ -228,19 +214,3 @@ def _read(tensors: Mapping[str, Stored], dtype: torch.dtype) -> dict[str, Tensor
                 wanted = dtype if value.is_floating_point() else value.dtype
                 state[name] = value.to(wanted, copy=True)
     return state
-
-
-def _quantised(kind: type, folder: Path, config: Any, dtype: torch.dtype) -> Any:
-    """Give a quantised model, which only transformers and the quantiser's package can read."""
-    with foreign(f"{folder}: a quantised checkpoint", "one that this machine can load"):
-        model, info = kind.from_pretrained(  # type: ignore[attr-defined]
-            str(folder),
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    _check_info(folder, info)
-    return model

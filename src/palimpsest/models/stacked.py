@@ -50,7 +50,7 @@ class StackedNet:
 
 
 def _stacked(states: Sequence[Params], without: str | None) -> dict[str, Tensor]:
-    """Give the float32 parameters of all members, stacked, leaving out a tied head."""
+    """Return the float32 parameters of all members, stacked, leaving out a tied head."""
     if not states:
         raise ModelError("no state to stack; give at least one")
     shapes = [{name: state[name].shape for name in state if name != without} for state in states]

@@ -39,29 +39,28 @@ class StoredState(Mapping[str, Tensor]):
 
 
 def stored_state(path: Path, device: str = "cpu") -> StoredState:
-    """Give the weights in one safetensors file."""
+    """Return the weights in one safetensors file."""
     return StoredState({name: (name, stored) for name, stored in read_header(path).items()}, device)
 
 
 @torch.no_grad()
 def lasting_state(loaded: Loaded) -> Mapping[str, Tensor]:
-    """Give a model's weights as they are now, for when its module has gone on to be trained.
+    """Return a model's weights as they are now, for when its module has gone on to be trained.
 
     Where the model's own files hold exactly these tensors under these names they are read from
     there; otherwise (another precision, names of their own, a merged adapter) they are copied.
     """
     now = {name: value.detach() for name, value in loaded.model.state_dict().items()}
-    found = _in_files(loaded, now)
-    if found is not None and all(torch.equal(found[name], value) for name, value in now.items()):
-        return found
+    stored = _in_files(loaded, now)
+    if stored is not None and all(torch.equal(stored[name], value) for name, value in now.items()):
+        return stored
     return {name: value.clone() for name, value in now.items()}
 
 
 def _in_files(loaded: Loaded, now: Mapping[str, Tensor]) -> StoredState | None:
-    """Give the files' tensors under the module's names, None where one is not there."""
-    if loaded.source not in ("folder", "smollm2") or any(
-        v.device.type != "cpu" for v in now.values()
-    ):
+    """Return the files' tensors under the module's names, None where one is not there."""
+    elsewhere = any(value.device.type != "cpu" for value in now.values())
+    if elsewhere or loaded.source not in ("folder", "smollm2"):
         return None
     try:
         folder = smollm2_folder()[0] if loaded.source == "smollm2" else resolve(loaded.name).path

@@ -38,7 +38,7 @@ class Var:
             self.grad, self.fresh = self.grad + grad, True
 
     def taken(self) -> Tensor:
-        """Give the whole gradient, which nobody asks for again."""
+        """Return the whole gradient, which nobody asks for again."""
         grad, self.grad = self.grad, None
         assert grad is not None, "every value on the way enters the result"
         return grad
@@ -75,7 +75,7 @@ class Tape:
         self._undo: list[Callable[[], None]] = []
 
     def back(self, result: Var, grad: Tensor) -> dict[str, Tensor]:
-        """Give the gradients of the wanted parameters, from the result's; once."""
+        """Return the gradients of the wanted parameters, from the result's; once."""
         result.add(grad, fresh=False)
         while self._undo:
             self._undo.pop()()  # and so lets go of what it kept
@@ -201,29 +201,29 @@ class Tape:
         gathered = flat.index_select(0, at.forth)
         # Three blocks: a row a query, a row a key, a row a value.
         blocks = (len(at.wanted), at.keys, at.keys)
-        asked, found, said = gathered.split(blocks)
-        asked, found, said = (
-            asked.view(-1, rows, width),
-            found.view(-1, padded, width),
-            said.view(-1, padded, width),
+        queries, keys, values = gathered.split(blocks)
+        queries, keys, values = (
+            queries.view(-1, rows, width),
+            keys.view(-1, padded, width),
+            values.view(-1, padded, width),
         )
-        scores = torch.baddbmm(heads.causal, asked, found.mT, alpha=width**-0.5)
+        scores = torch.baddbmm(heads.causal, queries, keys.mT, alpha=width**-0.5)
         chances = scores.softmax(-1)
-        mixed = chances.bmm(said).view(-1, width).index_select(0, at.mixed)
+        mixed = chances.bmm(values).view(-1, width).index_select(0, at.mixed)
         out = Var(mixed.view(q.value.shape), q.wanted or k.wanted or v.wanted)
 
         def undo() -> None:
             # One more row, of zeros, for entries whose outcome nobody used.
             grad = torch.cat((out.taken().reshape(-1, width), flat.new_zeros(1, width)))
             grad = grad.index_select(0, at.wanted).view(-1, rows, width)
-            weighted = grad.bmm(said.mT).mul_(chances)
+            weighted = grad.bmm(values.mT).mul_(chances)
             weighted.addcmul_(chances, weighted.sum(-1, keepdim=True), value=-1.0)
             for_rows = torch.empty_like(gathered)
-            for_asked, for_found, for_said = for_rows.split(blocks)
+            for_queries, for_keys, for_values = for_rows.split(blocks)
             scaled = {"beta": 0, "alpha": width**-0.5}
-            torch.baddbmm(asked, weighted, found, out=for_asked.view(asked.shape), **scaled)
-            torch.baddbmm(found, weighted.mT, asked, out=for_found.view(found.shape), **scaled)
-            torch.bmm(chances.mT, grad, out=for_said.view(said.shape))
+            torch.baddbmm(queries, weighted, keys, out=for_queries.view(queries.shape), **scaled)
+            torch.baddbmm(keys, weighted.mT, queries, out=for_keys.view(keys.shape), **scaled)
+            torch.bmm(chances.mT, grad, out=for_values.view(values.shape))
             back = for_rows.index_select(0, at.back)
             if len(at.repeated):
                 back.index_add_(0, at.nodes, for_rows.index_select(0, at.repeated))
@@ -260,12 +260,12 @@ class Tape:
         self._note(undo, out)
         return out
 
-    def plus(self, one: Var, other: Var) -> Var:
-        out = Var(one.value + other.value, one.wanted or other.wanted)
+    def plus(self, x: Var, other: Var) -> Var:
+        out = Var(x.value + other.value, x.wanted or other.wanted)
 
         def undo() -> None:
             grad = out.taken()
-            for part in (one, other):
+            for part in (x, other):
                 if part.wanted:
                     part.add(grad, fresh=False)
 

@@ -32,7 +32,7 @@ class TextBatch:
 
 
 def repeatable(device: str) -> None:
-    """Have torch give the same bytes again for the same call, where it can: on a CPU."""
+    """Have torch compute the same bytes again for the same call, where it can: on a CPU."""
     if device == "cpu":
         torch.use_deterministic_algorithms(True)
         # Or torch would write into every tensor before its first use: a guard for code that reads
@@ -49,9 +49,9 @@ def train(
     params: Mapping[str, Tensor] | None = None,
     after_step: Callable[[int], None] | None = None,
 ) -> dict[int, int]:
-    """Train in place; give the members that diverged and the step (from 1) at which each did.
+    """Train in place; return the members that diverged and the step (from 1) at which each did.
 
-    loss: gives (stack,) for one part of a step; the parts of a step add up (gradient accumulation).
+    loss: returns (stack,) for one part of a step; a step's parts add up (gradient accumulation).
     params: the leaves to train, the net's own by default; each with a leading stack axis if the
     net is a stack of more than one.
     """
@@ -99,7 +99,7 @@ class AdamW:
             self.steps[n] += 1
         # Most leaves have taken the same number of steps: one tensor says it for all of them.
         device = grads[0].device
-        said = {
+        counts = {
             number: torch.tensor(float(number), device=device)
             for number in {self.steps[n] for n in known}
         }
@@ -109,7 +109,7 @@ class AdamW:
             [self.first[n] for n in known],
             [self.second[n] for n in known],
             [],
-            [said[self.steps[n]] for n in known],
+            [counts[self.steps[n]] for n in known],
             lr=self.learning_rate,
             beta1=0.9,
             beta2=0.999,
@@ -121,7 +121,7 @@ class AdamW:
 
 
 def text_loss(net: Net, part: TextBatch) -> Tensor:
-    """Give each member's weighted negative log-likelihood (stack,) of the texts."""
+    """Return each member's weighted negative log-likelihood (stack,) of the texts."""
     logits = net.logits(part.batch)
     vocabulary = logits.shape[-1]
     nll = functional.cross_entropy(
@@ -131,7 +131,7 @@ def text_loss(net: Net, part: TextBatch) -> Tensor:
 
 
 def text_batch(texts: Sequence[Encoded], items: int, pad: int = 0) -> TextBatch:
-    """Give the batch in which every text weighs ``1 / items``, shared evenly by its tokens."""
+    """Return the batch in which every text weighs ``1 / items``, shared evenly by its tokens."""
     shares = [1.0 / (text.scored * items) for text in texts for _ in range(text.scored)]
     return TextBatch(collate(texts, pad), torch.tensor(shares, dtype=torch.float32))
 
@@ -150,7 +150,7 @@ def stream_steps(
 
 
 def _clip(leaves: Sequence[Tensor], stack: int) -> Tensor:
-    """Scale each member's gradient to norm ``CLIP`` at most; give the norms before (stack,)."""
+    """Scale each member's gradient to norm ``CLIP`` at most; return the norms before (stack,)."""
     grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
     if not grads:
         return torch.zeros(stack)

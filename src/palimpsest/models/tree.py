@@ -71,7 +71,7 @@ class Tree:
         return int(self.paths.shape[1])
 
     def spread(self, stack: int, heads: int, groups: int, padded: int) -> Spread:
-        """Give the rows of attention for so many members, heads and key groups; kept."""
+        """Return the rows of attention for so many members, heads and key groups; kept."""
         key = (stack, heads, groups, padded)
         if key not in self._spreads:
             self._spreads[key] = _spread(self, *key)
@@ -79,7 +79,7 @@ class Tree:
 
 
 def tree_of(ids: Tensor, rows: Tensor, columns: Tensor) -> Tree:
-    """Give the tree of the texts ``ids`` (rows, width) up to the last column scored in each.
+    """Return the tree of the texts ``ids`` (rows, width) up to the last column scored in each.
 
     Sorted texts share their longest known beginning with their neighbour: everything else follows
     from how long that is. In falling order a text that ends within another comes right after it.
@@ -141,7 +141,7 @@ def _spread(tree: Tree, stack: int, heads: int, groups: int, padded: int) -> Spr
     queries = queries.reshape(-1)
 
     def entries(chosen: Ints, kinds: int, length: int) -> Ints:
-        """Give the rows (stack, chosen, kinds) of entries of paths, ``kinds`` rows a text."""
+        """Return the rows (stack, chosen, kinds) of entries of paths, ``kinds`` rows a text."""
         text, column = (chosen // width)[:, None], (chosen % width)[:, None]
         rows = (each[:, None, None] * texts + text) * kinds + np.arange(kinds)
         return (rows * length + column).reshape(-1)

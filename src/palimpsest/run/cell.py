@@ -11,29 +11,28 @@ same files, so writing needs no lock of its own.
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, InputError, SealError, StoreError
 from palimpsest.run import disk
+from palimpsest.run.damage import Damage, collected
 from palimpsest.run.graph import Failure, check_name, is_name
 from palimpsest.run.progress import at_work
-from palimpsest.run.tables import Columns, Table, concatenate, table_bytes, table_from_bytes
+from palimpsest.run.tables import (
+    Columns,
+    Table,
+    concatenate,
+    table_bytes,
+    table_file,
+    table_from_bytes,
+)
 
 VALUES = "values.json"
 MANIFEST = "manifest.json"
 _OWN_KEYS = {"cell", "terms", "artifacts", "steps", "opening", "digest"}
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A stored file that is not what was recorded, and the step ("" = the cell) it belongs to."""
-
-    step: str
-    path: Path
-    why: str
 
 
 class Cell:
@@ -45,15 +44,15 @@ class Cell:
         self._run = run_path
         self._terms = terms
         self._commitment = commitment
-        self._needs: dict[str, tuple[str, ...]] = {}
+        self._needs: Mapping[str, tuple[str, ...]] = {}
         self._staged: dict[str, dict[str, str]] = {}
         self._remember = False
-        self._sound: set[tuple[Path, str]] = set()  # files that were checked, when remembering
+        self._sound: set[tuple[Path, str]] = set()
+        self._manifests: dict[str, dict[str, Any]] = {}
 
     def for_work(self, needs: Mapping[str, tuple[str, ...]]) -> "Cell":
         """Return this cell for a worker: told what each step needs, checking each file once."""
-        self._needs = dict(needs)
-        self._remember = True
+        self._needs, self._remember = needs, True
         return self
 
     # -- how far it is -----------------------------------------------------------------------
@@ -83,13 +82,12 @@ class Cell:
 
     def failure(self) -> Failure | None:
         """Return why the last attempt failed, or None when it did not."""
-        if not (self.folder / "failed.json").exists():
-            return None
         try:
             found = self._read("failed.json")
             return Failure(str(found["kind"]), str(found["reason"]), str(found["step"]))
-        except (DamagedArtifact, KeyError):
-            return Failure("unknown", "failed.json is damaged", "")
+        except DamagedArtifact as error:
+            exists = (self.folder / "failed.json").exists()
+            return Failure("unknown", str(error), "") if exists else None
 
     def check(self) -> tuple[Damage, ...]:
         """Return every damaged file, with its step; a damaged step counts as not done."""
@@ -98,7 +96,7 @@ class Cell:
             found += self._step_damage(step)
         for name in ("opening.json", "halted.json", "failed.json"):
             if (self.folder / name).exists() and not any(d.path.name == name for d in found):
-                with _collected(found, "", self.folder / name):
+                with collected(found, "", self.folder / name):
                     self._read(name)
         return tuple(found)
 
@@ -121,12 +119,14 @@ class Cell:
     def manifest(self, step: str) -> dict[str, Any]:
         """Return a step's manifest; DamagedArtifact when it is not what was written."""
         path = self._folder(step) / MANIFEST
+        if self._remember and step in self._manifests:
+            return self._manifests[step]
         if not path.exists():
             raise StoreError(f"cell {self.id}: step {step!r} is not done; found {self.steps()}")
-        found = self._read(f"steps/{step}/{MANIFEST}")
-        if found.get("step") != step:
-            raise DamagedArtifact(f"{path}: of step {found.get('step')!r}; expected {step!r}")
-        return found
+        manifest = self._manifests[step] = self._read(f"steps/{step}/{MANIFEST}")
+        if manifest.get("step") != step:
+            raise DamagedArtifact(f"{path}: of step {manifest.get('step')!r}; expected {step!r}")
+        return manifest
 
     def get(self, step: str) -> tuple[dict[str, Table], dict[str, Any]]:
         """Return a step's tables and values; DamagedArtifact when a file is not intact."""
@@ -156,9 +156,14 @@ class Cell:
         return str(files[name])
 
     def begin(self, step: str) -> None:
-        """Remove what an attempt at the step that never ended has left."""
+        """Forget an attempt at the step that never ended; what it wrote is written over.
+
+        Nothing of it is removed: another worker, lost but alive, may be at the same step.
+        """
         self._staged.pop(step, None)
-        disk.remove(self._folder(step))
+        self._manifests.pop(step, None)
+        for path in self._folder(step).glob("*/"):
+            disk.remove(path)  # a folder cannot be written over
 
     def put(
         self,
@@ -173,7 +178,7 @@ class Cell:
         folder = self._writable(step)
         contents = {VALUES: disk.canonical(dict(values or {})) + b"\n"}
         for name, columns in (tables or {}).items():
-            contents[_table_file(name)] = table_bytes(columns)
+            contents[table_file(name)] = table_bytes(columns)
         files = {file: disk.digest(data) for file, data in contents.items()}
         files |= self._staged.get(step, {})
         if self.done(step):
@@ -195,10 +200,10 @@ class Cell:
         self._staged.pop(step, None)
 
     def put_file(self, step: str, name: str, content: bytes | Callable[[Path], object]) -> str:
-        """Store a file such as model weights for a step; return its digest.
+        """Store a file such as "weights.safetensors" for a step; return its digest.
 
         `content` is bytes or a function that writes to the path it is given. The file belongs to
-        the step once `put(step, ...)` has recorded it. Names look like "weights.safetensors".
+        the step once `put(step, ...)` has recorded it.
         """
         folder = self._writable(step)
         if re.fullmatch(r"[a-z0-9_]{1,40}\.(safetensors|bin|npy|txt)", name) is None:
@@ -234,26 +239,19 @@ class Cell:
                 f"cell {self.id}: the sealed pool was already scored in step {step!r}; "
                 "it is scored once in a run; start a new run to score it again"
             )
-        opening = {
-            "cell": self.id,
-            "terms": self._terms,
-            "step": step,
-            "commitment": commitment,
-            "models": dict(sorted(models.items())),
-        }
-        path = self.folder / "opening.json"
-        if not path.exists():
-            disk.make_folder(self.folder)
-            disk.write_signed(path, opening)
-            return
+        opening: dict[str, Any] = {"cell": self.id, "terms": self._terms, "step": step}
+        opening |= {"commitment": commitment, "models": dict(sorted(models.items()))}
         try:
-            earlier = self._read("opening.json")
+            earlier = self.opening()
         except DamagedArtifact as error:
             raise SealError(
                 f"{error}; it says for which models the sealed pool was opened; expected it as it "
                 "was written; restore it from a copy, or start a new run"
             ) from error
-        if earlier != opening | {"digest": earlier["digest"]}:
+        if earlier is None:
+            disk.make_folder(self.folder)
+            disk.write_signed(self.folder / "opening.json", opening)
+        elif earlier != opening | {"digest": earlier["digest"]}:
             raise SealError(
                 f"cell {self.id}: the sealed pool was already opened for {_brief(earlier)}; "
                 f"now asked for {_brief(opening)}; it is opened once in a run; start a new run"
@@ -284,22 +282,20 @@ class Cell:
         reserved = _OWN_KEYS & set(summary)
         if reserved:
             raise InputError(f"cell.json keys {sorted(reserved)} are the store's own; rename them")
-        kept = {
-            f"models/{disk.safe_name(name, 'model file')}": source
-            for name, source in (keep or {}).items()
-        }
+        for name in keep or {}:
+            disk.safe_name(name, "model file")
         artifacts: dict[str, str] = {}
         for file, data in self._merge(order).items():
             artifacts[file] = disk.write_bytes(self.folder / file, data)
-        for file, (step, name) in kept.items():
+        for name, (step, file) in (keep or {}).items():
             disk.make_folder(self.folder / "models")
-            disk.link_or_copy(self.file(step, name), self.folder / file)
-            artifacts[file] = self.file_digest(step, name)
-        manifests = [self.manifest(step) for step in order]
-        steps = [{key: found[key] for key in ("step", "files", "digest")} for found in manifests]
-        own = {"cell": self.id, "terms": self._terms, "artifacts": artifacts, "steps": steps} | {
-            "opening": self.opening()
-        }
+            disk.link_or_copy(self.file(step, file), self.folder / "models" / name)
+            artifacts[f"models/{name}"] = self.file_digest(step, file)
+        own: dict[str, Any] = {"cell": self.id, "terms": self._terms, "artifacts": artifacts}
+        # With what each step needed, so that its manifest can be rebuilt and its digest checked.
+        keys = ("step", "files", "needs", "digest")
+        own["steps"] = [{key: self.manifest(step)[key] for key in keys} for step in order]
+        own["opening"] = self.opening()
         disk.remove(self.folder / "failed.json")
         disk.write_signed(self.folder / "cell.json", dict(summary) | own)
         disk.remove(self.folder / "steps")
@@ -308,6 +304,7 @@ class Cell:
         """Record that this attempt failed; the next one tries again."""
         # Where even this cannot be written, the failure that is reported says more.
         with contextlib.suppress(StoreError):
+            disk.make_folder(self.folder)
             disk.write_signed(self.folder / "failed.json", {"cell": self.id} | asdict(failure))
 
     def halt(self, step: str, reason: str) -> None:
@@ -347,7 +344,7 @@ class Cell:
 
     def table(self, name: str) -> Table:
         """Return a finished cell's table ("items", "curves"), checked against its digest."""
-        file = _table_file(name)
+        file = table_file(name)
         artifacts = self.summary()["artifacts"]
         if file not in artifacts:
             raise StoreError(f"cell {self.id}: no {file}; found {sorted(artifacts)}")
@@ -389,10 +386,10 @@ class Cell:
     def _step_damage(self, step: str) -> list[Damage]:
         found: list[Damage] = []
         folder = self._folder(step)
-        with _collected(found, step, folder / MANIFEST):
+        with collected(found, step, folder / MANIFEST):
             manifest = self.manifest(step)
             for file, expected in manifest["files"].items():
-                with _collected(found, step, folder / file):
+                with collected(found, step, folder / file):
                     self._check_file(folder / file, expected)
             for need, expected in manifest["needs"].items():
                 # A need whose manifest is lost is made again, and compared when this cell ends.
@@ -404,12 +401,12 @@ class Cell:
 
     def _finished_damage(self) -> list[Damage]:
         found: list[Damage] = []
-        with _collected(found, "", self.folder / "cell.json"):
+        with collected(found, "", self.folder / "cell.json"):
             for file, expected in self._read("cell.json")["artifacts"].items():
-                with _collected(found, "", self.folder / file):
+                with collected(found, "", self.folder / file):
                     self._check_file(self.folder / file, expected)
             path = self.folder / "opening.json"
-            with _collected(found, "", path):
+            with collected(found, "", path):
                 if self.opening() != self._read("cell.json")["opening"]:
                     raise DamagedArtifact(f"{path}: not the opening that cell.json records")
         return found
@@ -419,8 +416,7 @@ class Cell:
         with contextlib.suppress(DamagedArtifact):
             if self.opening() is not None:
                 return
-        sources = ["cell.json", *(f"steps/{step}/{MANIFEST}" for step in self.steps())]
-        for name in sources:
+        for name in ("cell.json", *(f"steps/{step}/{MANIFEST}" for step in self.steps())):
             with contextlib.suppress(DamagedArtifact, KeyError):
                 recorded = self._read(name)["opening"]
                 if recorded is not None:
@@ -428,7 +424,7 @@ class Cell:
 
     def _merge(self, order: Sequence[str]) -> dict[str, bytes]:
         missing = [step for step in order if not self.done(step)]
-        stray = [step for step in self.steps() if step not in order and self.done(step)]
+        stray = sorted(set(self.steps()) - set(order))
         if missing or stray or len(set(order)) != len(order):
             raise StoreError(
                 f"cell {self.id}: cannot finish: steps not done {missing}, steps done but outside "
@@ -439,27 +435,9 @@ class Cell:
             for name, table in self.get(step)[0].items():
                 tables.setdefault(name, []).append((step, table))
         return {
-            _table_file(name): table_bytes(concatenate(tables[name], name))
+            table_file(name): table_bytes(concatenate(tables[name], name))
             for name in sorted(tables)
         }
-
-
-@contextlib.contextmanager
-def _collected(damages: list[Damage], step: str, path: Path) -> Iterator[None]:
-    """Add a DamagedArtifact raised meanwhile to the list."""
-    try:
-        yield
-    except DamagedArtifact as error:
-        damages.append(Damage(step, path, str(error)))
-    except (KeyError, TypeError, AttributeError) as error:
-        damages.append(Damage(step, path, f"{path}: not what the store writes ({error!r})"))
-
-
-def _table_file(name: str) -> str:
-    """Return the file name of a table; InputError when a table cannot be called that."""
-    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", disk.safe_name(name, "table")) is None:
-        raise InputError(f"table name {name!r}; expected one lower-case word such as 'items'")
-    return f"{name}.parquet"
 
 
 def _brief(opening: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -28,15 +29,13 @@ OPERATIONS = 0
 
 _TEMPORARY = re.compile(r"^\.tmp-[0-9a-f]{12}$")
 _RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
+_PERMISSION = ("permission to write there", "change the folder's permissions or choose another")
 _ADVICE = {
     errno.ENOSPC: ("space on the device", "free some space"),
     errno.EDQUOT: ("room in the disk quota", "free some space"),
     errno.EFBIG: ("a smaller file or a higher limit", "raise the file size limit"),
-    errno.EACCES: (
-        "permission to write there",
-        "change the folder's permissions or choose another",
-    ),
-    errno.EPERM: ("permission to write there", "change the folder's permissions or choose another"),
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
     errno.EROFS: ("a file system that can be written", "choose another folder"),
     errno.ENOENT: ("the folder to exist", "leave run folders alone while they are in use"),
 }
@@ -80,16 +79,9 @@ def canonical(value: object) -> bytes:
             return item.item()
         raise TypeError(f"{type(item).__name__} has no JSON form")
 
+    form: Any = {"sort_keys": True, "separators": (",", ":"), "ensure_ascii": False}
     try:
-        text = json.dumps(
-            value,
-            sort_keys=True,
-            separators=(",", ":"),
-            ensure_ascii=False,
-            allow_nan=False,
-            default=plain,
-        )
-        return text.encode("utf-8")
+        return json.dumps(value, allow_nan=False, default=plain, **form).encode("utf-8")
     except (TypeError, ValueError) as error:
         raise StoreError(
             f"a value cannot be stored as JSON ({error}); expected text, finite numbers, "
@@ -112,17 +104,11 @@ def read_checked(path: Path, expected: str) -> bytes:
     """Return a file's bytes, or raise DamagedArtifact when they are not the ones recorded."""
     try:
         data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise DamagedArtifact(
-            f"{path}: the file is missing; expected {expected}; it will be made again on resume"
-        ) from error
     except OSError as error:
-        raise DamagedArtifact(f"{path}: cannot be read ({error.strerror})") from error
-    found = digest(data)
-    if found != expected:
+        raise DamagedArtifact(f"{path}: {error.strerror}; expected {expected}") from error
+    if digest(data) != expected:
         raise DamagedArtifact(
-            f"{path}: {len(data)} bytes with digest {found}; expected {expected}; "
-            "it will be made again on resume"
+            f"{path}: {len(data)} bytes with digest {digest(data)}; expected {expected}"
         )
     return data
 
@@ -139,25 +125,19 @@ def read_json(path: Path) -> Any:
 
 def write_bytes(path: Path, data: bytes) -> str:
     """Write a file atomically; return its digest."""
-    path = Path(path)
-    temporary = path.parent / f".tmp-{uuid.uuid4().hex[:12]}"
-    with disk_errors(path, "write"), _removed_on_error(temporary):
-        begin("create", path)
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
-        )
-        try:
+
+    def halves(temporary: Path) -> None:
+        with open(temporary, "xb", buffering=0) as file:
             # Two writes, so that a fault between them leaves a truly torn file.
-            half = len(data) // 2
-            _write_all(descriptor, data[:half])
+            view = memoryview(data)[: len(data) // 2]
+            while view:
+                view = view[file.write(view) :]
             begin("write", path)
-            _write_all(descriptor, data[half:])
-            begin("fsync", path)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        _publish(temporary, path)
-    return digest(data)
+            view = memoryview(data)[len(data) // 2 :]
+            while view:
+                view = view[file.write(view) :]
+
+    return write_with(path, halves)
 
 
 def write_with(path: Path, writer: Callable[[Path], object]) -> str:
@@ -166,17 +146,15 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> str:
     For files too large to build in memory twice, such as safetensors weights.
     """
     path = Path(path)
-    temporary = path.parent / f".tmp-{uuid.uuid4().hex[:12]}"
-    with disk_errors(path, "write"), _removed_on_error(temporary):
+    with disk_errors(path, "write"), _temporary(path.parent) as temporary:
         begin("create", path)
-        with _as_disk_error():
-            writer(temporary)
+        writer(temporary)
         begin("fsync", path)
         with open(temporary, "r+b") as file:
             os.fsync(file.fileno())
-            found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+            written = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
         _publish(temporary, path)
-    return found
+    return written
 
 
 def write_json(path: Path, value: object) -> str:
@@ -194,21 +172,19 @@ def write_signed(path: Path, value: Mapping[str, Any]) -> str:
 def read_signed(path: Path) -> dict[str, Any]:
     """Return an object written by `write_signed`, or raise DamagedArtifact naming the file."""
     try:
-        data = path.read_bytes()
+        return parse_signed(path.read_bytes(), str(path))
     except OSError as error:
         raise DamagedArtifact(f"{path}: cannot be read ({error.strerror})") from error
-    return parse_signed(data, str(path))
 
 
 def parse_signed(data: bytes, name: str) -> dict[str, Any]:
     """Return the object in the bytes of a signed file; `name` is the file to name in errors."""
-    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError, StoreError):
-        value = json.loads(data)
+    with contextlib.suppress(Exception):
+        value: dict[str, Any] = json.loads(data)
         others = {key: content for key, content in value.items() if key != "digest"}
         # Byte for byte: the same content spelled another way is a change too.
         if value["digest"] == digest(canonical(others)) and data == canonical(value) + b"\n":
-            result: dict[str, Any] = value
-            return result
+            return value
     raise DamagedArtifact(f"{name}: its contents do not match the digest it carries")
 
 
@@ -216,25 +192,20 @@ def append_log(path: Path, value: object) -> None:
     """Append a line to a log. Best effort: a log is not evidence."""
     with contextlib.suppress(OSError):
         begin("log", path)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(descriptor, canonical(value) + b"\n")
-        finally:
-            os.close(descriptor)
+        with open(path, "ab", buffering=0) as file:
+            file.write(canonical(value) + b"\n")
 
 
 def link_or_copy(source: Path, path: Path) -> None:
     """Give a file a second name, atomically; a copy where hard links are not supported."""
-    temporary = path.parent / f".tmp-{uuid.uuid4().hex[:12]}"
-    with disk_errors(path, "write"), _removed_on_error(temporary):
+    with disk_errors(path, "write"), _temporary(path.parent) as temporary:
         begin("link", path)
         try:
             os.link(source, temporary)
         except OSError:
-            write_bytes(path, source.read_bytes())
-            return
-        _publish(temporary, path)
+            shutil.copyfile(source, temporary)
         # rename(2) does nothing, and leaves the temporary name, when both already are one file.
+        _publish(temporary, path)
         temporary.unlink(missing_ok=True)
 
 
@@ -270,9 +241,7 @@ def is_temporary(path: Path) -> bool:
 
 def clean(folder: Path) -> list[Path]:
     """Remove leftover temporary files directly in a folder; return their paths."""
-    if not folder.is_dir():
-        return []
-    leftovers = sorted(path for path in folder.iterdir() if is_temporary(path))
+    leftovers = sorted(filter(is_temporary, folder.iterdir())) if folder.is_dir() else []
     for path in leftovers:
         remove(path)
     return leftovers
@@ -284,27 +253,13 @@ def safe_name(name: str, what: str) -> str:
     Letters, digits and `. _ - + = , @`, at most 100 of them, beginning with a
     letter or digit, not ending with a dot, not a Windows device.
     """
-    pattern = r"[A-Za-z0-9][A-Za-z0-9._+=,@-]{0,99}"
-    if (
-        not isinstance(name, str)
-        or re.fullmatch(pattern, name) is None
-        or ".." in name
-        or name.endswith(".")
-        or _RESERVED.match(name)
-    ):
-        shown = ascii(name)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    form = r"[A-Za-z0-9](?!.*\.\.)[A-Za-z0-9._+=,@-]{0,99}(?<!\.)"
+    if not isinstance(name, str) or not re.fullmatch(form, name) or _RESERVED.match(name):
         raise InputError(
-            f"{what} {shown} cannot name a file; expected 1 to 100 letters, digits and "
+            f"{what} {ascii(name)[:80]} cannot name a file; expected 1 to 100 letters, digits and "
             "'._+=,@-', beginning with a letter or digit, without '..'; rename it"
         )
     return name
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def _publish(temporary: Path, path: Path) -> None:
@@ -323,22 +278,16 @@ def _flush_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _as_disk_error() -> Iterator[None]:
-    """Tell a full disk from a fault where a library written in Rust reports both in one way."""
+def _temporary(folder: Path) -> Iterator[Path]:
+    """Return a name for an unfinished file, which is removed when its writer fails."""
+    temporary = folder / f".tmp-{uuid.uuid4().hex[:12]}"
     try:
-        yield
-    except Exception as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        if found is None:
-            raise
-        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
-
-
-@contextlib.contextmanager
-def _removed_on_error(temporary: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
+        yield temporary
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        # A library written in Rust reports a full disk as it does a fault of its own.
+        code = re.search(r"\(os error (\d+)\)", str(error))
+        if code is not None and not isinstance(error, OSError):
+            raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
         raise

@@ -6,16 +6,18 @@ give the same bytes.
 """
 
 import contextlib
+import itertools
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from palimpsest.errors import InputError
+from palimpsest.errors import InputError, PalimpsestError
 from palimpsest.run import progress
 from palimpsest.run.graph import FINISH, Failure, Job
-from palimpsest.run.schedule import Scheduler, Task
+from palimpsest.run.schedule import ATTEMPTS, Scheduler, Task
+from palimpsest.run.stop import StopRequest, stop_requests
 from palimpsest.run.store import Run
 from palimpsest.run.worker import Result, Worker
 
@@ -32,6 +34,9 @@ __all__ = [
 ]
 
 
+Kind = Literal["step", "done", "again", "finished", "failed", "halted"]
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a cell.
@@ -42,7 +47,7 @@ class Event:
     """
 
     cell: str
-    kind: Literal["step", "done", "again", "finished", "failed", "halted"]
+    kind: Kind
     step: str = ""
     words: str = ""
     done: int = 0
@@ -77,7 +82,6 @@ class Executor(Protocol):
         on_event: OnEvent = ...,
     ) -> Outcome:
         """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
-        ...
 
 
 class Interrupted(KeyboardInterrupt):
@@ -151,6 +155,7 @@ class Work:
         self.cells = list(dict.fromkeys(cell_ids))
         self.skipped: list[str] = []
         self.halted: dict[str, str] = {}
+        self.failed: dict[str, Failure] = {}
         steps, done = {}, {}
         for cell_id in self.cells:
             cell = run.cell(cell_id).for_work({})
@@ -162,7 +167,13 @@ class Work:
             if cell.ended() or reason is not None:
                 self.skipped.append(cell_id)
                 continue
-            steps[cell_id] = job.cell(cell_id).steps
+            try:
+                steps[cell_id] = job.cell(cell_id).steps
+            except PalimpsestError as error:
+                self.failed[cell_id] = Failure(error.kind, str(error), "")
+                cell.fail(self.failed[cell_id])
+                on_event(Event(cell_id, "failed", words=str(error)))
+                continue
             done[cell_id] = {step.name for step in steps[cell_id] if cell.done(step.name)}
         self.scheduler = Scheduler(steps, done)
         progress.write_graph(run.path, steps)
@@ -181,16 +192,16 @@ class Work:
             task = scheduler.done(worker)
             words = scheduler.step(task).words
             self._tell("done", task, words, seconds=result.seconds, worker=worker)
-            if task.cell in scheduler.halts:
-                self._clear_halted(task.cell)
-            elif task.step == FINISH:
+            if task.step == FINISH:
                 self._tell("finished", task)
         elif result.kind == "halted":
             task = scheduler.halted(worker, result.reason)
             self._tell("halted", task, result.reason)
-            self._clear_halted(task.cell)
-        elif result.failure is not None:
-            self._failed(scheduler.failed(worker, result.failure), result.failure)
+        else:
+            assert result.failure is not None
+            task = scheduler.failed(worker, result.failure)
+            self._failed(task, result.failure)
+        self._clear_halted(task.cell)
 
     def lost(self, worker: str, why: str) -> None:
         """Record that a worker is gone; its step is begun again, once."""
@@ -198,7 +209,8 @@ class Work:
         if task is not None:
             cell = self.run.cell(task.cell)
             # It may have been lost after its last write.
-            if cell.ended() or cell.done(task.step):
+            if cell.ended() if task.step == FINISH else cell.done(task.step):
+                cell.sweep()
                 self.ended(worker, Result("done", 0.0))
             elif (reason := cell.halted()) is not None:
                 self.ended(worker, Result("halted", 0.0, reason=reason))
@@ -211,13 +223,15 @@ class Work:
             self._tell("again", task, f"{why}; the step is begun again")
         else:
             self._failed(task, failure)
+        self._clear_halted(task.cell)
 
     def outcome(self) -> Outcome:
         """Return what became of the cells so far."""
         finished = set(self.scheduler.finished)
         done = tuple(cell for cell in self.cells if cell in finished)
         halted = self.halted | self.scheduler.halts
-        return Outcome(done, self.scheduler.failures, halted, tuple(self.skipped))
+        failed = self.failed | self.scheduler.failures
+        return Outcome(done, failed, halted, tuple(self.skipped))
 
     def interrupted(self, signum: int) -> Interrupted:
         """Return the error that says how far the run has come."""
@@ -225,18 +239,18 @@ class Work:
         return Interrupted(signum, ended, len(self.run.cells))
 
     def _failed(self, task: Task, failure: Failure) -> None:
-        first = self.scheduler.failure(task.cell) or failure
-        self.run.cell(task.cell).fail(first)
-        self._tell("failed", task, failure.reason)
+        if not self.scheduler.is_halted(task.cell):
+            self.run.cell(task.cell).fail(self.scheduler.failure(task.cell))
+            self._tell("failed", task, failure.reason)
 
     def _clear_halted(self, cell_id: str) -> None:
-        # Workers at other steps of the cell still write to it; the last of them clears it.
-        if not self.scheduler.busy(cell_id):
+        # Workers at other steps of a halted cell still write to it; the last of them clears it.
+        if self.scheduler.is_halted(cell_id) and not self.scheduler.busy(cell_id):
             self.run.cell(cell_id).sweep()
 
     def _tell(
         self,
-        kind: Literal["step", "done", "again", "finished", "failed", "halted"],
+        kind: Kind,
         task: Task,
         words: str = "",
         *,
@@ -257,8 +271,88 @@ def shared_work(
     run = Run.open(Path(run_path).resolve())
     for cell_id in cell_ids:
         run.cell(cell_id)
-    with contextlib.ExitStack() as stack:
-        if not run.locked_here():
-            stack.enter_context(run.lock("palimpsest"))
+    with contextlib.nullcontext() if run.locked_here() else run.lock("palimpsest"):
         yield Work(job, run, cell_ids, on_event)
         run.record()
+
+
+# -- many workers ----------------------------------------------------------------------------------
+
+Message = Result | str | None
+"""What a worker reports: the result of its step; None, it is ready; text, how it was lost."""
+
+
+class Pool(Protocol):
+    """Workers in other processes, by name. One that is lost is forgotten."""
+
+    def start(self, name: str) -> None:
+        """Start a worker, which reports when it is ready."""
+
+    def send(self, name: str, task: Task) -> None:
+        """Give a worker that is ready a step."""
+
+    def messages(self, wake: int) -> Iterator[tuple[str, Message]]:
+        """Wait for reports, or until the descriptor `wake` can be read; return them."""
+
+    def stop(self, *, at_once: bool) -> None:
+        """End all workers: those with a step only if `at_once`."""
+
+
+def run_on(
+    pool: Pool, job: Job, run_path: Path, cell_ids: Sequence[str], workers: int, on_event: OnEvent
+) -> Outcome:
+    """Do the cells' steps on a pool's workers; return what became of the cells."""
+    with (
+        shared_work(job, run_path, cell_ids, workers, on_event) as work,
+        stop_requests() as stop,
+    ):
+        try:
+            _hand_out(work, pool, workers, stop)
+        except BaseException:
+            pool.stop(at_once=True)
+            raise
+        pool.stop(at_once=stop.signum is not None)
+        if stop.signum is not None:
+            work.run.sweep()
+            raise work.interrupted(stop.signum)
+    return work.outcome()
+
+
+def _hand_out(work: Work, pool: Pool, workers: int, stop: StopRequest) -> None:
+    """Give ready steps to ready workers, until no step can be done or a signal asks to stop."""
+    numbers = itertools.count()
+    starting: set[str] = set()
+    free: list[str] = []
+    lost_starting = 0
+    while stop.signum is None and not work.scheduler.over:
+        while free and (task := work.next(free[0])) is not None:
+            pool.send(free.pop(0), task)
+        alive = len(starting) + len(free) + len(work.scheduler.running)
+        # More than are ready: a worker that has started by then takes the next step at once.
+        for _ in range(min(workers, work.scheduler.left) - alive):
+            name = f"worker-{next(numbers)}"
+            starting.add(name)
+            pool.start(name)
+        for name, message in pool.messages(stop.reader):
+            if stop.signum is not None:
+                return
+            if isinstance(message, Result):
+                work.ended(name, message)
+                free.append(name)
+            elif message is None:
+                starting.discard(name)
+                free.append(name)
+                lost_starting = 0
+            elif name in starting:
+                starting.discard(name)
+                lost_starting += 1
+                work.run.note("worker lost", worker=name, why=message)
+                if lost_starting > ATTEMPTS:
+                    raise PalimpsestError(
+                        f"no worker can start ({message}); expected {workers}; correct what it "
+                        "says, then run the same command again"
+                    )
+            elif name in free:
+                free.remove(name)
+            else:
+                work.lost(name, message)

@@ -53,15 +53,12 @@ class CellWork(Protocol):
     @property
     def steps(self) -> tuple[Step, ...]:
         """Return the steps in plan order, without loading a model."""
-        ...
 
     def do(self, step: str, cell: "Cell") -> None:
         """Do one step; it must end in exactly one `cell.put(step, ...)`."""
-        ...
 
     def finish(self, cell: "Cell") -> Mapping[str, Any]:
         """Return the summary that goes into cell.json, when all steps are done."""
-        ...
 
 
 @runtime_checkable
@@ -70,7 +67,6 @@ class KeepsFiles(Protocol):
 
     def keep(self) -> Mapping[str, tuple[str, str]]:
         """Return, for each file to keep as `models/<name>`, the step and file it comes from."""
-        ...
 
 
 class Job(Protocol):
@@ -78,7 +74,6 @@ class Job(Protocol):
 
     def cell(self, cell_id: str) -> CellWork:
         """Return the work of one cell."""
-        ...
 
 
 def check_steps(steps: Sequence[Step], cell_id: str) -> tuple[Step, ...]:

@@ -22,7 +22,7 @@ from palimpsest.run import disk
 
 # `holder` shares a lock for an instant to look at it; a claim retries for at least this long.
 _LOOK = 0.25
-_held: "dict[Path, tuple[FileLock, int]]" = {}
+_locks: set[FileLock] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +44,28 @@ def lock(path: Path, owner: str, *, wait: float = 0.0) -> Iterator[None]:
     path = Path(path).absolute()
     disk.make_folder(path.parent)
     file_lock = FileLock(path, thread_local=False, poll_interval=0.01)
+    _locks.add(file_lock)
     try:
         with disk.disk_errors(path, "lock"):
             disk.begin("lock", path)
-            if path in _held:
-                raise Timeout(str(path))
-            file_lock.acquire(timeout=max(wait, _LOOK))
-        _held[path] = (file_lock, os.getpid())
+            locked = _acquire(file_lock, max(wait, _LOOK))
+        if not locked:
+            raise FolderLocked(
+                f"{path}: held by {holder(path) or 'another process'}; expected it to be free; "
+                "wait for that process or stop it, then run the same command again"
+            )
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         who = {"owner": owner, "host": socket.gethostname(), "pid": os.getpid(), "since": since}
         disk.write_json(_owner_file(path), who)
         yield
-    except Timeout:
-        raise FolderLocked(
-            f"{path}: held by {holder(path) or 'another process'}; expected it to be free; "
-            "wait for that process or stop it, then run the same command again"
-        ) from None
     finally:
-        if file_lock.is_locked:
-            _release(path, file_lock)
+        _release(file_lock)
 
 
 def held_here(path: Path) -> bool:
     """Return whether this process holds the lock at `path`."""
-    file_lock, pid = _held.get(Path(path).absolute(), (None, 0))
-    return file_lock is not None and file_lock.is_locked and pid == os.getpid()
-
-
-def release_all() -> None:
-    """Release every lock that a stop request, raised at an odd instant, may have left held."""
-    for path, (file_lock, pid) in list(_held.items()):
-        if pid == os.getpid() and file_lock.is_locked:
-            _release(path, file_lock)
+    name = str(Path(path).absolute())
+    return any(file_lock.is_locked and file_lock.lock_file == name for file_lock in _locks)
 
 
 def holder(path: Path) -> Owner | None:
@@ -96,12 +86,21 @@ def holder(path: Path) -> Owner | None:
         os.close(descriptor)
 
 
-def _release(path: Path, file_lock: FileLock) -> None:
-    # The owner's name goes first: while it is there, the lock is held or its owner is dead.
-    with contextlib.suppress(OSError):
-        _owner_file(path).unlink(missing_ok=True)
-    _held.pop(path, None)
-    file_lock.release(force=True)
+def _acquire(file_lock: FileLock, wait: float) -> bool:
+    try:
+        file_lock.acquire(timeout=wait)
+    except Timeout:
+        return False
+    return True
+
+
+def _release(file_lock: FileLock) -> None:
+    if file_lock.is_locked:
+        # The owner's name goes first: while it is there, the lock is held or its owner is dead.
+        with contextlib.suppress(OSError):
+            _owner_file(Path(file_lock.lock_file)).unlink(missing_ok=True)
+        file_lock.release(force=True)
+    _locks.discard(file_lock)
 
 
 def _owner_file(path: Path) -> Path:

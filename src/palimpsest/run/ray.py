@@ -1,50 +1,37 @@
-"""Cells as Ray tasks, on an existing cluster or on one that is started here and ended afterwards.
+"""Steps on Ray, on an existing cluster or on one that is started here and ended afterwards.
 
-Ray decides where a cell runs, from the resources it asks for, and calls it again elsewhere when
-its node or its process is lost; the cell then goes on at the step it had reached. The run folder
-lies on storage that every node mounts at the same path and that carries file locks.
+Each worker is an actor, placed by Ray from the resources it asks for; a step is one call. When an
+actor or its node is lost, its step is begun again by another. The run folder lies on storage that
+every node mounts at the same path and that carries file locks.
 """
 
 import contextlib
 import logging
 import os
+import pickle
 import signal
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DriftError, InputError, PalimpsestError
-from palimpsest.run.executor import (
-    GRACE,
-    RUN_CELL,
-    Event,
-    OnEvent,
-    Outcome,
-    check_workers,
-    do_cell,
-    interrupted,
-    keep_reason,
-    silent,
-    split,
-)
-from palimpsest.run.lease import let_go
-from palimpsest.run.stop import Leave, StopRequest, leave_when_told, stop_requests
+from palimpsest.run.executor import Message, OnEvent, Outcome, run_on, silent
+from palimpsest.run.graph import Job
+from palimpsest.run.schedule import Task
 from palimpsest.run.store import Run, environment
-from palimpsest.run.terms import difference
+from palimpsest.run.terms import TERMS, difference
+from palimpsest.run.worker import Result, Worker, thread_settings
 
-POLL = 0.5
-_OBJECT_STORE = 100 * 1024 * 1024  # nothing but a few words goes through it
+POLL = 0.25
+"""Seconds after which a wait for Ray looks for a request to stop."""
+_OBJECT_STORE = 100 * 1024 * 1024  # only tasks and results go through it
 
 
 class RayExecutor:
-    """Runs cells as Ray tasks.
+    """Does steps on Ray.
 
     address: of a cluster ("auto", "host:6379", "ray://host:10001"); None starts one here.
-    num_cpus, num_gpus, memory (bytes): what one cell takes; a plan for a GPU takes one by default.
-    retries: how often Ray calls a cell again whose node or process was lost.
-    function: the cell's "module:function", importable on every node.
+    num_cpus, num_gpus, memory (bytes): what one worker takes; a plan for a GPU takes one.
     """
 
     def __init__(
@@ -54,68 +41,53 @@ class RayExecutor:
         num_cpus: float = 1,
         num_gpus: float | None = None,
         memory: int | None = None,
-        retries: int = 5,
-        function: str = RUN_CELL,
     ) -> None:
         self.address = address
         self.num_cpus = num_cpus
         self.num_gpus = num_gpus
         self.memory = memory
-        self.retries = retries
-        self.function = function
 
     def execute(
         self,
+        job: Job,
         run_path: Path | str,
         cell_ids: Sequence[str],
         *,
         workers: int = 1,
-        pool_file: Path | str | None = None,
         on_event: OnEvent = silent,
     ) -> Outcome:
-        """Give what became of the cells; `workers` is how many are handed to Ray at a time."""
+        """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
         ray = ray_library()
         run = Run.open(Path(run_path).resolve())
-        left, skipped = split(run, cell_ids)
-        number = check_workers(workers)
-        if not left:
-            return Outcome((), {}, skipped)
-        pool = None if pool_file is None else str(Path(pool_file).resolve())
-        with self._cluster(ray, number), stop_requests() as stop:
-            work = _Tasks(ray, run, on_event, self._task(ray, run), (self.function, pool))
-            work.through(left, number, stop)
-            if stop.signum is not None:
-                raise interrupted(run, stop.signum)
-        return Outcome(tuple(c for c in left if c in work.done), work.failed, skipped)
+        with self._cluster(ray, workers):
+            actors = _Actors(ray, self.resources(run.plan), pickle.dumps(job), run.path)
+            return run_on(actors, job, run.path, cell_ids, workers, on_event)
 
-    def _task(self, ray: Any, run: Run) -> Any:
-        device = str(run.plan.get("engine", {}).get("device", "cpu"))
+    def resources(self, plan: dict[str, Any]) -> dict[str, Any]:
+        """Return what one worker asks Ray for."""
+        device = str(plan.get("engine", {}).get("device", "cpu"))
         gpus = self.num_gpus if self.num_gpus is not None else float(device.startswith("cuda"))
-        options = {"num_cpus": self.num_cpus, "num_gpus": gpus, "max_retries": self.retries}
-        if self.memory is not None:
-            options["memory"] = self.memory
-        return ray.remote(_cell).options(scheduling_strategy="SPREAD", **options)
+        memory = {} if self.memory is None else {"memory": self.memory}
+        return {"num_cpus": self.num_cpus, "num_gpus": gpus, **memory}
 
     @contextlib.contextmanager
-    def _cluster(self, ray: Any, number: int) -> Iterator[None]:
+    def _cluster(self, ray: Any, workers: int) -> Iterator[None]:
         """Be connected to the cluster; a connection that was there before is left as it is."""
         if ray.is_initialized():
             yield
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self.address is None:
+            # Ray's workers give way to everything else by default; here they are the work.
+            os.environ.setdefault("RAY_worker_niceness", "0")
+            options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+            options["num_cpus"] = max(1, round(workers * self.num_cpus))
         # Ray puts a handler of its own in the place of this one and leaves it there.
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            if self.address is None:
-                # Ray's workers give way to everything else by default; here they are the work.
-                os.environ.setdefault("RAY_worker_niceness", "0")
-                here = {"num_cpus": max(1, round(number * self.num_cpus))}
-                here["object_store_memory"] = _OBJECT_STORE
-                ray.init(address="local", include_dashboard=False, **here, **quiet)
-            else:
-                ray.init(address=self.address, **quiet)
+            ray.init(address=self.address or "local", **options)
         except (ConnectionError, ValueError, TimeoutError) as error:
             raise InputError(
                 f"Ray address {self.address!r}: no cluster answers ({error}); expected one such as "
@@ -131,7 +103,7 @@ class RayExecutor:
                 "--executor local"
             ) from error
         try:
-            with _hushed(ray):
+            with _quiet(ray):
                 yield
         finally:
             ray.shutdown()
@@ -140,7 +112,7 @@ class RayExecutor:
 
 
 def ray_library() -> Any:
-    """Give Ray, which is installed only where it is wanted."""
+    """Return Ray, which is installed only where it is wanted."""
     try:
         import ray
     except ImportError as error:
@@ -152,160 +124,90 @@ def ray_library() -> Any:
 
 
 @contextlib.contextmanager
-def _hushed(ray: Any) -> Iterator[None]:
-    """Keep Ray from telling of lost processes on stdout, which belongs to --json; events do.
+def _quiet(ray: Any) -> Iterator[None]:
+    """Keep Ray from reporting lost processes on stdout, which belongs to --json; events do.
 
-    Ray has no setting for it. Where a later Ray has another name for the function, it talks.
+    Ray has no setting for it. Where a later Ray has another name for the function, it reports.
     """
     worker, name = ray._private.worker, "print_to_stdstream"
-    said = getattr(worker, name, None)
-    if said is not None:
+    original = getattr(worker, name, None)
+    if original is not None:
         setattr(worker, name, lambda *args, **kwargs: None)
     try:
         yield
     finally:
-        if said is not None:
-            setattr(worker, name, said)
+        if original is not None:
+            setattr(worker, name, original)
 
 
-class _Tasks:
-    """The cells on their way through Ray: handed over, done or failed."""
+class _Actors:
+    """The workers on Ray, by name, and the call each of them is at."""
 
-    def __init__(
-        self, ray: Any, run: Run, on_event: OnEvent, task: Any, arguments: tuple[str, str | None]
-    ) -> None:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
+    def __init__(self, ray: Any, resources: dict[str, Any], job: bytes, run_path: Path) -> None:
         self.ray = ray
-        self.run = run
-        self.on_event = on_event
-        self.task = task
-        self.function, self.pool = arguments
-        self.done: set[str] = set()
-        self.failed: dict[str, str] = {}
-        self.places: dict[str, str] = {}  # where each cell was last begun
-        self.pending: dict[Any, str] = {}
-        # Beside the driver: only if this machine is lost are the messages lost, too.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor = ray.remote(_Mailbox).options(num_cpus=0, scheduling_strategy=here)
-        self.mailbox = actor.remote()
+        self.arguments = (job, str(run_path), os.getcwd())
+        self.actor = ray.remote(_Actor).options(scheduling_strategy="SPREAD", **resources)
+        self.actors: dict[str, Any] = {}
+        self.calls: dict[Any, str] = {}
 
-    def through(self, cells: Sequence[str], number: int, stop: StopRequest) -> None:
-        """Get every cell done, unless asked to stop."""
-        waiting = deque(cells)
-        try:
-            while (waiting or self.pending) and stop.signum is None:
-                while waiting and len(self.pending) < number:
-                    self._submit(waiting.popleft())
-                ready, _ = self.ray.wait(list(self.pending), timeout=POLL)
-                self._deliver()
-                for reference in ready:
-                    self._ended(self.pending.pop(reference), reference)
-        finally:
-            self._cancel()
+    def start(self, name: str) -> None:
+        self.actors[name] = self.actor.remote()
+        self.calls[self.actors[name].begin.remote(name, *self.arguments)] = name
 
-    def _submit(self, cell: str) -> None:
-        where = (str(self.run.path), os.getcwd())
-        call = self.task.remote(self.function, where, cell, self.pool, self.mailbox)
-        self.pending[call] = cell
+    def send(self, name: str, task: Task) -> None:
+        self.calls[self.actors[name].do.remote(task)] = name
 
-    def _ended(self, cell: str, reference: Any) -> None:
-        try:
-            reason = self.ray.get(reference)
-        except self.ray.exceptions.RayError as error:
-            # Lost for good, unless it was lost after its last word was stored.
-            finished = self.run.cell(cell).finished()
-            reason = None if finished else f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            if reason is not None:
-                keep_reason(self.run, cell, reason)
-        if reason is None:
-            self.done.add(cell)
-            self.on_event(Event(cell, "finished"))
-        else:
-            self.failed[cell] = reason
-            self.on_event(Event(cell, "failed", reason))
+    def messages(self, wake: int) -> Iterator[tuple[str, Message]]:
+        ended, _ = self.ray.wait(list(self.calls), timeout=POLL)
+        for call in ended:
+            name = self.calls.pop(call)
+            try:
+                yield name, self.ray.get(call)
+            except self.ray.exceptions.RayError as error:
+                self.actors.pop(name)
+                first = (str(error).splitlines() or [""])[0]
+                yield name, f"its worker was lost ({type(error).__name__}: {first})"
 
-    def _deliver(self) -> None:
-        """Pass on what the cells have said."""
-        said: list[tuple[str, Event]] = []
+    def stop(self, *, at_once: bool) -> None:
+        for actor in self.actors.values():
+            with contextlib.suppress(self.ray.exceptions.RayError):
+                self.ray.kill(actor)
+        # A call to a killed actor ends when its process has.
         with contextlib.suppress(self.ray.exceptions.RayError):
-            said = self.ray.get(self.mailbox.take.remote(), timeout=GRACE)
-        for place, event in said:
-            before = self.places.setdefault(event.cell, place)
-            if place != before:
-                self.places[event.cell] = place
-                why = f"lost on {before}; the cell goes on where it was, on {place}"
-                self.run.note("worker lost", cell=event.cell, why=why)
-                self.on_event(Event(event.cell, "again", why))
-            if event.cell in self.pending.values():
-                self.on_event(event)
-
-    def _cancel(self) -> None:
-        """Have the cells that still run put their pens down, and kill those that do not in time."""
-        left = list(self.pending)
-        for force in (False, True):
-            for reference in left:
-                with contextlib.suppress(self.ray.exceptions.RayError):
-                    self.ray.cancel(reference, force=force)
-            deadline = time.monotonic() + GRACE
-            while left and time.monotonic() < deadline:
-                _, left = self.ray.wait(left, num_returns=len(left), timeout=POLL)
-            if not left:
-                return
+            calls = list(self.calls)
+            self.ray.wait(calls, num_returns=len(calls), timeout=10.0) if calls else None
 
 
-class _Mailbox:
-    """Holds what the cells say until the driver asks for it."""
+class _Actor:
+    """A worker on whatever node this is."""
 
-    def __init__(self) -> None:
-        self.said: list[tuple[str, Event]] = []
+    def begin(self, name: str, job: bytes, run_path: str, folder: str) -> str | None:
+        """Get ready for steps; return None, or why this node cannot do any.
 
-    def put(self, place: str, event: Event) -> None:
-        self.said.append((place, event))
+        folder: what the relative paths of a plan are meant from.
+        """
+        import ray
 
-    def take(self) -> list[tuple[str, Event]]:
-        said, self.said = self.said, []
-        return said
+        os.environ.update(thread_settings(1))
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+        try:
+            _check_node(run_path, ray.get_runtime_context().get_node_id()[:8])
+            self.worker = Worker(pickle.loads(job), run_path, name)
+            self.held = contextlib.ExitStack()
+            self.held.enter_context(self.worker.at_work())
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None
 
-
-def _cell(
-    function: str, where: tuple[str, str], cell_id: str, pool: str | None, mailbox: Any
-) -> str | None:
-    """Do a cell on whatever node this is; give None, or the reason why it failed.
-
-    where: the run folder, and the folder that a plan's relative paths are meant from.
-    """
-    import ray
-
-    run_path, meant_from = where
-    with contextlib.suppress(OSError):
-        os.chdir(meant_from)
-    node = ray.get_runtime_context().get_node_id()[:8]
-    place = f"node {node} (pid {os.getpid()})"
-
-    def tell(label: str, done: int, total: int) -> None:
-        mailbox.put.remote(place, Event(cell_id, "step", label, done, total))
-
-    # Ray cancels by SIGINT, which whatever a shell ran in the background inherits as ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        # Ray's own handler raises SystemExit, which code under test may take for a method's fault.
-        with leave_when_told():
-            _check_node(run_path, node)
-            return do_cell(function, run_path, cell_id, pool, tell)
-    except PalimpsestError as error:
-        return f"{type(error).__name__}: {error}"
-    except Leave:
-        # To Ray a process that ends without a word is a lost one, whose cell it begins elsewhere.
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise
-    finally:
-        let_go()
+    def do(self, task: Task) -> Result:
+        """Do a step."""
+        return self.worker.do(task)
 
 
 def _check_node(run_path: str, node: str) -> None:
     """Refuse a node that does not see the run folder or would compute with other code."""
-    if not (Path(run_path) / "chain.jsonl").exists():
+    if not (Path(run_path) / TERMS).exists():
         raise InputError(
             f"{run_path}: not there on node {node}; expected the run folder on storage that every "
             "node mounts at the same path; choose such a folder with --out"

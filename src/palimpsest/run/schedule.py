@@ -55,6 +55,8 @@ class Scheduler:
         attempts: int = ATTEMPTS,
     ) -> None:
         self.attempts = attempts
+        self.ready = 0  # how many steps are ready
+        self.left = 0  # how many are not done
         self.finished: list[str] = []
         self._order = list(cells)
         self._cells: dict[str, _Cell] = {}
@@ -66,6 +68,8 @@ class Scheduler:
             stored = set((done or {}).get(cell_id, ()))
             self._cells[cell_id] = _begin(place, check_steps(steps, cell_id), stored)
             self._ready.append(place)
+            self.ready += len(self._cells[cell_id].ready)
+            self.left += len(self._cells[cell_id].steps) - len(self._cells[cell_id].done)
 
     # -- handing out -------------------------------------------------------------------------
 
@@ -79,6 +83,7 @@ class Scheduler:
             return None
         cell = self._cells[cell_id]
         task = Task(cell_id, cell.steps[heappop(cell.ready)].name)
+        self.ready -= 1
         cell.running += 1
         self._running[worker] = task
         self._last[worker] = cell_id
@@ -99,6 +104,7 @@ class Scheduler:
         task = self._end(worker)
         cell = self._cells[task.cell]
         cell.done.add(task.step)
+        self.left -= 1
         if task.step == FINISH:
             self.finished.append(task.cell)
         elif cell.halted is None:
@@ -120,6 +126,7 @@ class Scheduler:
         task = self._end(worker)
         cell = self._cells[task.cell]
         cell.halted = cell.halted or reason
+        self.ready -= len(cell.ready)
         cell.ready.clear()
         return task
 
@@ -152,6 +159,7 @@ class Scheduler:
         if not cell.ready:
             heappush(self._ready, cell.place)
         heappush(cell.ready, index)
+        self.ready += 1
 
     # -- looking at it -----------------------------------------------------------------------
 
@@ -163,30 +171,31 @@ class Scheduler:
     @property
     def over(self) -> bool:
         """Whether nothing is running and nothing will ever be ready."""
-        return not self._running and self._first_ready() is None
+        return not self._running and not self.ready
 
     @property
     def failures(self) -> dict[str, Failure]:
         """The failure of each failed cell: of its first failed step in plan order."""
-        return {
-            cell_id: cell.failures[min(cell.failures)]
-            for cell_id, cell in self._cells.items()
-            if cell.failures and cell.halted is None
-        }
+        failed = [c for c, cell in self._cells.items() if cell.failures and cell.halted is None]
+        return {cell_id: self.failure(cell_id) for cell_id in failed}
 
     @property
     def halts(self) -> dict[str, str]:
         """Why each halted cell ended."""
         return {c: cell.halted for c, cell in self._cells.items() if cell.halted is not None}
 
-    def failure(self, cell_id: str) -> Failure | None:
-        """Return the failure of a cell's first failed step in plan order."""
-        cell = self._cells[cell_id]
-        return cell.failures[min(cell.failures)] if cell.failures else None
+    def failure(self, cell_id: str) -> Failure:
+        """Return the failure of a failed cell's first failed step in plan order."""
+        failures = self._cells[cell_id].failures
+        return failures[min(failures)]
 
     def busy(self, cell_id: str) -> bool:
         """Return whether any worker is at a step of the cell."""
         return self._cells[cell_id].running > 0
+
+    def is_halted(self, cell_id: str) -> bool:
+        """Return whether the cell was ended on purpose."""
+        return self._cells[cell_id].halted is not None
 
     def step(self, task: Task) -> Step:
         """Return the step of a task."""
@@ -196,7 +205,7 @@ class Scheduler:
     def progress(self, cell_id: str) -> tuple[int, int]:
         """Return how many steps of a cell are done, of how many; the finish is not counted."""
         cell = self._cells[cell_id]
-        return len(cell.done - {FINISH}), len(cell.steps) - 1
+        return len(cell.done) - (FINISH in cell.done), len(cell.steps) - 1
 
 
 def _begin(place: int, steps: tuple[Step, ...], stored: set[str]) -> _Cell:

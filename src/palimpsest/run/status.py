@@ -1,6 +1,6 @@
 """Where a run stands, read without checking digests or disturbing the processes that work on it."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,14 +44,8 @@ def status(run: Run | Path | str, now: float | None = None) -> Status:
     graph = progress.read_graph(run.path)
     words = {(cell, name): text for cell, steps in graph.items() for name, text, _ in steps}
     at_work = tuple(
-        StepAtWork(
-            work.worker,
-            work.cell,
-            work.step,
-            words.get((work.cell, work.step), work.step),
-            max(0.0, now - work.since),
-        )
-        for work in progress.at_work(run.path)
+        StepAtWork(worker, cell, step, words.get((cell, step), step), max(0.0, now - since))
+        for worker, cell, step, since in map(astuple, progress.at_work(run.path))
     )
     busy = {work.cell for work in at_work}
     done, running, waiting = [], [], []
@@ -112,9 +106,8 @@ def _seconds_left(
         for (cell, name), found in costs.items()
         if cell in steps and name not in steps[cell]
     }
-    whole = [sum(found for _, _, found in graph[cell]) for cell in graph]
-    # A cell that the command was not asked for, or that is not in the graph, counts as the mean.
-    unknown = [cell for cell in steps if cell not in graph]
-    left = sum(to_do.values()) + pace * len(unknown) * sum(whole) / len(whole)
+    # A cell that the last command was not asked for counts as the mean of the others.
+    unknown = sum(cell not in graph for cell in steps)
+    left = sum(to_do.values()) + pace * unknown * sum(costs.values()) / len(graph)
     left -= sum(min(work.seconds, to_do.get((work.cell, work.step), 0.0)) for work in at_work)
     return max(0.0, left / max(1, len(at_work)))

@@ -14,10 +14,6 @@ AGAIN = 0.02
 """Seconds after which a request to stop that Python swallowed is raised again."""
 
 
-class Leave(KeyboardInterrupt):
-    """Raised in a worker that is asked to end. No `except Exception` may mistake it for a fault."""
-
-
 class StopRequest:
     """The first SIGINT or SIGTERM, noted instead of raised at an odd instant."""
 
@@ -132,20 +128,3 @@ def shielded() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def leave_on_sigterm() -> Iterator[None]:
-    """Raise Leave at the first SIGTERM, in a worker that was perhaps started `shielded`."""
-
-    def once(signum: int) -> Leave:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return Leave()
-
-    handler = Raised(once)
-    handler.listen(signal.SIGTERM)
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        yield
-    finally:
-        handler.done()

@@ -23,8 +23,9 @@ from typing import Any
 
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, StoreError
 from palimpsest.run import disk, progress
-from palimpsest.run.cell import Cell, Damage
+from palimpsest.run.cell import Cell
 from palimpsest.run.chain import ORIGIN, Chain, Entry, chain_bytes, verify_chain
+from palimpsest.run.damage import Damage
 from palimpsest.run.disk import (
     canonical,
     digest,
@@ -63,36 +64,11 @@ from palimpsest.run.terms import (
 )
 
 __all__ = [
-    "ORIGIN",
-    "Cell",
-    "Chain",
-    "Damage",
-    "Entry",
-    "Owner",
-    "Run",
-    "Table",
-    "as_table",
-    "canonical",
-    "digest",
-    "environment",
-    "file_digest",
-    "holder",
-    "make_folder",
-    "parse_signed",
-    "read_json",
-    "read_signed",
-    "read_table",
-    "safe_name",
-    "table_bytes",
-    "table_from_bytes",
-    "terms_digest",
-    "verify_chain",
-    "write_bytes",
-    "write_json",
-    "write_signed",
-    "write_table",
-    "write_with",
-]
+    "ORIGIN", "Cell", "Chain", "Damage", "Entry", "Owner", "Run", "Table", "as_table", "canonical",
+    "digest", "environment", "file_digest", "holder", "make_folder", "parse_signed", "read_json",
+    "read_signed", "read_table", "safe_name", "table_bytes", "table_from_bytes", "terms_digest",
+    "verify_chain", "write_bytes", "write_json", "write_signed", "write_table", "write_with",
+]  # fmt: skip
 
 RECORD = "record.jsonl"
 PATIENCE = 30.0
@@ -122,40 +98,33 @@ class Run:
     def create(
         cls,
         path: Path | str,
-        plan_json: Mapping[str, Any],
-        rules_json: Mapping[str, Any],
-        environment: Mapping[str, Any],
-        seal: Mapping[str, Any],
-        *,
+        *terms: Mapping[str, Any],
         cells: Sequence[str] = (),
         fork_of: Mapping[str, Any] | None = None,
     ) -> "Run":
         """Return a new run folder at `path`; a creation that was interrupted is completed.
 
-        `seal` must hold "commitment". `cells` are the ids of all planned cells. Of `environment`,
-        the keys "code", "packages" and "inputs" (digests of models and facts) must be equal for
-        the run to be resumed.
+        `terms` are plan, rules, environment and seal; the seal must hold "commitment". `cells` are
+        the ids of all planned cells. Of the environment, the keys "code", "packages" and "inputs"
+        (digests of models and facts) must be equal for the run to be resumed.
         """
         path = Path(path)
+        plan, rules, environment, seal = terms
         _check_cells(cells)
         if "commitment" not in seal:
             raise InputError(f"seal has keys {sorted(seal)}; expected 'commitment' among them")
-        contents = fixed_contents(plan_json, rules_json, environment, seal, fork_of)
+        contents = fixed_contents(plan, rules, environment, seal, fork_of)
         make_folder(path)
         with lock(_run_lock(path), "creating the run", wait=5.0):
             if (path / TERMS).exists():
                 raise StoreError(f"{path}: already a run; expected a new folder; resume it instead")
-            foreign = sorted(
-                child.name
-                for child in path.iterdir()
-                if child.name not in (*FILES, "locks") and not disk.is_temporary(child)
-            )
+            disk.clean(path)
+            foreign = {child.name for child in path.iterdir()} - {*FILES, "locks"}
             if foreign:
                 raise InputError(
-                    f"{path}: holds {foreign[:3]}, which are not a run's; expected a new or empty "
-                    "folder; choose another with --out"
+                    f"{path}: holds {sorted(foreign)[:3]}, which are not a run's; expected a new "
+                    "or empty folder; choose another with --out"
                 )
-            disk.clean(path)
             for name, data in contents.items():
                 write_bytes(path / name, data)
             # The terms come last and whole: the folder is a run from this instant on.
@@ -173,18 +142,14 @@ class Run:
                 f"{path}: not a run (no {TERMS}); expected a folder made by `palimpsest study` "
                 "or `palimpsest audit`; check the path, or run that command to create it"
             )
-        terms = read_terms(path)
-        return cls(path, terms, {name: read_fixed(path, name, terms) for name in FILES})
+        fixed = read_terms(path)
+        return cls(path, fixed, {name: read_fixed(path, name, fixed) for name in FILES})
 
     @classmethod
     def create_or_resume(
         cls,
         path: Path | str,
-        plan_json: Mapping[str, Any],
-        rules_json: Mapping[str, Any],
-        environment: Mapping[str, Any],
-        seal: Mapping[str, Any],
-        *,
+        *terms: Mapping[str, Any],
         cells: Sequence[str] = (),
         fork: bool = False,
     ) -> "Run":
@@ -193,12 +158,11 @@ class Run:
         With `fork`, such a run gets a sibling `<path>-fork-<n>` that says where it came from.
         """
         path = Path(path)
-        given = (plan_json, rules_json, environment, seal)
         if not (path / TERMS).exists() and not (path / "cells").exists():
-            return cls.create(path, *given, cells=cells)
-        _repair(path, given, cells)
+            return cls.create(path, *terms, cells=cells)
+        _repair(path, terms, cells)
         run = cls.open(path)
-        drift = run.drift(*given, cells=cells)
+        drift = run.drift(*terms, cells=cells)
         if not drift:
             return run
         if not fork:
@@ -212,29 +176,21 @@ class Run:
         for n in range(1, 1000):
             sibling = path.with_name(f"{path.name}-fork-{n}")
             if not (sibling / TERMS).exists():
-                return cls.create(sibling, *given, cells=cells, fork_of=origin)
+                return cls.create(sibling, *terms, cells=cells, fork_of=origin)
             other = cls.open(sibling)
-            if not other.drift(*given, cells=cells):
+            if not other.drift(*terms, cells=cells):
                 return other
         raise StoreError(f"{path}: 999 forks exist; expected fewer; remove some")
 
-    def drift(
-        self,
-        plan_json: Mapping[str, Any],
-        rules_json: Mapping[str, Any],
-        environment: Mapping[str, Any],
-        seal: Mapping[str, Any],
-        *,
-        cells: Sequence[str] = (),
-    ) -> list[str]:
+    def drift(self, *terms: Mapping[str, Any], cells: Sequence[str] = ()) -> list[str]:
         """Return the differences between this run's terms and the given ones, one line per key."""
-        mine, asked = self.environment, environment
+        plan, rules, environment, seal = terms
         pairs: list[tuple[str, Any, Any]] = [
-            ("plan", self.plan, plan_json),
-            ("rules", self.rules, rules_json),
+            ("plan", self.plan, plan),
+            ("rules", self.rules, rules),
             ("cells", list(self.cells), list(cells)),
             ("seal.commitment", self.seal["commitment"], seal.get("commitment")),
-            *((key, mine.get(key), asked.get(key)) for key in SAME_ENVIRONMENT),
+            *((key, self.environment.get(key), environment.get(key)) for key in SAME_ENVIRONMENT),
         ]
         return [
             line
@@ -349,46 +305,38 @@ def _run_lock(run: Path) -> Path:
 
 
 def _check_cells(cells: Sequence[str]) -> None:
-    seen: dict[str, str] = {}
-    for cell_id in cells:
-        safe_name(cell_id, "cell id")
-        twin = seen.get(cell_id.lower())
-        if twin is not None:
-            raise InputError(f"cell ids {twin!r} and {cell_id!r} name one folder; rename one")
-        seen[cell_id.lower()] = cell_id
+    folders = [safe_name(cell_id, "cell id").lower() for cell_id in cells]
+    twins = sorted({name for name in folders if folders.count(name) > 1})
+    if twins:
+        raise InputError(f"cell ids that name one folder: {twins[:3]}; rename all but one of each")
 
 
-def _repair(
-    path: Path, given: tuple[Mapping[str, Any], ...], cells: Sequence[str], wait: float = 5.0
-) -> None:
+def _repair(path: Path, given: Sequence[Mapping[str, Any]], cells: Sequence[str]) -> None:
     """Write damaged terms or a damaged fixed file again where the given terms are the run's.
 
     Of damaged terms the witnesses are the cells: each of their files names the terms' digest.
     """
     plan, rules, environment, seal = given
     try:
-        terms = read_terms(path)
+        fixed = read_terms(path)
     except DamagedArtifact as damage:
-        known = path / "environment.json"
         with contextlib.suppress(StoreError):
-            environment = read_json(known) if known.exists() else environment
-        contents = fixed_contents(plan, rules, environment, seal, None)
-        terms = terms_json(contents, cells)
+            environment = read_json(path / "environment.json")
+        fixed = terms_json(fixed_contents(plan, rules, environment, seal), cells)
         for witness in sorted(path.glob("cells/*/**/*.json")):
             with contextlib.suppress(DamagedArtifact):
-                begun = disk.read_signed(witness).get("terms")
-                if begun not in (None, terms_digest(terms)):
+                if disk.read_signed(witness).get("terms", ...) not in (..., terms_digest(fixed)):
                     raise StoreError(
                         f"{damage}; {witness} was made under other terms than asked for now; "
                         f"expected the plan the run was made with; restore {TERMS} from a copy"
                     ) from damage
-        with lock(_run_lock(path), "repairing the terms", wait=wait):
-            write_signed(path / TERMS, terms)
+        with lock(_run_lock(path), "repairing the terms", wait=5.0):
+            write_signed(path / TERMS, fixed)
         progress.note(path, progress.COMMAND, "terms repaired", why=str(damage))
-    contents = fixed_contents(plan, rules, environment, seal, terms["fork_of"])
+    contents = fixed_contents(plan, rules, environment, seal, fixed["fork_of"])
     for name, data in contents.items():
-        expected = file_term(terms, name)
+        expected = file_term(fixed, name)
         intact = (path / name).is_file() and file_digest(path / name) == expected
         if not intact and digest(data) == expected:
-            with lock(_run_lock(path), "repairing a file", wait=wait):
+            with lock(_run_lock(path), "repairing a file", wait=5.0):
                 write_bytes(path / name, data)

@@ -5,12 +5,13 @@ numbers and truth values in their own width. Written with one fixed parquet vers
 and row-group length, and with a single NaN, so that equal columns give equal bytes.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palimpsest.errors import DamagedArtifact, StoreError
-from palimpsest.run.disk import digest, disk_errors, write_bytes
+from palimpsest.errors import DamagedArtifact, InputError, StoreError
+from palimpsest.run.disk import digest, disk_errors, safe_name, write_bytes
 
 # numpy and pyarrow are loaded by the functions that need them, so that commands start quickly.
 if TYPE_CHECKING:
@@ -81,6 +82,13 @@ def table_from_bytes(data: bytes, name: str) -> Table:
         else:
             columns[field] = column.to_numpy()
     return columns
+
+
+def table_file(name: str) -> str:
+    """Return the file name of a table; InputError when a table cannot be called that."""
+    if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", safe_name(name, "table")) is None:
+        raise InputError(f"table name {name!r}; expected one lower-case word such as 'items'")
+    return f"{name}.parquet"
 
 
 def write_table(path: Path, columns: Columns) -> str:

@@ -55,7 +55,7 @@ def fixed_contents(
     rules: Mapping[str, Any],
     environment: Mapping[str, Any],
     seal: Mapping[str, Any],
-    fork_of: Mapping[str, Any] | None,
+    fork_of: Mapping[str, Any] | None = None,
 ) -> dict[str, bytes]:
     """Return the bytes of the fixed files. The rules' hash is that of their canonical JSON."""
     hashed = {"hash": digest(canonical(dict(rules))), "rules": dict(rules)}

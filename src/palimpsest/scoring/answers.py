@@ -52,7 +52,7 @@ class Scores:
 
 
 def general_questions(texts: Sequence[str]) -> tuple[Question, ...]:
-    """Give pieces of general text as pseudo-questions, scored from their second token on."""
+    """Return pieces of general text as pseudo-questions, scored from their second token on."""
     return tuple(
         Question("general", f"g{number}", "general", 0, "", text)
         for number, text in enumerate(texts)
@@ -93,7 +93,7 @@ def score(
     reference: Teacher | None = None,
     injected: Teacher | None = None,
 ) -> list[Scores]:
-    """Give the scores of each member of the net: one forward per page feeds them all."""
+    """Return the scores of each member of the net: one forward per page feeds them all."""
     size = len(sheet.questions)
     nll = np.zeros((net.stack, size))
     teachers: Mapping[str, Teacher] = {
@@ -124,7 +124,7 @@ def score(
 
 
 def item_columns(model: str, stage: str, sheet: Sheet, scores: Scores) -> dict[str, Any]:
-    """Give the rows of ``items.parquet`` for one model, as columns."""
+    """Return the rows of ``items.parquet`` for one model, as columns."""
     questions = sheet.questions
     return {
         "model": [model] * len(questions),
@@ -149,7 +149,7 @@ def _add(sums: Floats, owners: Tensor, values: Tensor) -> None:
 
 
 def _bucketed(texts: Sequence[Encoded], batch_tokens: int) -> list[list[int]]:
-    """Give rows of each page: texts of similar length together, padded size within the limit."""
+    """Return rows of each page: texts of similar length together, padded size within the limit."""
     pages: list[list[int]] = []
     for row in sorted(range(len(texts)), key=lambda row: (len(texts[row].ids), row)):
         width = len(texts[row].ids)

@@ -35,13 +35,13 @@ class Teacher:
 
 
 def divergence(logp: Tensor, teacher: Tensor) -> Tensor:
-    """Give KL(model ‖ teacher) = Σ_v p(v) (log p(v) − log q(v)) at each position, in nats.
+    """Return KL(model ‖ teacher) = Σ_v p(v) (log p(v) − log q(v)) at each position, in nats.
 
     logp: (..., positions, vocabulary); teacher: (positions, vocabulary).
     """
-    found = torch.linalg.vecdot(logp.exp(), logp - teacher)
-    if not bool(found.isnan().any()):
-        return found
+    values = torch.linalg.vecdot(logp.exp(), logp - teacher)
+    if not bool(values.isnan().any()):
+        return values
     # p = 0 with log p = -inf gives 0 · inf; its term is 0 by continuity.
     terms = logp.exp() * (logp - teacher)
     return torch.where(logp == -torch.inf, 0.0, terms).sum(-1)
@@ -49,7 +49,7 @@ def divergence(logp: Tensor, teacher: Tensor) -> Tensor:
 
 @torch.no_grad()
 def record(net: Net, sheet: "Sheet", asked: Callable[[Question], bool]) -> Teacher:
-    """Give a net's log-probabilities (a stack of one) at the answers of the asked questions."""
+    """Return a net's log-probabilities (a stack of one) at the answers of the asked questions."""
     wanted = [asked(question) for question in sheet.questions]
     chosen = torch.tensor(wanted)
     pages: list[TeacherPage | None] = []

@@ -53,7 +53,7 @@ def reacquire(
     sheet: Sheet,
     injected: Teacher,
 ) -> list[Return]:
-    """Train the net on the forget set and give each member's way back.
+    """Train the net on the forget set and return each member's way back.
 
     sheet: the questions that ``on_the_way`` keeps; injected: its teacher where ``in_residual``.
     """
@@ -79,7 +79,7 @@ def reacquire(
 
 
 def summary(sheet: Sheet, scores: Scores) -> dict[str, float]:
-    """Give the numbers of one chunk, all in nats."""
+    """Return the numbers of one chunk, all in nats."""
     tokens = np.array(sheet.tokens, dtype=np.float64)
     nll = scores.nll_sum / tokens
     masks = _masks(sheet)
@@ -97,7 +97,7 @@ def summary(sheet: Sheet, scores: Scores) -> dict[str, float]:
 
 
 def curve_columns(model: str, curve: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Give the rows of ``curves.parquet`` for one model, as columns."""
+    """Return the rows of ``curves.parquet`` for one model, as columns."""
     numbers = ("chunk", "step")
     columns: dict[str, Any] = {"model": [model] * len(curve)}
     for key in curve[0]:
@@ -121,7 +121,7 @@ def _masks(sheet: Sheet) -> dict[str, Any]:
 
 
 def _fact_mean(sheet: Sheet, nll: Floats, mask: Any) -> float:
-    """Give the mean over facts of the mean over a fact's templates."""
+    """Return the mean over facts of the mean over a fact's templates."""
     facts: dict[str, list[float]] = {}
     for question, value, kept in zip(sheet.questions, nll, mask):
         if kept:

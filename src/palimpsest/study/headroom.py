@@ -30,7 +30,7 @@ def run_headroom(
     device: str = "cpu",
     rules: Rules | None = None,
 ) -> Headroom:
-    """Give the headroom of the facts in a file; facts without evidence are refused by name."""
+    """Return the headroom of the facts in a file; facts without evidence are refused by name."""
     facts = read_facts(forget, "forget")
     bare = [fact.id for fact in facts if not fact.evidence]
     if bare:
@@ -42,11 +42,11 @@ def run_headroom(
         check_compatible(outline(base), outline(other))
     asked = [q for q in file_questions({"forget": facts}) if q.pool == "evaluation"]
     evidence = {fact.id: " ".join(fact.evidence) for fact in facts}
-    told = [replace(q, prompt=f"{evidence[q.fact]} {q.prompt}") for q in asked]
+    shown = [replace(q, prompt=f"{evidence[q.fact]} {q.prompt}") for q in asked]
     return measure_headroom(
         [fact.id for fact in facts],
         _nlls(base, asked, facts, dtype, device),
-        _nlls(base, told, facts, dtype, device),
+        _nlls(base, shown, facts, dtype, device),
         _nlls(injected, asked, facts, dtype, device),
         rules or Rules(),
         None if reference is None else _nlls(reference, asked, facts, dtype, device),
@@ -56,9 +56,9 @@ def run_headroom(
 def _nlls(
     name: str, asked: Sequence[Question], facts: Sequence[Fact], dtype: str, device: str
 ) -> list[float]:
-    """Give each fact's NLL, the mean over its held-out prompts."""
+    """Return each fact's NLL, the mean over its held-out prompts."""
     loaded = load(name, dtype=dtype, device=device)
     sheet = make_sheet(loaded.tokenizer, asked, piece_tokens=8, batch_tokens=4096)
-    found = score(WholeNet(loaded.model), sheet)[0].nll_sum / np.array(sheet.tokens)
-    of = np.array([question.fact for question in sheet.questions])
-    return [float(found[of == fact.id].mean()) for fact in facts]
+    nlls = score(WholeNet(loaded.model), sheet)[0].nll_sum / np.array(sheet.tokens)
+    owners = np.array([question.fact for question in sheet.questions])
+    return [float(nlls[owners == fact.id].mean()) for fact in facts]

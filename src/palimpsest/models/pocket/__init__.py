@@ -12,23 +12,14 @@ DIGESTS = ROOT / "digests.json"
 
 
 def pocket_folder(name: str) -> Path:
-    """The folder of a pocket model, which loads like any other checkpoint folder."""
+    """Return the folder of a pocket model, which loads like any other checkpoint folder."""
     folder = ROOT / pocket_spec(name).folder
     if not (folder / "model.safetensors").is_file():
         raise ModelError(
-            f"{name}: no weights in {folder}; install the package with its weights, or bake them: "
-            f"python -m palimpsest.models.pocket.bake {folder.name}"
+            f"{name}: no weights in {folder}; expected model.safetensors; install the package "
+            "again, or train them in a clone: make pocket"
         )
     return folder
-
-
-def file_digests(root: Path) -> dict[str, str]:
-    """The SHA-256 of every model and tokenizer file below ``root``, by relative path."""
-    return {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.glob("*/*"))
-        if path.suffix in {".json", ".safetensors"} and path.name != "bake.json"
-    }
 
 
 def check_digests(name: str) -> None:
@@ -39,6 +30,4 @@ def check_digests(name: str) -> None:
     for path, sha in expected.items():
         file = ROOT / path
         if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != sha:
-            raise ModelError(
-                f"{name}: {path} is missing or was changed; reinstall the package, or bake it again"
-            )
+            raise ModelError(f"{name}: {path} is missing or was changed; install the package again")

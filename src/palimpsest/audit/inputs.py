@@ -1,0 +1,297 @@
+"""Everything an audit can check before it loads a weight: facts, text, models on paper, the bound.
+
+A refusal here costs nothing and leaves nothing behind. What passes is fixed: the questions, their
+tokens and batches, and which models will be asked.
+"""
+
+import filecmp
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from palimpsest.audit.probes import ASSUMES, generated_probes
+from palimpsest.audit.request import LADDER, AuditRequest
+from palimpsest.cell.setting import Setting
+from palimpsest.cell.sources import Given, source_digest
+from palimpsest.criteria.multiplicity import Certifiability, certifiability
+from palimpsest.errors import FactsError, ModelError
+from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
+from palimpsest.facts.general import general_pieces
+from palimpsest.facts.questions import Question, Testbed, file_questions
+from palimpsest.models.adapter import WEIGHTS as ADAPTER_WEIGHTS
+from palimpsest.models.inspect_folder import read_weights
+from palimpsest.models.load import Outline, check_compatible, outline, resolve
+from palimpsest.plan import CellPlan, Plan
+from palimpsest.run.store import canonical, digest
+from palimpsest.scoring.answers import Sheet, make_sheet
+
+CELL = "audit"
+"""The one cell of an audit's run; every random choice is derived from this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditModel:
+    """One model of an audit: its name in the tables, its role, and where it is."""
+
+    name: str
+    role: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A request that can be run."""
+
+    request: AuditRequest
+    plan: Plan
+    sets: Mapping[str, tuple[Fact, ...]]
+    models: tuple[AuditModel, ...]
+    """Base, injected, references and candidates, in this order."""
+    outline: Outline
+    """Of the base; all models share its tokenizer and shape."""
+    setting: Setting
+    with_evidence: Sheet | None
+    """The forget facts' held-out questions after their evidence, for the headroom."""
+    bound: Certifiability
+    repeated: tuple[str, ...]
+    """Which candidates have the weights of base or injected, a sentence each."""
+    remarks: tuple[str, ...]
+    """What is allowed but weakens the measurement; the sentences above are among them."""
+
+    @property
+    def generated(self) -> bool:
+        """Whether the probes were generated here and not given."""
+        return self.request.probes is None
+
+    def of(self, role: str) -> tuple[AuditModel, ...]:
+        """Return the models of a role."""
+        return tuple(model for model in self.models if model.role == role)
+
+    def given(self, model: AuditModel) -> Given:
+        """Return how a model is loaded."""
+        request = self.request
+        return Given(model.place, request.dtype, request.device, request.adapter_base)
+
+    def terms(self) -> dict[str, Any]:
+        """Return what is fixed about the audit, without the paths of its files."""
+        request, plan = self.request, self.plan.as_dict()
+        if request.chooses_rate:
+            plan["round_trip"]["learning_rate"] = None
+        return {
+            "name": CELL,
+            "methods": [],
+            # A list: ties between candidates go by their order.
+            "models": [[model.name, model.role] for model in self.models],
+            "facts": {name: len(facts) for name, facts in self.sets.items()},
+            "generated_probes": len(self.sets["probe"]) if self.generated else 0,
+            "reacquired": request.round_trip,
+            "round_trip": plan["round_trip"],
+            "learning_rates": list(LADDER) if request.chooses_rate else [],
+            "general": {key: value for key, value in plan["general"].items() if key != "source"},
+            "engine": plan["engine"],
+            "rules": plan["rules"],
+        }
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest of every model, facts file and text; reads the checkpoints whole."""
+        digests = {model.name: source_digest(model.place) for model in self.models}
+        if self.request.adapter_base is not None:
+            digests["adapter base"] = source_digest(self.request.adapter_base)
+        digests |= {f"{name} facts": digest(as_jsonl(facts)) for name, facts in self.sets.items()}
+        digests["general text"] = digest(canonical(list(self.setting.general_scored)))
+        return digests
+
+    def commitment(self) -> str:
+        """Return the digest of the held-out prompts: what a candidate must not have been shown."""
+        heldout = [q for q in self.setting.facts.questions if q.pool == "evaluation"]
+        return digest(canonical([[q.id, q.prompt, q.answer] for q in heldout]))
+
+
+def prepare(request: AuditRequest) -> Inputs:
+    """Return the request checked whole; loads no weights."""
+    plan = request.plan()
+    sets, remarks = _facts(request)
+    general = plan.general
+    pieces = general_pieces(general.source, general.scored_pieces, f"{CELL}/general")
+    models = _models(request, request.references)
+    base = _outlines(request, models)
+    facts = Testbed((), (), (), audit_questions(sets))
+    setting = Setting(CellPlan(CELL, 0, plan), base.tokenizer, facts, (), pieces)
+    with_evidence = _with_evidence(sets, setting)
+    for sheet in (setting.sheet, with_evidence):
+        if sheet is not None:
+            check_length(sheet, base)
+    bound = certifiability(
+        len(sets["forget"]), len(sets["probe"]), len(request.candidates), request.rules.alpha
+    )
+    repeated = copied_weights(models)
+    if bound.certifiable:
+        # By content, so that an audit does not depend on the order its references are given in.
+        models = _models(request, sorted(request.references, key=source_digest))
+    remarks = (*repeated, *remarks)
+    return Inputs(
+        request, plan, sets, models, base, setting, with_evidence, bound, repeated, remarks
+    )
+
+
+def audit_questions(sets: Mapping[str, tuple[Fact, ...]]) -> tuple[Question, ...]:
+    """Return the questions of a user's facts.
+
+    Trained prompts are pool ``trained`` and held-out ones pool ``evaluation``. The retain axis is
+    measured on pool ``cloze``, which files do not have: there it is each retain fact's first
+    trained prompt, moved and not repeated, so that no position counts twice in the residual.
+    """
+    return tuple(
+        replace(question, pool="cloze")
+        if question.set == "retain" and question.pool == "trained" and question.template == 0
+        else question
+        for question in file_questions(sets)
+    )
+
+
+def _facts(request: AuditRequest) -> tuple[dict[str, tuple[Fact, ...]], tuple[str, ...]]:
+    files = {"forget": request.forget, "retain": request.retain}
+    if request.probes is not None:
+        files["probe"] = request.probes
+    sets = check_sets(files)
+    remarks = tuple(str(problem) for problem in set_problems(files) if not problem.fatal)
+    if request.probes is not None:
+        return sets, remarks
+    if not request.generate_probes:
+        count, alpha = len(request.candidates), request.rules.alpha
+        least = certifiability(len(sets["forget"]), 1, count, alpha).min_probes
+        raise FactsError(
+            "probes: none given, and without never-learned facts there is no level to compare "
+            f"with; give a file with --probes, or generate {max(16, least)} of them, say, with "
+            f"--generate-probes (probes, generate_probes in a file); this design needs at least "
+            f"{least}. {ASSUMES}"
+        )
+    sets["probe"] = generated_probes(sets["forget"], request.generate_probes, sets["retain"])
+    return sets, (*remarks, ASSUMES)
+
+
+def _models(request: AuditRequest, references: Sequence[str]) -> tuple[AuditModel, ...]:
+    return (
+        AuditModel("base", "base", request.base),
+        AuditModel("injected", "injected", request.injected),
+        *(
+            AuditModel(f"reference-{draw}" if draw else "reference", "reference", place)
+            for draw, place in enumerate(references)
+        ),
+        *(AuditModel(name, "candidate", place) for name, place in request.candidates),
+    )
+
+
+def _outlines(request: AuditRequest, models: tuple[AuditModel, ...]) -> Outline:
+    """Return the base on paper, after every other model was compared with it on paper."""
+    under = request.adapter_base
+    for model in models:
+        try:
+            _check_weights(model)
+        except ModelError as error:
+            raise ModelError(f"{_called(model)}: {error}") from error
+    base = outline(request.base, base=under)
+    for model in models[1:]:
+        try:
+            check_compatible(base, outline(model.place, base=under))
+        except ModelError as error:
+            raise ModelError(f"{_called(model)}: {error}") from error
+    return base
+
+
+def _called(model: AuditModel) -> str:
+    """Return what messages call a model, without its place."""
+    return model.name if model.role != "candidate" else f"candidate {model.name}"
+
+
+def _check_weights(model: AuditModel) -> None:
+    """Read the headers of a checkpoint on this disk: a missing or pickled one is refused now."""
+    source = resolve(model.place)
+    if source.path is not None and source.kind in ("folder", "pocket"):
+        read_weights(source.path)
+    elif source.path is not None and source.kind == "adapter":
+        read_weights(source.path, ADAPTER_WEIGHTS)
+
+
+def copied_weights(models: Sequence[AuditModel]) -> tuple[str, ...]:
+    """Refuse a reference that is another model's copy; return a sentence per other copy."""
+    base, injected, *others = models
+    references = [model for model in others if model.role == "reference"]
+    candidates = [model for model in others if model.role == "candidate"]
+    for number, reference in enumerate(references):
+        for other in (injected, base, *references[:number], *candidates):
+            if _same_weights(reference, other):
+                raise ModelError(
+                    f"references: {reference.place} has the weights of {_called(other)} "
+                    f"({other.place}), byte for byte; expected an independent retraining without "
+                    "the forget set; leave it out, or give another"
+                )
+    sentences = []
+    for model in candidates:
+        known = next((known for known in (injected, base) if _same_weights(model, known)), None)
+        if known is not None:
+            sentences.append(
+                f"candidate {model.name} has the weights of {known.name}, byte for byte; expected "
+                "a model that unlearned something, unless it is there to compare with"
+            )
+    return tuple(sentences)
+
+
+def _same_weights(model: AuditModel, other: AuditModel) -> bool:
+    """Tell whether two models have the same weight files; reads up to the first difference."""
+    mine, theirs = _weight_files(model), _weight_files(other)
+    if model.place == other.place or not mine or mine.keys() != theirs.keys():
+        return model.place == other.place
+    return all(filecmp.cmp(mine[name], theirs[name], shallow=False) for name in mine)
+
+
+def _weight_files(model: AuditModel) -> dict[str, Path]:
+    source = resolve(model.place)
+    if source.path is None:
+        return {}
+    if source.kind == "gguf":
+        return {"gguf": source.path}
+    return {file.name: file for file in source.path.glob("*.safetensors")}
+
+
+def _with_evidence(sets: Mapping[str, tuple[Fact, ...]], setting: Setting) -> Sheet | None:
+    """Return the held-out questions of forget facts with evidence, the evidence before them."""
+    evidence = {fact.id: " ".join(_sentences(fact)) for fact in sets["forget"] if fact.evidence}
+    # An interval needs two facts; with fewer the headroom is not asked.
+    if len(evidence) < 2:
+        return None
+    questions = [
+        replace(question, prompt=f"{evidence[question.fact]} {question.prompt}")
+        for question in setting.facts.questions
+        if question.set == "forget" and question.pool == "evaluation" and question.fact in evidence
+    ]
+    return sheet_of(setting, questions)
+
+
+def sheet_of(setting: Setting, questions: Sequence[Question]) -> Sheet:
+    """Return questions laid out as batches, like the setting's own."""
+    plan = setting.cell.plan
+    return make_sheet(
+        setting.tokenizer,
+        questions,
+        piece_tokens=plan.general.piece_tokens,
+        batch_tokens=plan.engine.batch_tokens,
+        pad=setting.pad,
+    )
+
+
+def _sentences(fact: Fact) -> Iterator[str]:
+    for text in fact.evidence:
+        yield text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def check_length(sheet: Sheet, base: Outline) -> None:
+    """Refuse a question that is longer than the base can read."""
+    limit = getattr(base.config, "max_position_embeddings", None)
+    longest = max(page.batch.ids.shape[1] for page in sheet.pages)
+    if isinstance(limit, int) and longest > limit:
+        raise FactsError(
+            f"a prompt with its answer has {longest} tokens; {base.name} reads at most {limit}; "
+            "shorten it, or its evidence"
+        )

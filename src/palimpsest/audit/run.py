@@ -1,0 +1,290 @@
+"""The audit as one call: check everything, run what is left, read the verdict from what is stored.
+
+Order, each of which may end it: everything is checked on paper; the certifiability bound; the
+headroom, when forget facts carry evidence; scores and round trips; the verdict. The run folder is
+a normal run with one cell, ``audit``.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palimpsest.audit.request import AuditRequest, make_request
+from palimpsest.criteria.rules import Rules
+from palimpsest.errors import InputError, ModelError, PalimpsestError, PlanError, StoreError
+from palimpsest.facts.files import as_jsonl
+from palimpsest.facts.names import shown_path
+from palimpsest.run import disk
+from palimpsest.run.executor import Event, OnEvent, silent
+from palimpsest.run.executor import executor as executor_named
+from palimpsest.run.graph import Failure
+from palimpsest.run.store import Run, environment, read_json, table_bytes, write_bytes, write_json
+from palimpsest.verdict import Number, Verdict
+
+if TYPE_CHECKING:
+    from palimpsest.audit.inputs import Inputs
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, and how many of how many steps are done."""
+Notify = Callable[[str], None]
+Place = str | os.PathLike[str]
+_OWN = ("executor", "workers", "dry_run", "fork", "progress", "settings")
+"""Arguments of ``audit`` that are not part of the request."""
+
+
+class AuditFailed(PalimpsestError):
+    """A model that the audit cannot do without could not be measured; the rest is kept."""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit came to."""
+
+    verdict: Verdict | None
+    """None after a dry run."""
+    paragraph: str
+    """The verdict for a person; after a dry run, what would be done."""
+    run: Path | None
+    """The run folder; None where nothing had to be run."""
+    summary: Mapping[str, Any]
+    """The document of ``summary.json``."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 when a candidate is certified (or nothing was to be decided), 3 when none is."""
+        return 0 if self.verdict is None or self.verdict.certified else 3
+
+
+def audit(
+    base: Place,
+    injected: Place,
+    candidates: Mapping[str, Place] | Sequence[str],
+    forget: Place,
+    retain: Place,
+    probes: Place | None = None,
+    general: Place = "pocket",
+    references: Sequence[Place] = (),
+    *,
+    out: Place,
+    round_trip: str = "survivors",
+    rules: Rules | Mapping[str, Any] | None = None,
+    executor: str = "inline",
+    workers: int = 1,
+    dry_run: bool = False,
+    fork: bool = False,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> AuditResult:
+    """Return the verdict on the candidates; see ``AuditRequest`` for the ``settings``.
+
+    executor: ``inline`` does everything in this process, ``local`` in worker processes, ``ray`` on
+    a cluster. Running it again with the same arguments resumes it.
+    """
+    asked = {key: value for key, value in locals().items() if key not in _OWN}
+
+    def on_event(event: Event) -> None:
+        if progress is not None and event.kind == "step":
+            progress(event.words, event.done, event.total)
+
+    return run_audit(
+        make_request(asked | settings),
+        executor=executor,
+        workers=workers,
+        dry_run=dry_run,
+        fork=fork,
+        on_event=on_event,
+    )
+
+
+def run_audit(
+    request: AuditRequest,
+    *,
+    executor: str = "inline",
+    workers: int | None = 1,
+    dry_run: bool = False,
+    fork: bool = False,
+    on_event: OnEvent = silent,
+    on_run: Callable[[Path], OnEvent] | None = None,
+    notify: Notify = lambda sentence: None,
+    **options: Any,
+) -> AuditResult:
+    """Return the verdict of a request: what ``audit``, the command line and a YAML file all call.
+
+    workers: None takes as many as there are cores, models, and memory for.
+    on_run: called with the run folder before the first step; returns what is called with events.
+    notify: called with what the user may not have meant, before anything is run.
+    options: of the executor.
+    """
+    from palimpsest.audit.inputs import CELL, prepare
+    from palimpsest.audit.preview import preview_lines, suitable_workers
+
+    for place, what in request.left_out:
+        notify(f"{shown_path(place)} was given as {what} and is not used as another model too")
+    inputs = prepare(request)
+    workers = workers or suitable_workers(inputs)
+    if dry_run:
+        lines = preview_lines(inputs, inputs.digests(), workers)
+        return AuditResult(None, "\n".join(lines), None, {})
+    for sentence in inputs.repeated:
+        notify(sentence)
+    out = Path(request.out)
+    check_out(out)
+    if not inputs.bound.certifiable:
+        return _underpowered(inputs)
+    new = not out.exists() or not any(out.iterdir())
+    run = Run.create_or_resume(
+        out,
+        inputs.terms(),
+        inputs.plan.as_dict()["rules"],
+        environment(inputs.digests()),
+        {"commitment": inputs.commitment(), "pool": "held-out prompts"},
+        cells=[CELL],
+        fork=fork,
+    )
+    try:
+        with run.lock("palimpsest audit"):
+            listeners = [on_event] if on_run is None else [on_event, on_run(run.path)]
+            chosen = executor_named(executor, **options)
+            headroom = _work(run, inputs, chosen, workers, listeners)
+            return _judged(run, inputs) if headroom is None else _stopped(run, inputs, headroom)
+    except InputError:
+        # The corrected command has other inputs and could use nothing of it.
+        if new:
+            disk.remove(run.path)
+        raise
+
+
+def check_out(out: Path) -> None:
+    """Refuse a place where no run folder can be."""
+    nearest = next((place for place in (out, *out.absolute().parents) if place.exists()), out)
+    if not nearest.is_dir():
+        raise PlanError(f"out: {nearest} is a file; expected a folder for the run; choose another")
+    if not os.access(nearest, os.W_OK):
+        raise PlanError(f"out: {nearest} cannot be written to; choose another folder for the run")
+
+
+def failed(failure: Failure) -> PalimpsestError:
+    """Return the error that a failed step stands for."""
+    kinds = {ModelError.kind: ModelError, InputError.kind: InputError}
+    return kinds.get(failure.kind, AuditFailed)(failure.reason)
+
+
+def _work(
+    run: Run, inputs: "Inputs", executor: Any, workers: int, listeners: Sequence[OnEvent]
+) -> Mapping[str, Any] | None:
+    """Do the steps that are left; return the headroom if it ended the audit, else None."""
+    from palimpsest.audit.inputs import CELL
+    from palimpsest.audit.job import AuditJob, headroom_values, stored_headroom
+
+    cell = run.cell(CELL)
+    found: list[Mapping[str, Any]] = []
+
+    def watch(event: Event) -> None:
+        if event.kind == "halted":  # its steps are removed after this
+            found.append(headroom_values(stored_headroom(inputs, cell)) or {})
+        for listener in listeners:
+            listener(event)
+        failure = cell.failure() if event.kind == "failed" else None
+        if failure is not None:
+            raise failed(failure)
+
+    for _ in range(2):
+        outcome = executor.execute(
+            AuditJob(inputs), run.path, [CELL], workers=workers, on_event=watch
+        )
+        if not outcome.halted:
+            return None
+        if not found and (run.path / "summary.json").exists():
+            found.append(read_json(run.path / "summary.json")["headroom"])
+        if found:
+            return found[0]
+        # Stopped between the halt and the summary: the headroom is measured again.
+        disk.remove(cell.folder / "halted.json")
+    raise StoreError(f"{run.path}: the headroom was not stored; run the same command again")
+
+
+def _judged(run: Run, inputs: "Inputs") -> AuditResult:
+    """Return the verdict from the stored cell, and write what other programs read."""
+    from palimpsest.analysis.results import read_run
+    from palimpsest.audit.inputs import CELL
+    from palimpsest.audit.summary import scores, summary
+
+    results = read_run(run.path)
+    cell = results.cell(CELL)
+    if cell.verdict is None:
+        raise StoreError(f"{run.path}: the audit has no candidate to judge; run it again")
+    stored = run.cell(CELL).summary()
+    paragraph = " ".join([cell.verdict.paragraph(), *_chosen_dose(inputs, stored["dose"])])
+    document = summary(
+        inputs, cell.verdict, paragraph, rules_hash=run.rules_hash, stored=stored, cell=cell
+    )
+    _write(run, inputs, document, table_bytes(scores(cell, results.rules)))
+    return AuditResult(cell.verdict, paragraph, run.path, document)
+
+
+def _chosen_dose(inputs: "Inputs", dose: Mapping[str, Any] | None) -> list[str]:
+    if dose is None:
+        return []
+    words = inputs.request.dose(dose["learning_rate"])
+    return [
+        f"Re-acquisition took {words}, which was chosen on the first reference alone; if the "
+        "injected model learned with another dose, give that one with --steps, --items and "
+        "--learning-rate."
+    ]
+
+
+def _underpowered(inputs: "Inputs") -> AuditResult:
+    """Return the verdict that needs no model: nothing could be excluded, so nothing is run."""
+    from palimpsest.audit.summary import summary
+
+    numbers = _numbers(inputs)
+    verdict = Verdict("uncertified", None, None, "underpowered", "screen", numbers)
+    paragraph = f"{verdict.paragraph()} No model was loaded and nothing was written."
+    document = summary(inputs, verdict, paragraph, rules_hash=inputs.plan.rules_hash())
+    return AuditResult(verdict, paragraph, None, document)
+
+
+def _stopped(run: Run, inputs: "Inputs", headroom: Mapping[str, Any]) -> AuditResult:
+    """Return the verdict on inferable facts, for which no candidate had to be loaded."""
+    from palimpsest.audit.summary import summary
+
+    numbers = _numbers(inputs) | {
+        "headroom": headroom["estimate"],
+        "headroom_low": headroom["low"],
+        "headroom_high": headroom["high"],
+        "headroom_taught": headroom["taught"],
+        "regime": headroom["regime"],
+    }
+    verdict = Verdict("uncertified", None, None, "not_identifiable", "headroom", numbers)
+    paragraph = (
+        f"Uncertified (not_identifiable). The facts are inferable: with evidence in context the "
+        f"base model is only {headroom['estimate']:.2f} nats ({headroom['low']:.2f} to "
+        f"{headroom['high']:.2f}) short of the injected one, of {headroom['taught']:.2f} that "
+        "injection taught, so never-learned probes do not show where forgetting should end. No "
+        "candidate was loaded."
+    )
+    document = summary(
+        inputs, verdict, paragraph, rules_hash=run.rules_hash, stored={"headroom": headroom}
+    )
+    _write(run, inputs, document, None)
+    return AuditResult(verdict, paragraph, run.path, document)
+
+
+def _write(run: Run, inputs: "Inputs", document: Mapping[str, Any], scores: bytes | None) -> None:
+    write_json(run.path / "summary.json", document)
+    if scores is not None:
+        write_bytes(run.path / "scores.parquet", scores)
+    if inputs.generated:
+        write_bytes(run.path / "probes.jsonl", as_jsonl(inputs.sets["probe"]))
+
+
+def _numbers(inputs: "Inputs") -> dict[str, Number]:
+    from palimpsest.audit.summary import design
+
+    return {
+        **{key: value for key, value in design(inputs.bound).items() if key != "certifiable"},
+        "pool": inputs.plan.rules.screen_pool,
+        "references": len(inputs.request.references),
+    }

@@ -1,0 +1,214 @@
+"""The TOFU study: is the never-learned level within a retrained model's reach at all?
+
+Base, full and retain models (given, or made here from the base), the candidates of the methods,
+the oracle-KL diagnostic, the screen against never-learned questions in TOFU's form, the headroom,
+and a verdict for each seed. TOFU is the paper's boundary case: its answers can be inferred from the
+style of the authors that stay, so that no forgetting may reach the never-learned level, and then
+the verdict is *uncertified: not_identifiable*.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palimpsest.analysis.results import CellResult, RunResults, read_run
+from palimpsest.audit.run import check_out
+from palimpsest.audit.summary import design, score_rows, verdict_values
+from palimpsest.criteria.measures import ModelMeasures
+from palimpsest.criteria.rules import Rules
+from palimpsest.criteria.screen import screen_alone
+from palimpsest.errors import InputError, StoreError, StudyFailed
+from palimpsest.facts.files import as_jsonl
+from palimpsest.run import disk
+from palimpsest.run.executor import OnEvent, silent
+from palimpsest.run.executor import executor as executor_named
+from palimpsest.run.store import Run, environment, table_bytes, write_bytes, write_json
+from palimpsest.tofu.request import Prepared, TofuRequest, prepare
+
+FORMAT = "palimpsest-tofu/2"
+
+
+@dataclass(frozen=True)
+class TofuResult:
+    """What a study came to."""
+
+    run: Path | None
+    """None after a dry run."""
+    paragraph: str
+    summary: Mapping[str, Any]
+    """The document of ``summary.json``."""
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.summary.get("exit_code", 0))
+
+
+def run_tofu(
+    request: TofuRequest,
+    *,
+    executor: str = "inline",
+    workers: int = 1,
+    dry_run: bool = False,
+    fork: bool = False,
+    on_event: OnEvent = silent,
+    **options: Any,
+) -> TofuResult:
+    """Return the verdicts of a study; running it again with the same request resumes it."""
+    from palimpsest.tofu.job import TofuJob
+
+    out = Path(request.out)
+    check_out(out)
+    prepared = prepare(request)
+    if dry_run:
+        return TofuResult(None, "\n".join(preview_lines(prepared)), {})
+    new = not out.exists() or not any(out.iterdir())
+    run = Run.create_or_resume(
+        out,
+        prepared.terms(),
+        prepared.plan.as_dict()["rules"],
+        environment(prepared.digests()),
+        {"commitment": prepared.commitment(), "pool": "held-out questions"},
+        cells=[cell.cell.id for cell in prepared.cells],
+        fork=fork,
+    )
+    try:
+        with run.lock("palimpsest tofu"):
+            outcome = executor_named(executor, **options).execute(
+                TofuJob(prepared), run.path, run.cells, workers=workers, on_event=on_event
+            )
+            for cell, failure in outcome.failed.items():
+                kind = InputError if failure.kind == "model_error" else StudyFailed
+                raise kind(f"{cell}, {failure.step}: {failure.reason}")
+            return _answer(run, prepared)
+    except InputError:
+        # Nothing was measured, so nothing is kept: the corrected command finds an empty place.
+        if new and not any(run.cell(cell_id).steps() for cell_id in run.cells):
+            disk.remove(run.path)
+        raise
+
+
+def _answer(run: Run, prepared: Prepared) -> TofuResult:
+    """Return the verdicts from the stored cells, and write what other programs read."""
+    results = read_run(run.path)
+    if results.missing or any(cell.verdict is None for cell in results.cells):
+        raise StoreError(f"{run.path}: not every seed has candidates to judge; run it again")
+    document = summary(run, prepared, results)
+    rows = [
+        {"cell": cell.id} | row for cell in results.cells for row in score_rows(cell, results.rules)
+    ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    write_json(run.path / "summary.json", document)
+    write_bytes(run.path / "scores.parquet", table_bytes(columns))
+    for inputs in prepared.cells:
+        write_bytes(run.path / f"probes-seed{inputs.cell.seed}.jsonl", as_jsonl(inputs.probes))
+    return TofuResult(run.path, str(document["paragraph"]), document)
+
+
+def summary(run: Run, prepared: Prepared, results: RunResults) -> dict[str, Any]:
+    """Return the document of ``summary.json``: the keys of an audit's, and the cells."""
+    verdicts = [cell.verdict for cell in results.cells if cell.verdict is not None]
+    certified = all(verdict.certified for verdict in verdicts)
+    reasons = Counter(verdict.reason for verdict in verdicts if verdict.reason is not None)
+    reason = None if certified else reasons.most_common(1)[0][0]
+    chosen = {verdict.candidate for verdict in verdicts}
+    given = prepared.request.given()
+    paragraph = _paragraph(results, certified, reasons)
+    return {
+        "format": FORMAT,
+        "status": "certified" if certified else "uncertified",
+        "candidate": verdicts[0].candidate if certified and len(chosen) == 1 else None,
+        "reason": reason,
+        "exit_code": 0 if certified else 3,
+        "paragraph": paragraph,
+        "design": design(prepared.bound),
+        "rules_hash": results.rules_hash,
+        "round_trip": prepared.request.round_trip,
+        "facts": {
+            "forget": prepared.request.forget_items,
+            "retain": prepared.request.retain_items,
+            "probe": prepared.request.probes,
+        },
+        "generated_probes": True,
+        "models": {
+            "base": {"role": "base", "source": prepared.request.name},
+            "injected": {"role": "injected", "source": given.get("injected", "trained here")},
+            "reference": {"role": "reference", "source": given.get("reference", "trained here")},
+        },
+        "cells": {
+            cell.id: _cell(cell, results.rules, run.cell(cell.id).summary()["headroom"])
+            for cell in results.cells
+        },
+    }
+
+
+def _cell(cell: CellResult, rules: Rules, headroom: Mapping[str, Any] | None) -> dict[str, Any]:
+    verdict = cell.verdict
+    assert verdict is not None
+    shown = ("base", "injected", *cell.evaluation.references)
+    return verdict_values(verdict) | {
+        "paragraph": verdict.paragraph(),
+        "headroom": headroom,
+        "levels": {name: _level(cell.evaluation[name], rules) for name in shown},
+        "oracle_kl": {
+            name: cell.evaluation[name].oracle_kl for name in ("injected", *cell.candidates)
+        },
+        "failed": dict(cell.failed),
+    }
+
+
+def _level(model: ModelMeasures, rules: Rules) -> dict[str, Any]:
+    """Return a model's levels on forget items and on never-learned ones, in nats per token."""
+    alone = screen_alone(model, rules)
+    return {
+        "forget_nll": model.forget_nll,
+        "probe_nll": float(model.probe_nlls.mean()),
+        "retain_nll": model.retain_nll,
+        "median_gap": model.median_gap,
+        "p_value": alone.test.p_value,
+        "method": alone.test.method,
+        "excluded": alone.excluded,
+    }
+
+
+def _paragraph(results: RunResults, certified: bool, reasons: Counter[Any]) -> str:
+    cells = results.cells
+    if len(cells) == 1:
+        assert cells[0].verdict is not None
+        return cells[0].verdict.paragraph()
+    head = "Certified in every seed." if certified else "Uncertified."
+    counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    lines = [f"{head} {len(cells)} seeds" + (f": {counts}." if counts else ".")]
+    for cell in cells:
+        assert cell.verdict is not None
+        lines.append(f"{cell.id}: {cell.verdict.paragraph()}")
+    return "\n".join(lines)
+
+
+def preview_lines(prepared: Prepared) -> tuple[str, ...]:
+    """Return what would be done, as lines; loads no weights."""
+    request, plan = prepared.request, prepared.plan
+    first = prepared.cells[0]
+    made = "trained here" if request.train else "given"
+    names = list(first.setting.sheet.questions)
+    return (
+        f"run folder: {request.out}",
+        f"rules: {plan.rules_hash()}",
+        f"base: {request.name}, {prepared.outline.parameters:,} parameters; full and retain models "
+        f"{made}",
+        f"seeds: {len(prepared.cells)}, each with {request.forget_items} forget and "
+        f"{request.retain_items} retain items of {request.split} and {request.probes} probes; "
+        f"{len(names)} questions and {request.scored_pieces} pieces of general text per model",
+        f"candidates: {prepared.bound.candidates} per seed, {request.unlearning_steps} steps of "
+        f"{2 * request.unlearning_items} items for those that train",
+        f"fine-tuning: {request.steps} steps of {request.items} items at "
+        f"{request.learning_rate:g}; {request.references} references per seed",
+        f"round trip: {request.return_steps} steps, {request.round_trip}",
+        "headroom: "
+        + (
+            "no evidence fits the model's context, so it is not measured"
+            if first.with_evidence is None
+            else f"{len(first.with_evidence.questions)} questions after retained ones"
+        ),
+    )

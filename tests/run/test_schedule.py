@@ -1,0 +1,159 @@
+"""The scheduler alone: what is handed out, in which order, and what a fault costs."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from palimpsest.errors import InputError
+from palimpsest.run.graph import FINISH, Failure, Step
+from palimpsest.run.schedule import Scheduler, Task
+
+FAILED = Failure("diverged", "loss is nan", "b")
+
+
+def chain(*names: str) -> tuple[Step, ...]:
+    return tuple(Step(name, name, names[n - 1 : n] if n else ()) for n, name in enumerate(names))
+
+
+def wide(number: int) -> tuple[Step, ...]:
+    parts = tuple(f"part-{n}" for n in range(number))
+    return (Step("train", ""), *(Step(part, "", ("train",)) for part in parts))
+
+
+def test_the_steps_of_one_cell_go_to_all_free_workers() -> None:
+    scheduler = Scheduler({"c": wide(3)})
+    assert scheduler.next(0) == Task("c", "train")
+    assert scheduler.next(1) is None
+    scheduler.done(0)
+    tasks = [scheduler.next(worker) for worker in range(4)]
+    assert tasks == [*(Task("c", f"part-{n}") for n in range(3)), None]
+
+
+def test_the_finish_comes_after_every_step_and_ends_the_work() -> None:
+    scheduler = Scheduler({"c": wide(2)})
+    order = []
+    while (task := scheduler.next("w")) is not None:
+        order.append(task.step)
+        scheduler.done("w")
+    assert order == ["train", "part-0", "part-1", FINISH]
+    assert scheduler.over and scheduler.finished == ["c"]
+    assert scheduler.progress("c") == (3, 3)
+
+
+def test_a_worker_stays_with_its_cell_and_else_follows_the_plan() -> None:
+    scheduler = Scheduler({"x": chain("a", "b"), "y": chain("a", "b"), "z": chain("a", "b")})
+    assert [scheduler.next(n) for n in (1, 2)] == [Task("x", "a"), Task("y", "a")]
+    scheduler.done(1)
+    scheduler.done(2)
+    # The second worker asks first, and still gets its own cell.
+    assert scheduler.next(2) == Task("y", "b")
+    # A worker without a cell gets the first that is ready in the order of the plan.
+    assert scheduler.next(3) == Task("x", "b")
+    assert scheduler.next(1) == Task("z", "a")
+
+
+def test_a_failed_step_blocks_what_needs_it_and_nothing_else() -> None:
+    steps = (*chain("a", "b", "c"), Step("d", "", ("a",)))
+    scheduler = Scheduler({"x": steps, "y": chain("a")})
+    done = []
+    while (task := scheduler.next("w")) is not None:
+        if task == Task("x", "b"):
+            scheduler.failed("w", FAILED)
+        else:
+            done.append(task)
+            scheduler.done("w")
+    assert done == [Task("x", "a"), Task("x", "d"), Task("y", "a"), Task("y", FINISH)]
+    assert scheduler.over and scheduler.failures == {"x": FAILED}
+
+
+def test_of_two_failures_the_first_in_the_plan_is_the_cells() -> None:
+    for order in ((0, 1), (1, 0)):
+        scheduler = Scheduler({"x": (Step("a", ""), Step("b", ""))})
+        for worker in (0, 1):
+            scheduler.next(worker)
+        for worker in order:
+            scheduler.failed(worker, Failure("error", "", "ab"[worker]))
+        assert scheduler.failures["x"].step == "a"
+
+
+def test_a_halted_cell_gets_no_further_step() -> None:
+    scheduler = Scheduler({"x": wide(3), "y": chain("a")})
+    scheduler.next(0)
+    scheduler.done(0)
+    scheduler.next(0), scheduler.next(1)
+    scheduler.halted(0, "not identifiable")
+    assert scheduler.busy("x")
+    scheduler.done(1)
+    assert not scheduler.busy("x")
+    assert scheduler.next(0) == Task("y", "a")
+    assert scheduler.halts == {"x": "not identifiable"} and scheduler.failures == {}
+
+
+def test_a_step_lost_once_is_begun_again_and_lost_twice_has_failed() -> None:
+    scheduler = Scheduler({"x": chain("a")})
+    scheduler.next(0)
+    assert scheduler.lost(0, "killed") == (Task("x", "a"), None)
+    assert scheduler.next(1) == Task("x", "a")
+    lost = scheduler.lost(1, "killed")
+    assert lost is not None and lost[1] is not None
+    assert lost[1].kind == "worker lost" and scheduler.over
+    assert scheduler.lost(2, "had no step") is None
+
+
+def test_stored_steps_are_not_handed_out() -> None:
+    scheduler = Scheduler({"x": wide(2), "y": chain("a")}, {"x": ["train", "part-1"], "y": ["a"]})
+    assert [scheduler.next(n) for n in range(3)] == [
+        Task("x", "part-0"),
+        Task("y", FINISH),
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (Step("a", "", ("b",)), Step("b", "")),
+        (Step("a", ""), Step("a", "")),
+        (Step("a", "", ("a",)),),
+        (Step("../x", ""),),
+        (Step("Upper", ""),),
+        (Step(FINISH, ""),),
+    ],
+)
+def test_steps_that_cannot_be_ordered_or_named_are_refused(steps: tuple[Step, ...]) -> None:
+    with pytest.raises(InputError):
+        Scheduler({"x": steps})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_workers_do_every_step_is_done_once_after_its_needs(seed: int) -> None:
+    draw = random.Random(seed)
+    cells = {}
+    for n in range(draw.randint(1, 6)):
+        names = [f"s{k}" for k in range(draw.randint(1, 12))]
+        cells[f"cell-{n}"] = tuple(
+            Step(name, "", tuple(draw.sample(names[:k], min(k, draw.randint(0, 3)))))
+            for k, name in enumerate(names)
+        )
+    scheduler = Scheduler(cells, attempts=1000)
+    done: list[Task] = []
+    busy: list[int] = []
+    fresh = iter(range(10**6))
+    while not scheduler.over:
+        if draw.random() < 0.6 and scheduler.ready:
+            worker = next(fresh)
+            assert scheduler.next(worker) is not None
+            busy.append(worker)
+        elif busy:
+            worker = busy.pop(draw.randrange(len(busy)))
+            if draw.random() < 0.2:
+                scheduler.lost(worker, "killed")
+                continue
+            task = scheduler.done(worker)
+            needs = scheduler.step(task).needs
+            assert {Task(task.cell, need) for need in needs} <= set(done)
+            done.append(task)
+    assert set(Counter(done).values()) == {1}
+    assert len(done) == sum(len(steps) + 1 for steps in cells.values())
+    assert sorted(scheduler.finished) == sorted(cells)

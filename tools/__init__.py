@@ -1,0 +1,1 @@
+"""Build tools: run from a clone, not part of the package."""
