@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import HOSTILE
 
 PAGES = ("cell_page", "uncertified_page", "matrix_page", "hostile_page")
 VIEWS = tuple(itertools.product((1280, 390), ("light", "dark")))

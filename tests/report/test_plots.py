@@ -90,7 +90,7 @@ def test_names_that_are_no_methods_get_marks_of_their_own() -> None:
     assert not set(mine) & {(style.light, style.marker) for style in METHODS}
 
 
-@pytest.mark.parametrize("style", (*METHODS, *KNOWN), ids=lambda style: style.name)
+@pytest.mark.parametrize("style", [*METHODS, *KNOWN], ids=lambda style: style.name)
 def test_colours_stand_out_from_both_pages(style: object) -> None:
     assert _contrast(style.light, "#ffffff") >= 2.5  # type: ignore[attr-defined]
     assert _contrast(style.dark, "#1d1d1a") >= 4.5  # type: ignore[attr-defined]

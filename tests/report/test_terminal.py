@@ -30,16 +30,18 @@ def test_every_number_shown_is_the_verdicts(cell: CellResult) -> None:
         assert shown[1] == f"{one.comparison.p:.2g}"
         assert " ".join(shown[2:4]) == percent(one.comparison.restored)
         values = [value for value in one.comparison.z.values() if value is not None]
-        assert [float(text) for text in shown[4 : 4 + len(values)]] == pytest.approx(
-            values, abs=0.51
-        )
-    assert "indistinguishable" in told and "excluded by the" in told
+        texts = shown[4 : 4 + len(values)]
+        assert [float(text.rstrip("*")) for text in texts] == pytest.approx(values, abs=0.51)
+        worst = list(one.comparison.z).index(one.comparison.worst.axis)
+        assert [text.endswith("*") for text in texts].index(True) == worst
+    assert row(told, "replay-1")[-1] == "passes" and row(told, "ga-w3")[-1] == "differs"
+    assert row(told, "kl_reversion-w12")[-1] == "screen"
 
 
 def test_controls_stand_above_the_candidates(cell: CellResult) -> None:
     told = candidate_lines(cell, 140)
     assert told.index("injected") < told.index("replay-1")
-    assert "25 % of injected" in told and "router" in told
+    assert "25 % left" in told and "router" in told
     assert not re.search(r"^reference", told, re.M)
 
 
@@ -82,4 +84,4 @@ def test_the_verdict_ends_the_summary_of_one_cell(single: RunResults, cell_page:
 def test_a_second_suite_says_its_numbers() -> None:
     found = Comparison("nearest", 45, 0.201, 0.428, None, 35, 24, 8)
     shown = row(second_lines([found]), "nearest")
-    assert shown[1:] == ["45", "0.20", "0.43", "-0.23", "35", "24", "8"]
+    assert shown[1:] == ["45", "0.201", "0.428", "-0.227", "35/45", "24/45", "8/45"]

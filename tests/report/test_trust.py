@@ -26,13 +26,13 @@ def of(results: RunResults, word: str) -> Check:
 def test_controls_that_come_out_right_hold(cell: RunResults) -> None:
     found = of(cell, "accepted")
     assert found.state == "holds" and "about 95 % are expected" in found.found
-    assert "never among the references, 1 are accepted" in found.found
+    assert "never among the references: 1 of 1 accepted" in found.found
 
 
 def test_the_detection_limit_and_who_was_missed_are_named(cell: RunResults) -> None:
     found = of(cell, "keep knowledge")
     assert cell.cells[0].verdict is not None and cell.cells[0].verdict.detection_limit == 0.25
-    assert found.state == "with exceptions" and "Detection limit: 25 %" in found.found
+    assert found.state == "holds" and "Detection limit: 25 %" in found.found
     assert "5 % of injected weights left" in found.found
 
 

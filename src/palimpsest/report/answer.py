@@ -124,9 +124,6 @@ def _cells(results: RunResults) -> Answer:
     if reasons:
         why = [f"{REASONS[reason]} ({count})" for reason, count in reasons.most_common()]
         details.append(f"In the other cells: {listed(why)}.")
-    if results.missing:
-        planned = counted(len(results.planned), "planned cell")
-        details.append(f"{len(results.missing)} of {planned} are missing.")
     controls = tuple(control for verdict in verdicts for control in verdict.controls)
     counts = [
         (f"{len(results.cells)} of {len(results.planned)}", "cells finished"),

@@ -4,11 +4,11 @@ They are computed for comparison with the paper; no verdict depends on them.
 """
 
 from palimpsest.analysis import panel, recalibration, self_audit
-from palimpsest.analysis.recalibration import Certification
+from palimpsest.analysis.recalibration import Bounded, Certification
 from palimpsest.analysis.results import RunResults
 from palimpsest.analysis.second_suite import Comparison
 from palimpsest.analysis.suppression import let_through
-from palimpsest.report.formats import Estimate, Share, Table, Value, counted, number
+from palimpsest.report.formats import Estimate, Share, Table, Value, counted, number, row
 
 Rows = list[dict[str, Value]]
 BATTERIES = {
@@ -47,15 +47,13 @@ def panel_table(results: RunResults) -> Table:
     accepted: dict[str, list[tuple[int, int]]] = {"forward": [], "relearning": []}
     for name in panel.challenges(judged):
         found = {axis: panel.acceptance(judged, results, name, axis) for axis in BATTERIES}
-        row: dict[str, Value] = {"model": short.get(name, name)}
-        for axis, one in found.items():
-            row[BATTERIES[axis]] = Share(one.count, one.total) if one.total else None
+        values = row("model", short.get(name, name))
+        values |= {BATTERIES[axis]: _share(one) for axis, one in found.items()}
         for axis, label in (("forward", "forward"), ("relearning", "veto")):
-            row[f"{label}, upper bound"] = found[axis].upper
-            row[f"{label}, upper bound by architecture"] = found[axis].upper_clustered
+            values |= _bounds(label, found[axis])
             if name in suppressors:
                 accepted[axis].append((found[axis].count, found[axis].total))
-        rows.append(row)
+        rows.append(values)
     counts = {axis: [sum(part) for part in zip(*some)] for axis, some in accepted.items()}
     reading = "The panel was not run."
     if rows and not any(total for _, total in accepted["forward"]):
@@ -78,11 +76,10 @@ def panel_family_table(results: RunResults) -> Table:
     rows: Rows = []
     for name in panel.challenges(judged):
         for family in results.families:
-            row: dict[str, Value] = {"model": short.get(name, name), "family": family}
+            values = row("model|family", short.get(name, name), family)
             for axis, title in BATTERIES.items():
-                one = panel.acceptance(judged, results, name, axis, family)
-                row[title] = Share(one.count, one.total) if one.total else None
-            rows.append(row)
+                values[title] = _share(panel.acceptance(judged, results, name, axis, family))
+            rows.append(values)
     reading = f"The same by family: {counted(len(results.families), 'family', 'families')}."
     return Table.of("panel-by-family", "Known-label models by family", reading, rows)
 
@@ -92,15 +89,10 @@ def panel_cells_table(results: RunResults) -> Table:
     short = entries(results)
     rows: Rows = []
     for one in panel.challenge_panel(results):
-        row: dict[str, Value] = {
-            "cell": one.cell,
-            "model": short.get(one.challenge, one.challenge),
-            "p": one.p_value,
-            "median forget delta": one.median_forget_delta,
-            "forget distance": one.forget_distance,
-            "first-chunk fall": one.fall,
-        }
-        rows.append(row | {title: getattr(one, axis) for axis, title in BATTERIES.items()})
+        values = row("cell|model|p", one.cell, short.get(one.challenge, one.challenge), one.p_value)
+        values |= row("median forget delta", one.median_forget_delta)
+        values |= row("forget distance|first-chunk fall", one.forget_distance, one.fall)
+        rows.append(values | {title: getattr(one, axis) for axis, title in BATTERIES.items()})
     reading = f"{counted(len(rows), 'known-label model')} scored on the sealed pool."
     return Table.of("panel-cells", "Known-label models, cell by cell", reading, rows)
 
@@ -118,21 +110,18 @@ def versions_table(results: RunResults) -> Table:
             if cell.id in version.verdicts
         )
         reasons = "; ".join(f"{reason} {n}" for reason, n in version.abstentions.items())
+        passed = Share(len(version.certified), version.candidates)
+        suppressing = Share(recalibration.suppression_certified(version), total)
         rows.append(
-            {
-                "version": version.title,
-                "delta_f": f"{number(min(deltas))} to {number(max(deltas))}",
-                "candidates that pass": Share(len(version.certified), version.candidates),
-                "cells with one": Share(len(version.certified_cells), version.cells),
-                "reasons of the others": reasons or None,
-                "suppressing candidates that pass": Share(
-                    recalibration.suppression_certified(version), total
-                ),
-                "suppression picked": Share(picked.count, picked.total),
-                "picked, upper bound": picked.upper,
-                "picked, upper bound by architecture": picked.upper_clustered,
-                "cells without tolerances": len(version.without_tolerances),
-            }
+            row("version", version.title)
+            | row("delta_f", f"{number(min(deltas))} to {number(max(deltas))}")
+            | row("candidates that pass", passed)
+            | row("cells with one", Share(len(version.certified_cells), version.cells))
+            | row("reasons of the others", reasons or None)
+            | row("suppressing candidates that pass", suppressing)
+            | row("suppression picked", Share(picked.count, picked.total))
+            | _bounds("picked", picked)
+            | row("cells without tolerances", len(version.without_tolerances))
         )
     reading = "Without replicated references there is no recalibrated bar."
     if versions:
@@ -151,7 +140,7 @@ def passing_table(results: RunResults) -> Table:
     families = [family for family in results.families if family in results.tolerances]
     for version in versions:
         for method in (*results.methods, None):
-            row: dict[str, Value] = {"version": version.title, "method": method or "all methods"}
+            values = row("version|method", version.title, method or "all methods")
             for family in (*families, None):
                 total = sum(
                     (method is None or cell.methods[name] == method)
@@ -160,8 +149,8 @@ def passing_table(results: RunResults) -> Table:
                     for cell, name in results.candidates()
                 )
                 count = version.count(method=method, family=family)
-                row[family or "all families"] = Share(count, total) if total else None
-            rows.append(row)
+                values[family or "all families"] = Share(count, total) if total else None
+            rows.append(values)
     reading = "Without replicated references there is no bar relative to them."
     if versions:
         reading = "; ".join(f"{one.title}: {_leader(results, one)}" for one in versions) + "."
@@ -176,15 +165,11 @@ def selection_table(results: RunResults) -> Table:
     for version in recalibration.versions(results)[:2]:
         quality = recalibration.selection_quality(results, version)
         for one in quality:
-            row: dict[str, Value] = {
-                "version": version.title,
-                "selector": one.selector,
-                "cells": len(one.picks),
-            }
+            values = row("version|selector|cells", version.title, one.selector, len(one.picks))
             for title, field in _QUALITY.items():
-                row[title] = Estimate.of(one.interval(field, version.rules), one.mean(field))
-            row["within delta_f"] = Share(one.within_noise, len(one.picks)) if one.picks else None
-            rows.append(row)
+                values[title] = Estimate.of(one.interval(field, version.rules), one.mean(field))
+            within = Share(one.within_noise, len(one.picks)) if one.picks else None
+            rows.append(values | row("within delta_f", within))
         ours, trained = quality[0].mean("forget_distance"), quality[2].mean("forget_distance")
         if ours is not None and trained is not None:
             readings.append(
@@ -201,20 +186,13 @@ def suppression_table(results: RunResults) -> Table:
     short = entries(results)
     rows: Rows = []
     for one in let_through(results):
-        row: dict[str, Value] = {"battery": BATTERIES[one.battery]}
+        values = row("battery", BATTERIES[one.battery])
         for name, accepted in one.panel.items():
             label = short.get(name, name)
-            row[f"{label} accepted"] = (
-                Share(accepted.count, accepted.total) if accepted.total else None
-            )
-            row[f"{label}, upper bound"] = accepted.upper
-            row[f"{label}, upper bound by architecture"] = accepted.upper_clustered
+            values |= row(f"{label} accepted", _share(accepted)) | _bounds(label, accepted)
         for name, (count, total) in one.candidates.items():
-            row[f"{name} candidates accepted"] = Share(count, total) if total else None
-        row["cells accepting any"] = (
-            Share(one.cells.count, one.cells.total) if one.cells.total else None
-        )
-        rows.append(row)
+            values[f"{name} candidates accepted"] = Share(count, total) if total else None
+        rows.append(values | row("cells accepting any", _share(one.cells)))
     selected = recalibration.residual_selects_suppression(results)
     reading = (
         f"Selection by the smallest residual picks a suppression method in {selected.count} of "
@@ -239,12 +217,12 @@ def self_check_table(results: RunResults) -> Table:
     accepted = []
     for label, found in groups.items():
         if found:
-            row: dict[str, Value] = {"models": label}
-            row["accepted"] = Share(sum(one.accepted for one in found), len(found))
+            passed = Share(sum(one.accepted for one in found), len(found))
+            values = row("models|accepted", label, passed)
             for failure in self_audit.FAILURES:
                 count = sum(failure in one.failures for one in found)
-                row[f"fails {failure}"] = Share(count, len(found))
-            rows.append(row)
+                values[f"fails {failure}"] = Share(count, len(found))
+            rows.append(values)
             accepted.append(f"{sum(one.accepted for one in found)} of {len(found)} {label}")
     reading = "There are too few references to check the recalibrated bar against them."
     if accepted:
@@ -256,16 +234,12 @@ def self_check_table(results: RunResults) -> Table:
 def second_suite_table(found: tuple[Comparison, ...]) -> Table:
     """Return the frozen picks on the second pool."""
     rows: Rows = [
-        {
-            "selector": one.selector,
-            "cells": one.cells,
-            "forget distance": one.distance,
-            "trained-probe best's": one.trained_probe_distance,
-            "difference": Estimate.of(one.difference, one.distance - one.trained_probe_distance),
-            "nearer": Share(one.nearer, one.cells),
-            "within delta_f": Share(one.within_noise, one.cells),
-            "excluded by the screen": Share(one.excluded, one.cells),
-        }
+        row("selector|cells|forget distance", one.selector, one.cells, one.distance)
+        | row("trained-probe best's", one.trained_probe_distance)
+        | row("difference", Estimate.of(one.difference, one.distance - one.trained_probe_distance))
+        | row("nearer", Share(one.nearer, one.cells))
+        | row("within delta_f", Share(one.within_noise, one.cells))
+        | row("excluded by the screen", Share(one.excluded, one.cells))
         for one in found
     ]
     ours = next((one for one in found if one.selector == "recalibrated"), None)
@@ -277,6 +251,16 @@ def second_suite_table(found: tuple[Comparison, ...]) -> Table:
             f"{number(ours.trained_probe_distance)}."
         )
     return Table.of("second-suite", "Frozen picks on a second pool", reading, rows)
+
+
+def _share(one: Bounded) -> Share | None:
+    return Share(one.count, one.total) if one.total else None
+
+
+def _bounds(label: str, one: Bounded) -> dict[str, Value]:
+    """Return the one-sided upper bounds of a count, over cells and over architectures."""
+    columns = f"{label}, upper bound|{label}, upper bound by architecture"
+    return row(columns, one.upper, one.upper_clustered)
 
 
 def _leader(results: RunResults, version: Certification) -> str:

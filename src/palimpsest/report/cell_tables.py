@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.criteria.axes import Axis, chosen
 from palimpsest.criteria.retraining import Comparison
-from palimpsest.report.formats import Share, Table, Value, counted
+from palimpsest.report.formats import Share, Table, Value, counted, row
 from palimpsest.report.positions import ROLES, control_label, label, positions
 from palimpsest.verdict import Finding
 
@@ -25,31 +25,22 @@ def cells_table(results: RunResults) -> Table:
     """Return every planned cell: finished with its verdict, or why not."""
     finished = {cell.id: cell for cell in results.cells}
     missing = {one.id: one for one in results.missing}
+    first = "cell|family|state|references|candidates|failed|survive the screen"
     rows: Rows = []
     for cell_id in results.planned:
-        cell = finished.get(cell_id)
-        verdict = None if cell is None else cell.verdict
-        rows.append(
-            {
-                "cell": cell_id,
-                "family": None if cell is None else cell.family,
-                "state": "finished" if cell is not None else missing[cell_id].state,
-                "references": None if cell is None else len(cell.evaluation.references),
-                "candidates": None if cell is None else len(cell.candidates),
-                "failed": None if cell is None else len(cell.failed),
-                "survive the screen": None
-                if cell is None
-                else Share(len(cell.survivors), len(cell.candidates)),
-                "verdict": None if verdict is None else verdict.status,
-                "candidate": None if verdict is None else verdict.candidate,
-                "reason": (missing[cell_id].reason or None)
-                if cell is None
-                else None
-                if verdict is None
-                else verdict.reason,
-                "detection limit": None if verdict is None else verdict.detection_limit,
-            }
-        )
+        if cell_id in missing:
+            state, reason = missing[cell_id].state, missing[cell_id].reason or None
+            values = row(first, cell_id, None, state, None, None, None, None)
+            values |= row("verdict|candidate|reason|detection limit", None, None, reason, None)
+        else:
+            cell, verdict = finished[cell_id], finished[cell_id].verdict
+            kept = Share(len(cell.survivors), len(cell.candidates))
+            counts = (len(cell.evaluation.references), len(cell.candidates), len(cell.failed))
+            values = row(first, cell_id, cell.family, "finished", *counts, kept)
+            for key in ("status", "candidate", "reason", "detection_limit"):
+                title = {"status": "verdict", "detection_limit": "detection limit"}.get(key, key)
+                values[title] = None if verdict is None else getattr(verdict, key)
+        rows.append(values)
     certified = sum(cell.verdict is not None and cell.verdict.certified for cell in results.cells)
     reading = (
         f"{len(results.cells)} of {len(results.planned)} planned cells are finished; {certified} "
@@ -81,37 +72,30 @@ def candidates_table(results: RunResults, cell_id: str | None = None) -> Table:
 
 
 def _candidate(cell: CellResult, one: Finding, axes: Iterable[Axis]) -> dict[str, Value]:
-    row: dict[str, Value] = {
-        "cell": cell.id,
-        "candidate": one.name,
-        "method": cell.methods.get(one.name),
-        "outcome": outcome(one),
-        **compared(one.comparison, axes),
-        "screen p": one.p_value,
-        "screen p (Holm)": one.adjusted_p,
-        "excluded by the screen": one.excluded,
-        "median gap": one.median_gap,
-    }
-    return row | {f"{axis.title}, {axis.unit}": one.values.get(axis.name) for axis in axes}
+    method = cell.methods.get(one.name)
+    return (
+        row("cell|candidate|method|outcome", cell.id, one.name, method, outcome(one))
+        | compared(one.comparison, axes)
+        | row("screen p|screen p (Holm)", one.p_value, one.adjusted_p)
+        | row("excluded by the screen|median gap", one.excluded, one.median_gap)
+        | {f"{axis.title}, {axis.unit}": one.values.get(axis.name) for axis in axes}
+    )
 
 
 def compared(comparison: Comparison | None, axes: Iterable[Axis]) -> dict[str, Value]:
     """Return the columns of a comparison with retrainings: p, worst axis, z and gap per axis."""
-    known = comparison
-    columns: dict[str, Value] = {
-        "p": None if known is None else known.p,
-        "test": None if known is None else known.test,
-        "restored": None if known is None else known.restored,
-        "worst axis": None if known is None else known.worst.axis.replace("_", " "),
-    }
-    for axis in axes:
-        columns[axis.title] = None if known is None else known.z.get(axis.name)
-    for axis in axes:
-        gap = None if known is None else known.gaps.get(axis.name)
-        columns[f"gap {axis.title}"] = None if gap is None else gap.share
-    for axis in axes:
-        gap = None if known is None else known.gaps.get(axis.name)
-        columns[f"gap bound {axis.title}"] = None if gap is None else gap.bound
+    if comparison is None:
+        columns = row("p|test|restored|worst axis", None, None, None, None)
+    else:
+        worst = comparison.worst.axis.replace("_", " ")
+        columns = row("p|test|restored", comparison.p, comparison.test, comparison.restored)
+        columns |= row("worst axis", worst)
+    z = {} if comparison is None else comparison.z
+    gaps = {} if comparison is None else comparison.gaps
+    columns |= {axis.title: z.get(axis.name) for axis in axes}
+    for part in ("share", "bound"):
+        title = "gap" if part == "share" else "gap bound"
+        columns |= {f"{title} {a.title}": getattr(gaps.get(a.name), part, None) for a in axes}
     return columns
 
 
@@ -146,19 +130,13 @@ def controls_table(results: RunResults) -> Table:
         for one in () if cell.verdict is None else cell.verdict.controls:
             if one.as_expected is not None:
                 right, total = right + one.as_expected, total + 1
+            was = "rejected" if one.rejected else "accepted"
+            wanted = "rejected" if one.expected == "reject" else "accepted"
             rows.append(
-                {
-                    "cell": cell.id,
-                    "control": control_label(cell, one),
-                    "kind": KINDS.get(one.kind, one.kind),
-                    "should be": "rejected" if one.expected == "reject" else "accepted",
-                    "was": f"missing: {one.missing}"
-                    if one.comparison is None
-                    else "rejected"
-                    if one.rejected
-                    else "accepted",
-                    **compared(one.comparison, axes),
-                }
+                row("cell|control", cell.id, control_label(cell, one))
+                | row("kind|should be", KINDS.get(one.kind, one.kind), wanted)
+                | row("was", was if one.comparison else f"missing: {one.missing}")
+                | compared(one.comparison, axes)
             )
     reading = f"{right} of {counted(total, 'control')} came out as they should."
     return Table.of("controls", "Controls", reading, rows, _forms(axes))
@@ -172,12 +150,13 @@ def models_table(results: RunResults) -> Table:
         for name, role in cell.roles.items():
             if name in cell.evaluation and role.get("role") not in ("candidate", None):
                 model = cell.evaluation[name]
-                row: dict[str, Value] = {"cell": cell.id, "model": label(cell, name)}
-                row["role"] = ROLES.get(str(role["role"]), str(role["role"]).replace("_", " "))
-                row |= {f"{axis.title}, {axis.unit}": axis.read(model) for axis in axes}
-                row["oracle-KL"] = model.oracle_kl
-                row["first-chunk fall"] = None if model.curve is None else model.curve.first_fall
-                rows.append(row)
+                words = ROLES.get(str(role["role"]), str(role["role"]).replace("_", " "))
+                fall = None if model.curve is None else model.curve.first_fall
+                rows.append(
+                    row("cell|model|role", cell.id, label(cell, name), words)
+                    | {f"{axis.title}, {axis.unit}": axis.read(model) for axis in axes}
+                    | row("oracle-KL|first-chunk fall", model.oracle_kl, fall)
+                )
     reading = "The models that every candidate is compared with, on every axis"
     reading += "." if len(results.cells) == 1 else f", in {len(results.cells)} cells."
     return Table.of("models", "Known models", reading, rows)
@@ -186,14 +165,8 @@ def models_table(results: RunResults) -> Table:
 def positions_table(results: RunResults) -> Table:
     """Return every model on every axis, one row each: the data of the figures of axes."""
     rows: Rows = [
-        {
-            "cell": one.cell,
-            "model": one.model,
-            "role": one.role,
-            "axis": one.axis.name,
-            "value": one.value,
-            "standard deviations from retraining": one.z,
-        }
+        row("cell|model|role|axis", one.cell, one.model, one.role, one.axis.name)
+        | row("value|standard deviations from retraining", one.value, one.z)
         for cell in results.cells
         for one in positions(cell, results.rules)
     ]
@@ -210,7 +183,7 @@ def deltas_table(results: RunResults) -> Table:
             facts = [("forget", *pair) for pair in zip(model.forget_facts, model.forget_deltas)]
             facts += [("probe", *pair) for pair in zip(model.probe_facts, model.probe_deltas)]
             rows += [
-                {"cell": cell.id, "model": name, "set": which, "fact": fact, "delta": float(delta)}
+                row("cell|model|set|fact|delta", cell.id, name, which, fact, float(delta))
                 for which, fact, delta in facts
             ]
     reading = "Held-out NLL of every fact minus base's, in nats."
@@ -225,7 +198,7 @@ def curves_table(results: RunResults) -> Table:
             curve = cell.evaluation[name].curve
             if curve is not None:
                 rows += [
-                    {"cell": cell.id, "model": name, "step": step, "held-out forget NLL": nll}
+                    row("cell|model|step|held-out forget NLL", cell.id, name, step, nll)
                     for step, nll in zip(curve.step.tolist(), curve.forget_heldout_nll.tolist())
                 ]
     reading = "Held-out forget NLL while the forget facts are learned again, in nats."
@@ -236,11 +209,9 @@ def failed_table(results: RunResults) -> Table:
     """Return candidates that could not be made, and methods that do not apply."""
     rows: Rows = []
     for cell in results.cells:
-        for name, reason in cell.failed.items():
-            rows.append({"cell": cell.id, "candidate": name, "state": "failed", "reason": reason})
-        for name in cell.not_applicable:
-            state = "does not apply"
-            rows.append({"cell": cell.id, "candidate": name, "state": state, "reason": None})
+        found = [(name, "failed", reason) for name, reason in cell.failed.items()]
+        found += [(name, "does not apply", "") for name in cell.not_applicable]
+        rows += [row("cell|candidate|state|reason", cell.id, *one) for one in found]
     failed = sum(len(cell.failed) for cell in results.cells)
     reading = (
         f"{counted(failed, 'planned candidate')} failed; {len(rows) - failed} do not apply to the "
@@ -262,25 +233,23 @@ def methods_table(results: RunResults) -> Table:
         known = [one.comparison for _, one in mine if one.comparison is not None]
         restored = sorted(one.restored for one in known if one.restored is not None)
         worst = Counter(one.worst.axis for one in known if not one.accepted).most_common(1)
+        survive = Share(sum(not one.excluded for _, one in mine), len(mine))
+        cells = {cell.id for cell, _ in mine}
+        certified = {cell.id for cell, one in mine if _certifies(cell, one)}
+        middle = restored[len(restored) // 2] if restored else None
         rows.append(
-            {
-                "method": method,
-                "candidates": len(mine),
-                "survive the screen": Share(sum(not one.excluded for _, one in mine), len(mine)),
-                "accepted": Share.where(one.accepted for one in known),
-                "certified in": Share(
-                    len({cell.id for cell, one in mine if _certifies(cell, one)}),
-                    len({cell.id for cell, _ in mine}),
-                ),
-                "restored, median": restored[len(restored) // 2] if restored else None,
-                "restored, best": restored[-1] if restored else None,
-                "most frequent worst axis": worst[0][0].replace("_", " ") if worst else None,
-            }
+            row("method|candidates|survive the screen", method, len(mine), survive)
+            | row("accepted", Share(sum(one.accepted for one in known), len(known)))
+            | row("certified in", Share(len(certified), len(cells)))
+            | row("restored, median|restored, best", middle, restored[-1] if restored else None)
+            | row("most frequent worst axis", worst[0][0].replace("_", " ") if worst else None)
         )
-    accepted = sum(row["accepted"].count for row in rows if isinstance(row["accepted"], Share))
+    judged = [one["accepted"] for one in rows]
+    accepted = sum(share.count for share in judged if isinstance(share, Share))
+    total = sum(len(cell.candidates) for cell in results.cells)
     reading = (
-        f"{accepted} of {counted(sum(int(str(row['candidates'])) for row in rows), 'candidate')} "
-        f"of {counted(len(rows), 'method')} cannot be told from a retraining."
+        f"{accepted} of {counted(total, 'candidate')} of {counted(len(rows), 'method')} cannot be "
+        "told from a retraining."
     )
     forms = {"restored, median": ".0%", "restored, best": ".0%"}
     return Table.of("methods", "Methods", reading, rows, forms)

@@ -19,6 +19,7 @@ from palimpsest.analysis.subpanels import sub_panels
 from palimpsest.criteria.axes import chosen
 from palimpsest.criteria.controls import Control
 from palimpsest.criteria.screen import screen_alone
+from palimpsest.report.answer import acceptance_counts
 from palimpsest.report.bar_tables import BATTERIES, entries, panel_table
 from palimpsest.report.formats import Share, counted, listed, number
 from palimpsest.report.palette import MARKS, Style, in_order, styles
@@ -141,18 +142,20 @@ def relearning(results: RunResults) -> Picture | None:
     """Return the relearning curves of one cell."""
     (one,) = results.cells
     logged = {name: c for name in one.evaluation if (c := one.evaluation[name].curve) is not None}
-    mine = {name: logged[name] for name in _rows(one, results) if name in logged}
-    held = [logged[name] for name in one.evaluation.references if name in logged]
-    injected = [logged[name] for name in one.evaluation.of_role("injected") if name in logged]
+    mine = {n: logged[n].forget_heldout_nll for n in _rows(one, results) if n in logged}
+    held = [logged[n].forget_heldout_nll for n in one.evaluation.references if n in logged]
+    injected = [logged[n].forget_heldout_nll for n in one.evaluation.of_role("injected")]
     if not mine and not held:
         return None
     looks = styles(results.methods)
     styled = {name: looks[_group(results, one, name)] for name in mine}
-    figure = cell.relearning(mine, styled, held, injected[0] if injected else None)
+    steps = next(iter(logged.values())).step.tolist()
+    part = cell.Relearned(steps, mine, held, injected[0] if injected else None)
+    figure = cell.relearning({"": part}, styled, "held-out forget NLL, nats")
     reading = f"{counted(len(mine), 'candidate')} learned the forget facts again."
     if held and mine:
-        last = min(float(curve.forget_heldout_nll[-1]) for curve in held)
-        below = sum(float(curve.forget_heldout_nll[-1]) < last for curve in mine.values())
+        last = min(float(values[-1]) for values in held)
+        below = sum(float(values[-1]) < last for values in mine.values())
         reading = (
             f"{below} of {counted(len(mine), 'candidate')} end below every retraining: they "
             "relearn the forget facts further than a model that never knew them."
@@ -211,19 +214,12 @@ def acceptance(results: RunResults) -> Picture | None:
 
 def _acceptance_reading(results: RunResults) -> str:
     verdicts = [one.verdict for one in results.cells if one.verdict is not None]
-    judged = [c for verdict in verdicts for c in verdict.controls if c.comparison is not None]
+    controls = tuple(control for verdict in verdicts for control in verdict.controls)
     findings = [finding for verdict in verdicts for finding in verdict.findings]
-    parts = []
-    for expected, words in (
-        ("accept", "retrainings are accepted"),
-        ("reject", "models known to keep knowledge are rejected"),
-    ):
-        mine = [bool(one.as_expected) for one in judged if one.expected == expected]
-        if mine:
-            parts.append(f"{sum(mine)} of {len(mine)} {words}")
     accepted = sum(bool(one.comparison and one.comparison.accepted) for one in findings)
-    parts.append(f"{accepted} of {len(findings)} candidates cannot be told from a retraining")
-    return f"{listed(parts)}."
+    parts = [f"{counts} {words}" for counts, words in acceptance_counts(controls)]
+    parts.append(f"{accepted} of {len(findings)} candidates accepted")
+    return f"As one more retraining: {listed(parts)}."
 
 
 def axes_by_group(results: RunResults) -> Picture | None:
@@ -255,12 +251,18 @@ def relearning_by_family(results: RunResults) -> Picture | None:
                 mine.append(curve.forget_heldout_nll - base.forget_nll)
     if not curves:
         return None
-    stacked = {
-        family: {name: np.stack(found[name]) for name in order if name in found}
+    parts = {
+        family: cell.Relearned(
+            steps,
+            {name: np.median(found[name], axis=0) for name in order[2:] if name in found},
+            found.get("reference", ()),
+            np.median(found["injected"], axis=0) if "injected" in found else None,
+        )
         for family, found in curves.items()
     }
-    reading = f"Median curves of {counted(len(stacked), 'family', 'families')}."
-    figure = matrix.relearning_by_family(stacked, steps, styles(results.methods))
+    label = "held-out forget NLL − base's, nats"
+    figure = cell.relearning(parts, styles(results.methods), label)
+    reading = f"Median curves of each method in {counted(len(parts), 'family', 'families')}."
     return Picture("relearning", reading, figure)
 
 

@@ -22,12 +22,6 @@ class Share:
     count: int
     total: int
 
-    @classmethod
-    def where(cls, events: Iterable[bool | None]) -> "Share | None":
-        """Return how many of the events happened, without those unknown; None without any."""
-        known = [event for event in events if event is not None]
-        return cls(sum(known), len(known)) if known else None
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -108,6 +102,11 @@ class Table:
     def shown(self, column: str, value: Value) -> str:
         """Return a value of a column for a person."""
         return shown(value, self.forms.get(column, ""))
+
+
+def row(columns: str, *values: Value) -> dict[str, Value]:
+    """Return a row, or a part of it: names of columns separated by "|", and their values."""
+    return dict(zip(columns.split("|"), values, strict=True))
 
 
 # -- writers --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from palimpsest.analysis.results import CellResult, RunResults, read_run
+from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.criteria.axes import chosen
 from palimpsest.report.answer import WORDS, answer, glossary
 from palimpsest.report.figures import Picture, all_figures
@@ -107,7 +107,7 @@ def render_page(
         pictures=drawn,
         words=WORDS,
         cells=named["cells"],
-        verdicts=[] if single else [_verdict(cell) for cell in results.cells],
+        judged=results.cells,
         missing=results.missing,
         not_made=named["not-made"],
         candidates=_candidates(named["candidates"], results, single),
@@ -147,40 +147,19 @@ def _gaps(table: Table, results: RunResults, single: bool) -> Table | None:
 
 
 def _controls(table: Table, results: RunResults, single: bool) -> Table | None:
-    """Return the controls as the page shows them: retrainings counted, the others one by one."""
-    axes = [axis.title for axis in chosen(results.rules)]
-    if not table.rows:
+    """Return the controls of one cell as the page shows them, references left out counted; over
+    many cells the first picture counts them all."""
+    if not table.rows or not single:
         return None
-    if single:
-        kept = table.only(["control", "kind", "should be", "was", "p", "worst axis", *axes])
-        left_out = [row for row in kept.rows if row[1] == "reference, left out"]
-        rows = [row for row in kept.rows if row[1] != "reference, left out"]
-        if left_out:
-            accepted = sum(row[3] == "accepted" for row in left_out)
-            counted_row: list[Value] = [None] * len(kept.columns)
-            counted_row[:4] = [
-                "each reference, left out",
-                "reference, left out",
-                "accepted",
-                f"{accepted} of {len(left_out)} accepted",
-            ]
-            rows.append(tuple(counted_row))
-        return replace(kept, rows=tuple(rows))
-    counts: dict[tuple[str, str], list[bool]] = {}
-    for row in table.only(["control", "kind", "should be", "was"]).rows:
-        control, kind, wanted, was = map(str, row)
-        several = kind in ("reference, left out", "fresh retraining")
-        if was in ("accepted", "rejected"):
-            counts.setdefault((kind if several else control, wanted), []).append(was == wanted)
-    return Table.of(
-        "controls-by-kind",
-        "Controls over all cells",
-        table.reading,
-        [
-            {"control": control, "should be": wanted, "was": Share(sum(right), len(right))}
-            for (control, wanted), right in counts.items()
-        ],
-    )
+    axes = [axis.title for axis in chosen(results.rules)]
+    kept = table.only(["control", "kind", "should be", "was", "p", "worst axis", *axes])
+    left_out = [row for row in kept.rows if row[1] == "reference, left out"]
+    rows = [row for row in kept.rows if row not in left_out]
+    if left_out:
+        accepted = f"{sum(row[3] == 'accepted' for row in left_out)} of {len(left_out)} accepted"
+        blank = [None] * (len(kept.columns) - 4)
+        rows.append(("each reference, left out", "", "accepted", accepted, *blank))
+    return replace(kept, rows=tuple(rows)).without("kind")
 
 
 def _candidates(table: Table, results: RunResults, single: bool) -> Table:
@@ -197,14 +176,6 @@ def _states(results: RunResults) -> list[tuple[str, int]]:
         for cell in results.cells
         for one in (() if cell.verdict is None else cell.verdict.findings)
     ]
-
-
-def _verdict(cell: CellResult) -> dict[str, Any]:
-    verdict = cell.verdict
-    text = "No candidate could be made." if verdict is None else verdict.paragraph()
-    certified = verdict is not None and verdict.certified
-    status = verdict.candidate if verdict is not None and certified else "not certified"
-    return {"cell": cell.id, "certified": certified, "status": status, "text": text}
 
 
 # -- what the template asks for -------------------------------------------------------------------

@@ -91,9 +91,10 @@ def _view(name: str, now: Status) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    whole = (len(now.done) + sum(_share(now, cell) for cell in now.running)) / len(now.planned)
+    shares = {c: len(now.steps.get(c, ())) / max(1, now.totals.get(c, 1)) for c in now.running}
+    whole = (len(now.done) + sum(shares.values())) / len(now.planned)
     rows = [(printable(name), whole, _counts(now))]
-    rows += [(cell, _share(now, cell), _done(now, cell)) for cell in now.running]
+    rows += [(cell, share, _done(now, cell)) for cell, share in shares.items()]
     table = Table.grid(padding=(0, 2))
     for label, share, text in rows:
         bar = ProgressBar(total=1.0, completed=share, width=16)
@@ -117,7 +118,3 @@ def _done(now: Status, cell: str) -> str:
     """Return how much of a cell is stored."""
     done, total = len(now.steps.get(cell, ())), now.totals.get(cell)
     return f"{done} steps done" if total is None else f"{done} of {total} steps done"
-
-
-def _share(now: Status, cell: str) -> float:
-    return len(now.steps.get(cell, ())) / max(1, now.totals.get(cell, 1))

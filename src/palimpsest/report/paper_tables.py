@@ -10,7 +10,7 @@ from palimpsest.analysis.replication import median_delta, replication_intervals
 from palimpsest.analysis.results import RunResults
 from palimpsest.analysis.subpanels import sub_panels
 from palimpsest.analysis.survivors import survivors
-from palimpsest.report.formats import Estimate, Share, Table, Value, number
+from palimpsest.report.formats import Estimate, Share, Table, Value, number, row
 
 Rows = list[dict[str, Value]]
 
@@ -23,15 +23,10 @@ def trained_probe_table(results: RunResults) -> Table:
         found = trained_probe.held_out(results, level)
         if found is None:
             continue
+        mean = Estimate.of(found.interval, found.mean)
         rows.append(
-            {
-                "never-learned level": level,
-                "mean per fact": Estimate.of(found.interval, found.mean),
-                "median per fact": found.median,
-                "facts": found.facts,
-                "candidates": found.candidates,
-                "cells": found.cells,
-            }
+            row("never-learned level|mean per fact|median per fact", level, mean, found.median)
+            | row("facts|candidates|cells", found.facts, found.candidates, found.cells)
         )
         if level == "base":
             side = "below" if found.mean < 0 else "above"
@@ -48,16 +43,12 @@ def dichotomy_table(results: RunResults) -> Table:
     found = trained_probe.by_method(results)
     kinds = {cell.methods[name]: cell.kind(name) for cell, name in results.candidates()}
     rows: Rows = [
-        {
-            "method": one.method,
-            "kind": kinds[one.method],
-            "rated adequate": Share(one.adequate, one.candidates),
-            "excluded": Share(one.excluded, one.candidates),
-            "share excluded": one.excluded / one.candidates,
-            "median gap": one.median_gap,
-            "median oracle-KL": one.median_oracle_kl,
-            "median rise of retain NLL": one.median_retain_rise,
-        }
+        row("method|kind", one.method, kinds[one.method])
+        | row("rated adequate", Share(one.adequate, one.candidates))
+        | row("excluded", Share(one.excluded, one.candidates))
+        | row("share excluded|median gap", one.excluded / one.candidates, one.median_gap)
+        | row("median oracle-KL", one.median_oracle_kl)
+        | row("median rise of retain NLL", one.median_retain_rise)
         for one in found
     ]
     total, excluded = (
@@ -81,14 +72,10 @@ def diagnostic_table(results: RunResults) -> Table:
         forget = [one.forget_nll - one.reference_forget_nll for one in mine]
         retain = [one.retain_nll - one.reference_retain_nll for one in mine]
         rows.append(
-            {
-                "method": method,
-                "kind": mine[0].kind,
-                "candidates": len(mine),
-                "oracle-KL, median and quartiles": Estimate(middle, low, high),
-                "forget NLL beyond the reference": float(np.median(forget)),
-                "retain NLL beyond the reference": float(np.median(retain)),
-            }
+            row("method|kind|candidates", method, mine[0].kind, len(mine))
+            | row("oracle-KL, median and quartiles", Estimate(middle, low, high))
+            | row("forget NLL beyond the reference", float(np.median(forget)))
+            | row("retain NLL beyond the reference", float(np.median(retain)))
         )
     return Table.of("diagnostic", "Restoration and suppression", matched_sentence(points), rows)
 
@@ -109,17 +96,10 @@ def matched_sentence(points: tuple[trained_probe.Point, ...]) -> str:
 def points_table(results: RunResults) -> Table:
     """Return every candidate of the diagnostic figure."""
     rows: Rows = [
-        {
-            "cell": one.cell,
-            "candidate": one.candidate,
-            "method": one.method,
-            "kind": one.kind,
-            "oracle-KL": one.oracle_kl,
-            "held-out forget NLL": one.forget_nll,
-            "retain NLL": one.retain_nll,
-            "reference forget NLL": one.reference_forget_nll,
-            "reference retain NLL": one.reference_retain_nll,
-        }
+        row("cell|candidate|method|kind", one.cell, one.candidate, one.method, one.kind)
+        | row("oracle-KL|held-out forget NLL", one.oracle_kl, one.forget_nll)
+        | row("retain NLL|reference forget NLL", one.retain_nll, one.reference_forget_nll)
+        | row("reference retain NLL", one.reference_retain_nll)
         for one in trained_probe.diagnostic(results)
     ]
     reading = f"The data of the diagnostic figure: {len(rows)} candidates."
@@ -130,14 +110,9 @@ def sub_panel_table(results: RunResults) -> Table:
     """Return the screen at every smaller number of probes."""
     found = sub_panels(results)
     rows: Rows = [
-        {
-            "probes": one.probes,
-            "cells that can exclude": Share(one.certifiable, one.cells),
-            "excluded": Share(one.excluded, one.candidates),
-            "at the smallest p": one.at_floor,
-            "smallest p": one.smallest_p,
-            "can exclude": not one.vacuous,
-        }
+        row("probes|cells that can exclude", one.probes, Share(one.certifiable, one.cells))
+        | row("excluded|at the smallest p", Share(one.excluded, one.candidates), one.at_floor)
+        | row("smallest p|can exclude", one.smallest_p, not one.vacuous)
         for one in found
     ]
     vacuous = [one.probes for one in found if one.vacuous]
@@ -155,21 +130,19 @@ def survivors_table(results: RunResults) -> Table:
     """Return how far survivors lie from never-learned, and how many are equivalent to it."""
     found = survivors(results)
 
-    def row(what: str, *values: Value) -> dict[str, Value]:
-        names = ("count", "estimate", "smallest margin", "largest margin")
-        return {"quantity": what} | dict(zip(names, values))
-
+    names = "quantity|count|estimate|smallest margin|largest margin"
+    alive = Share(found.survivors, found.candidates)
+    gap = Estimate.of(found.gap, found.median_gap)
     rows: Rows = [
-        row("survivors", Share(found.survivors, found.candidates), None, None, None),
-        row("median |gap|, nats", None, Estimate.of(found.gap, found.median_gap), None, None),
+        row(names, "survivors", alive, None, None, None),
+        row(names, "median |gap|, nats", None, gap, None, None),
     ]
     reading = f"{found.survivors} of {found.candidates} candidates survive the screen"
     for share in found.shares:
         part = Estimate.of(share.share, share.equivalent / share.total if share.total else None)
         count = Share(share.equivalent, share.total)
-        rows.append(
-            row(f"equivalent at {share.margin}", count, part, share.smallest, share.largest)
-        )
+        title = f"equivalent at {share.margin}"
+        rows.append(row(names, title, count, part, share.smallest, share.largest))
         if share.margin == "median delta_f":
             reading += (
                 f", and {share.equivalent} of them are equivalent to never-learned within "
@@ -184,33 +157,23 @@ def absolute_table(results: RunResults) -> Table:
     rows: Rows = []
     passing = []
 
-    def row(label: str, counts: absolute.ComponentCounts, *spreads: Estimate | None) -> None:
-        shares = {
-            name: Share(getattr(counts, field), counts.total)
-            for name, field in (
-                ("screen", "screen"),
-                ("retain", "retain"),
-                ("residual", "residual"),
-                ("all three", "all"),
-            )
-        }
-        names = ("retain NLL, median and range", "residual, median and range")
-        rows.append({"model": label} | shares | dict(zip(names, spreads)))
-
-    for name in absolute.AUDITED:
+    for name in (*absolute.AUDITED, *results.methods, None):
         mine = [one for one in audited if one.model == name]
+        bars = [one.bar for one in mine]
+        if name not in absolute.AUDITED:
+            bars = list(absolute.candidate_bars(results, name))
+        if not bars:
+            continue
+        counts = absolute.components(bars)
+        passed = [counts.screen, counts.retain, counts.residual, counts.all]
+        shares = [Share(count, counts.total) for count in passed]
+        spreads = [_range([one.retain_nll for one in mine]), _range([one.residual for one in mine])]
+        rows.append(
+            row("model|screen|retain|residual|all three", name or "all candidates", *shares)
+            | row("retain NLL, median and range|residual, median and range", *spreads)
+        )
         if mine:
-            counts = absolute.components([one.bar for one in mine])
-            row(
-                name,
-                counts,
-                _range([m.retain_nll for m in mine]),
-                _range([m.residual for m in mine]),
-            )
             passing.append(f"the {name} passes in {counts.all} of {counts.total} cells")
-    for method in (*results.methods, None):
-        counts = absolute.components(absolute.candidate_bars(results, method))
-        row("all candidates" if method is None else method, counts, None, None)
     reading = (
         f"With limits of {results.rules.retain_limit:g} and {results.rules.residual_limit:g} nats "
         f"{', '.join(passing) or 'no known model was scored'}, and {counts.all} of {counts.total} "
@@ -223,18 +186,10 @@ def absolute_cells_table(results: RunResults) -> Table:
     """Return reference and injected model under the absolute bar, cell by cell."""
     audited = absolute.audit_models(results)
     rows: Rows = [
-        {
-            "cell": one.cell,
-            "family": one.family,
-            "model": one.model,
-            "p": one.p_value,
-            "screen": one.bar.screen,
-            "retain NLL": one.retain_nll,
-            "retain": one.bar.retain,
-            "residual": one.residual,
-            "residual at most the limit": one.bar.residual,
-            "all three": one.bar.clears,
-        }
+        row("cell|family|model|p", one.cell, one.family, one.model, one.p_value)
+        | row("screen|retain NLL|retain", one.bar.screen, one.retain_nll, one.bar.retain)
+        | row("residual|residual at most the limit", one.residual, one.bar.residual)
+        | row("all three", one.bar.clears)
         for one in audited
     ]
     failing = sum(not one.bar.clears for one in audited)
@@ -246,14 +201,9 @@ def budget_table(results: RunResults) -> Table:
     """Return the injected model's own residual by budget and family."""
     points = absolute.budget_curve(results)
     rows: Rows = [
-        {
-            "family": one.family,
-            "steps": one.step,
-            "median residual": one.residual.median,
-            "smallest": one.residual.low,
-            "largest": one.residual.high,
-            "at most the limit": Share(one.closes, one.cells),
-        }
+        row("family|steps|median residual", one.family, one.step, one.residual.median)
+        | row("smallest|largest", one.residual.low, one.residual.high)
+        | row("at most the limit", Share(one.closes, one.cells))
         for one in points
     ]
     rising = 0
@@ -274,19 +224,16 @@ def replication_table(results: RunResults) -> Table:
     rows: Rows = []
     for family, one in results.replication.items():
         found = replication_intervals(one, results.rules)
+        cells = ", ".join(draws.cell for draws in one.cells)
+        draws = sum(draws.tolerances.draws for draws in one.cells)
+        left_out = Estimate(one.tolerances.delta_f, *found.delta_without_one_draw)
         rows.append(
-            {
-                "family": family,
-                "replicated cells": ", ".join(draws.cell for draws in one.cells),
-                "draws": sum(draws.tolerances.draws for draws in one.cells),
-                "delta_f, bootstrap": Estimate.of(found.delta_f),
-                "delta_f, one draw left out": Estimate(
-                    one.tolerances.delta_f, *found.delta_without_one_draw
-                ),
-                "epsilon_f retain": Estimate.of(found.epsilon_retain),
-                "epsilon_f residual": Estimate.of(found.epsilon_residual),
-                "deviation of first-chunk falls": one.tolerances.fall_deviation,
-            }
+            row("family|replicated cells|draws", family, cells, draws)
+            | row("delta_f, bootstrap", Estimate.of(found.delta_f))
+            | row("delta_f, one draw left out", left_out)
+            | row("epsilon_f retain", Estimate.of(found.epsilon_retain))
+            | row("epsilon_f residual", Estimate.of(found.epsilon_residual))
+            | row("deviation of first-chunk falls", one.tolerances.fall_deviation)
         )
     deltas = [one.delta_f for one in results.tolerances.values()]
     middle = median_delta(results.tolerances)
@@ -300,6 +247,8 @@ def replication_table(results: RunResults) -> Table:
     return Table.of("replication", "Replication noise", reading, rows)
 
 
-def _range(values: list[float]) -> Estimate:
+def _range(values: list[float]) -> Estimate | None:
+    if not values:
+        return None
     one = absolute.summary(values)
     return Estimate(one.median, one.low, one.high)

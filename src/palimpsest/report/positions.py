@@ -4,7 +4,7 @@ Distances of candidates and controls are those of the verdict; those of the refe
 from the same bag.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from palimpsest.analysis.results import CellResult
@@ -58,8 +58,7 @@ def reference_distances(cell: CellResult, rules: Rules) -> dict[str, dict[str, f
 
 def known(comparison: Comparison | None) -> dict[str, float]:
     """Return the distances of a comparison that were measured, by axis."""
-    values: Mapping[str, float | None] = {} if comparison is None else comparison.z
-    return {axis: z for axis, z in values.items() if z is not None}
+    return {} if comparison is None else {a: z for a, z in comparison.z.items() if z is not None}
 
 
 def comparisons(cell: CellResult) -> dict[str, Comparison]:
@@ -74,12 +73,8 @@ def positions(cell: CellResult, rules: Rules) -> Iterator[Position]:
     """Yield every model of a cell on every axis on which it was measured."""
     references = reference_distances(cell, rules)
     compared = comparisons(cell)
-    order = list(ROLES)
-    named = sorted(cell.evaluation, key=lambda name: _rank(cell, name, order))
-    for name in named:
-        role = str(cell.roles.get(name, {}).get("role", ""))
-        if role not in ROLES:
-            continue
+    roles = {name: str(cell.roles.get(name, {}).get("role", "")) for name in cell.evaluation}
+    for role, name in ((r, n) for r in ROLES for n in roles if roles[n] == r):
         z = references.get(name) or known(compared.get(name))
         for axis in chosen(rules):
             value = axis.read(cell.evaluation[name])
@@ -100,8 +95,3 @@ def control_label(cell: CellResult, control: Control) -> str:
     if control.share is not None:
         return f"{percent(control.share)} of injected weights left"
     return label(cell, control.name)
-
-
-def _rank(cell: CellResult, name: str, order: list[str]) -> int:
-    role = cell.roles.get(name, {}).get("role")
-    return order.index(role) if role in order else len(order)

@@ -7,29 +7,9 @@ from palimpsest.analysis.second_suite import compare
 from palimpsest.criteria.measures import CellMeasures
 from palimpsest.report import bar_tables, cell_tables, paper_tables
 from palimpsest.report.cell_tables import candidates_table
-from palimpsest.report.formats import (
-    Estimate,
-    Share,
-    Table,
-    Value,
-    as_csv,
-    as_latex,
-    as_markdown,
-    shown,
-)
+from palimpsest.report.formats import Table, as_csv, as_latex, as_markdown
 
-__all__ = [
-    "Estimate",
-    "Share",
-    "Table",
-    "Value",
-    "all_tables",
-    "as_csv",
-    "as_latex",
-    "as_markdown",
-    "candidates_table",
-    "shown",
-]
+__all__ = ["all_tables", "as_csv", "as_latex", "as_markdown", "candidates_table", "has_paper"]
 
 CELL: tuple[Callable[[RunResults], Table], ...] = (
     cell_tables.cells_table,

@@ -5,30 +5,22 @@ import json
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from palimpsest.analysis.results import CellResult, read_run
 from palimpsest.analysis.second_suite import Comparison
 from palimpsest.criteria.axes import Axis, axis
+from palimpsest.criteria.controls import Control
+from palimpsest.criteria.retraining import Comparison as Retraining
 from palimpsest.report.bar_tables import second_suite_table
 from palimpsest.report.cell_tables import outcome
-from palimpsest.report.formats import Estimate, percent, printable
-from palimpsest.report.positions import control_label
-from palimpsest.verdict import Verdict
+from palimpsest.report.formats import Table, Value, percent, printable, row
+from palimpsest.report.positions import label
+from palimpsest.verdict import Finding, Verdict
 
 __all__ = ["candidate_lines", "printable", "second_lines", "summary_json", "summary_lines"]
-
-SECOND = (
-    "cells",
-    "distance",
-    "trained-\nprobe's",
-    "difference",
-    "nearer\nin",
-    "within\nδ in",
-    "excluded\nin",
-)
-"""Columns of a second suite's table after the selector."""
 
 
 def summary_lines(run: Path | str) -> list[str]:
@@ -67,65 +59,79 @@ def summary_json(run: Path | str) -> dict[str, Any]:
 
 
 def candidate_lines(cell: CellResult, width: int | None = None) -> str:
-    """Return the candidates and controls of a cell as a table that fits the terminal."""
+    """Return the controls and candidates of a cell as a table that fits the terminal."""
     verdict = cell.verdict
     axes = _axes(verdict)
     compared = verdict is not None and any(f.comparison is not None for f in verdict.findings)
-    table = _table(f"{cell.id}: candidates")
-    table.add_column("model", overflow="fold", min_width=12)
-    table.add_column("p", justify="right", no_wrap=True)
-    if compared:
-        table.add_column("rest.", justify="right", no_wrap=True)
-    for entry in axes:
-        table.add_column(_narrow(entry.short), justify="right", no_wrap=True)
-    table.add_column("outcome", overflow="fold", min_width=10)
+    heads = [_narrow(entry.short) for entry in axes]
+    names = "|".join(["model", "p", *(["rest."] if compared else []), *heads, "outcome"])
+    judged: list[tuple[str, Finding | Control, str]] = []
     for control in () if verdict is None else verdict.controls:
         if control.kind not in ("reference", "retraining") and control.comparison is not None:
-            text = "rejected" if control.rejected else "accepted"
-            values = [control.comparison.z.get(entry.name) for entry in axes]
-            row = [printable(control_label(cell, control)), f"{control.comparison.p:.2g}", ""]
-            table.add_row(*row, *(_distance(value) for value in values), text, style="dim")
-    table.add_section()
-    for finding in () if verdict is None else verdict.findings:
-        comparison = finding.comparison
-        row = [printable(finding.name)]
-        if compared:
-            row += ["", ""]
-            if comparison is not None:
-                restored = comparison.restored
-                row[1:] = [f"{comparison.p:.2g}", "" if restored is None else percent(restored)]
-            distances = {} if comparison is None else comparison.z
-            row += [_distance(distances.get(entry.name)) for entry in axes]
-        else:
-            row += [f"{finding.adjusted_p:.2g}"]
-            row += [_number(finding.values.get(entry.name)) for entry in axes]
-        table.add_row(*row, printable(outcome(finding)))
+            share = "" if control.share is None else f"{percent(control.share)} left"
+            text = "differs" if control.rejected else "passes"
+            judged.append((share or label(cell, control.name), control, text))
+    controls = len(judged)
+    for finding in verdict.findings if verdict else ():
+        text = "screen" if finding.excluded else "passes" if finding.clears else "differs"
+        judged.append((finding.name, finding, text if finding.comparison else outcome(finding)))
+    rows: list[dict[str, Value]] = []
+    for name, one, text in judged:
+        values: list[Value] = [name]
+        if one.comparison is not None:
+            values += [one.comparison.p, one.comparison.restored]
+            values += [_distance(one.comparison, entry.name) for entry in axes]
+        elif isinstance(one, Finding):
+            values += [one.adjusted_p, *(one.values.get(entry.name) for entry in axes)]
+        rows.append(row(names, *values, text))
+    blank = [None] * (len(axes) + (2 if compared else 1))
     for name, reason in cell.failed.items():
-        blank = [""] * (len(axes) + (2 if compared else 1))
-        table.add_row(printable(name), *blank, printable(f"failed: {reason}"))
+        rows.append(row(names, name, *blank, f"failed: {reason}"))
+    forms = dict.fromkeys(heads, ".2f") | {"p": ".2g", "rest.": ".0%"}
     legend = "; ".join(_legend(verdict, axes, compared)) + "."
-    return "\n".join([_drawn(table, width), "", *textwrap.wrap(legend, _wide(width))])
+    table = Table.of("candidates", f"{cell.id}: controls and candidates", legend, rows, forms)
+    return table_lines(table, width, controls)
 
 
 def second_lines(found: Sequence[Comparison], width: int | None = None) -> str:
     """Return what a second suite found, one row per selector, as a table that fits the terminal."""
-    table = _table("Frozen picks on the second pool")
-    table.add_column("selector", no_wrap=True)
-    for name in SECOND:
-        table.add_column(name, justify="right", no_wrap=name != "difference")
-    for one in found:
-        gap = Estimate.of(one.difference, one.distance - one.trained_probe_distance)
-        distances = f"{one.distance:.2f}", f"{one.trained_probe_distance:.2f}", _interval(gap)
-        counts = one.nearer, one.within_noise, one.excluded
-        table.add_row(one.selector, str(one.cells), *distances, *map(str, counts))
+    table = second_suite_table(tuple(found))
     about = (
-        "distance: |median forget delta − the reference's| on the second pool, nats, mean over "
-        "cells; difference: minus the trained-probe best's in the same cells, below 0 is nearer to "
-        "the reference; then in how many cells the pick is nearer, within retraining noise δ, and "
-        "excluded by the screen. "
+        f"{table.reading} forget distance: |median forget delta − the reference's| on the second "
+        "pool, nats, mean over cells; difference: minus the trained-probe best's in the same "
+        "cells, below 0 is nearer to the reference; then in how many cells the pick is nearer, "
+        "within retraining noise δ_f, and excluded by the screen."
     )
-    about += second_suite_table(tuple(found)).reading
-    return "\n".join([_drawn(table, width), "", *textwrap.wrap(about, _wide(width))])
+    return table_lines(replace(table, reading=about), width)
+
+
+def table_lines(table: Table, width: int | None = None, dim: int = 0) -> str:
+    """Return a table with its reading, as wide as the terminal; its first ``dim`` rows are dim."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    wide = max(60, width or shutil.get_terminal_size((100, 24)).columns)
+    grid = Grid(title=printable(table.title), title_justify="left", box=box.SIMPLE_HEAD)
+    grid.pad_edge, grid.padding = False, (0, int(wide >= 100), 0, 0)
+    texts = [
+        [printable(table.shown(*pair)).replace("–", "") for pair in zip(table.columns, one)]
+        for one in table.rows
+    ]
+    for place, column in enumerate(table.columns):
+        words = any(isinstance(one[place], str) for one in table.rows)
+        words = words and column not in table.forms
+        least = max((len(one[place]) for one in texts), default=0)
+        justify: Literal["left", "right"] = "left" if words else "right"
+        grid.add_column(
+            column, justify=justify, overflow="fold", min_width=min(9, least) if words else least
+        )
+    for place, one in enumerate(texts):
+        grid.add_row(*one, style="dim" if place < dim else None, end_section=place == dim - 1)
+    out = io.StringIO()
+    Console(file=out, width=wide, markup=False, highlight=False).print(grid)
+    lines = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]
+    return "\n".join([*lines, "", *textwrap.wrap(table.reading, wide, break_on_hyphens=False)])
 
 
 def _axes(verdict: Verdict | None) -> tuple[Axis, ...]:
@@ -153,54 +159,26 @@ def _legend(verdict: Verdict | None, axes: Sequence[Axis], compared: bool) -> It
         alpha = verdict.numbers["alpha"]
         yield f"p: of the comparison with the retrainings; {alpha:g} or less rejects"
         yield "rest.: restored, 100 % minus the largest gap on any axis"
-        yield "columns of axes: standard deviations from the mean retraining"
+        yield "axes: standard deviations from the mean retraining, * marks the worst"
+        yield "passes: cannot be told from a retraining; screen: excluded by the screen"
+        yield "50 % left: a retraining with half of the injected weights mixed in"
     else:
         yield "p: of the screen, Holm-corrected over the candidates"
-        yield "columns of axes: their values"
+        yield "axes: their values"
     for entry in axes:
-        yield f"{entry.short}: {entry.meaning[0].lower()}{entry.meaning[1:].rstrip('.')}"
+        words = entry.meaning.rstrip(".")
+        yield f"{entry.short}: {words if words[1].isupper() else words[0].lower() + words[1:]}"
 
 
-def _table(title: str) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    return Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        padding=(0, 1),
-    )
-
-
-def _drawn(table: Any, width: int | None) -> str:
-    from rich.console import Console
-
-    out = io.StringIO()
-    Console(file=out, width=_wide(width), markup=False, highlight=False).print(table)
-    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().split("\n"))
-
-
-def _wide(width: int | None) -> int:
-    return max(60, width or shutil.get_terminal_size((100, 24)).columns)
+def _distance(comparison: Retraining, name: str) -> str:
+    """Return a distance in as few digits as it needs, marked on the worst axis."""
+    value = comparison.z.get(name)
+    if value is None:
+        return ""
+    text = f"{value:+.1f}" if abs(value) < 10 else f"{value:+.0f}"
+    return f"{text}*" if comparison.worst.axis == name else text
 
 
 def _narrow(name: str) -> str:
-    """Return a column's name on two lines where it is long."""
-    return name if len(name) <= 6 else f"{name[:5]}-\n{name[5:]}"
-
-
-def _interval(found: Estimate | None) -> str:
-    if found is None or found.low is None:
-        return "" if found is None else f"{found.value:+.2f}"
-    return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
-
-
-def _distance(value: float | None) -> str:
-    return "" if value is None else f"{value:+.1f}" if abs(value) < 100 else f"{value:+.0f}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+    """Return the heading of a column, on two lines where it is long."""
+    return name if len(name) <= 6 else f"{name[:4]}-\n{name[4:]}"

@@ -7,7 +7,6 @@ environment variables say so. A tracker that fails is reported once, and the run
 
 In the tracker, ``progress`` has one series per cell (share of its steps done) and one for the run;
 ``<cell>`` has one series per score, whose step is the candidate's place in the cell's table.
-(The trackers of ``accelerate`` would need torch here and have no tables or texts.)
 """
 
 import contextlib

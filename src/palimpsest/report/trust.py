@@ -73,17 +73,18 @@ def _negative(results: RunResults) -> Check:
         return Check(title, "not measured", few)
     missed = [(cell, one) for cell, one in judged if not one.rejected]
     text = f"{len(judged) - len(missed)} of {len(judged)} are rejected."
-    if missed:
-        names = list(dict.fromkeys(control_label(cell, one) for cell, one in missed))
-        text += f" Accepted: {listed(names)}."
     limits = [verdict.detection_limit for _, verdict in _verdicts(results) if verdict.controls]
     known = [limit for limit in limits if limit is not None]
     if known:
         text += f" Detection limit: {percent(min(known))}"
         text += "" if min(known) == max(known) else f" to {percent(max(known))}"
         text += " of the injected weights."
+    if missed:
+        names = list(dict.fromkeys(control_label(cell, one) for cell, one in missed))
+        text += f" Not noticed: {listed(names)}."
     bad = len(known) < len(limits) or max(known) > results.rules.detection_limit
-    return Check(title, "does not hold" if bad else "with exceptions" if missed else "holds", text)
+    wrong = any(one.kind != "interpolation" for _, one in missed)
+    return Check(title, "does not hold" if bad else "with exceptions" if wrong else "holds", text)
 
 
 def _positive(results: RunResults) -> Check:
@@ -100,7 +101,7 @@ def _positive(results: RunResults) -> Check:
     text = f"{accepted} of {len(judged)} are accepted; about {percent(1 - alpha)} are expected."
     if fresh:
         taken = sum(not one.rejected for one in fresh)
-        text += f" Of {len(fresh)} that were never among the references, {taken} are accepted."
+        text += f" Fresh retrainings, never among the references: {taken} of {len(fresh)} accepted."
     return Check(title, "holds" if accepted >= expected - slack else "with exceptions", text)
 
 
@@ -113,19 +114,15 @@ def _dose(results: RunResults) -> Check:
     weak = [dose for dose in doses if not dose.enough]
     least = min(doses, key=lambda dose: dose.fraction)
     text = (
-        f"Retrainings come {percent(least.fraction)} of the way to the injected model in "
+        f"Retrainings come at least {percent(least.fraction)} of the way to the injected model in "
         f"{least.steps} steps; {percent(least.required)} is required."
     )
-    if len(doses) > 1:
-        text = (
-            f"In {len(doses) - len(weak)} of {len(doses)} cells retrainings come at least "
-            f"{percent(least.required)} of the way to the injected model (smallest: "
-            f"{percent(least.fraction)})."
-        )
-    if weak and least.suggested_steps is not None:
-        text += f" Try {least.suggested_steps} steps."
-    return Check(title, "does not hold" if len(weak) == len(doses) else
-                 "with exceptions" if weak else "holds", text)  # fmt: skip
+    if weak:
+        text += f" Too weak in {len(weak)} of {counted(len(doses), 'cell')}."
+        if least.suggested_steps is not None:
+            text += f" Try {least.suggested_steps} steps."
+    some: State = "with exceptions" if weak else "holds"
+    return Check(title, "does not hold" if len(weak) == len(doses) else some, text)
 
 
 def _recipe(results: RunResults) -> Check:
@@ -189,11 +186,11 @@ def _headroom(results: RunResults) -> tuple[Check, ...]:
         state: State = (
             "holds" if kept == len(others) else "with exceptions" if kept else "does not hold"
         )
+        ends = sorted({number(min(gap for gap, _ in known)), number(max(gap for gap, _ in known))})
         text = (
-            f"Retrained without them, references are {number(min(gap for gap, _ in known))} to "
-            f"{number(max(gap for gap, _ in known))} nats behind the injected model on the forget "
-            f"facts; in {kept} of {counted(len(others), 'cell')} that is more than "
-            f"{percent(results.rules.headroom_fraction)} of what injection gained over base."
+            f"Retrained without them, references are {' to '.join(ends)} nats behind the injected "
+            f"model on the forget facts; in {kept} of {counted(len(others), 'cell')} that is more "
+            f"than {percent(results.rules.headroom_fraction)} of what injection gained over base."
         )
         checks.append(Check(title, state, text))
     if not measured and not known:

@@ -195,12 +195,8 @@ def distances(axes: Axes, values: Iterable[float], *, signed: bool = True) -> fl
     ticks = [tick for tick in (0, 1, 2, 3, 10, 30, 100) if tick <= reach]
     axes.xaxis.set_major_locator(FixedLocator(sorted({*ticks, *(-tick for tick in ticks)})))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(_signed if signed else _plain))
+    axes.xaxis.set_major_formatter(FuncFormatter(_signed))
     return reach
-
-
-def _plain(value: float, _: object) -> str:
-    return f"{value:g}"
 
 
 def _signed(value: float, _: object) -> str:

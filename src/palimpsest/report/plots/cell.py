@@ -1,13 +1,14 @@
 """Figures of one cell: every model by name."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from palimpsest.criteria.axes import Axis
-from palimpsest.criteria.measures import ModelMeasures, RelearningCurve
+from palimpsest.criteria.items import Values
+from palimpsest.criteria.measures import ModelMeasures
 from palimpsest.report.formats import number
 from palimpsest.report.palette import BAND, Style, styles
 from palimpsest.report.plots.canvas import (
@@ -92,46 +93,46 @@ def measures(
     return figure
 
 
+@dataclass(frozen=True, slots=True)
+class Relearned:
+    """One panel of relearning: held-out forget NLL at each logged step, by name."""
+
+    steps: Sequence[int]
+    curves: Mapping[str, Values]
+    references: Sequence[Values]
+    injected: Values | None
+
+
 @drawing()
-def relearning(
-    curves: Mapping[str, RelearningCurve],
-    looks: Mapping[str, Style],
-    references: Sequence[RelearningCurve],
-    injected: RelearningCurve | None = None,
-) -> Figure:
-    """Draw the held-out forget NLL of each model while it learns the forget facts again."""
-    figure, (panel,) = sheet(1, 1, (7.0, 3.6))
+def relearning(parts: Mapping[str, Relearned], looks: Mapping[str, Style], label: str) -> Figure:
+    """Draw the held-out forget NLL of each model while it learns the forget facts again.
+
+    parts: panels by title. label: what the y axis shows.
+    """
+    size = (7.0, 3.6) if len(parts) == 1 else (4.1, 2.6)
+    figure, panels = sheet(len(parts), 2, size, sharey=True)
     known = styles(())
-    entries = []
-    if references:
-        draw_range(panel, references)
-        entries.append(key(known["reference"], "retrainings: range and mean", line="-", size=0))
-    if injected is not None:
-        panel.plot(
-            *(injected.step, injected.forget_heldout_nll),
-            color=known["injected"].light,
-            linestyle=(0, (4, 3)),
-            zorder=2.5,
-        )
-        entries.append(key(known["injected"], "injected model", line="--", size=0))
-    for name, curve in curves.items():
-        style = looks[name]
-        panel.plot(curve.step, curve.forget_heldout_nll, color=style.light, zorder=2.6)
-        where = list(zip(curve.step.tolist(), curve.forget_heldout_nll.tolist()))
-        names = [f"{name}: step {step}, held-out forget NLL {number(nll)}" for step, nll in where]
-        points(panel, where, style, names, size=3.5)
-    drawn = {style.name: style for style in (looks[name] for name in curves)}
-    entries += [key(style, name) for name, style in drawn.items()]
-    panel.grid(visible=True)
-    panel.set_xlabel("steps of re-acquisition")
-    panel.set_ylabel("held-out forget NLL, nats")
-    legend(figure, entries)
+    for panel, (title, part) in zip(panels, parts.items()):
+        if part.references:
+            held = np.stack(list(part.references))
+            low, high, middle = held.min(axis=0), held.max(axis=0), np.median(held, axis=0)
+            panel.fill_between(part.steps, low, high, color=BAND, linewidth=0)
+            panel.plot(part.steps, middle, color=known["reference"].light, linewidth=1.6)
+        if part.injected is not None:
+            dashed, colour = (0, (4, 3)), known["injected"].light
+            panel.plot(part.steps, part.injected, color=colour, linestyle=dashed, zorder=2.5)
+        for name, values in part.curves.items():
+            panel.plot(part.steps, values, color=looks[name].light, zorder=2.6)
+            where = list(zip(part.steps, values.tolist()))
+            names = [f"{name}: step {step}, {number(nll)} nats" for step, nll in where]
+            points(panel, where, looks[name], names, size=3.5)
+        panel.grid(visible=True)
+        panel.set_title(title)
+        panel.set_xlabel("steps of re-acquisition")
+    for panel in panels[::2]:
+        panel.set_ylabel(label)
+    drawn = {looks[name].name: looks[name] for part in parts.values() for name in part.curves}
+    entries = [key(known["reference"], "retrainings: range and median", line="-", size=0)]
+    entries += [key(known["injected"], "injected model", line="--", size=0)]
+    legend(figure, entries + [key(style, name) for name, style in drawn.items()])
     return figure
-
-
-def draw_range(panel: Axes, curves: Sequence[RelearningCurve]) -> None:
-    """Shade the range of several curves and draw their mean."""
-    steps = curves[0].step
-    heights = np.stack([one.forget_heldout_nll for one in curves if len(one.step) == len(steps)])
-    panel.fill_between(steps, heights.min(axis=0), heights.max(axis=0), color=BAND, linewidth=0)
-    panel.plot(steps, heights.mean(axis=0), color=styles(())["reference"].light, linewidth=1.6)

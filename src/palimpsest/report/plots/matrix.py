@@ -3,10 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from palimpsest.criteria.axes import Axis
 from palimpsest.report.palette import BAND, QUIET, STRIPE, Style, styles
@@ -110,46 +107,3 @@ def axes_by_group(axes: Sequence[Axis], groups: Groups) -> Figure:
             points(panel, where, style, names, size=3, alpha=0.8)
         panel.set_title(axis.title)
     return figure
-
-
-@drawing()
-def relearning_by_family(
-    curves: Mapping[str, Mapping[str, NDArray[np.float64]]],
-    steps: Sequence[int],
-    looks: Mapping[str, Style],
-) -> Figure:
-    """Draw median relearning curves by family.
-
-    curves: by family, then by method (or "reference", "injected"): (models, chunks).
-    """
-    figure, panels = sheet(len(curves), 2, (4.1, 2.6), sharey=True)
-    for panel, (family, found) in zip(panels, curves.items()):
-        _family(panel, steps, found, looks)
-        panel.set_title(family)
-        panel.set_xlabel("steps of re-acquisition")
-    for panel in panels[::2]:
-        panel.set_ylabel("held-out forget NLL − base's, nats")
-    drawn = dict.fromkeys(name for found in curves.values() for name in found)
-    legend(figure, [key(looks[name], name, line="-", size=3) for name in drawn if name in looks])
-    return figure
-
-
-def _family(
-    panel: Axes,
-    steps: Sequence[int],
-    found: Mapping[str, NDArray[np.float64]],
-    looks: Mapping[str, Style],
-) -> None:
-    for name, values in found.items():
-        middle = np.median(values, axis=0)
-        if name == "reference":
-            low, high = values.min(axis=0), values.max(axis=0)
-            panel.fill_between(steps, low, high, color=BAND, linewidth=0)
-        line = (0, (4, 3)) if name == "injected" else "-"
-        panel.plot(steps, middle, color=looks[name].light, linestyle=line)
-        texts = [
-            f"{name}: step {step}, median of {len(values)} models {value:.2f} nats from base"
-            for step, value in zip(steps, middle)
-        ]
-        points(panel, list(zip(steps, middle.tolist())), looks[name], texts, size=3)
-    panel.grid(visible=True)
