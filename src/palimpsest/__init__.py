@@ -8,13 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from palimpsest.audit.run import audit
     from palimpsest.criteria.rules import Rules
     from palimpsest.errors import PalimpsestError
     from palimpsest.facts.files import Fact, read_facts
     from palimpsest.models.load import load
     from palimpsest.plan import Plan, plan_from_yaml
     from palimpsest.presets import preset
-    from palimpsest.audit.run import audit
     from palimpsest.study.matrix import run_cell, start
     from palimpsest.verdict import Verdict, decide
 

@@ -196,5 +196,5 @@ class Bench:
 def candidate_role(method: Method) -> dict[str, Any]:
     """Return what ``cell.json`` says of a method's candidate."""
     knobs = {item.name: getattr(method, item.name) for item in fields(cast(Any, method))}
-    kind = method.kind
+    kind = getattr(method, "kind", "other")  # a plug-in may declare none
     return {"role": "candidate", "method": method.name, "knobs": knobs, "kind": kind}
