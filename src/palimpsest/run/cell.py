@@ -326,6 +326,8 @@ class Cell:
 
         A finished cell that is damaged is begun again, and a failed one is tried again.
         """
+        if not self.folder.exists():
+            return ()
         damaged = self.check()
         self._restore_opening()
         if self.ended() and self._finished_damage():

@@ -174,7 +174,7 @@ class Work:
                 cell.fail(self.failed[cell_id])
                 on_event(Event(cell_id, "failed", words=str(error)))
                 continue
-            done[cell_id] = {step.name for step in steps[cell_id] if cell.done(step.name)}
+            done[cell_id] = {step for step in cell.steps() if cell.done(step)}
         self.scheduler = Scheduler(steps, done)
         progress.write_graph(run.path, steps)
 
