@@ -10,7 +10,7 @@ from tofu_table import column as tofu_column
 
 from palimpsest.report.headlines import headlines
 from palimpsest.study.inferability import read_inferability
-from palimpsest.study.results import read_run
+from palimpsest.analysis.results import read_run
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
