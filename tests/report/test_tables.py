@@ -104,12 +104,20 @@ def test_a_known_label_model_of_any_name_reaches_the_tables(tmp_path: Path) -> N
     assert any("brand-new" in head for head in tables["suppression"].columns)
 
 
+def test_controls_over_all_cells_are_counted(results: RunResults) -> None:
+    table = by_name(results)["control-rates"]
+    found = dict(zip(column(table, "control"), column(table, "models")))
+    assert found["fresh retrainings accepted"] == Share(5, 5)
+    assert found["injected models rejected"] == found["router rejected"] == Share(5, 5)
+    assert found["25 % of the injected weights left, rejected"] == Share(5, 5)
+
+
 def test_one_row_per_method_counts_what_is_accepted(results: RunResults) -> None:
     table = by_name(results)["methods"]
-    found = dict(zip(column(table, "method"), column(table, "accepted")))
+    found = dict(zip(column(table, "method"), column(table, "indistinguishable")))
     assert found == {
         "replay": Share(10, 10),
-        "kl_reversion": Share(0, 10),
+        "kl_reversion": Share(0, 5),
         "task_vector": Share(0, 5),
         "ga": Share(0, 5),
     }

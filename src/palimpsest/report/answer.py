@@ -70,7 +70,10 @@ def _cell(cell: CellResult) -> Answer:
     if verdict.reason is not None:
         head = f"Not certified: {REASONS[verdict.reason]}."
         if verdict.because != "screen":
-            details[:2] = details[1::-1]  # what decided first, how it was screened second
+            screened, *others, closing = details
+            details = [*others, screened, closing]  # what decided comes first
+        if verdict.reason == "distinguishable":
+            details[:2] = [" ".join(details[:2])]  # with the nearest candidate and its axis
     return Answer(
         verdict.certified,
         head,

@@ -1,12 +1,12 @@
 """Tables over cells and models: what was done where, and every number behind a verdict."""
 
-from collections import Counter
 from collections.abc import Iterable
 
+from palimpsest.analysis.certificate import certified_by_method, control_summary
 from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.criteria.axes import Axis, chosen
 from palimpsest.criteria.retraining import Comparison
-from palimpsest.report.formats import Share, Table, Value, counted, row
+from palimpsest.report.formats import Estimate, Share, Table, Value, counted, row
 from palimpsest.report.positions import ROLES, control_label, label, positions
 from palimpsest.verdict import Finding
 
@@ -223,37 +223,41 @@ def failed_table(results: RunResults) -> Table:
 def methods_table(results: RunResults) -> Table:
     """Return one row per method: how many of its candidates pass each stage."""
     rows: Rows = []
-    for method in results.methods:
-        mine = [
-            (cell, one)
-            for cell in results.cells
-            for one in (() if cell.verdict is None else cell.verdict.findings)
-            if cell.methods[one.name] == method
-        ]
-        known = [one.comparison for _, one in mine if one.comparison is not None]
-        restored = sorted(one.restored for one in known if one.restored is not None)
-        worst = Counter(one.worst.axis for one in known if not one.accepted).most_common(1)
-        survive = Share(sum(not one.excluded for _, one in mine), len(mine))
-        cells = {cell.id for cell, _ in mine}
-        certified = {cell.id for cell, one in mine if _certifies(cell, one)}
+    for one in certified_by_method(results):
+        mine = [(c, n) for c, n in results.candidates() if c.methods[n] == one.method]
+        compared = [c.verdict.finding(n).comparison for c, n in mine if c.verdict is not None]
+        restored = sorted(x.restored for x in compared if x is not None and x.restored is not None)
+        best = restored[-1] if restored else None
         middle = restored[len(restored) // 2] if restored else None
+        worst = one.worst[0][0].replace("_", " ") if one.worst else None
         rows.append(
-            row("method|candidates|survive the screen", method, len(mine), survive)
-            | row("accepted", Share(sum(one.accepted for one in known), len(known)))
-            | row("certified in", Share(len(certified), len(cells)))
-            | row("restored, median|restored, best", middle, restored[-1] if restored else None)
-            | row("most frequent worst axis", worst[0][0].replace("_", " ") if worst else None)
+            row("method|kind|candidates", one.method, one.kind, one.candidates)
+            | row("survive the screen", Share(one.candidates - one.excluded, one.candidates))
+            | row("indistinguishable", Share(one.indistinguishable, one.compared))
+            | row("certified in", Share(one.certified, len({cell.id for cell, _ in mine})))
+            | row("restored, median|restored, best", middle, best)
+            | row("most frequent worst axis", worst)
         )
-    judged = [one["accepted"] for one in rows]
-    accepted = sum(share.count for share in judged if isinstance(share, Share))
+    passed = sum(one.indistinguishable for one in certified_by_method(results))
     total = sum(len(cell.candidates) for cell in results.cells)
     reading = (
-        f"{accepted} of {counted(total, 'candidate')} of {counted(len(rows), 'method')} cannot be "
-        "told from a retraining."
+        f"{passed} of {counted(total, 'candidate')} of {counted(len(rows), 'method')} survive the "
+        "screen and cannot be told from a retraining."
     )
     forms = {"restored, median": ".0%", "restored, best": ".0%"}
     return Table.of("methods", "Methods", reading, rows, forms)
 
 
-def _certifies(cell: CellResult, one: Finding) -> bool:
-    return cell.verdict is not None and cell.verdict.certified and one.clears
+def control_rates_table(results: RunResults) -> Table:
+    """Return how often each kind of control came out as it should, over all cells."""
+    found = control_summary(results)
+    rates = [found.references, found.retrainings, found.injected]
+    rates += [rate for _, rate in (*found.shares, *found.challenges)]
+    rows: Rows = [
+        row("control|models|cells", rate.title, Share(rate.count, rate.total), rate.cells)
+        | row("share and interval", Estimate.of(rate.interval))
+        for rate in rates
+        if rate.total
+    ]
+    reading = f"Controls of {counted(found.cells, 'cell')}; {found.missing} could not be compared."
+    return Table.of("control-rates", "Controls over all cells", reading, rows)

@@ -102,7 +102,7 @@ def render_page(
         answer=answer(results, summary),
         first=drawn.get("retrainings") or drawn.get("acceptance") or drawn.get("forget-deltas"),
         gaps=_gaps(named["candidates"], results, single),
-        controls=_controls(named["controls"], results, single),
+        controls=_controls(named, results, single),
         methods_table=named["methods"] if not single and named["methods"].rows else None,
         pictures=drawn,
         words=WORDS,
@@ -146,11 +146,12 @@ def _gaps(table: Table, results: RunResults, single: bool) -> Table | None:
     return Table("gaps", "Gap per axis", reading, names, tuple(rows), forms)
 
 
-def _controls(table: Table, results: RunResults, single: bool) -> Table | None:
-    """Return the controls of one cell as the page shows them, references left out counted; over
-    many cells the first picture counts them all."""
-    if not table.rows or not single:
-        return None
+def _controls(tables: Mapping[str, Table], results: RunResults, single: bool) -> Table:
+    """Return the controls as the page shows them: of one cell each, references counted; of many
+    cells how often they came out as they should."""
+    if not single:
+        return tables["control-rates"]
+    table = tables["controls"]
     axes = [axis.title for axis in chosen(results.rules)]
     kept = table.only(["control", "kind", "should be", "was", "p", "worst axis", *axes])
     left_out = [row for row in kept.rows if row[1] == "reference, left out"]

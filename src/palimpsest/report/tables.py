@@ -15,6 +15,7 @@ CELL: tuple[Callable[[RunResults], Table], ...] = (
     cell_tables.cells_table,
     cell_tables.candidates_table,
     cell_tables.controls_table,
+    cell_tables.control_rates_table,
     cell_tables.methods_table,
     cell_tables.models_table,
     cell_tables.positions_table,
