@@ -1,16 +1,17 @@
 """Write the table of docs/results.md anew from stored scores: ``python docs/results_table.py``.
 
-The explanations are written by hand, by key; every number comes from the run folders.
+The paper's figures are in results/paper/figures.csv; every number of ours comes from the run folders
+(docs/headlines.py). The explanations are written by hand, by key.
 """
 
 import json
 from pathlib import Path
 
+from headlines import ours, paper_figures
 from tofu_table import column as tofu_column
 
-from palimpsest.report.headlines import headlines
-from palimpsest.study.inferability import read_inferability
 from palimpsest.analysis.results import read_run
+from palimpsest.study.inferability import read_inferability
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
@@ -82,19 +83,24 @@ def main() -> None:
     kin = next(one for one in agreements if one.mechanism == "kin")
     rank, error = kin.rank_correlation, kin.absolute_error
     tofu = tofu_column(json.loads((ROOT / "results/tofu/pocket/summary.json").read_text("utf-8")))
-    elsewhere = _tofu(tofu) | {
-        "headroom-spearman": f"{rank.estimate:.2f} [{rank.low:.2f}, {rank.high:.2f}]",
-        "headroom-error": f"{error.estimate:.2f} [{error.low:.2f}, {error.high:.2f}]",
-    }
+    mine = (
+        ours(results)
+        | _tofu(tofu)
+        | {
+            "headroom-spearman": f"{rank.estimate:.2f} [{rank.low:.2f}, {rank.high:.2f}]",
+            "headroom-error": f"{error.estimate:.2f} [{error.low:.2f}, {error.high:.2f}]",
+        }
+    )
     there = tofu_column(json.loads((ROOT / "results/tofu/smollm2/summary.json").read_text("utf-8")))
-    single = headlines(read_run(ROOT / "results" / "smollm2"), _tofu(there))
-    real = {one.key: one.ours or "–" for one in single}
+    real = ours(read_run(ROOT / "results" / "smollm2")) | _tofu(there)
     lines = [
         "| figure | paper | pocket matrix | SmolLM2-135M, 1 cell | what differs in the matrix, and why |",
         "|---|---|---|---|---|",
     ]
-    for one in headlines(results, elsewhere):
-        cells = (one.figure, one.paper, one.ours or "–", real[one.key], WHY[one.key])
+    for one in paper_figures():
+        key = one["key"]
+        values = (mine.get(key) or "–", real.get(key) or "–")
+        cells = (one["figure"], one["paper"], *values, WHY[key])
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     path = ROOT / "docs" / "results.md"
     text = path.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_cell import small_plan
+from tests.study.test_cell import small_plan
 
 from palimpsest.analysis.results import read_run
 from palimpsest.errors import StudyFailed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cell import small_plan
+from tests.study.test_cell import small_plan
 
 from palimpsest.errors import DriftError, StudyFailed
 from palimpsest.models import gguf, hub, load
