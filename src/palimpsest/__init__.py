@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from palimpsest.study.matrix import run_cell, start
     from palimpsest.verdict import Verdict, decide
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Fact": "palimpsest.facts.files",
