@@ -67,7 +67,7 @@ DEMO = replace(
     name="demo",
     models=("pocket/qwen2-s",),
     seeds=(0,),
-    replication=Replication(draws=19),
+    replication=Replication(draws=20),
 )
 
 PRESETS = {
