@@ -6,6 +6,7 @@ from pathlib import Path
 from palimpsest.report.figures import Picture
 from palimpsest.report.formats import Table, as_csv, as_latex, as_markdown
 from palimpsest.report.plots.canvas import png_bytes, svg_bytes
+from palimpsest.run.disk import remove
 from palimpsest.run.store import make_folder, write_bytes
 
 WRITERS = {"csv": as_csv, "md": as_markdown, "tex": as_latex}
@@ -28,6 +29,6 @@ def write_files(
         write_bytes(path, data)
     for old in sorted((*(folder / "tables").iterdir(), *(folder / "figures").iterdir())):
         if old not in files and old.suffix in (".csv", ".md", ".tex", ".svg", ".png"):
-            old.unlink()  # of an earlier version, or of a run that had fewer cells
+            remove(old)  # of an earlier version, or of a run that had fewer cells
     write_bytes(folder / "index.html", page.encode())
     return folder / "index.html"

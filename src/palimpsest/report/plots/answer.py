@@ -53,8 +53,8 @@ def retrainings(
 
     focus: the candidate the verdict is about, drawn as a line. worst: its worst axis.
     """
-    every = [z for one in references for z in one.values()]
-    every += [z for one in others for model in one.models.values() for z in model.values()]
+    every = [z for reference in references for z in reference.values()]
+    every += [z for shown in others for model in shown.models.values() for z in model.values()]
     every += list(focus[1].values()) if focus else []
     width, height = (3.9, 0.42) if narrow else (8.4, 0.43)
     figure, (panel,) = sheet(1, 1, (width, height * len(axes) + 0.95))
@@ -65,8 +65,8 @@ def retrainings(
     _background(panel, axes, worst)
     for place, axis in enumerate(axes):
         _band(panel, place, axis.name, references)
-    for one in others:
-        _scatter(panel, axes, one, reach)
+    for shown in others:
+        _scatter(panel, axes, shown, reach)
     if focus is not None:
         style = styles(())["certified" if certified else "nearest"]
         _line(panel, axes, focus, style, reach)
@@ -89,7 +89,7 @@ def _background(panel: Axes, axes: Sequence[Axis], worst: str | None) -> None:
 
 def _band(panel: Axes, place: int, axis: str, references: Sequence[Distances]) -> None:
     """Draw the retrainings of one axis: their range as a bar, each as a dot."""
-    values = [one[axis] for one in references if axis in one]
+    values = [reference[axis] for reference in references if axis in reference]
     if values:
         low, high = min(values), max(values)
         panel.barh(place, high - low, 0.62, left=low, color=BAND, linewidth=0, zorder=1.2)
@@ -98,11 +98,11 @@ def _band(panel: Axes, place: int, axis: str, references: Sequence[Distances]) -
         points(panel, where, styles(())["reference"], size=3.0, alpha=0.9, order=2)
 
 
-def _scatter(panel: Axes, axes: Sequence[Axis], one: Shown, reach: float) -> None:
+def _scatter(panel: Axes, axes: Sequence[Axis], shown: Shown, reach: float) -> None:
     inside: list[tuple[float, float]] = []
     names: list[str] = []
     for place, axis in enumerate(axes):
-        for name, model in one.models.items():
+        for name, model in shown.models.items():
             z = model.get(axis.name)
             if z is None:
                 continue
@@ -113,8 +113,8 @@ def _scatter(panel: Axes, axes: Sequence[Axis], one: Shown, reach: float) -> Non
             else:
                 mark = ">" if z > 0 else "<"
                 edge = [(reach if z > 0 else -reach, place)]
-                points(panel, edge, one.style, [text], size=one.size, marker=mark)
-    points(panel, inside, one.style, names, hollow=one.hollow, size=one.size)
+                points(panel, edge, shown.style, [text], size=shown.size, marker=mark)
+    points(panel, inside, shown.style, names, hollow=shown.hollow, size=shown.size)
 
 
 def _line(
@@ -166,5 +166,7 @@ def _legend(
         entries.append(key(style, printable(focus[0]), line="-", size=8))
     band = f"{len(references)} retrainings, and their range"
     entries.append(key(known["reference"], band, size=3))
-    entries += [key(one.style, one.label, hollow=one.hollow, size=one.size) for one in others]
+    entries += [
+        key(shown.style, shown.label, hollow=shown.hollow, size=shown.size) for shown in others
+    ]
     return entries

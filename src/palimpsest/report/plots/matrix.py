@@ -49,7 +49,7 @@ def acceptance(groups: Groups, level: float, *, divide: int = 0, narrow: bool = 
     width = 3.9 if narrow else 8.4
     figure, (panel,) = sheet(1, 1, (width, 0.36 * len(groups) + 0.95))
     rows(panel, list(groups))
-    every = [one.farthest for _, models in groups.values() for one in models]
+    every = [model.farthest for _, models in groups.values() for model in models]
     reach = distances(panel, every, signed=False)
     if divide:
         panel.axhline(divide - 0.5, color=QUIET, linewidth=0.8, zorder=1)
@@ -57,11 +57,15 @@ def acceptance(groups: Groups, level: float, *, divide: int = 0, narrow: bool = 
         if place % 2:
             panel.axhspan(place - 0.5, place + 0.5, color=STRIPE, linewidth=0, zorder=0)
         for accepted in (False, True):
-            mine = [(number, one) for number, one in enumerate(models) if one.accepted is accepted]
-            where = [(min(one.farthest, reach), place + jitter(number)) for number, one in mine]
-            names = [f"{one.name}: {one.farthest:.1f} sd on its worst axis" for _, one in mine]
+            mine = [
+                (number, model) for number, model in enumerate(models) if model.accepted is accepted
+            ]
+            where = [(min(model.farthest, reach), place + jitter(number)) for number, model in mine]
+            names = [
+                f"{model.name}: {model.farthest:.1f} sd on its worst axis" for _, model in mine
+            ]
             points(panel, where, style, names, hollow=not accepted, size=4)
-        known = [one.accepted for one in models if one.accepted is not None]
+        known = [model.accepted for model in models if model.accepted is not None]
         note = f"{sum(known)} of {len(known)}"
         right = panel.get_yaxis_transform()
         panel.text(1.015, place, note, transform=right, va="center", color=QUIET)
@@ -94,16 +98,21 @@ def axes_by_group(axes: Sequence[Axis], groups: Groups) -> Figure:
     for panel, axis in zip(panels, axes):
         rows(panel, list(groups))
         every = [
-            one.z[axis.name] for _, some in groups.values() for one in some if axis.name in one.z
+            model.z[axis.name]
+            for _, some in groups.values()
+            for model in some
+            if axis.name in model.z
         ]
         reach = distances(panel, every)
         panel.axvspan(-2, 2, color=BAND, linewidth=0, zorder=0.5)
         for place, (style, models) in enumerate(groups.values()):
             mine = [
-                (n, one, one.z[axis.name]) for n, one in enumerate(models) if axis.name in one.z
+                (n, model, model.z[axis.name])
+                for n, model in enumerate(models)
+                if axis.name in model.z
             ]
             where = [(min(max(z, -reach), reach), place + jitter(n)) for n, _, z in mine]
-            names = [f"{one.name}: {axis.title} {z:+.1f} sd" for _, one, z in mine]
+            names = [f"{model.name}: {axis.title} {z:+.1f} sd" for _, model, z in mine]
             points(panel, where, style, names, size=3, alpha=0.8)
         panel.set_title(axis.title)
     return figure
