@@ -69,21 +69,6 @@ def panel_table(results: RunResults) -> Table:
     return Table.of("panel", "Known-label models: cells that accept them", reading, rows)
 
 
-def panel_family_table(results: RunResults) -> Table:
-    """Return the same by family."""
-    judged = panel.challenge_panel(results)
-    short = entries(results)
-    rows: Rows = []
-    for name in panel.challenges(judged):
-        for family in results.families:
-            values = row("model|family", short.get(name, name), family)
-            for axis, title in BATTERIES.items():
-                values[title] = _share(panel.acceptance(judged, results, name, axis, family))
-            rows.append(values)
-    reading = f"The same by family: {counted(len(results.families), 'family', 'families')}."
-    return Table.of("panel-by-family", "Known-label models by family", reading, rows)
-
-
 def panel_cells_table(results: RunResults) -> Table:
     """Return every known-label model in every cell."""
     short = entries(results)

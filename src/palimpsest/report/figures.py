@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from palimpsest.analysis import panel, trained_probe
-from palimpsest.analysis.replication import replication_intervals
 from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.analysis.subpanels import sub_panels
 from palimpsest.criteria.axes import chosen
@@ -21,7 +20,7 @@ from palimpsest.criteria.controls import Control
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.report.answer import acceptance_counts
 from palimpsest.report.bar_tables import BATTERIES, entries, panel_table
-from palimpsest.report.formats import Share, counted, listed, number
+from palimpsest.report.formats import Share, counted, listed
 from palimpsest.report.palette import MARKS, Style, in_order, styles
 from palimpsest.report.paper_tables import matched_sentence, sub_panel_table
 from palimpsest.report.plots import answer, cell_plots, matrix, paper
@@ -50,7 +49,7 @@ def all_figures(results: RunResults) -> tuple[Picture, ...]:
         return ()
     single = (retrainings, forget_deltas, measures, relearning)
     many = (acceptance, axes_by_group, relearning_by_family)
-    shared = (diagnostic, fewer_probes, replication_noise, panel_acceptance)
+    shared = (diagnostic, fewer_probes, panel_acceptance)
     own = single if len(results.planned) == 1 else many
     made = [draw(results) for draw in (*own, *shared)]
     return tuple(picture for picture in made if picture is not None)
@@ -288,28 +287,6 @@ def fewer_probes(results: RunResults) -> Picture | None:
     if not sizes:
         return None
     return Picture("probes", sub_panel_table(results).reading, paper.fewer_probes(sizes))
-
-
-def replication_noise(results: RunResults) -> Picture | None:
-    """Return the tolerances of the paper's edition by family."""
-    if not results.replication:
-        return None
-    families = {f: replication_intervals(r, results.rules) for f, r in results.replication.items()}
-    parts = {
-        "δ_f, held-out forget": {family: interval.delta_f for family, interval in families.items()},
-        "ε_f, retain NLL": {
-            family: interval.epsilon_retain for family, interval in families.items()
-        },
-        "ε_f, residual": {
-            family: interval.epsilon_residual for family, interval in families.items()
-        },
-    }
-    deltas = [interval.delta_f.estimate for interval in families.values()]
-    reading = (
-        f"Retraining moves a held-out forget fact by {number(min(deltas))} to "
-        f"{number(max(deltas))} nats at percentile {results.rules.tolerance_percentile:g}."
-    )
-    return Picture("replication", reading, paper.replication_noise(parts))
 
 
 def panel_acceptance(results: RunResults) -> Picture | None:

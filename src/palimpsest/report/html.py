@@ -41,7 +41,7 @@ OUTCOMES = ("accepted", "survives the screen", "excluded by the screen")
 """What the candidate table filters by; accepted candidates survive the screen too."""
 
 
-COUNTING = frozenset({"absolute-bar-cells", "budget", "panel-by-family", "recalibrated-passing"})
+COUNTING = frozenset({"absolute-bar-cells", "budget", "recalibrated-passing"})
 """Tables of the paper's edition that only make sense over several cells."""
 
 

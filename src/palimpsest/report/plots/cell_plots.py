@@ -11,16 +11,7 @@ from palimpsest.criteria.items import Values
 from palimpsest.criteria.measures import ModelMeasures
 from palimpsest.report.formats import number
 from palimpsest.report.palette import BAND, Style, styles
-from palimpsest.report.plots.canvas import (
-    drawing,
-    key,
-    legend,
-    points,
-    rows,
-    rule,
-    sheet,
-    spread,
-)
+from palimpsest.report.plots.canvas import drawing, key, legend, points, rows, rule, sheet, spread
 
 
 @drawing()

@@ -1,4 +1,4 @@
-"""Figures of the paper's edition: the diagnostic, fewer probes, replication noise, the panel."""
+"""Figures of the paper's edition: the diagnostic, fewer probes, the panel."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,9 +7,8 @@ from matplotlib.figure import Figure
 
 from palimpsest.analysis.subpanels import SubPanel
 from palimpsest.analysis.trained_probe import Point
-from palimpsest.criteria.intervals import Interval
 from palimpsest.report.formats import Share, number
-from palimpsest.report.palette import QUIET, Style, styles
+from palimpsest.report.palette import Style, styles
 from palimpsest.report.plots.canvas import drawing, key, legend, points, rows, rule, sheet
 
 
@@ -66,26 +65,6 @@ def fewer_probes(sizes: Sequence[SubPanel]) -> Figure:
     panel.set_ylabel("excluded candidates")
     few = "too few probes to exclude any candidate"
     legend(figure, [key(style, "can exclude"), key(style, few, hollow=True)])
-    return figure
-
-
-@drawing()
-def replication_noise(parts: Mapping[str, Mapping[str, Interval]]) -> Figure:
-    """Draw the tolerances of each family with their intervals; ``parts``: by title and family."""
-    figure, panels = sheet(len(parts), 3, (3.0, 0.22 * max(map(len, parts.values())) + 0.7))
-    style = styles(())["nearest"]
-    for panel, (title, families) in zip(panels, parts.items()):
-        rows(panel, list(families), [f"{interval.estimate:.2f}" for interval in families.values()])
-        for place, (family, interval) in enumerate(families.items()):
-            panel.plot([interval.low, interval.high], [place, place], color=QUIET, zorder=2)
-            text = (
-                f"{family}: {title} {number(interval.estimate)} nats, {interval.confidence:.0%} "
-                f"interval {number(interval.low)} to {number(interval.high)}"
-            )
-            points(panel, [(interval.estimate, place)], style, [text])
-        panel.set_xlim(0, None)
-        panel.set_title(title)
-        panel.set_xlabel("nats")
     return figure
 
 
