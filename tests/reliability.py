@@ -57,7 +57,7 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
         "drift",
         (
             "study/test_drift.py",
-            "study/test_audit.py::test_an_input_changed",
+            "audit/test_audit.py::test_an_input_changed",
             "run/test_store.py::test_drift",
             "run/test_ray.py::test_a_node_without",
         ),
@@ -75,7 +75,7 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
     8: (
         "hostile text",
         (
-            "hostile/test_audit_inputs.py",
+            "audit/test_audit_inputs.py",
             "hostile/test_hostile_text.py",
             "facts/test_names.py",
             "facts/test_files.py",

@@ -58,6 +58,8 @@ class Inputs:
     """Which candidates have the weights of base or injected, a sentence each."""
     remarks: tuple[str, ...]
     """What is allowed but weakens the measurement; the sentences above are among them."""
+    reference_digests: Mapping[str, str]
+    """By place; empty where the bound already ends the audit."""
 
     @property
     def generated(self) -> bool:
@@ -95,7 +97,8 @@ class Inputs:
 
     def digests(self) -> dict[str, str]:
         """Return the digest of every model, facts file and text; reads the checkpoints whole."""
-        digests = {model.name: source_digest(model.place) for model in self.models}
+        known = self.reference_digests
+        digests = {m.name: known.get(m.place) or source_digest(m.place) for m in self.models}
         if self.request.adapter_base is not None:
             digests["adapter base"] = source_digest(self.request.adapter_base)
         digests |= {f"{name} facts": digest(as_jsonl(facts)) for name, facts in self.sets.items()}
@@ -126,12 +129,23 @@ def prepare(request: AuditRequest) -> Inputs:
         len(sets["forget"]), len(sets["probe"]), len(request.candidates), request.rules.alpha
     )
     repeated = copied_weights(models)
+    digests: dict[str, str] = {}
     if bound.certifiable:
         # By content, so that an audit does not depend on the order its references are given in.
-        models = _models(request, sorted(request.references, key=source_digest))
-    remarks = (*repeated, *remarks)
+        digests = {place: source_digest(place) for place in request.references}
+        models = _models(request, sorted(request.references, key=digests.__getitem__))
     return Inputs(
-        request, plan, sets, models, base, setting, with_evidence, bound, repeated, remarks
+        request=request,
+        plan=plan,
+        sets=sets,
+        models=models,
+        outline=base,
+        setting=setting,
+        with_evidence=with_evidence,
+        bound=bound,
+        repeated=repeated,
+        remarks=(*repeated, *remarks),
+        reference_digests=digests,
     )
 
 
