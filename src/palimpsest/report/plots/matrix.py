@@ -99,6 +99,7 @@ def axes_by_group(axes: Sequence[Axis], groups: Groups) -> Figure:
             ]
             where = [(min(max(z, -reach), reach), place + canvas.jitter(n)) for n, _, z in mine]
             names = [f"{model.name}: {axis.title} {z:+.1f} sd" for _, model, z in mine]
+            names = names if len(names) < 200 else []  # they would fill the page
             canvas.points(panel, where, style, names, size=3, alpha=0.8)
         panel.set_title(axis.title)
     return figure
