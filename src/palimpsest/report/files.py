@@ -10,6 +10,7 @@ from palimpsest.run.disk import remove
 from palimpsest.run.store import make_folder, write_bytes
 
 WRITERS = {"csv": as_csv, "md": as_markdown, "tex": as_latex}
+PRINTED = 2000  # rows up to which a table is written for people too
 
 
 def write_files(
@@ -18,8 +19,9 @@ def write_files(
     """Return the path of the page, after everything is on disk and older files are gone."""
     files: dict[Path, bytes] = {}
     for table in tables:
-        for ending, write in WRITERS.items():
-            files[folder / "tables" / f"{table.name}.{ending}"] = write(table).encode()
+        endings = WRITERS if len(table.rows) <= PRINTED else ("csv",)
+        for ending in endings:
+            files[folder / "tables" / f"{table.name}.{ending}"] = WRITERS[ending](table).encode()
     for picture in pictures:
         files[folder / "figures" / f"{picture.name}.svg"] = svg_bytes(picture.figure)
         files[folder / "figures" / f"{picture.name}.png"] = png_bytes(picture.figure)
