@@ -42,17 +42,17 @@ def panel_table(results: RunResults) -> Table:
     """Return in how many cells each battery accepts each known-label model, with upper bounds."""
     judged = panel.challenge_panel(results)
     short = entries(results)
-    suppressors = {one.challenge for one in judged if one.truth == "suppressed"}
+    suppressors = {rate.challenge for rate in judged if rate.truth == "suppressed"}
     rows: Rows = []
     accepted: dict[str, list[tuple[int, int]]] = {"forward": [], "relearning": []}
     for name in panel.challenges(judged):
-        found = {axis: panel.acceptance(judged, results, name, axis) for axis in BATTERIES}
+        rates = {axis: panel.acceptance(judged, results, name, axis) for axis in BATTERIES}
         values = row("model", short.get(name, name))
-        values |= {BATTERIES[axis]: _share(one) for axis, one in found.items()}
+        values |= {BATTERIES[axis]: _share(rate) for axis, rate in rates.items()}
         for axis, label in (("forward", "forward"), ("relearning", "veto")):
-            values |= _bounds(label, found[axis])
+            values |= _bounds(label, rates[axis])
             if name in suppressors:
-                accepted[axis].append((found[axis].count, found[axis].total))
+                accepted[axis].append((rates[axis].count, rates[axis].total))
         rows.append(values)
     counts = {axis: [sum(part) for part in zip(*some)] for axis, some in accepted.items()}
     reading = "The panel was not run."
@@ -69,30 +69,17 @@ def panel_table(results: RunResults) -> Table:
     return Table.of("panel", "Known-label models: cells that accept them", reading, rows)
 
 
-def panel_family_table(results: RunResults) -> Table:
-    """Return the same by family."""
-    judged = panel.challenge_panel(results)
-    short = entries(results)
-    rows: Rows = []
-    for name in panel.challenges(judged):
-        for family in results.families:
-            values = row("model|family", short.get(name, name), family)
-            for axis, title in BATTERIES.items():
-                values[title] = _share(panel.acceptance(judged, results, name, axis, family))
-            rows.append(values)
-    reading = f"The same by family: {counted(len(results.families), 'family', 'families')}."
-    return Table.of("panel-by-family", "Known-label models by family", reading, rows)
-
-
 def panel_cells_table(results: RunResults) -> Table:
     """Return every known-label model in every cell."""
     short = entries(results)
     rows: Rows = []
-    for one in panel.challenge_panel(results):
-        values = row("cell|model|p", one.cell, short.get(one.challenge, one.challenge), one.p_value)
-        values |= row("median forget delta", one.median_forget_delta)
-        values |= row("forget distance|first-chunk fall", one.forget_distance, one.fall)
-        rows.append(values | {title: getattr(one, axis) for axis, title in BATTERIES.items()})
+    for model in panel.challenge_panel(results):
+        values = row(
+            "cell|model|p", model.cell, short.get(model.challenge, model.challenge), model.p_value
+        )
+        values |= row("median forget delta", model.median_forget_delta)
+        values |= row("forget distance|first-chunk fall", model.forget_distance, model.fall)
+        rows.append(values | {title: getattr(model, axis) for axis, title in BATTERIES.items()})
     reading = f"{counted(len(rows), 'known-label model')} scored on the sealed pool."
     return Table.of("panel-cells", "Known-label models, cell by cell", reading, rows)
 
@@ -103,7 +90,7 @@ def versions_table(results: RunResults) -> Table:
     versions = recalibration.versions(results)
     for version in versions:
         picked = recalibration.suppression_picked(results, version)
-        deltas = [one.delta_f for one in version.tolerances.values()]
+        deltas = [tolerance.delta_f for tolerance in version.tolerances.values()]
         total = sum(
             cell.kind(name) == "suppresses"
             for cell, name in results.candidates()
@@ -153,7 +140,9 @@ def passing_table(results: RunResults) -> Table:
             rows.append(values)
     reading = "Without replicated references there is no bar relative to them."
     if versions:
-        reading = "; ".join(f"{one.title}: {_leader(results, one)}" for one in versions) + "."
+        reading = (
+            "; ".join(f"{version.title}: {_leader(results, version)}" for version in versions) + "."
+        )
     title = "Candidates that pass the recalibrated bar"
     return Table.of("recalibrated-passing", title, reading, rows)
 
@@ -164,11 +153,15 @@ def selection_table(results: RunResults) -> Table:
     readings = []
     for version in recalibration.versions(results)[:2]:
         quality = recalibration.selection_quality(results, version)
-        for one in quality:
-            values = row("version|selector|cells", version.title, one.selector, len(one.picks))
+        for selector in quality:
+            values = row(
+                "version|selector|cells", version.title, selector.selector, len(selector.picks)
+            )
             for title, field in _QUALITY.items():
-                values[title] = Estimate.of(one.interval(field, version.rules), one.mean(field))
-            within = Share(one.within_noise, len(one.picks)) if one.picks else None
+                values[title] = Estimate.of(
+                    selector.interval(field, version.rules), selector.mean(field)
+                )
+            within = Share(selector.within_noise, len(selector.picks)) if selector.picks else None
             rows.append(values | row("within delta_f", within))
         ours, trained = quality[0].mean("forget_distance"), quality[2].mean("forget_distance")
         if ours is not None and trained is not None:
@@ -185,14 +178,14 @@ def suppression_table(results: RunResults) -> Table:
     """Return how much suppression each battery lets through."""
     short = entries(results)
     rows: Rows = []
-    for one in let_through(results):
-        values = row("battery", BATTERIES[one.battery])
-        for name, accepted in one.panel.items():
+    for battery in let_through(results):
+        values = row("battery", BATTERIES[battery.battery])
+        for name, accepted in battery.panel.items():
             label = short.get(name, name)
             values |= row(f"{label} accepted", _share(accepted)) | _bounds(label, accepted)
-        for name, (count, total) in one.candidates.items():
+        for name, (count, total) in battery.candidates.items():
             values[f"{name} candidates accepted"] = Share(count, total) if total else None
-        rows.append(values | row("cells accepting any", _share(one.cells)))
+        rows.append(values | row("cells accepting any", _share(battery.cells)))
     selected = recalibration.residual_selects_suppression(results)
     reading = (
         f"Selection by the smallest residual picks a suppression method in {selected.count} of "
@@ -215,15 +208,15 @@ def self_check_table(results: RunResults) -> Table:
     }
     rows: Rows = []
     accepted = []
-    for label, found in groups.items():
-        if found:
-            passed = Share(sum(one.accepted for one in found), len(found))
+    for label, models in groups.items():
+        if models:
+            passed = Share(sum(model.accepted for model in models), len(models))
             values = row("models|accepted", label, passed)
             for failure in self_audit.FAILURES:
-                count = sum(failure in one.failures for one in found)
-                values[f"fails {failure}"] = Share(count, len(found))
+                count = sum(failure in model.failures for model in models)
+                values[f"fails {failure}"] = Share(count, len(models))
             rows.append(values)
-            accepted.append(f"{sum(one.accepted for one in found)} of {len(found)} {label}")
+            accepted.append(f"{sum(model.accepted for model in models)} of {len(models)} {label}")
     reading = "There are too few references to check the recalibrated bar against them."
     if accepted:
         reading = f"The recalibrated bar with its veto accepts {' and '.join(accepted)}."
@@ -231,18 +224,30 @@ def self_check_table(results: RunResults) -> Table:
     return Table.of("self-check", title, reading, rows)
 
 
-def second_suite_table(found: tuple[Comparison, ...]) -> Table:
+def second_suite_table(comparisons: tuple[Comparison, ...]) -> Table:
     """Return the frozen picks on the second pool."""
     rows: Rows = [
-        row("selector|cells|forget distance", one.selector, one.cells, one.distance)
-        | row("trained-probe best's", one.trained_probe_distance)
-        | row("difference", Estimate.of(one.difference, one.distance - one.trained_probe_distance))
-        | row("nearer", Share(one.nearer, one.cells))
-        | row("within delta_f", Share(one.within_noise, one.cells))
-        | row("excluded by the screen", Share(one.excluded, one.cells))
-        for one in found
+        row(
+            "selector|cells|forget distance",
+            comparison.selector,
+            comparison.cells,
+            comparison.distance,
+        )
+        | row("trained-probe best's", comparison.trained_probe_distance)
+        | row(
+            "difference",
+            Estimate.of(
+                comparison.difference, comparison.distance - comparison.trained_probe_distance
+            ),
+        )
+        | row("nearer", Share(comparison.nearer, comparison.cells))
+        | row("within delta_f", Share(comparison.within_noise, comparison.cells))
+        | row("excluded by the screen", Share(comparison.excluded, comparison.cells))
+        for comparison in comparisons
     ]
-    ours = next((one for one in found if one.selector == "recalibrated"), None)
+    ours = next(
+        (comparison for comparison in comparisons if comparison.selector == "recalibrated"), None
+    )
     reading = "No pick of the recalibrated bar was scored on the second pool."
     if ours is not None:
         reading = (
@@ -253,14 +258,14 @@ def second_suite_table(found: tuple[Comparison, ...]) -> Table:
     return Table.of("second-suite", "Frozen picks on a second pool", reading, rows)
 
 
-def _share(one: Bounded) -> Share | None:
-    return Share(one.count, one.total) if one.total else None
+def _share(rate: Bounded) -> Share | None:
+    return Share(rate.count, rate.total) if rate.total else None
 
 
-def _bounds(label: str, one: Bounded) -> dict[str, Value]:
+def _bounds(label: str, rate: Bounded) -> dict[str, Value]:
     """Return the one-sided upper bounds of a count, over cells and over architectures."""
     columns = f"{label}, upper bound|{label}, upper bound by architecture"
-    return row(columns, one.upper, one.upper_clustered)
+    return row(columns, rate.upper, rate.upper_clustered)
 
 
 def _leader(results: RunResults, version: Certification) -> str:

@@ -24,7 +24,7 @@ KINDS = {
 def cells_table(results: RunResults) -> Table:
     """Return every planned cell: finished with its verdict, or why not."""
     finished = {cell.id: cell for cell in results.cells}
-    missing = {one.id: one for one in results.missing}
+    missing = {absent.id: absent for absent in results.missing}
     first = "cell|family|state|references|candidates|failed|survive the screen"
     rows: Rows = []
     for cell_id in results.planned:
@@ -58,10 +58,10 @@ def candidates_table(results: RunResults, cell_id: str | None = None) -> Table:
     for cell in results.cells:
         if cell.verdict is None or cell_id not in (None, cell.id):
             continue
-        for one in cell.verdict.findings:
-            excluded += one.excluded
-            accepted += one.comparison is not None and one.comparison.accepted
-            rows.append(_candidate(cell, one, axes))
+        for finding in cell.verdict.findings:
+            excluded += finding.excluded
+            accepted += finding.comparison is not None and finding.comparison.accepted
+            rows.append(_candidate(cell, finding, axes))
     name = "candidates" if cell_id is None else f"candidates-{cell_id}"
     title = "Candidates" if cell_id is None else f"Candidates of {cell_id}"
     reading = (
@@ -71,14 +71,14 @@ def candidates_table(results: RunResults, cell_id: str | None = None) -> Table:
     return Table.of(name, title, reading, rows, _forms(axes))
 
 
-def _candidate(cell: CellResult, one: Finding, axes: Iterable[Axis]) -> dict[str, Value]:
-    method = cell.methods.get(one.name)
+def _candidate(cell: CellResult, finding: Finding, axes: Iterable[Axis]) -> dict[str, Value]:
+    method = cell.methods.get(finding.name)
     return (
-        row("cell|candidate|method|outcome", cell.id, one.name, method, outcome(one))
-        | compared(one.comparison, axes)
-        | row("screen p|screen p (Holm)", one.p_value, one.adjusted_p)
-        | row("excluded by the screen|median gap", one.excluded, one.median_gap)
-        | {f"{axis.title}, {axis.unit}": one.values.get(axis.name) for axis in axes}
+        row("cell|candidate|method|outcome", cell.id, finding.name, method, outcome(finding))
+        | compared(finding.comparison, axes)
+        | row("screen p|screen p (Holm)", finding.p_value, finding.adjusted_p)
+        | row("excluded by the screen|median gap", finding.excluded, finding.median_gap)
+        | {f"{axis.title}, {axis.unit}": finding.values.get(axis.name) for axis in axes}
     )
 
 
@@ -107,17 +107,17 @@ def _forms(axes: Iterable[Axis]) -> dict[str, str]:
     return forms
 
 
-def outcome(one: Finding) -> str:
+def outcome(finding: Finding) -> str:
     """Return what became of a candidate, in a few words."""
-    if one.excluded:
+    if finding.excluded:
         return "excluded by the screen"
-    if one.comparison is None:
+    if finding.comparison is None:
         return "not compared"
-    if one.failure is not None:
-        return one.failure
-    if one.comparison.accepted:
-        return "equivalent" if one.comparison.equivalent else "indistinguishable"
-    worst = one.comparison.worst
+    if finding.failure is not None:
+        return finding.failure
+    if finding.comparison.accepted:
+        return "equivalent" if finding.comparison.equivalent else "indistinguishable"
+    worst = finding.comparison.worst
     return f"{worst.axis.replace('_', ' ')} too {worst.direction}"
 
 
@@ -127,16 +127,16 @@ def controls_table(results: RunResults) -> Table:
     rows: Rows = []
     right = total = 0
     for cell in results.cells:
-        for one in () if cell.verdict is None else cell.verdict.controls:
-            if one.as_expected is not None:
-                right, total = right + one.as_expected, total + 1
-            was = "rejected" if one.rejected else "accepted"
-            wanted = "rejected" if one.expected == "reject" else "accepted"
+        for control in () if cell.verdict is None else cell.verdict.controls:
+            if control.as_expected is not None:
+                right, total = right + control.as_expected, total + 1
+            was = "rejected" if control.rejected else "accepted"
+            wanted = "rejected" if control.expected == "reject" else "accepted"
             rows.append(
-                row("cell|control", cell.id, control_label(cell, one))
-                | row("kind|should be", KINDS.get(one.kind, one.kind), wanted)
-                | row("was", was if one.comparison else f"missing: {one.missing}")
-                | compared(one.comparison, axes)
+                row("cell|control", cell.id, control_label(cell, control))
+                | row("kind|should be", KINDS.get(control.kind, control.kind), wanted)
+                | row("was", was if control.comparison else f"missing: {control.missing}")
+                | compared(control.comparison, axes)
             )
     reading = f"{right} of {counted(total, 'control')} came out as they should."
     return Table.of("controls", "Controls", reading, rows, _forms(axes))
@@ -165,10 +165,12 @@ def models_table(results: RunResults) -> Table:
 def positions_table(results: RunResults) -> Table:
     """Return every model on every axis, one row each: the data of the figures of axes."""
     rows: Rows = [
-        row("cell|model|role|axis", one.cell, one.model, one.role, one.axis.name)
-        | row("value|standard deviations from retraining", one.value, one.z)
+        row(
+            "cell|model|role|axis", position.cell, position.model, position.role, position.axis.name
+        )
+        | row("value|standard deviations from retraining", position.value, position.z)
         for cell in results.cells
-        for one in positions(cell, results.rules)
+        for position in positions(cell, results.rules)
     ]
     reading = f"The data of the figures of axes: {len(rows)} rows."
     return Table.of("positions", "Every model on every axis", reading, rows)
@@ -209,9 +211,11 @@ def failed_table(results: RunResults) -> Table:
     """Return candidates that could not be made, and methods that do not apply."""
     rows: Rows = []
     for cell in results.cells:
-        found = [(name, "failed", reason) for name, reason in cell.failed.items()]
-        found += [(name, "does not apply", "") for name in cell.not_applicable]
-        rows += [row("cell|candidate|state|reason", cell.id, *one) for one in found]
+        candidates = [(name, "failed", reason) for name, reason in cell.failed.items()]
+        candidates += [(name, "does not apply", "") for name in cell.not_applicable]
+        rows += [
+            row("cell|candidate|state|reason", cell.id, *candidate) for candidate in candidates
+        ]
     failed = sum(len(cell.failed) for cell in results.cells)
     reading = (
         f"{counted(failed, 'planned candidate')} failed; {len(rows) - failed} do not apply to the "
@@ -223,22 +227,24 @@ def failed_table(results: RunResults) -> Table:
 def methods_table(results: RunResults) -> Table:
     """Return one row per method: how many of its candidates pass each stage."""
     rows: Rows = []
-    for one in certified_by_method(results):
-        mine = [(c, n) for c, n in results.candidates() if c.methods[n] == one.method]
+    for counts in certified_by_method(results):
+        mine = [(c, n) for c, n in results.candidates() if c.methods[n] == counts.method]
         compared = [c.verdict.finding(n).comparison for c, n in mine if c.verdict is not None]
         restored = sorted(x.restored for x in compared if x is not None and x.restored is not None)
         best = restored[-1] if restored else None
         middle = restored[len(restored) // 2] if restored else None
-        worst = one.worst[0][0].replace("_", " ") if one.worst else None
+        worst = counts.worst[0][0].replace("_", " ") if counts.worst else None
         rows.append(
-            row("method|kind|candidates", one.method, one.kind, one.candidates)
-            | row("survive the screen", Share(one.candidates - one.excluded, one.candidates))
-            | row("indistinguishable", Share(one.indistinguishable, one.compared))
-            | row("certified in", Share(one.certified, len({cell.id for cell, _ in mine})))
+            row("method|kind|candidates", counts.method, counts.kind, counts.candidates)
+            | row(
+                "survive the screen", Share(counts.candidates - counts.excluded, counts.candidates)
+            )
+            | row("indistinguishable", Share(counts.indistinguishable, counts.compared))
+            | row("certified in", Share(counts.certified, len({cell.id for cell, _ in mine})))
             | row("restored, median|restored, best", middle, best)
             | row("most frequent worst axis", worst)
         )
-    passed = sum(one.indistinguishable for one in certified_by_method(results))
+    passed = sum(counts.indistinguishable for counts in certified_by_method(results))
     total = sum(len(cell.candidates) for cell in results.cells)
     reading = (
         f"{passed} of {counted(total, 'candidate')} of {counted(len(rows), 'method')} survive the "
@@ -250,14 +256,16 @@ def methods_table(results: RunResults) -> Table:
 
 def control_rates_table(results: RunResults) -> Table:
     """Return how often each kind of control came out as it should, over all cells."""
-    found = control_summary(results)
-    rates = [found.references, found.retrainings, found.injected]
-    rates += [rate for _, rate in (*found.shares, *found.challenges)]
+    summary = control_summary(results)
+    rates = [summary.references, summary.retrainings, summary.injected]
+    rates += [rate for _, rate in (*summary.shares, *summary.challenges)]
     rows: Rows = [
         row("control|models|cells", rate.title, Share(rate.count, rate.total), rate.cells)
         | row("share and interval", Estimate.of(rate.interval))
         for rate in rates
         if rate.total
     ]
-    reading = f"Controls of {counted(found.cells, 'cell')}; {found.missing} could not be compared."
+    reading = (
+        f"Controls of {counted(summary.cells, 'cell')}; {summary.missing} could not be compared."
+    )
     return Table.of("control-rates", "Controls over all cells", reading, rows)

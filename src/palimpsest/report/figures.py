@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from palimpsest.analysis import panel, trained_probe
-from palimpsest.analysis.replication import replication_intervals
 from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.analysis.subpanels import sub_panels
 from palimpsest.criteria.axes import chosen
@@ -21,10 +20,10 @@ from palimpsest.criteria.controls import Control
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.report.answer import acceptance_counts
 from palimpsest.report.bar_tables import BATTERIES, entries, panel_table
-from palimpsest.report.formats import Share, counted, listed, number
+from palimpsest.report.formats import Share, counted, listed
 from palimpsest.report.palette import MARKS, Style, in_order, styles
 from palimpsest.report.paper_tables import matched_sentence, sub_panel_table
-from palimpsest.report.plots import answer, cell, matrix, paper
+from palimpsest.report.plots import answer, cell_plots, matrix, paper
 from palimpsest.report.positions import cell_axes, control_label, known, reference_distances
 from palimpsest.verdict import Finding
 
@@ -46,11 +45,11 @@ class Picture:
 
 def all_figures(results: RunResults) -> tuple[Picture, ...]:
     """Return the figures that this run has the numbers for."""
-    if not any(one.candidates for one in results.cells):
+    if not any(cell.candidates for cell in results.cells):
         return ()
     single = (retrainings, forget_deltas, measures, relearning)
     many = (acceptance, axes_by_group, relearning_by_family)
-    shared = (diagnostic, fewer_probes, replication_noise, panel_acceptance)
+    shared = (diagnostic, fewer_probes, panel_acceptance)
     own = single if len(results.planned) == 1 else many
     made = [draw(results) for draw in (*own, *shared)]
     return tuple(picture for picture in made if picture is not None)
@@ -61,9 +60,9 @@ def all_figures(results: RunResults) -> tuple[Picture, ...]:
 
 def retrainings(results: RunResults) -> Picture | None:
     """Return the picture of the verdict: one row per axis, the retrainings as a band."""
-    (one,) = results.cells
-    references = reference_distances(one, results.rules)
-    verdict = one.verdict
+    (cell,) = results.cells
+    references = reference_distances(cell, results.rules)
+    verdict = cell.verdict
     if verdict is None or len(references) < results.rules.minimum_references:
         return None
     name = verdict.candidate or verdict.nearest
@@ -74,11 +73,11 @@ def retrainings(results: RunResults) -> Picture | None:
     for c in verdict.controls:
         if c.comparison is not None and c.kind in ("injected", "interpolation"):
             share = 1.0 if c.share is None else c.share
-            text = "injected model" if c.share is None else control_label(one, c)
+            text = "injected model" if c.share is None else control_label(cell, c)
             style = looks["injected" if c.share is None else "control"]
             size, models = 4.0 + 2.5 * share, {text: known(c.comparison)}
             shown.append(answer.Shown(text, style, models, size, hollow=share < 0.2))
-    axes, held = cell_axes(one, results.rules), list(references.values())
+    axes, held = cell_axes(cell, results.rules), list(references.values())
     certified = verdict.certified
     worst = None if compared is None else compared.worst.axis
     wide, narrow = (
@@ -101,57 +100,59 @@ def retrainings(results: RunResults) -> Picture | None:
 
 def forget_deltas(results: RunResults) -> Picture | None:
     """Return forget facts and probes of every candidate with the screen's p-value."""
-    (one,) = results.cells
-    if one.screen is None or one.verdict is None:
+    (cell,) = results.cells
+    if cell.screen is None or cell.verdict is None:
         return None
     looks = styles(results.methods)
-    names = [*one.evaluation.of_role("injected"), *one.evaluation.references[:3]]
-    alone = {name: screen_alone(one.evaluation[name], results.rules) for name in names}
+    names = [*cell.evaluation.of_role("injected"), *cell.evaluation.references[:3]]
+    alone = {name: screen_alone(cell.evaluation[name], results.rules) for name in names}
     p_values = {name: passage.adjusted_p for name, passage in alone.items()}
-    p_values |= {name: one.screen[name].adjusted_p for name in one.candidates}
-    names += _rows(one, results)
-    excluded = [finding.name for finding in one.verdict.findings if finding.excluded]
+    p_values |= {name: cell.screen[name].adjusted_p for name in cell.candidates}
+    names += _rows(cell, results)
+    excluded = [finding.name for finding in cell.verdict.findings if finding.excluded]
     reading = (
-        f"The screen excludes {len(excluded)} of {counted(len(one.candidates), 'candidate')}: "
+        f"The screen excludes {len(excluded)} of {counted(len(cell.candidates), 'candidate')}: "
         "their forget facts are known better than never-learned probes, beyond chance."
     )
-    models = {name: one.evaluation[name] for name in names}
-    styled = {name: looks[_group(results, one, name)] for name in names}
-    figure = cell.forget_deltas(models, styled, p_values, excluded)
+    models = {name: cell.evaluation[name] for name in names}
+    styled = {name: looks[_group(results, cell, name)] for name in names}
+    figure = cell_plots.forget_deltas(models, styled, p_values, excluded)
     return Picture("forget-deltas", reading, figure)
 
 
 def measures(results: RunResults) -> Picture | None:
     """Return every axis of one cell in its own unit."""
-    (one,) = results.cells
-    axes = cell_axes(one, results.rules) or chosen(results.rules)
+    (cell,) = results.cells
+    axes = cell_axes(cell, results.rules) or chosen(results.rules)
     looks = styles(results.methods)
-    names = _rows(one, results)
-    references = [one.evaluation[name] for name in one.evaluation.references]
-    anchors = {name: one.evaluation[name] for name in one.evaluation.of_role("injected")}
-    models = {name: one.evaluation[name] for name in names}
-    styled = {name: looks[_group(results, one, name)] for name in names}
+    names = _rows(cell, results)
+    references = [cell.evaluation[name] for name in cell.evaluation.references]
+    anchors = {name: cell.evaluation[name] for name in cell.evaluation.of_role("injected")}
+    models = {name: cell.evaluation[name] for name in names}
+    styled = {name: looks[_group(results, cell, name)] for name in names}
     reading = (
         f"{counted(len(names), 'candidate')} on {counted(len(axes), 'axis', 'axes')}, with the "
         f"range of {counted(len(references), 'retraining')}."
     )
-    return Picture("measures", reading, cell.measures(axes, references, models, styled, anchors))
+    return Picture(
+        "measures", reading, cell_plots.measures(axes, references, models, styled, anchors)
+    )
 
 
 def relearning(results: RunResults) -> Picture | None:
     """Return the relearning curves of one cell."""
-    (one,) = results.cells
-    logged = {name: c for name in one.evaluation if (c := one.evaluation[name].curve) is not None}
-    mine = {n: logged[n].forget_heldout_nll for n in _rows(one, results) if n in logged}
-    held = [logged[n].forget_heldout_nll for n in one.evaluation.references if n in logged]
-    injected = [logged[n].forget_heldout_nll for n in one.evaluation.of_role("injected")]
+    (cell,) = results.cells
+    logged = {name: c for name in cell.evaluation if (c := cell.evaluation[name].curve) is not None}
+    mine = {n: logged[n].forget_heldout_nll for n in _rows(cell, results) if n in logged}
+    held = [logged[n].forget_heldout_nll for n in cell.evaluation.references if n in logged]
+    injected = [logged[n].forget_heldout_nll for n in cell.evaluation.of_role("injected")]
     if not mine and not held:
         return None
     looks = styles(results.methods)
-    styled = {name: looks[_group(results, one, name)] for name in mine}
+    styled = {name: looks[_group(results, cell, name)] for name in mine}
     steps = next(iter(logged.values())).step.tolist()
-    part = cell.Relearned(steps, mine, held, injected[0] if injected else None)
-    figure = cell.relearning({"": part}, styled, "held-out forget NLL, nats")
+    part = cell_plots.Relearned(steps, mine, held, injected[0] if injected else None)
+    figure = cell_plots.relearning({"": part}, styled, "held-out forget NLL, nats")
     reading = f"{counted(len(mine), 'candidate')} learned the forget facts again."
     if held and mine:
         last = min(float(values[-1]) for values in held)
@@ -176,47 +177,47 @@ def groups(results: RunResults) -> dict[str, tuple[Style, list[matrix.Judged]]]:
         "interpolation": (looks["control"], ""),
         "suppressor": (looks["challenge"], ""),
     }
-    found: dict[str, tuple[Style, list[matrix.Judged]]] = {}
+    rows: dict[str, tuple[Style, list[matrix.Judged]]] = {}
 
-    def add(row: str, style: Style, one: CellResult, judged: Finding | Control) -> None:
+    def add(row: str, style: Style, cell: CellResult, judged: Finding | Control) -> None:
         if judged.comparison is not None:
             z, accepted = known(judged.comparison), judged.comparison.accepted
-            model = matrix.Judged(f"{judged.name} in {one.id}", z, accepted)
-            found.setdefault(row, (style, []))[1].append(model)
+            model = matrix.Judged(f"{judged.name} in {cell.id}", z, accepted)
+            rows.setdefault(row, (style, []))[1].append(model)
 
-    verdicts = [(one, one.verdict) for one in results.cells if one.verdict is not None]
+    verdicts = [(cell, cell.verdict) for cell in results.cells if cell.verdict is not None]
     for kind, (style, words) in styled.items():
-        for one, verdict in verdicts:
+        for cell, verdict in verdicts:
             for control in verdict.controls:
                 if control.kind == kind:
-                    row = words or control_label(one, control).replace("weights ", "")
-                    add(row, style, one, control)
+                    row = words or control_label(cell, control).replace("weights ", "")
+                    add(row, style, cell, control)
     for method in in_order(results.methods):
-        for one, verdict in verdicts:
+        for cell, verdict in verdicts:
             for finding in verdict.findings:
-                if one.methods[finding.name] == method:
-                    add(method, looks[method], one, finding)
-    return found
+                if cell.methods[finding.name] == method:
+                    add(method, looks[method], cell, finding)
+    return rows
 
 
 def acceptance(results: RunResults) -> Picture | None:
     """Return how far every kind of model lies from retraining, over all cells."""
-    found = groups(results)
-    if not found:
+    rows = groups(results)
+    if not rows:
         return None
-    divide = sum(row not in results.methods for row in found)
+    divide = sum(row not in results.methods for row in rows)
     wide, narrow = (
-        matrix.acceptance(found, results.rules.alpha, divide=divide, narrow=narrow)
+        matrix.acceptance(rows, results.rules.alpha, divide=divide, narrow=narrow)
         for narrow in (False, True)
     )
     return Picture("acceptance", _acceptance_reading(results), wide, narrow)
 
 
 def _acceptance_reading(results: RunResults) -> str:
-    verdicts = [one.verdict for one in results.cells if one.verdict is not None]
+    verdicts = [cell.verdict for cell in results.cells if cell.verdict is not None]
     controls = tuple(control for verdict in verdicts for control in verdict.controls)
     findings = [finding for verdict in verdicts for finding in verdict.findings]
-    accepted = sum(bool(one.comparison and one.comparison.accepted) for one in findings)
+    accepted = sum(bool(f.comparison and f.comparison.accepted) for f in findings)
     parts = [f"{counts} {words}" for counts, words in acceptance_counts(controls)]
     parts.append(f"{accepted} of {len(findings)} candidates accepted")
     return f"As one more retraining: {listed(parts)}."
@@ -224,14 +225,14 @@ def _acceptance_reading(results: RunResults) -> str:
 
 def axes_by_group(results: RunResults) -> Picture | None:
     """Return every axis over all cells."""
-    found = groups(results)
-    if not found:
+    rows = groups(results)
+    if not rows:
         return None
     reading = (
-        f"{sum(len(models) for _, models in found.values())} models in "
+        f"{sum(len(models) for _, models in rows.values())} models in "
         f"{counted(len(results.cells), 'cell')}, in standard deviations of retraining."
     )
-    return Picture("axes", reading, matrix.axes_by_group(chosen(results.rules), found))
+    return Picture("axes", reading, matrix.axes_by_group(chosen(results.rules), rows))
 
 
 def relearning_by_family(results: RunResults) -> Picture | None:
@@ -239,29 +240,29 @@ def relearning_by_family(results: RunResults) -> Picture | None:
     curves: dict[str, dict[str, list[NDArray[np.float64]]]] = {}
     order = ["reference", "injected", *in_order(results.methods)]
     steps: list[int] = []
-    for one in results.cells:
-        base = one.evaluation.models.get("base")
-        for name in one.evaluation:
-            curve, group = one.evaluation[name].curve, _group(results, one, name)
+    for cell in results.cells:
+        base = cell.evaluation.models.get("base")
+        for name in cell.evaluation:
+            curve, group = cell.evaluation[name].curve, _group(results, cell, name)
             if curve is None or base is None or group not in order:
                 continue
             steps = steps or curve.step.tolist()
             if curve.step.tolist() == steps:
-                mine = curves.setdefault(one.family, {}).setdefault(group, [])
+                mine = curves.setdefault(cell.family, {}).setdefault(group, [])
                 mine.append(curve.forget_heldout_nll - base.forget_nll)
     if not curves:
         return None
     parts = {
-        family: cell.Relearned(
+        family: cell_plots.Relearned(
             steps,
-            {name: np.median(found[name], axis=0) for name in order[2:] if name in found},
-            found.get("reference", ()),
-            np.median(found["injected"], axis=0) if "injected" in found else None,
+            {name: np.median(curves_of[name], axis=0) for name in order[2:] if name in curves_of},
+            curves_of.get("reference", ()),
+            np.median(curves_of["injected"], axis=0) if "injected" in curves_of else None,
         )
-        for family, found in curves.items()
+        for family, curves_of in curves.items()
     }
     label = "held-out forget NLL − base's, nats"
-    figure = cell.relearning(parts, styles(results.methods), label)
+    figure = cell_plots.relearning(parts, styles(results.methods), label)
     reading = f"Median curves of each method in {counted(len(parts), 'family', 'families')}."
     return Picture("relearning", reading, figure)
 
@@ -271,9 +272,9 @@ def relearning_by_family(results: RunResults) -> Picture | None:
 
 def diagnostic(results: RunResults) -> Picture | None:
     """Return the paper's first figure."""
-    for one, name in results.candidates():
-        model = one.evaluation[name]
-        if not one.evaluation.references or model.oracle_kl is None or model.retain_nll is None:
+    for cell, name in results.candidates():
+        model = cell.evaluation[name]
+        if not cell.evaluation.references or model.oracle_kl is None or model.retain_nll is None:
             return None
     points, looks = trained_probe.diagnostic(results), styles(results.methods)
     figure = paper.diagnostic(points, {name: looks[name] for name in in_order(results.methods)})
@@ -282,28 +283,10 @@ def diagnostic(results: RunResults) -> Picture | None:
 
 def fewer_probes(results: RunResults) -> Picture | None:
     """Return how many candidates the screen excludes with fewer probes."""
-    found = sub_panels(results)
-    if not found:
+    sizes = sub_panels(results)
+    if not sizes:
         return None
-    return Picture("probes", sub_panel_table(results).reading, paper.fewer_probes(found))
-
-
-def replication_noise(results: RunResults) -> Picture | None:
-    """Return the tolerances of the paper's edition by family."""
-    if not results.replication:
-        return None
-    found = {f: replication_intervals(r, results.rules) for f, r in results.replication.items()}
-    parts = {
-        "δ_f, held-out forget": {family: one.delta_f for family, one in found.items()},
-        "ε_f, retain NLL": {family: one.epsilon_retain for family, one in found.items()},
-        "ε_f, residual": {family: one.epsilon_residual for family, one in found.items()},
-    }
-    deltas = [one.delta_f.estimate for one in found.values()]
-    reading = (
-        f"Retraining moves a held-out forget fact by {number(min(deltas))} to "
-        f"{number(max(deltas))} nats at percentile {results.rules.tolerance_percentile:g}."
-    )
-    return Picture("replication", reading, paper.replication_noise(parts))
+    return Picture("probes", sub_panel_table(results).reading, paper.fewer_probes(sizes))
 
 
 def panel_acceptance(results: RunResults) -> Picture | None:
@@ -316,8 +299,8 @@ def panel_acceptance(results: RunResults) -> Picture | None:
     for axis in ("screen", "forward", "relearning"):
         shares: dict[str, Share | None] = {}
         for name in panel.challenges(judged):
-            one = panel.acceptance(judged, results, name, axis)
-            shares[short.get(name, name)] = Share(one.count, one.total) if one.total else None
+            rate = panel.acceptance(judged, results, name, axis)
+            shares[short.get(name, name)] = Share(rate.count, rate.total) if rate.total else None
         if any(shares.values()):
             parts[BATTERIES[axis]] = shares
     return Picture("panel", panel_table(results).reading, paper.panel_acceptance(parts))
@@ -326,18 +309,18 @@ def panel_acceptance(results: RunResults) -> Picture | None:
 # -- pieces ---------------------------------------------------------------------------------------
 
 
-def _group(results: RunResults, one: CellResult, name: str) -> str:
+def _group(results: RunResults, cell: CellResult, name: str) -> str:
     """Return the style of a model: its method, or its role; an audit's candidates have no method
     and are each its own, unless they are too many for a marker each."""
-    role = one.roles.get(name, {})
+    role = cell.roles.get(name, {})
     if role.get("role") != "candidate":
         return str(role.get("role", ""))
     if not role.get("method") and len(results.methods) > MARKS:
         return "candidate"
-    return one.methods[name]
+    return cell.methods[name]
 
 
-def _rows(one: CellResult, results: RunResults) -> list[str]:
+def _rows(cell: CellResult, results: RunResults) -> list[str]:
     """Return the candidates in the order of the palette, as many as a figure shows."""
-    order, methods = in_order(results.methods), one.methods
-    return sorted(one.candidates, key=lambda name: order.index(methods[name]))[:MOST_ROWS]
+    order, methods = in_order(results.methods), cell.methods
+    return sorted(cell.candidates, key=lambda name: order.index(methods[name]))[:MOST_ROWS]

@@ -6,9 +6,11 @@ from pathlib import Path
 from palimpsest.report.figures import Picture
 from palimpsest.report.formats import Table, as_csv, as_latex, as_markdown
 from palimpsest.report.plots.canvas import png_bytes, svg_bytes
+from palimpsest.run.disk import remove
 from palimpsest.run.store import make_folder, write_bytes
 
 WRITERS = {"csv": as_csv, "md": as_markdown, "tex": as_latex}
+PRINTED = 2000  # rows up to which a table is written for people too
 
 
 def write_files(
@@ -17,8 +19,9 @@ def write_files(
     """Return the path of the page, after everything is on disk and older files are gone."""
     files: dict[Path, bytes] = {}
     for table in tables:
-        for ending, write in WRITERS.items():
-            files[folder / "tables" / f"{table.name}.{ending}"] = write(table).encode()
+        endings = WRITERS if len(table.rows) <= PRINTED else ("csv",)
+        for ending in endings:
+            files[folder / "tables" / f"{table.name}.{ending}"] = WRITERS[ending](table).encode()
     for picture in pictures:
         files[folder / "figures" / f"{picture.name}.svg"] = svg_bytes(picture.figure)
         files[folder / "figures" / f"{picture.name}.png"] = png_bytes(picture.figure)
@@ -28,6 +31,6 @@ def write_files(
         write_bytes(path, data)
     for old in sorted((*(folder / "tables").iterdir(), *(folder / "figures").iterdir())):
         if old not in files and old.suffix in (".csv", ".md", ".tex", ".svg", ".png"):
-            old.unlink()  # of an earlier version, or of a run that had fewer cells
+            remove(old)  # of an earlier version, or of a run that had fewer cells
     write_bytes(folder / "index.html", page.encode())
     return folder / "index.html"

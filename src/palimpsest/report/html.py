@@ -41,7 +41,7 @@ OUTCOMES = ("accepted", "survives the screen", "excluded by the screen")
 """What the candidate table filters by; accepted candidates survive the screen too."""
 
 
-COUNTING = frozenset({"absolute-bar-cells", "budget", "panel-by-family", "recalibrated-passing"})
+COUNTING = frozenset({"absolute-bar-cells", "budget", "recalibrated-passing"})
 """Tables of the paper's edition that only make sense over several cells."""
 
 
@@ -173,9 +173,9 @@ def _candidates(table: Table, results: RunResults, single: bool) -> Table:
 def _states(results: RunResults) -> list[tuple[str, int]]:
     """Return the method and the outcome to filter by of every row of the candidate table."""
     return [
-        (cell.methods[one.name], 2 if one.excluded else 0 if one.clears else 1)
+        (cell.methods[finding.name], 2 if finding.excluded else 0 if finding.clears else 1)
         for cell in results.cells
-        for one in (() if cell.verdict is None else cell.verdict.findings)
+        for finding in (() if cell.verdict is None else cell.verdict.findings)
     ]
 
 

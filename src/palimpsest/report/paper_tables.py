@@ -20,19 +20,19 @@ def trained_probe_table(results: RunResults) -> Table:
     rows: Rows = []
     reading = "No candidate is rated adequate on trained probes."
     for level in trained_probe.LEVELS:
-        found = trained_probe.held_out(results, level)
-        if found is None:
+        scores = trained_probe.held_out(results, level)
+        if scores is None:
             continue
-        mean = Estimate.of(found.interval, found.mean)
+        mean = Estimate.of(scores.interval, scores.mean)
         rows.append(
-            row("never-learned level|mean per fact|median per fact", level, mean, found.median)
-            | row("facts|candidates|cells", found.facts, found.candidates, found.cells)
+            row("never-learned level|mean per fact|median per fact", level, mean, scores.median)
+            | row("facts|candidates|cells", scores.facts, scores.candidates, scores.cells)
         )
         if level == "base":
-            side = "below" if found.mean < 0 else "above"
+            side = "below" if scores.mean < 0 else "above"
             reading = (
-                f"The {found.candidates} candidates rated adequate score held-out forget facts "
-                f"{number(abs(found.mean))} nats {side} base, which never learned them."
+                f"The {scores.candidates} candidates rated adequate score held-out forget facts "
+                f"{number(abs(scores.mean))} nats {side} base, which never learned them."
             )
     title = "The trained-probe criterion on held-out facts"
     return Table.of("trained-probe", title, reading, rows)
@@ -40,21 +40,21 @@ def trained_probe_table(results: RunResults) -> Table:
 
 def dichotomy_table(results: RunResults) -> Table:
     """Return what the held-out screen excludes, by method."""
-    found = trained_probe.by_method(results)
+    methods = trained_probe.by_method(results)
     kinds = {cell.methods[name]: cell.kind(name) for cell, name in results.candidates()}
     rows: Rows = [
-        row("method|kind", one.method, kinds[one.method])
-        | row("rated adequate", Share(one.adequate, one.candidates))
-        | row("excluded", Share(one.excluded, one.candidates))
-        | row("share excluded|median gap", one.excluded / one.candidates, one.median_gap)
-        | row("median oracle-KL", one.median_oracle_kl)
-        | row("median rise of retain NLL", one.median_retain_rise)
-        for one in found
+        row("method|kind", method.method, kinds[method.method])
+        | row("rated adequate", Share(method.adequate, method.candidates))
+        | row("excluded", Share(method.excluded, method.candidates))
+        | row("share excluded|median gap", method.excluded / method.candidates, method.median_gap)
+        | row("median oracle-KL", method.median_oracle_kl)
+        | row("median rise of retain NLL", method.median_retain_rise)
+        for method in methods
     ]
     total, excluded = (
-        sum(getattr(one, key) for one in found) for key in ("candidates", "excluded")
+        sum(getattr(method, key) for method in methods) for key in ("candidates", "excluded")
     )
-    most = max(found, key=lambda one: one.excluded / one.candidates, default=None)
+    most = max(methods, key=lambda method: method.excluded / method.candidates, default=None)
     reading = f"The held-out screen excludes {excluded} of {total} candidates"
     if most is not None and most.excluded:
         reading += f", most often those of {most.method} ({most.excluded} of {most.candidates})"
@@ -66,11 +66,11 @@ def diagnostic_table(results: RunResults) -> Table:
     points = trained_probe.diagnostic(results)
     rows: Rows = []
     for method in results.methods:
-        mine = [one for one in points if one.method == method]
-        kl = [one.oracle_kl for one in mine]
+        mine = [point for point in points if point.method == method]
+        kl = [point.oracle_kl for point in mine]
         low, middle, high = (float(q) for q in np.quantile(kl, [0.25, 0.5, 0.75]))
-        forget = [one.forget_nll - one.reference_forget_nll for one in mine]
-        retain = [one.retain_nll - one.reference_retain_nll for one in mine]
+        forget = [point.forget_nll - point.reference_forget_nll for point in mine]
+        retain = [point.retain_nll - point.reference_retain_nll for point in mine]
         rows.append(
             row("method|kind|candidates", method, mine[0].kind, len(mine))
             | row("oracle-KL, median and quartiles", Estimate(middle, low, high))
@@ -96,11 +96,11 @@ def matched_sentence(points: tuple[trained_probe.Point, ...]) -> str:
 def points_table(results: RunResults) -> Table:
     """Return every candidate of the diagnostic figure."""
     rows: Rows = [
-        row("cell|candidate|method|kind", one.cell, one.candidate, one.method, one.kind)
-        | row("oracle-KL|held-out forget NLL", one.oracle_kl, one.forget_nll)
-        | row("retain NLL|reference forget NLL", one.retain_nll, one.reference_forget_nll)
-        | row("reference retain NLL", one.reference_retain_nll)
-        for one in trained_probe.diagnostic(results)
+        row("cell|candidate|method|kind", point.cell, point.candidate, point.method, point.kind)
+        | row("oracle-KL|held-out forget NLL", point.oracle_kl, point.forget_nll)
+        | row("retain NLL|reference forget NLL", point.retain_nll, point.reference_forget_nll)
+        | row("reference retain NLL", point.reference_retain_nll)
+        for point in trained_probe.diagnostic(results)
     ]
     reading = f"The data of the diagnostic figure: {len(rows)} candidates."
     return Table.of("diagnostic-points", "Diagnostic, every candidate", reading, rows)
@@ -108,37 +108,37 @@ def points_table(results: RunResults) -> Table:
 
 def sub_panel_table(results: RunResults) -> Table:
     """Return the screen at every smaller number of probes."""
-    found = sub_panels(results)
+    sizes = sub_panels(results)
     rows: Rows = [
-        row("probes|cells that can exclude", one.probes, Share(one.certifiable, one.cells))
-        | row("excluded|at the smallest p", Share(one.excluded, one.candidates), one.at_floor)
-        | row("smallest p|can exclude", one.smallest_p, not one.vacuous)
-        for one in found
+        row("probes|cells that can exclude", size.probes, Share(size.certifiable, size.cells))
+        | row("excluded|at the smallest p", Share(size.excluded, size.candidates), size.at_floor)
+        | row("smallest p|can exclude", size.smallest_p, not size.vacuous)
+        for size in sizes
     ]
-    vacuous = [one.probes for one in found if one.vacuous]
+    vacuous = [size.probes for size in sizes if size.vacuous]
     reading = "Every number of probes can exclude a candidate."
     if vacuous:
         reading = (
             f"With {max(vacuous)} probes or fewer no candidate can be excluded at any effect size; "
-            f"with {found[-1].probes} the screen excludes {found[-1].excluded} of "
-            f"{found[-1].candidates}."
+            f"with {sizes[-1].probes} the screen excludes {sizes[-1].excluded} of "
+            f"{sizes[-1].candidates}."
         )
     return Table.of("sub-panels", "The screen with fewer probes", reading, rows)
 
 
 def survivors_table(results: RunResults) -> Table:
     """Return how far survivors lie from never-learned, and how many are equivalent to it."""
-    found = survivors(results)
+    summary = survivors(results)
 
     names = "quantity|count|estimate|smallest margin|largest margin"
-    alive = Share(found.survivors, found.candidates)
-    gap = Estimate.of(found.gap, found.median_gap)
+    alive = Share(summary.survivors, summary.candidates)
+    gap = Estimate.of(summary.gap, summary.median_gap)
     rows: Rows = [
         row(names, "survivors", alive, None, None, None),
         row(names, "median |gap|, nats", None, gap, None, None),
     ]
-    reading = f"{found.survivors} of {found.candidates} candidates survive the screen"
-    for share in found.shares:
+    reading = f"{summary.survivors} of {summary.candidates} candidates survive the screen"
+    for share in summary.shares:
         part = Estimate.of(share.share, share.equivalent / share.total if share.total else None)
         count = Share(share.equivalent, share.total)
         title = f"equivalent at {share.margin}"
@@ -158,8 +158,8 @@ def absolute_table(results: RunResults) -> Table:
     passing = []
 
     for name in (*absolute.AUDITED, *results.methods, None):
-        mine = [one for one in audited if one.model == name]
-        bars = [one.bar for one in mine]
+        mine = [model for model in audited if model.model == name]
+        bars = [model.bar for model in mine]
         if name not in absolute.AUDITED:
             bars = list(absolute.candidate_bars(results, name))
         if not bars:
@@ -167,7 +167,10 @@ def absolute_table(results: RunResults) -> Table:
         counts = absolute.components(bars)
         passed = [counts.screen, counts.retain, counts.residual, counts.all]
         shares = [Share(count, counts.total) for count in passed]
-        spreads = [_range([one.retain_nll for one in mine]), _range([one.residual for one in mine])]
+        spreads = [
+            _range([model.retain_nll for model in mine]),
+            _range([model.residual for model in mine]),
+        ]
         rows.append(
             row("model|screen|retain|residual|all three", name or "all candidates", *shares)
             | row("retain NLL, median and range|residual, median and range", *spreads)
@@ -186,13 +189,13 @@ def absolute_cells_table(results: RunResults) -> Table:
     """Return reference and injected model under the absolute bar, cell by cell."""
     audited = absolute.audit_models(results)
     rows: Rows = [
-        row("cell|family|model|p", one.cell, one.family, one.model, one.p_value)
-        | row("screen|retain NLL|retain", one.bar.screen, one.retain_nll, one.bar.retain)
-        | row("residual|residual at most the limit", one.residual, one.bar.residual)
-        | row("all three", one.bar.clears)
-        for one in audited
+        row("cell|family|model|p", model.cell, model.family, model.model, model.p_value)
+        | row("screen|retain NLL|retain", model.bar.screen, model.retain_nll, model.bar.retain)
+        | row("residual|residual at most the limit", model.residual, model.bar.residual)
+        | row("all three", model.bar.clears)
+        for model in audited
     ]
-    failing = sum(not one.bar.clears for one in audited)
+    failing = sum(not model.bar.clears for model in audited)
     reading = f"{failing} of {len(audited)} known models fail at least one component."
     return Table.of("absolute-bar-cells", "The absolute bar, cell by cell", reading, rows)
 
@@ -201,14 +204,14 @@ def budget_table(results: RunResults) -> Table:
     """Return the injected model's own residual by budget and family."""
     points = absolute.budget_curve(results)
     rows: Rows = [
-        row("family|steps|median residual", one.family, one.step, one.residual.median)
-        | row("smallest|largest", one.residual.low, one.residual.high)
-        | row("at most the limit", Share(one.closes, one.cells))
-        for one in points
+        row("family|steps|median residual", point.family, point.step, point.residual.median)
+        | row("smallest|largest", point.residual.low, point.residual.high)
+        | row("at most the limit", Share(point.closes, point.cells))
+        for point in points
     ]
     rising = 0
     for family in results.families:
-        medians = [one.residual.median for one in points if one.family == family]
+        medians = [point.residual.median for point in points if point.family == family]
         rising += len(medians) > 1 and medians[-1] > medians[0]
     floor = absolute.floors(results)
     reading = (
@@ -222,20 +225,20 @@ def budget_table(results: RunResults) -> Table:
 def replication_table(results: RunResults) -> Table:
     """Return delta_f and epsilon_f of each family with their uncertainty."""
     rows: Rows = []
-    for family, one in results.replication.items():
-        found = replication_intervals(one, results.rules)
-        cells = ", ".join(draws.cell for draws in one.cells)
-        draws = sum(draws.tolerances.draws for draws in one.cells)
-        left_out = Estimate(one.tolerances.delta_f, *found.delta_without_one_draw)
+    for family, replication in results.replication.items():
+        intervals = replication_intervals(replication, results.rules)
+        cells = ", ".join(draws.cell for draws in replication.cells)
+        draws = sum(draws.tolerances.draws for draws in replication.cells)
+        left_out = Estimate(replication.tolerances.delta_f, *intervals.delta_without_one_draw)
         rows.append(
             row("family|replicated cells|draws", family, cells, draws)
-            | row("delta_f, bootstrap", Estimate.of(found.delta_f))
+            | row("delta_f, bootstrap", Estimate.of(intervals.delta_f))
             | row("delta_f, one draw left out", left_out)
-            | row("epsilon_f retain", Estimate.of(found.epsilon_retain))
-            | row("epsilon_f residual", Estimate.of(found.epsilon_residual))
-            | row("deviation of first-chunk falls", one.tolerances.fall_deviation)
+            | row("epsilon_f retain", Estimate.of(intervals.epsilon_retain))
+            | row("epsilon_f residual", Estimate.of(intervals.epsilon_residual))
+            | row("deviation of first-chunk falls", replication.tolerances.fall_deviation)
         )
-    deltas = [one.delta_f for one in results.tolerances.values()]
+    deltas = [replication.delta_f for replication in results.tolerances.values()]
     middle = median_delta(results.tolerances)
     reading = "No cell has several reference draws, so there are no tolerances."
     if middle is not None:
@@ -250,5 +253,5 @@ def replication_table(results: RunResults) -> Table:
 def _range(values: list[float]) -> Estimate | None:
     if not values:
         return None
-    one = absolute.summary(values)
-    return Estimate(one.median, one.low, one.high)
+    summary = absolute.summary(values)
+    return Estimate(summary.median, summary.low, summary.high)

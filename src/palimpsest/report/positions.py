@@ -66,7 +66,7 @@ def comparisons(cell: CellResult) -> dict[str, Comparison]:
     if cell.verdict is None:
         return {}
     judged: list[Finding | Control] = [*cell.verdict.findings, *cell.verdict.controls]
-    return {one.name: one.comparison for one in judged if one.comparison is not None}
+    return {model.name: model.comparison for model in judged if model.comparison is not None}
 
 
 def positions(cell: CellResult, rules: Rules) -> Iterator[Position]:

@@ -36,7 +36,6 @@ PAPER = {
     "budget": paper_tables.budget_table,
     "replication": paper_tables.replication_table,
     "panel": bar_tables.panel_table,
-    "panel-by-family": bar_tables.panel_family_table,
     "panel-cells": bar_tables.panel_cells_table,
     "recalibrated-bar": bar_tables.versions_table,
     "recalibrated-passing": bar_tables.passing_table,

@@ -26,7 +26,9 @@ __all__ = ["candidate_lines", "printable", "second_lines", "summary_json", "summ
 def summary_lines(run: Path | str) -> list[str]:
     """Return what a person reads after a run: one cell in full, or one line per cell."""
     results = read_run(run)
-    missing = [f"{one.id}: {one.state} {one.reason}".rstrip() for one in results.missing]
+    missing = [
+        f"{absent.id}: {absent.state} {absent.reason}".rstrip() for absent in results.missing
+    ]
     if len(results.planned) == 1 and results.cells:
         (cell,) = results.cells
         verdict = "No candidate." if cell.verdict is None else cell.verdict.paragraph()
@@ -48,7 +50,9 @@ def summary_json(run: Path | str) -> dict[str, Any]:
         "name": results.name,
         "rules": results.rules_hash,
         "planned": len(results.planned),
-        "missing": {one.id: f"{one.state} {one.reason}".strip() for one in results.missing},
+        "missing": {
+            absent.id: f"{absent.state} {absent.reason}".strip() for absent in results.missing
+        },
         "cells": {
             cell.id: None
             if cell.verdict is None
@@ -76,13 +80,13 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
         text = "screen" if finding.excluded else "passes" if finding.clears else "differs"
         judged.append((finding.name, finding, text if finding.comparison else outcome(finding)))
     rows: list[dict[str, Value]] = []
-    for name, one, text in judged:
+    for name, model, text in judged:
         values: list[Value] = [name]
-        if one.comparison is not None:
-            values += [one.comparison.p, one.comparison.restored]
-            values += [_distance(one.comparison, entry.name) for entry in axes]
-        elif isinstance(one, Finding):
-            values += [one.adjusted_p, *(one.values.get(entry.name) for entry in axes)]
+        if model.comparison is not None:
+            values += [model.comparison.p, model.comparison.restored]
+            values += [_distance(model.comparison, entry.name) for entry in axes]
+        elif isinstance(model, Finding):
+            values += [model.adjusted_p, *(model.values.get(entry.name) for entry in axes)]
         rows.append(row(names, *values, text))
     blank = [None] * (len(axes) + (2 if compared else 1))
     for name, reason in cell.failed.items():
@@ -93,9 +97,9 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
     return table_lines(table, width, controls)
 
 
-def second_lines(found: Sequence[Comparison], width: int | None = None) -> str:
+def second_lines(comparisons: Sequence[Comparison], width: int | None = None) -> str:
     """Return what a second suite found, one row per selector, as a table that fits the terminal."""
-    table = second_suite_table(tuple(found))
+    table = second_suite_table(tuple(comparisons))
     about = (
         f"{table.reading} forget distance: |median forget delta − the reference's| on the second "
         "pool, nats, mean over cells; difference: minus the trained-probe best's in the same "
@@ -115,19 +119,19 @@ def table_lines(table: Table, width: int | None = None, dim: int = 0) -> str:
     grid = Grid(title=printable(table.title), title_justify="left", box=box.SIMPLE_HEAD)
     grid.pad_edge, grid.padding = False, (0, int(wide >= 100), 0, 0)
     texts = [
-        [printable(table.shown(*pair)).replace("–", "") for pair in zip(table.columns, one)]
-        for one in table.rows
+        [printable(table.shown(*pair)).replace("–", "") for pair in zip(table.columns, values)]
+        for values in table.rows
     ]
     for place, column in enumerate(table.columns):
-        words = any(isinstance(one[place], str) for one in table.rows)
+        words = any(isinstance(values[place], str) for values in table.rows)
         words = words and column not in table.forms
-        least = max((len(one[place]) for one in texts), default=0)
+        least = max((len(values[place]) for values in texts), default=0)
         justify: Literal["left", "right"] = "left" if words else "right"
         grid.add_column(
             column, justify=justify, overflow="fold", min_width=min(9, least) if words else least
         )
-    for place, one in enumerate(texts):
-        grid.add_row(*one, style="dim" if place < dim else None, end_section=place == dim - 1)
+    for place, values in enumerate(texts):
+        grid.add_row(*values, style="dim" if place < dim else None, end_section=place == dim - 1)
     out = io.StringIO()
     Console(file=out, width=wide, markup=False, highlight=False).print(grid)
     lines = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]

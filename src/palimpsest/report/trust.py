@@ -71,7 +71,7 @@ def _negative(results: RunResults) -> Check:
     if not judged:
         few = f"Fewer than {results.rules.minimum_references} retrainings: no control was compared."
         return Check(title, "not measured", few)
-    missed = [(cell, one) for cell, one in judged if not one.rejected]
+    missed = [(cell, control) for cell, control in judged if not control.rejected]
     text = f"{len(judged) - len(missed)} of {len(judged)} are rejected."
     limits = [verdict.detection_limit for _, verdict in _verdicts(results) if verdict.controls]
     known = [limit for limit in limits if limit is not None]
@@ -80,10 +80,10 @@ def _negative(results: RunResults) -> Check:
         text += "" if min(known) == max(known) else f" to {percent(max(known))}"
         text += " of the injected weights."
     if missed:
-        names = list(dict.fromkeys(control_label(cell, one) for cell, one in missed))
+        names = list(dict.fromkeys(control_label(cell, control) for cell, control in missed))
         text += f" Not noticed: {listed(names)}."
     bad = len(known) < len(limits) or max(known) > results.rules.detection_limit
-    wrong = any(one.kind != "interpolation" for _, one in missed)
+    wrong = any(control.kind != "interpolation" for _, control in missed)
     return Check(title, "does not hold" if bad else "with exceptions" if wrong else "holds", text)
 
 
@@ -93,14 +93,14 @@ def _positive(results: RunResults) -> Check:
     judged = _judged(results, "accept")
     if not judged:
         return Check(title, "not measured", "No retraining was compared with the others.")
-    accepted = sum(not one.rejected for _, one in judged)
+    accepted = sum(not control.rejected for _, control in judged)
     alpha = results.rules.alpha
     expected = (1 - alpha) * len(judged)
     slack = 3 * float(np.sqrt(alpha * (1 - alpha) * len(judged)))
-    fresh = [one for _, one in judged if one.kind == "retraining"]
+    fresh = [control for _, control in judged if control.kind == "retraining"]
     text = f"{accepted} of {len(judged)} are accepted; about {percent(1 - alpha)} are expected."
     if fresh:
-        taken = sum(not one.rejected for one in fresh)
+        taken = sum(not control.rejected for control in fresh)
         text += f" Fresh retrainings, never among the references: {taken} of {len(fresh)} accepted."
     return Check(title, "holds" if accepted >= expected - slack else "with exceptions", text)
 
@@ -129,7 +129,7 @@ def _recipe(results: RunResults) -> Check:
     """Return whether references and injected model seem to come from one recipe."""
     title = "References share the injected model's recipe"
     known = [verdict.recipe for _, verdict in _verdicts(results) if verdict.recipe is not None]
-    named = [(one.axis, one) for one in known if one.axis is not None]
+    named = [(recipe.axis, recipe) for recipe in known if recipe.axis is not None]
     if not named:
         return Check(title, "not measured", "There are too few references to tell.")
     name, far = max(named, key=lambda pair: abs(pair[1].z[pair[0]]))
@@ -138,7 +138,7 @@ def _recipe(results: RunResults) -> Check:
         f"standard deviations from the references ({axis(name).title}); {far.limit:g} would be "
         "remarked."
     )
-    return Check(title, "with exceptions" if any(one.far for one in known) else "holds", text)
+    return Check(title, "with exceptions" if any(recipe.far for recipe in known) else "holds", text)
 
 
 def _probes(results: RunResults) -> Check:
@@ -147,7 +147,7 @@ def _probes(results: RunResults) -> Check:
     bounds = [cell.screen.bound for cell in results.cells if cell.screen is not None]
     if not bounds:
         return Check(title, "not measured", "There is no candidate to screen.")
-    least = min(bounds, key=lambda one: one.arrangements / one.required)
+    least = min(bounds, key=lambda bound: bound.arrangements / bound.required)
     text = (
         f"{least.forget} forget facts among {least.probes} probes can be arranged in "
         f"{least.arrangements:,} ways; Holm's correction over "
@@ -166,18 +166,18 @@ def _probes(results: RunResults) -> Check:
 def _headroom(results: RunResults) -> tuple[Check, ...]:
     """Return whether the forget facts could be inferred from what is kept."""
     title = "Forget facts cannot be inferred"
-    measured = {cell.id: one for cell in results.cells if (one := cell.headroom) is not None}
+    measured = {cell.id: cell.headroom for cell in results.cells if cell.headroom is not None}
     checks = []
-    for cell_id, one in measured.items():
+    for cell_id, headroom in measured.items():
         where = "" if len(results.planned) == 1 else f"{cell_id}: "
         text = (
             f"{where}with the evidence in context the base model is "
-            f"{number(one.estimate.estimate)} nats [{number(one.estimate.low)}, "
-            f"{number(one.estimate.high)}] behind the injected one on {one.facts} forget facts, of "
-            f"{number(one.taught)} that injection gained: {one.regime}"
-            + (f"; {one.reason}." if one.regime == "undecided" else ".")
+            f"{number(headroom.estimate.estimate)} nats [{number(headroom.estimate.low)}, "
+            f"{number(headroom.estimate.high)}] behind the injected one on {headroom.facts} forget "
+            f"facts, of {number(headroom.taught)} that injection gained: {headroom.regime}"
+            + (f"; {headroom.reason}." if headroom.regime == "undecided" else ".")
         )
-        checks.append(Check(title, _REGIMES[one.regime], text[0].upper() + text[1:]))
+        checks.append(Check(title, _REGIMES[headroom.regime], text[0].upper() + text[1:]))
     others = [cell for cell in results.cells if cell.id not in measured]
     known = [gap for cell in others if (gap := _true_headroom(cell)) is not None]
     if known:

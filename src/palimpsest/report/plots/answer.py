@@ -10,17 +10,7 @@ from matplotlib.lines import Line2D
 from palimpsest.criteria.axes import Axis
 from palimpsest.report.formats import printable
 from palimpsest.report.palette import BAND, HIGHLIGHT, INK, QUIET, SHEET, STRIPE, Style, styles
-from palimpsest.report.plots.canvas import (
-    FAR,
-    distances,
-    drawing,
-    jitter,
-    key,
-    legend,
-    points,
-    rows,
-    sheet,
-)
+from palimpsest.report.plots import canvas
 
 Distances = Mapping[str, float]
 """By axis: distance from the mean of the retrainings, in their standard deviations."""
@@ -38,7 +28,7 @@ class Shown:
     hollow: bool = False
 
 
-@drawing()
+@canvas.drawing()
 def retrainings(
     axes: Sequence[Axis],
     references: Sequence[Distances],
@@ -53,20 +43,20 @@ def retrainings(
 
     focus: the candidate the verdict is about, drawn as a line. worst: its worst axis.
     """
-    every = [z for one in references for z in one.values()]
-    every += [z for one in others for model in one.models.values() for z in model.values()]
+    every = [z for reference in references for z in reference.values()]
+    every += [z for shown in others for model in shown.models.values() for z in model.values()]
     every += list(focus[1].values()) if focus else []
     width, height = (3.9, 0.42) if narrow else (8.4, 0.43)
-    figure, (panel,) = sheet(1, 1, (width, height * len(axes) + 0.95))
+    figure, (panel,) = canvas.sheet(1, 1, (width, height * len(axes) + 0.95))
     notes = [] if focus is None else [_note(focus[1].get(axis.name)) for axis in axes]
     titles = [axis.title for axis in axes]
-    rows(panel, titles)
-    reach = distances(panel, every)
+    canvas.rows(panel, titles)
+    reach = canvas.distances(panel, every)
     _background(panel, axes, worst)
     for place, axis in enumerate(axes):
         _band(panel, place, axis.name, references)
-    for one in others:
-        _scatter(panel, axes, one, reach)
+    for shown in others:
+        _scatter(panel, axes, shown, reach)
     if focus is not None:
         style = styles(())["certified" if certified else "nearest"]
         _line(panel, axes, focus, style, reach)
@@ -74,7 +64,7 @@ def retrainings(
     panel.set_xlabel("distance from the mean retraining, in standard deviations of retraining")
     if narrow:
         panel.set_xlabel("standard deviations from the mean retraining")
-    legend(figure, _legend(references, others, focus, certified), across=1 if narrow else 0)
+    canvas.legend(figure, _legend(references, others, focus, certified), across=1 if narrow else 0)
     return figure
 
 
@@ -89,32 +79,32 @@ def _background(panel: Axes, axes: Sequence[Axis], worst: str | None) -> None:
 
 def _band(panel: Axes, place: int, axis: str, references: Sequence[Distances]) -> None:
     """Draw the retrainings of one axis: their range as a bar, each as a dot."""
-    values = [one[axis] for one in references if axis in one]
+    values = [reference[axis] for reference in references if axis in reference]
     if values:
         low, high = min(values), max(values)
         panel.barh(place, high - low, 0.62, left=low, color=BAND, linewidth=0, zorder=1.2)
-        offsets = [place + 0.75 * jitter(number) for number in range(len(values))]
+        offsets = [place + 0.75 * canvas.jitter(number) for number in range(len(values))]
         where = list(zip(values, offsets))
-        points(panel, where, styles(())["reference"], size=3.0, alpha=0.9, order=2)
+        canvas.points(panel, where, styles(())["reference"], size=3.0, alpha=0.9, order=2)
 
 
-def _scatter(panel: Axes, axes: Sequence[Axis], one: Shown, reach: float) -> None:
+def _scatter(panel: Axes, axes: Sequence[Axis], shown: Shown, reach: float) -> None:
     inside: list[tuple[float, float]] = []
     names: list[str] = []
     for place, axis in enumerate(axes):
-        for name, model in one.models.items():
+        for name, model in shown.models.items():
             z = model.get(axis.name)
             if z is None:
                 continue
             text = f"{name}: {axis.title} {_note(z)}"
-            if abs(z) <= min(FAR, reach):
+            if abs(z) <= min(canvas.FAR, reach):
                 inside.append((z, place))
                 names.append(text)
             else:
                 mark = ">" if z > 0 else "<"
                 edge = [(reach if z > 0 else -reach, place)]
-                points(panel, edge, one.style, [text], size=one.size, marker=mark)
-    points(panel, inside, one.style, names, hollow=one.hollow, size=one.size)
+                canvas.points(panel, edge, shown.style, [text], size=shown.size, marker=mark)
+    canvas.points(panel, inside, shown.style, names, hollow=shown.hollow, size=shown.size)
 
 
 def _line(
@@ -126,9 +116,9 @@ def _line(
     clipped = [(min(max(z, -reach), reach), place) for place, z in known]
     panel.plot(*zip(*clipped), color=style.light, linewidth=1.4, zorder=4, alpha=0.6)
     for (x, place), (_, z) in zip(clipped, known):
-        mark = "" if abs(z) <= min(FAR, reach) else ">" if z > 0 else "<"
+        mark = "" if abs(z) <= min(canvas.FAR, reach) else ">" if z > 0 else "<"
         text = f"{name}: {axes[place].title} {_note(z)}"
-        points(panel, [(x, place)], style, [text], size=8, marker=mark, order=5, edge=SHEET)
+        canvas.points(panel, [(x, place)], style, [text], size=8, marker=mark, order=5, edge=SHEET)
 
 
 def _notes(
@@ -163,8 +153,9 @@ def _legend(
     entries = []
     if focus is not None:
         style = known["certified" if certified else "nearest"]
-        entries.append(key(style, printable(focus[0]), line="-", size=8))
+        entries.append(canvas.key(style, printable(focus[0]), line="-", size=8))
     band = f"{len(references)} retrainings, and their range"
-    entries.append(key(known["reference"], band, size=3))
-    entries += [key(one.style, one.label, hollow=one.hollow, size=one.size) for one in others]
+    entries.append(canvas.key(known["reference"], band, size=3))
+    for shown in others:
+        entries.append(canvas.key(shown.style, shown.label, hollow=shown.hollow, size=shown.size))
     return entries

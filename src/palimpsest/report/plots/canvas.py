@@ -259,7 +259,7 @@ def inline_svg(figure: Figure, name: str, label: str, kind: str = "") -> Markup:
     text = ElementTree.tostring(root, encoding="unicode")
     used = set(re.findall(r'(?:url\(|href=")#([\w-]+)', text))
     for element in list(root.iter()):
-        for child in [one for one in element if one.tag in _DROPPED]:
+        for child in [child for child in element if child.tag in _DROPPED]:
             element.remove(child)
         _entitle(element, known)
         _unstyle(element, name, used)
@@ -272,7 +272,7 @@ def inline_svg(figure: Figure, name: str, label: str, kind: str = "") -> Markup:
 
 
 def _entitle(group: ElementTree.Element, known: Mapping[str, Sequence[str]]) -> None:
-    """Give the markers of a group their names."""
+    """Add their names to the markers of a group."""
     titles = known.get(group.get("id", ""))
     marks = [] if titles is None else group.findall(f".//{{{_SVG}}}use")
     if titles is not None and len(marks) == len(titles):
@@ -313,8 +313,8 @@ _VARIABLES = {colour: f"--c{colour[1:]}" for colour in counterparts()}
 
 def colour_rules() -> str:
     """Return the CSS variables of all colours, for light pages and dark ones; paper is light."""
-    light = "".join(f"{_VARIABLES[one]}:{one};" for one in counterparts())
-    dark = "".join(f"{_VARIABLES[one]}:{other};" for one, other in counterparts().items())
+    light = "".join(f"{_VARIABLES[colour]}:{colour};" for colour in counterparts())
+    dark = "".join(f"{_VARIABLES[colour]}:{other};" for colour, other in counterparts().items())
     return (
         f":root{{{light}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}"

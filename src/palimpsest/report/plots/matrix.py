@@ -7,16 +7,7 @@ from matplotlib.figure import Figure
 
 from palimpsest.criteria.axes import Axis
 from palimpsest.report.palette import BAND, QUIET, STRIPE, Style, styles
-from palimpsest.report.plots.canvas import (
-    distances,
-    drawing,
-    jitter,
-    key,
-    legend,
-    points,
-    rows,
-    sheet,
-)
+from palimpsest.report.plots import canvas
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +30,7 @@ Groups = Mapping[str, tuple[Style, Sequence[Judged]]]
 """Rows of a figure: label, style and models."""
 
 
-@drawing()
+@canvas.drawing()
 def acceptance(groups: Groups, level: float, *, divide: int = 0, narrow: bool = False) -> Figure:
     """Draw for every kind of model how far it lies from retraining, cell by cell.
 
@@ -47,21 +38,21 @@ def acceptance(groups: Groups, level: float, *, divide: int = 0, narrow: bool = 
     rejects by design. divide: how many rows are controls, which a line sets apart.
     """
     width = 3.9 if narrow else 8.4
-    figure, (panel,) = sheet(1, 1, (width, 0.36 * len(groups) + 0.95))
-    rows(panel, list(groups))
-    every = [one.farthest for _, models in groups.values() for one in models]
-    reach = distances(panel, every, signed=False)
+    figure, (panel,) = canvas.sheet(1, 1, (width, 0.36 * len(groups) + 0.95))
+    canvas.rows(panel, list(groups))
+    every = [model.farthest for _, models in groups.values() for model in models]
+    reach = canvas.distances(panel, every, signed=False)
     if divide:
         panel.axhline(divide - 0.5, color=QUIET, linewidth=0.8, zorder=1)
     for place, (style, models) in enumerate(groups.values()):
         if place % 2:
             panel.axhspan(place - 0.5, place + 0.5, color=STRIPE, linewidth=0, zorder=0)
         for accepted in (False, True):
-            mine = [(number, one) for number, one in enumerate(models) if one.accepted is accepted]
-            where = [(min(one.farthest, reach), place + jitter(number)) for number, one in mine]
-            names = [f"{one.name}: {one.farthest:.1f} sd on its worst axis" for _, one in mine]
-            points(panel, where, style, names, hollow=not accepted, size=4)
-        known = [one.accepted for one in models if one.accepted is not None]
+            mine = [(n, model) for n, model in enumerate(models) if model.accepted is accepted]
+            where = [(min(model.farthest, reach), place + canvas.jitter(n)) for n, model in mine]
+            names = [f"{model.name}: {model.farthest:.1f} sd at worst" for _, model in mine]
+            canvas.points(panel, where, style, names, hollow=not accepted, size=4)
+        known = [model.accepted for model in models if model.accepted is not None]
         note = f"{sum(known)} of {len(known)}"
         right = panel.get_yaxis_transform()
         panel.text(1.015, place, note, transform=right, va="center", color=QUIET)
@@ -79,31 +70,36 @@ def acceptance(groups: Groups, level: float, *, divide: int = 0, narrow: bool = 
     )
     plain = styles(())["reference"]
     wrong = f"{1 - level:.0%} of true retrainings are accepted by design"
-    entries = [
-        key(plain, "accepted as a retraining"),
-        key(plain, "rejected", hollow=True),
-    ]
-    legend(figure, entries if narrow else [*entries, key(plain, wrong, size=0)], 1 if narrow else 3)
+    entries = [canvas.key(plain, "accepted as a retraining")]
+    entries += [canvas.key(plain, "rejected", hollow=True)]
+    entries += [] if narrow else [canvas.key(plain, wrong, size=0)]
+    canvas.legend(figure, entries, 1 if narrow else 3)
     return figure
 
 
-@drawing()
+@canvas.drawing()
 def axes_by_group(axes: Sequence[Axis], groups: Groups) -> Figure:
     """Draw every axis as a panel: one row per kind of model, one dot per model and cell."""
-    figure, panels = sheet(len(axes), 2, (4.1, 0.2 * len(groups) + 0.8))
+    figure, panels = canvas.sheet(len(axes), 2, (4.1, 0.2 * len(groups) + 0.8))
     for panel, axis in zip(panels, axes):
-        rows(panel, list(groups))
+        canvas.rows(panel, list(groups))
         every = [
-            one.z[axis.name] for _, some in groups.values() for one in some if axis.name in one.z
+            model.z[axis.name]
+            for _, some in groups.values()
+            for model in some
+            if axis.name in model.z
         ]
-        reach = distances(panel, every)
+        reach = canvas.distances(panel, every)
         panel.axvspan(-2, 2, color=BAND, linewidth=0, zorder=0.5)
         for place, (style, models) in enumerate(groups.values()):
             mine = [
-                (n, one, one.z[axis.name]) for n, one in enumerate(models) if axis.name in one.z
+                (n, model, model.z[axis.name])
+                for n, model in enumerate(models)
+                if axis.name in model.z
             ]
-            where = [(min(max(z, -reach), reach), place + jitter(n)) for n, _, z in mine]
-            names = [f"{one.name}: {axis.title} {z:+.1f} sd" for _, one, z in mine]
-            points(panel, where, style, names, size=3, alpha=0.8)
+            where = [(min(max(z, -reach), reach), place + canvas.jitter(n)) for n, _, z in mine]
+            names = [f"{model.name}: {axis.title} {z:+.1f} sd" for _, model, z in mine]
+            names = names if len(names) < 200 else []  # they would fill the page
+            canvas.points(panel, where, style, names, size=3, alpha=0.8)
         panel.set_title(axis.title)
     return figure

@@ -1,4 +1,4 @@
-"""Figures of the paper's edition: the diagnostic, fewer probes, replication noise, the panel."""
+"""Figures of the paper's edition: the diagnostic, fewer probes, the panel."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,9 +7,8 @@ from matplotlib.figure import Figure
 
 from palimpsest.analysis.subpanels import SubPanel
 from palimpsest.analysis.trained_probe import Point
-from palimpsest.criteria.intervals import Interval
 from palimpsest.report.formats import Share, number
-from palimpsest.report.palette import QUIET, Style, styles
+from palimpsest.report.palette import Style, styles
 from palimpsest.report.plots.canvas import drawing, key, legend, points, rows, rule, sheet
 
 
@@ -17,23 +16,23 @@ from palimpsest.report.plots.canvas import drawing, key, legend, points, rows, r
 def diagnostic(candidates: Sequence[Point], looks: Mapping[str, Style]) -> Figure:
     """Draw oracle-KL against held-out forget NLL, all candidates by method (the first figure)."""
     figure, (panel,) = sheet(1, 1, (7.0, 4.2))
-    forget = [one.forget_nll for one in candidates]
-    kl = [one.oracle_kl for one in candidates]
+    forget = [point.forget_nll for point in candidates]
+    kl = [point.oracle_kl for point in candidates]
     if min(forget) > 0 and max(forget) > max(12, 4 * min(forget)):
         panel.set_xscale("log")
     if min(kl) > 0 and max(kl) > 20 * min(kl):
         panel.set_yscale("log")
-    methods = [name for name in looks if name in {one.method for one in candidates}]
+    methods = [name for name in looks if name in {point.method for point in candidates}]
     for method in methods:
-        mine = [one for one in candidates if one.method == method]
+        mine = [point for point in candidates if point.method == method]
         names = [
-            f"{one.candidate} in {one.cell}: held-out forget NLL {number(one.forget_nll)}, "
-            f"oracle-KL {number(one.oracle_kl)}, retain NLL {number(one.retain_nll)}"
-            for one in mine
+            f"{point.candidate} in {point.cell}: held-out forget NLL {number(point.forget_nll)}, "
+            f"oracle-KL {number(point.oracle_kl)}, retain NLL {number(point.retain_nll)}"
+            for point in mine
         ]
-        where = [(one.forget_nll, one.oracle_kl) for one in mine]
+        where = [(point.forget_nll, point.oracle_kl) for point in mine]
         points(panel, where, looks[method], names, size=3.5 if len(kl) > 100 else 5, alpha=0.85)
-    levels = [one.reference_forget_nll for one in candidates]
+    levels = [point.reference_forget_nll for point in candidates]
     name = "reference" if len(set(levels)) == 1 else "median reference"
     rule(panel, float(np.median(levels)), name)
     panel.grid(visible=True)
@@ -44,20 +43,22 @@ def diagnostic(candidates: Sequence[Point], looks: Mapping[str, Style]) -> Figur
 
 
 @drawing()
-def fewer_probes(found: Sequence[SubPanel]) -> Figure:
+def fewer_probes(sizes: Sequence[SubPanel]) -> Figure:
     """Draw how many candidates the screen excludes as the number of probes grows."""
     figure, (panel,) = sheet(1, 1, (5.4, 2.9))
     style = styles(())["nearest"]
-    panel.plot([one.probes for one in found], [one.excluded for one in found], color=style.light)
+    panel.plot(
+        [size.probes for size in sizes], [size.excluded for size in sizes], color=style.light
+    )
     for vacuous in (False, True):
-        mine = [one for one in found if one.vacuous is vacuous]
+        mine = [size for size in sizes if size.vacuous is vacuous]
         names = [
-            f"{one.probes} probes: {one.excluded} of {one.candidates} candidates excluded, "
-            f"smallest p {one.smallest_p:.3g}; the screen can exclude one in {one.certifiable} "
-            f"of {one.cells} cells"
-            for one in mine
+            f"{size.probes} probes: {size.excluded} of {size.candidates} candidates excluded, "
+            f"smallest p {size.smallest_p:.3g}; the screen can exclude size in {size.certifiable} "
+            f"of {size.cells} cells"
+            for size in mine
         ]
-        points(panel, [(one.probes, one.excluded) for one in mine], style, names, hollow=vacuous)
+        points(panel, [(size.probes, size.excluded) for size in mine], style, names, hollow=vacuous)
     panel.set_ylim(0, None)
     panel.grid(visible=True)
     panel.set_xlabel("never-learned probes")
@@ -68,32 +69,14 @@ def fewer_probes(found: Sequence[SubPanel]) -> Figure:
 
 
 @drawing()
-def replication_noise(parts: Mapping[str, Mapping[str, Interval]]) -> Figure:
-    """Draw the tolerances of each family with their intervals; ``parts``: by title and family."""
-    figure, panels = sheet(len(parts), 3, (3.0, 0.22 * max(map(len, parts.values())) + 0.7))
-    style = styles(())["nearest"]
-    for panel, (title, families) in zip(panels, parts.items()):
-        rows(panel, list(families), [f"{one.estimate:.2f}" for one in families.values()])
-        for place, (family, one) in enumerate(families.items()):
-            panel.plot([one.low, one.high], [place, place], color=QUIET, zorder=2)
-            text = (
-                f"{family}: {title} {number(one.estimate)} nats, {one.confidence:.0%} interval "
-                f"{number(one.low)} to {number(one.high)}"
-            )
-            points(panel, [(one.estimate, place)], style, [text])
-        panel.set_xlim(0, None)
-        panel.set_title(title)
-        panel.set_xlabel("nats")
-    return figure
-
-
-@drawing()
 def panel_acceptance(parts: Mapping[str, Mapping[str, Share | None]]) -> Figure:
     """Draw the share of cells that accept each known-label model; ``parts``: by battery, model."""
     figure, panels = sheet(len(parts), 3, (3.0, 0.22 * max(map(len, parts.values())) + 0.7))
     known = styles(())
     for panel, (title, models) in zip(panels, parts.items()):
-        notes = ["–" if one is None else f"{one.count}/{one.total}" for one in models.values()]
+        notes = [
+            "–" if share is None else f"{share.count}/{share.total}" for share in models.values()
+        ]
         rows(panel, list(models), notes)
         for place, (name, share) in enumerate(models.items()):
             if share is not None:

@@ -11,16 +11,7 @@ from palimpsest.criteria.items import Values
 from palimpsest.criteria.measures import ModelMeasures
 from palimpsest.report.formats import number
 from palimpsest.report.palette import BAND, Style, styles
-from palimpsest.report.plots.canvas import (
-    drawing,
-    key,
-    legend,
-    points,
-    rows,
-    rule,
-    sheet,
-    spread,
-)
+from palimpsest.report.plots.canvas import drawing, key, legend, points, rows, rule, sheet, spread
 
 
 @drawing()
@@ -49,7 +40,7 @@ def forget_deltas(
             where = [(float(delta), place) for delta in deltas]
             names = [f"{name}: {kind} {f}, {number(x)} nats" for f, (x, _) in zip(facts, where)]
             points(panel, where, style, names, size=6 if style is probe else 5)
-    every = [x for one in models.values() for x in (*one.forget_deltas, *one.probe_deltas)]
+    every = [x for model in models.values() for x in (*model.forget_deltas, *model.probe_deltas)]
     spread(panel, every)
     rule(panel, 0.0, "base", solid=True)
     panel.set_xlabel("held-out NLL minus base's, nats (left: better known than by base)")
@@ -74,7 +65,7 @@ def measures(
     """
     figure, panels = sheet(len(axes), 2, (4.1, 0.19 * len(models) + 0.85))
     for panel, axis in zip(panels, axes):
-        held = [value for one in references if (value := axis.read(one)) is not None]
+        held = [value for reference in references if (value := axis.read(reference)) is not None]
         values = {name: axis.read(model) for name, model in models.items()}
         notes = ["–" if value is None else f"{value:.2f}" for value in values.values()]
         rows(panel, list(models), notes)
