@@ -177,7 +177,7 @@ def test_the_record_is_made_from_what_is_stored_in_the_order_of_the_plan(
         with pytest.raises(FolderLocked, match="palimpsest study"), Run.open(run.path).lock():
             pass
     assert (run.path / "record.jsonl").read_bytes() == data
-    entries = verify_chain(data).entries
+    entries = verify_chain(data)
     each = ["opened", "step", "step", "step", "cell"]
     assert [entry.event for entry in entries] == ["terms", *each, *each]
     assert [entry.data["cell"] for entry in entries[1:]] == ["a"] * 5 + ["b"] * 5

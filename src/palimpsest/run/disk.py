@@ -127,24 +127,18 @@ def write_bytes(path: Path, data: bytes) -> str:
     """Write a file atomically; return its digest."""
 
     def halves(temporary: Path) -> None:
-        with open(temporary, "xb", buffering=0) as file:
-            # Two writes, so that a fault between them leaves a truly torn file.
-            view = memoryview(data)[: len(data) // 2]
-            while view:
-                view = view[file.write(view) :]
+        # Two writes, so that a fault between them leaves a truly torn file.
+        with open(temporary, "xb") as file:
+            file.write(data[: len(data) // 2])
+            file.flush()
             begin("write", path)
-            view = memoryview(data)[len(data) // 2 :]
-            while view:
-                view = view[file.write(view) :]
+            file.write(data[len(data) // 2 :])
 
     return write_with(path, halves)
 
 
 def write_with(path: Path, writer: Callable[[Path], object]) -> str:
-    """Write a file atomically through `writer(temporary path)`; return its digest.
-
-    For files too large to build in memory twice, such as safetensors weights.
-    """
+    """Write a file atomically through `writer(temporary path)`; return its digest."""
     path = Path(path)
     with disk_errors(path, "write"), _temporary(path.parent) as temporary:
         begin("create", path)
@@ -234,25 +228,16 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def is_temporary(path: Path) -> bool:
-    """Return whether a file is the remains of an interrupted write."""
-    return _TEMPORARY.match(path.name) is not None
-
-
 def clean(folder: Path) -> list[Path]:
-    """Remove leftover temporary files directly in a folder; return their paths."""
-    leftovers = sorted(filter(is_temporary, folder.iterdir())) if folder.is_dir() else []
+    """Remove what interrupted writes left directly in a folder; return the paths."""
+    leftovers = sorted(path for path in folder.glob(".tmp-*") if _TEMPORARY.match(path.name))
     for path in leftovers:
         remove(path)
     return leftovers
 
 
 def safe_name(name: str, what: str) -> str:
-    """Return the name, or raise InputError when it could not safely name a file on any system.
-
-    Letters, digits and `. _ - + = , @`, at most 100 of them, beginning with a
-    letter or digit, not ending with a dot, not a Windows device.
-    """
+    """Return the name, or raise InputError when it could not safely name a file on any system."""
     form = r"[A-Za-z0-9](?!.*\.\.)[A-Za-z0-9._+=,@-]{0,99}(?<!\.)"
     if not isinstance(name, str) or not re.fullmatch(form, name) or _RESERVED.match(name):
         raise InputError(
