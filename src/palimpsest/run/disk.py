@@ -100,6 +100,16 @@ def file_digest(path: Path) -> str:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def check_file(path: Path, expected: str) -> None:
+    """Raise DamagedArtifact when a file's bytes are not the ones recorded."""
+    try:
+        found = file_digest(path)
+    except StoreError as error:
+        raise DamagedArtifact(f"{path}: cannot be read; expected {expected}") from error
+    if found != expected:
+        raise DamagedArtifact(f"{path}: digest {found}; expected {expected}")
+
+
 def read_checked(path: Path, expected: str) -> bytes:
     """Return a file's bytes, or raise DamagedArtifact when they are not the ones recorded."""
     try:
@@ -156,11 +166,15 @@ def write_json(path: Path, value: object) -> str:
     return write_bytes(path, canonical(value) + b"\n")
 
 
-def write_signed(path: Path, value: Mapping[str, Any]) -> str:
-    """Write a JSON object that carries the digest of its other keys; return that digest."""
+def signed(value: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a JSON object that carries the digest of its other keys."""
     own = digest(canonical(dict(value)))
-    write_json(path, dict(value) | {"digest": own})
-    return own
+    return canonical(dict(value) | {"digest": own}) + b"\n"
+
+
+def write_signed(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a signed JSON object, atomically."""
+    write_bytes(path, signed(value))
 
 
 def read_signed(path: Path) -> dict[str, Any]:
@@ -175,19 +189,10 @@ def parse_signed(data: bytes, name: str) -> dict[str, Any]:
     """Return the object in the bytes of a signed file; `name` is the file to name in errors."""
     with contextlib.suppress(Exception):
         value: dict[str, Any] = json.loads(data)
-        others = {key: content for key, content in value.items() if key != "digest"}
         # Byte for byte: the same content spelled another way is a change too.
-        if value["digest"] == digest(canonical(others)) and data == canonical(value) + b"\n":
+        if data == signed({key: value[key] for key in value.keys() - {"digest"}}):
             return value
     raise DamagedArtifact(f"{name}: its contents do not match the digest it carries")
-
-
-def append_log(path: Path, value: object) -> None:
-    """Append a line to a log. Best effort: a log is not evidence."""
-    with contextlib.suppress(OSError):
-        begin("log", path)
-        with open(path, "ab", buffering=0) as file:
-            file.write(canonical(value) + b"\n")
 
 
 def link_or_copy(source: Path, path: Path) -> None:

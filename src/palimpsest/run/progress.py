@@ -45,9 +45,12 @@ class Progress:
 def note(run: Path, worker: str, event: str, /, **data: Any) -> None:
     """Append a dated line to a worker's file."""
     line = {"time": datetime.now(UTC).isoformat(), "pid": os.getpid(), "event": event}
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # best effort: it is not evidence
         disk.make_folder(run / "progress")
-        disk.append_log(run / "progress" / f"{worker}.jsonl", line | data)
+        path = run / "progress" / f"{worker}.jsonl"
+        disk.begin("log", path)
+        with open(path, "ab", buffering=0) as file:
+            file.write(disk.canonical(line | data) + b"\n")
 
 
 def lines(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:

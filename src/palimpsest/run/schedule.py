@@ -9,6 +9,7 @@ need it and nothing else. Operations take time that grows with the logarithm of 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 
 from palimpsest.run.graph import FINISH, Failure, Step, check_steps
@@ -32,8 +33,7 @@ class CellState:
     place: int  # in the plan
     steps: dict[str, Step]  # in plan order, with FINISH at the end
     order: dict[str, int]
-    missing: dict[str, int]  # how many needed steps are not done, by step
-    dependents: dict[str, list[str]]
+    graph: TopologicalSorter[str]
     ready: list[tuple[int, str]] = field(default_factory=list)  # heap
     done: set[str] = field(default_factory=set)
     running: int = 0
@@ -72,17 +72,26 @@ class Scheduler:
         finish = Step(FINISH, "finishing", tuple(step.name for step in planned), 0.1)
         steps = {step.name: step for step in (*planned, finish)}
         order = {name: n for n, name in enumerate(steps)}
-        cell = CellState(len(self.cells), steps, order, {}, {name: [] for name in steps})
-        cell.done = stored & set(steps)
-        self.cells[cell_id] = cell
-        self.left += len(steps) - len(cell.done)
-        for name, step in steps.items():
-            needs = [need for need in step.needs if need not in stored]
-            cell.missing[name] = len(needs)
-            for need in needs:
-                cell.dependents[need].append(name)
-            if not needs and name not in stored:
-                self._push(cell_id, name)
+        graph = TopologicalSorter({name: step.needs for name, step in steps.items()})
+        graph.prepare()
+        self.cells[cell_id] = CellState(len(self.cells), steps, order, graph)
+        self.left += len(steps)
+        self._release(cell_id, stored)
+
+    def _release(self, cell_id: str, stored: Collection[str] = ()) -> None:
+        """Make the steps ready whose needs are done; those that are stored are done too."""
+        cell = self.cells[cell_id]
+        while names := cell.graph.get_ready():
+            for name in names:
+                if name in stored:
+                    self._done(cell, name)
+                else:
+                    self._push(cell_id, name)
+
+    def _done(self, cell: CellState, step: str) -> None:
+        cell.done.add(step)
+        cell.graph.done(step)
+        self.left -= 1
 
     def _push(self, cell_id: str, step: str) -> None:
         cell = self.cells[cell_id]
@@ -117,15 +126,11 @@ class Scheduler:
     def done(self, worker: object) -> Task:
         """Record that a worker's step is stored, which may make others ready."""
         task, cell = self._end(worker)
-        cell.done.add(task.step)
-        self.left -= 1
+        self._done(cell, task.step)
         if task.step == FINISH:
             self.finished.append(task.cell)
         elif cell.halted is None:
-            for dependent in cell.dependents[task.step]:
-                cell.missing[dependent] -= 1
-                if not cell.missing[dependent]:
-                    self._push(task.cell, dependent)
+            self._release(task.cell)
         return task
 
     def failed(self, worker: object, failure: Failure) -> Task:
