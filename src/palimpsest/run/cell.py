@@ -162,10 +162,7 @@ class Cell:
         tables: Mapping[str, Columns] | None = None,
         values: Mapping[str, Any] | None = None,
     ) -> None:
-        """Store a step: its tables, its values and the files stored for it by `put_file`.
-
-        The step is done when this returns, and not at all if it does not.
-        """
+        """Store a step, with its files of `put_file`; it is done when this returns, not before."""
         folder = self._writable(step)
         contents = {VALUES: disk.canonical(dict(values or {})) + b"\n"}
         for name, columns in (tables or {}).items():
@@ -190,10 +187,9 @@ class Cell:
         self._staged.pop(step, None)
 
     def put_file(self, step: str, name: str, content: bytes | Callable[[Path], object]) -> str:
-        """Store a file such as "weights.safetensors" for a step; return its digest.
+        """Store a file, or what a function writes to a path; return its digest.
 
-        `content` is bytes or a function that writes to the path it is given. The file belongs to
-        the step once `put(step, ...)` has recorded it.
+        It belongs to the step once `put(step, ...)` has recorded it.
         """
         folder = self._writable(step)
         if re.fullmatch(r"[a-z0-9_]{1,40}\.(safetensors|bin|npy|txt)", name) is None:
@@ -201,8 +197,10 @@ class Cell:
         if self.done(step):
             raise StoreError(f"cell {self.id}: step {step!r} is already done; expected a new one")
         disk.make_folder(folder)
-        write = disk.write_bytes if isinstance(content, bytes) else disk.write_with
-        written: str = write(folder / name, content)  # type: ignore[operator]
+        if isinstance(content, bytes):
+            written = disk.write_bytes(folder / name, content)
+        else:
+            written = disk.write_with(folder / name, content)
         self._staged.setdefault(step, {})[name] = written
         return written
 
@@ -256,11 +254,9 @@ class Cell:
         *,
         keep: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
-        """Merge the steps' tables in `order` and make the cell finished.
+        """Merge the steps' tables in `order`, write `summary` to cell.json, remove the steps.
 
-        Write `<table>.parquet` for every table any step stored, then `cell.json`: `summary` with
-        the store's own keys added. `keep` maps a name to the (step, file) that stays as
-        `models/<name>`; the other files of the steps go.
+        `keep` maps a name to the (step, file) that stays as `models/<name>`.
         """
         if self.ended():
             return

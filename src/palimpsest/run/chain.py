@@ -11,7 +11,7 @@ what is stored (`Run.record`).
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, StoreError
@@ -33,8 +33,7 @@ class Entry:
 
     def line(self) -> bytes:
         """Return the entry's one line of JSON."""
-        fields = {"n": self.n, "event": self.event, "data": self.data}
-        return canonical(fields | {"previous": self.previous, "digest": self.digest}) + b"\n"
+        return canonical(asdict(self)) + b"\n"
 
 
 def link(n: int, event: str, data: Mapping[str, Any], previous: str) -> Entry:

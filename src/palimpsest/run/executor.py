@@ -60,11 +60,12 @@ class Outcome:
 class Interrupted(KeyboardInterrupt):
     """SIGINT or SIGTERM stopped the work, in good order; nothing that was stored is lost."""
 
-    def __init__(self, signum: int, finished: int, planned: int) -> None:
+    def __init__(self, signum: int, run: Run) -> None:
         name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+        finished = sum(run.cell(cell).ended() for cell in run.cells)
         super().__init__(
-            f"stopped by {name}: {finished} of {planned} cells are finished, and the steps done in "
-            "the others are kept; run the same command again to continue"
+            f"stopped by {name}: {finished} of {len(run.cells)} cells are finished, and the steps "
+            "done in the others are kept; run the same command again to continue"
         )
         self.signum = signum
         self.exit_code = 128 + signum
@@ -90,8 +91,7 @@ class Work:
             cell = run.cell(cell_id).for_work({})
             for damage in cell.prepare():
                 run.note("damaged", cell=cell_id, step=damage.step, why=damage.why)
-            reason = cell.halted()
-            if reason is not None:
+            if (reason := cell.halted()) is not None:
                 self.halted[cell_id] = reason
             if cell.ended() or reason is not None:
                 self.skipped.append(cell_id)
@@ -133,19 +133,15 @@ class Work:
 
     def lost(self, worker: str, why: str) -> None:
         """Record that a worker is gone; its step is begun again, once."""
-        task = self.scheduler.running.get(worker)
-        if task is not None:
-            cell = self.run.cell(task.cell)
-            # It may have been lost after its last write.
-            if cell.ended() if task.step == FINISH else cell.done(task.step):
-                cell.sweep()
-                self.ended(worker, Result("done", 0.0))
-            elif (reason := cell.halted()) is not None:
-                self.ended(worker, Result("halted", 0.0, reason=reason))
-        lost = self.scheduler.lost(worker, why)
-        if lost is None:
-            return
-        task, failure = lost
+        task = self.scheduler.running[worker]
+        cell = self.run.cell(task.cell)
+        # It may have been lost after its last write.
+        if cell.ended() if task.step == FINISH else cell.done(task.step):
+            cell.sweep()
+            return self.ended(worker, Result("done", 0.0))
+        if (reason := cell.halted()) is not None:
+            return self.ended(worker, Result("halted", 0.0, reason=reason))
+        task, failure = self.scheduler.lost(worker, why)
         self.run.note("worker lost", worker=worker, cell=task.cell, step=task.step, why=why)
         if failure is None:
             self._tell("again", task, f"{why}; the step is begun again")
@@ -155,16 +151,10 @@ class Work:
 
     def outcome(self) -> Outcome:
         """Return what became of the cells so far."""
-        finished = set(self.scheduler.finished)
-        done = tuple(cell for cell in self.cells if cell in finished)
-        halted = self.halted | self.scheduler.halts
-        failed = self.failed | self.scheduler.failures
+        scheduler = self.scheduler
+        done = tuple(sorted(scheduler.finished, key=self.cells.index))
+        failed, halted = self.failed | scheduler.failures, self.halted | scheduler.halts
         return Outcome(done, failed, halted, tuple(self.skipped))
-
-    def interrupted(self, signum: int) -> Interrupted:
-        """Return the error that says how far the run has come."""
-        ended = sum(self.run.cell(cell).ended() for cell in self.run.cells)
-        return Interrupted(signum, ended, len(self.run.cells))
 
     def _failed(self, task: Task, failure: Failure) -> None:
         state = self.scheduler.cells[task.cell]
@@ -230,17 +220,14 @@ class InlineExecutor(Executor):
 
 def executor(name: str, **options: Any) -> Executor:
     """Return the executor of that name, `local`, `ray` or `inline`, with its own options."""
-    if name == "local":
-        from palimpsest.run.local import LocalExecutor
+    from palimpsest.run.local import LocalExecutor
+    from palimpsest.run.ray import RayExecutor
 
-        return LocalExecutor(**options)
-    if name == "ray":
-        from palimpsest.run.ray import RayExecutor
-
-        return RayExecutor(**options)
-    if name == "inline":
-        return InlineExecutor(**options)
-    raise InputError(f"executor {name!r} is unknown; expected local, ray or inline")
+    kinds: dict[str, Callable[..., Executor]] = {"local": LocalExecutor, "ray": RayExecutor}
+    kinds["inline"] = InlineExecutor
+    if name not in kinds:
+        raise InputError(f"executor {name!r} is unknown; expected local, ray or inline")
+    return kinds[name](**options)
 
 
 # -- many workers ----------------------------------------------------------------------------------
@@ -276,7 +263,7 @@ def run_on(pool: Pool, work: Work, workers: int) -> None:
         pool.stop(at_once=stop.signum is not None)
         if stop.signum is not None:
             work.run.sweep()
-            raise work.interrupted(stop.signum)
+            raise Interrupted(stop.signum, work.run)
 
 
 def _hand_out(work: Work, pool: Pool, workers: int, stop: StopRequest) -> None:

@@ -164,10 +164,7 @@ class _Actor:
     """A worker on whatever node this is."""
 
     def begin(self, name: str, job: bytes, run_path: str, folder: str) -> str | None:
-        """Get ready for steps; return None, or why this node cannot do any.
-
-        folder: what the relative paths of a plan are meant from.
-        """
+        """Get ready for steps, with paths of the plan from `folder`; return why not, or None."""
         import ray
 
         os.environ.update(thread_settings(1))

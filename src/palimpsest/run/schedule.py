@@ -147,14 +147,8 @@ class Scheduler:
         cell.ready.clear()
         return task
 
-    def lost(self, worker: object, why: str) -> tuple[Task, Failure | None] | None:
-        """Record that a worker is gone; its step is ready again, or failed if lost too often.
-
-        Return its step, with the failure if it is one; None when the worker had no step.
-        """
-        self._last.pop(worker, None)
-        if worker not in self.running:
-            return None
+    def lost(self, worker: object, why: str) -> tuple[Task, Failure | None]:
+        """Record that a worker is gone; its step is ready again, or failed if lost too often."""
         task = self.running[worker]
         self._lost[task] += 1
         if self._lost[task] >= ATTEMPTS:

@@ -11,8 +11,7 @@
 
 Every manifest names the digest of the terms, so a cell carries the proof that plan, rules, seal and
 the list of cells came before its results. The record is made from the manifests in the order of the
-plan; its bytes do not depend on who finished first. The other names of the store (`write_bytes`,
-`write_table`, `canonical`, `digest`, ...) can be imported from here too.
+plan; its bytes do not depend on who finished first.
 """
 
 import contextlib
@@ -83,8 +82,7 @@ class Run:
         """Return a new run folder at `path`; a creation that was interrupted is completed.
 
         `terms` are plan, rules, environment and seal; the seal must hold "commitment". `cells` are
-        the ids of all planned cells. Of the environment, the keys "code", "packages" and "inputs"
-        (digests of models and facts) must be equal for the run to be resumed.
+        the ids of all planned cells.
         """
         path = Path(path)
         _check_cells(cells)
@@ -200,8 +198,7 @@ class Run:
         """Remove what dead processes left in the folder and in its cells."""
         for folder in (self.path, self.path / "locks", self.path / "progress"):
             disk.clean(folder)
-        for cell_id in self.cells:
-            cell = self.cell(cell_id)
+        for cell in map(self.cell, self.cells):
             if cell.folder.is_dir():
                 cell.sweep()
 
@@ -243,10 +240,9 @@ class Run:
             if not damaged and not cell.ended() and cell.halted() is None:
                 problems.append(f"cell {cell_id}: not finished; expected every planned cell")
         planned = {cell_id.lower() for cell_id in self.cells}
-        folder = self.path / "cells"
-        for child in sorted(folder.iterdir()) if folder.is_dir() else []:
-            if child.name.lower() not in planned:
-                problems.append(f"{child}: not a cell of the plan")
+        folders = sorted(self.path.glob("cells/*"))
+        strange = [folder for folder in folders if folder.name.lower() not in planned]
+        problems += [f"{folder}: not a cell of the plan" for folder in strange]
         if not problems:
             try:
                 data = (self.path / RECORD).read_bytes()
@@ -297,11 +293,8 @@ def _restore(path: Path, given: Sequence[Mapping[str, Any]], cells: Sequence[str
         contents = fixed.fixed_contents((plan, rules, environment, seal))
         terms_file = fixed.terms_json(contents, cells)
         for witness in sorted(path.glob("cells/*/**/*.json")):
-            with contextlib.suppress(DamagedArtifact):
-                if disk.read_signed(witness).get("terms", ...) not in (
-                    ...,
-                    terms_digest(terms_file),
-                ):
+            with contextlib.suppress(DamagedArtifact, KeyError):
+                if disk.read_signed(witness)["terms"] != terms_digest(terms_file):
                     raise StoreError(
                         f"{damage}; {witness} was made under other terms than asked for now; "
                         f"expected the plan the run was made with; restore {TERMS} from a copy"

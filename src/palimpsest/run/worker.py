@@ -84,8 +84,8 @@ class Worker:
         if self.threads is not None and "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(self.threads)
         if task.step == FINISH:
-            keep = getattr(work, "keep", dict)()
-            cell.finish(work.finish(cell), [step.name for step in work.steps], keep=keep)
+            order = [step.name for step in work.steps]
+            cell.finish(work.finish(cell), order, keep=getattr(work, "keep", dict)())
             self._cells.pop(task.cell)
         elif not cell.done(task.step):
             cell.begin(task.step)
