@@ -125,6 +125,15 @@ def test_stored_steps_are_not_handed_out() -> None:
     ]
 
 
+def test_a_stored_step_whose_need_was_lost_is_looked_at_again_before_the_finish() -> None:
+    scheduler = Scheduler({"x": chain("a", "b")}, {"x": ["b"]})
+    assert (scheduler.next(0), scheduler.next(1)) == (Task("x", "a"), None)
+    scheduler.done(0)
+    assert (scheduler.next(0), scheduler.next(1)) == (Task("x", "b"), None)
+    scheduler.done(0)
+    assert scheduler.next(0) == Task("x", FINISH)
+
+
 @pytest.mark.parametrize(
     "steps",
     [

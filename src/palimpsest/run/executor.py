@@ -302,5 +302,5 @@ def _hand_out(work: Work, pool: Pool, workers: int, stop: StopRequest) -> None:
                     )
             elif name in free:
                 free.remove(name)
-            else:
+            elif name in work.scheduler.running:
                 work.lost(name, message)
