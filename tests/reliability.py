@@ -24,9 +24,9 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
         "disk",
         (
             "run/test_disk.py",
-            "run/test_journal.py::test_a_disk_",
-            "run/test_journal.py::test_a_cell_folder_deleted",
-            "run/test_journal.py::test_leftover",
+            "run/test_stored_cell.py::test_a_disk_",
+            "run/test_stored_cell.py::test_a_cell_folder_deleted",
+            "run/test_stored_cell.py::test_leftover",
             "run/test_store.py::test_an_interrupted_creation",
             "kill/test_study_kill.py::test_a_disk",
             "kill/test_study_kill.py::test_a_folder",
@@ -36,7 +36,7 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
     3: (
         "concurrency",
         (
-            "run/test_lease.py",
+            "run/test_locks.py",
             "kill/test_store_kill.py::test_sixteen",
             "kill/test_study_kill.py::test_a_second_command",
         ),
@@ -44,8 +44,8 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
     4: (
         "corruption",
         (
-            "run/test_journal.py::test_every_truncation",
-            "run/test_journal.py::test_a_damaged",
+            "run/test_stored_cell.py::test_every_truncation",
+            "run/test_stored_cell.py::test_a_damaged",
             "run/test_store.py::test_every_truncation",
             "run/test_store.py::test_a_damaged",
             "run/test_chain.py",
@@ -67,7 +67,8 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
         (
             "kill/test_study_kill.py::test_the_number_of_workers",
             "kill/test_study_kill.py::test_ray",
-            "study/test_cell.py::test_the_same_cell",
+            "study/test_cell.py::test_two_workers",
+            "run/test_local.py::test_inline_one_worker_and_three",
             "run/test_ray.py::test_a_node_killed",
         ),
     ),
@@ -90,7 +91,10 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
         "sealing",
         (
             "certificate/test_tampering.py",
-            "run/test_journal.py::test_the_audit_pool",
+            "run/test_stored_cell.py::test_the_sealed_pool",
+            "run/test_stored_cell.py::test_an_opening",
+            "run/test_stored_cell.py::test_another_pool",
+            "run/test_stored_cell.py::test_damaging_a_finished_cell",
             "facts/test_sealed.py",
         ),
     ),
@@ -117,10 +121,10 @@ def count(what: str, number: int = 1) -> None:
 
 
 def points(test_id: str) -> list[int]:
-    """The points a test stands for, given its id below tests/."""
+    """Return the points a test stands for, given its id below tests/."""
     return [n for n, (_, starts) in POINTS.items() if any(map(test_id.startswith, starts))]
 
 
 def tallied() -> list[str]:
-    """One line a count."""
+    """Return one line per count."""
     return [f"{number:>9,}  {what}" for what, number in sorted(_counts.items())]

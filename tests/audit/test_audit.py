@@ -27,7 +27,7 @@ from palimpsest.errors import DriftError, FactsError, InputError
 from palimpsest.facts.files import Fact, read_facts
 from palimpsest.report.html import write_report
 from palimpsest.report.terminal import candidate_lines, summary_lines
-from palimpsest.run.store import Run, read_table
+from palimpsest.run.store import Run, table_from_bytes
 
 Values = dict[str, Any]
 
@@ -140,7 +140,7 @@ def test_summary_and_scores_say_the_same_as_the_verdict(replicated: AuditResult)
     assert document == json.loads(json.dumps(dict(replicated.summary)))
     assert document["format"] == "palimpsest-audit/2"
     assert document["candidate"] == replicated.verdict.candidate
-    table = read_table(replicated.run / "scores.parquet")
+    table = table_from_bytes((replicated.run / "scores.parquet").read_bytes(), "scores")
     given = [name for name, role in zip(table["model"], table["role"]) if role != "control"]
     assert given == list(document["models"]) and len(table["model"]) == len(given) + 4
     for name, found in document["candidates"].items():
@@ -476,7 +476,7 @@ def test_a_candidate_that_breaks_is_recorded_and_the_others_go_on(
     result = audit(**asked(world, tmp_path / "run", candidates=several))
     assert "finite" in result.summary["failed"]["broken"]
     assert set(result.summary["candidates"]) == {"unchanged", "retrained"}
-    table = read_table(tmp_path / "run" / "scores.parquet")
+    table = table_from_bytes((tmp_path / "run" / "scores.parquet").read_bytes(), "scores")
     row = list(table["model"]).index("broken")
     assert "finite" in table["failed"][row] and np.isnan(table["p_value"][row])
 

@@ -486,7 +486,7 @@ def two_nodes(folder: Path) -> None:
             killed.append(event.step)
             nodes.remove_node(doomed, allow_graceful=False)
             # A worker outlives its node for a moment, in which it must not go on.
-            while len(progress.at_work(run.path)) > 1:
+            while len(progress.read(run.path).at_work) > 1:
                 time.sleep(0.05)
             (folder.parent / "go").touch()
 

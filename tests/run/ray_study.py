@@ -51,11 +51,11 @@ def cluster(folder: Path) -> dict[str, Any]:
 
     def lose_a_node() -> None:
         # Both workers wait in the middle of a cell.
-        until(lambda: {work.step for work in progress.at_work(run.path)} == {"part-1"})
-        until(lambda: len(progress.at_work(run.path)) == 2)
+        until(lambda: {work.step for work in progress.read(run.path).at_work} == {"part-1"})
+        until(lambda: len(progress.read(run.path).at_work) == 2)
         nodes.remove_node(second, allow_graceful=False)
         # A worker outlives its node for a moment, in which it must not finish.
-        until(lambda: len(progress.at_work(run.path)) < 2)
+        until(lambda: len(progress.read(run.path).at_work) < 2)
         (folder / "go").touch()
 
     ray = RayExecutor(nodes.address)
@@ -92,7 +92,7 @@ def stopped(folder: Path) -> dict[str, Any]:
             "message": str(error),
             "exit": error.exit_code,
             "steps": {cell: run.cell(cell).steps() for cell in run.cells},
-            "at work": len(progress.at_work(run.path)),
+            "at work": len(progress.read(run.path).at_work),
             "handlers": handlers == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)],
         }
     return {"message": "was not stopped"}

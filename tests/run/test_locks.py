@@ -75,14 +75,13 @@ def test_a_second_command_is_told_who_holds_the_folder(path: Path) -> None:
         who = rf"palimpsest study \(pid {process.pid} on "
         with pytest.raises(FolderLocked, match=who), lock(path, "second"):
             pass
-        found = holder(path)
-        assert found is not None and found.pid == process.pid
+        assert f"pid {process.pid} on" in (holder(path) or "")
         process.send_signal(signal.SIGKILL)
         process.wait()
         # A dead owner's lock is free, whatever its file says.
         assert path.exists() and holder(path) is None
         with lock(path, "heir"):
-            assert holder(path).owner == "heir"  # type: ignore[union-attr]
+            assert (holder(path) or "").startswith("heir (pid")
 
 
 def test_a_lock_ends_with_its_owner_though_a_forked_child_lives_on(path: Path) -> None:
@@ -99,7 +98,7 @@ def test_a_command_that_waits_gets_the_folder_when_it_is_free(path: Path) -> Non
         process.stdin.write("go\n")
         process.stdin.flush()
         with lock(path, "second", wait=500):
-            assert holder(path).owner == "second"  # type: ignore[union-attr]
+            assert (holder(path) or "").startswith("second (pid")
 
 
 def test_a_lock_is_not_shared_within_a_process_and_its_file_stays(path: Path) -> None:

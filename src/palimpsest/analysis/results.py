@@ -20,6 +20,7 @@ from palimpsest.criteria.measures import CellMeasures, Roles, measure_cell
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import Screen, screen_candidates
 from palimpsest.errors import DamagedArtifact, StoreError
+from palimpsest.run.status import status
 from palimpsest.run.store import Run
 from palimpsest.verdict import Verdict, decide
 
@@ -213,21 +214,12 @@ def _rules(run: Run) -> Rules:
 
 
 def _unfinished(run: Run) -> list[Missing]:
-    missing = []
-    for cell_id in run.cells:
-        cell = run.cell(cell_id)
-        if cell.ended():
-            continue
-        failure, halted = cell.failure(), cell.halted()
-        if cell.running():
-            missing.append(Missing(cell_id, "running", ""))
-        elif halted is not None:
-            missing.append(Missing(cell_id, "halted", halted))
-        elif failure is not None:
-            missing.append(Missing(cell_id, "failed", failure.reason))
-        else:
-            missing.append(Missing(cell_id, "waiting", ""))
-    return missing
+    seen = status(run)
+    missing = {cell: Missing(cell, "running", "") for cell in seen.running}
+    missing |= {cell: Missing(cell, "halted", reason) for cell, reason in seen.halted.items()}
+    missing |= {cell: Missing(cell, "failed", why.reason) for cell, why in seen.failed.items()}
+    missing |= {cell: Missing(cell, "waiting", "") for cell in seen.waiting}
+    return [missing[cell] for cell in run.cells if cell in missing]
 
 
 def _read_cell(run: Run, cell_id: str, rules: Rules) -> tuple[CellResult, Draws | None]:

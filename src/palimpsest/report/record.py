@@ -24,7 +24,7 @@ def read_record(path: Path) -> Record:
     """Return what the run at ``path`` fixed, and its record, from its stored files."""
     run = Run.open(path)
     single = len(run.cells) == 1
-    entries = verify_chain(run.record()).entries
+    entries = verify_chain(run.record())
     return Record(
         (
             ("terms of the run", run.terms_digest),

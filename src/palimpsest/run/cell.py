@@ -11,16 +11,14 @@ same files, so writing needs no lock of its own.
 import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, InputError, SealError, StoreError
 from palimpsest.run import disk
-from palimpsest.run.damage import Damage, collected
-from palimpsest.run.graph import Failure, check_name, is_name
-from palimpsest.run.progress import at_work
+from palimpsest.run.graph import Failure, check_name
 from palimpsest.run.tables import (
     Columns,
     Table,
@@ -35,13 +33,21 @@ MANIFEST = "manifest.json"
 _OWN_KEYS = {"cell", "terms", "artifacts", "steps", "opening", "digest"}
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stored file that is not what was recorded, and the step ("" = the cell) it belongs to."""
+
+    step: str
+    path: Path
+    why: str
+
+
 class Cell:
     """One cell of a run, from `Run.cell`."""
 
     def __init__(self, run_path: Path, cell_id: str, terms: str, commitment: str) -> None:
         self.id = cell_id
         self.folder = run_path / "cells" / cell_id
-        self._run = run_path
         self._terms = terms
         self._commitment = commitment
         self._needs: Mapping[str, tuple[str, ...]] = {}
@@ -59,7 +65,7 @@ class Cell:
 
     def finished(self) -> bool:
         """Return whether the cell is finished and every file of it is what was recorded."""
-        return self.ended() and not self._finished_damage()
+        return self.ended() and not self._damage("")
 
     def ended(self) -> bool:
         """Return whether the cell says it is finished, without checking its files."""
@@ -72,33 +78,25 @@ class Cell:
         except DamagedArtifact:
             return None
 
-    def started(self) -> bool:
-        """Return whether anything of the cell is stored."""
-        return self.ended() or bool(self.steps()) or (self.folder / "opening.json").exists()
-
-    def running(self) -> bool:
-        """Return whether a live worker is at one of its steps."""
-        return any(work.cell == self.id for work in at_work(self._run))
-
     def failure(self) -> Failure | None:
         """Return why the last attempt failed, or None when it did not."""
         try:
-            found = self._read("failed.json")
-            return Failure(str(found["kind"]), str(found["reason"]), str(found["step"]))
+            failed = self._read("failed.json")
+            return Failure(str(failed["kind"]), str(failed["reason"]), str(failed["step"]))
         except DamagedArtifact as error:
             exists = (self.folder / "failed.json").exists()
             return Failure("unknown", str(error), "") if exists else None
 
     def check(self) -> tuple[Damage, ...]:
         """Return every damaged file, with its step; a damaged step counts as not done."""
-        found = self._finished_damage() if self.ended() else []
-        for step in () if self.ended() else self.steps():
-            found += self._step_damage(step)
+        steps = ("",) if self.ended() else self.steps()
+        damages = [damage for step in steps for damage in self._damage(step)]
         for name in ("opening.json", "halted.json", "failed.json"):
-            if (self.folder / name).exists() and not any(d.path.name == name for d in found):
-                with collected(found, "", self.folder / name):
+            path = self.folder / name
+            if path.exists() and not any(damage.path == path for damage in damages):
+                with _collected(damages, "", path):
                     self._read(name)
-        return tuple(found)
+        return tuple(damages)
 
     # -- its steps, until it is finished -----------------------------------------------------
 
@@ -107,14 +105,13 @@ class Cell:
         if self.ended():
             with contextlib.suppress(DamagedArtifact):
                 return tuple(step["step"] for step in self._read("cell.json")["steps"])
-        names = sorted(path.parent.name for path in self.folder.glob(f"steps/*/{MANIFEST}"))
-        return tuple(name for name in names if is_name(name))
+        return tuple(sorted(path.parent.name for path in self.folder.glob(f"steps/*/{MANIFEST}")))
 
     def done(self, step: str) -> bool:
         """Return whether a step is done and its files are intact."""
         if self.ended():
             return step in self.steps()
-        return (self._folder(step) / MANIFEST).exists() and not self._step_damage(step)
+        return (self._folder(step) / MANIFEST).exists() and not self._damage(step)
 
     def manifest(self, step: str) -> dict[str, Any]:
         """Return a step's manifest; DamagedArtifact when it is not what was written."""
@@ -143,17 +140,11 @@ class Cell:
 
     def file(self, step: str, name: str) -> Path:
         """Return the path of a file stored by `put_file`, after checking its digest."""
-        expected = self.file_digest(step, name)
-        path = self._folder(step) / name
-        self._check_file(path, expected)
-        return path
-
-    def file_digest(self, step: str, name: str) -> str:
-        """Return the recorded digest of a file stored by `put_file`."""
         files = self.manifest(step)["files"]
         if name not in files:
             raise StoreError(f"cell {self.id}: step {step!r} has no file {name!r}")
-        return str(files[name])
+        self._check_file(self._folder(step) / name, files[name])
+        return self._folder(step) / name
 
     def begin(self, step: str) -> None:
         """Forget an attempt at the step that never ended; what it wrote is written over.
@@ -171,10 +162,7 @@ class Cell:
         tables: Mapping[str, Columns] | None = None,
         values: Mapping[str, Any] | None = None,
     ) -> None:
-        """Store a step: its tables, its values and the files stored for it by `put_file`.
-
-        The step is done when this returns, and not at all if it does not.
-        """
+        """Store a step, with its files of `put_file`; it is done when this returns, not before."""
         folder = self._writable(step)
         contents = {VALUES: disk.canonical(dict(values or {})) + b"\n"}
         for name, columns in (tables or {}).items():
@@ -191,19 +179,17 @@ class Cell:
         disk.make_folder(folder)
         for file, data in contents.items():
             disk.write_bytes(folder / file, data)
+        needs = {need: self.manifest(need)["digest"] for need in self._needs.get(step, ())}
         opening = self.opening()
-        manifest = {"cell": self.id, "step": step, "terms": self._terms, "files": files} | {
-            "needs": {need: self.manifest(need)["digest"] for need in self._needs.get(step, ())},
-            "opening": opening if opening and opening["step"] == step else None,
-        }
-        disk.write_signed(folder / MANIFEST, manifest)
+        own = opening if opening and opening["step"] == step else None
+        manifest = {"step": step, "files": files, "needs": needs, "opening": own}
+        self._write(f"steps/{step}/{MANIFEST}", manifest)
         self._staged.pop(step, None)
 
     def put_file(self, step: str, name: str, content: bytes | Callable[[Path], object]) -> str:
-        """Store a file such as "weights.safetensors" for a step; return its digest.
+        """Store a file, or what a function writes to a path; return its digest.
 
-        `content` is bytes or a function that writes to the path it is given. The file belongs to
-        the step once `put(step, ...)` has recorded it.
+        It belongs to the step once `put(step, ...)` has recorded it.
         """
         folder = self._writable(step)
         if re.fullmatch(r"[a-z0-9_]{1,40}\.(safetensors|bin|npy|txt)", name) is None:
@@ -211,11 +197,10 @@ class Cell:
         if self.done(step):
             raise StoreError(f"cell {self.id}: step {step!r} is already done; expected a new one")
         disk.make_folder(folder)
-        written = (
-            disk.write_bytes(folder / name, content)
-            if isinstance(content, bytes)
-            else disk.write_with(folder / name, content)
-        )
+        if isinstance(content, bytes):
+            written = disk.write_bytes(folder / name, content)
+        else:
+            written = disk.write_with(folder / name, content)
         self._staged.setdefault(step, {})[name] = written
         return written
 
@@ -239,19 +224,17 @@ class Cell:
                 f"cell {self.id}: the sealed pool was already scored in step {step!r}; "
                 "it is scored once in a run; start a new run to score it again"
             )
-        opening: dict[str, Any] = {"cell": self.id, "terms": self._terms, "step": step}
-        opening |= {"commitment": commitment, "models": dict(sorted(models.items()))}
+        opening = {"step": step, "commitment": commitment, "models": dict(sorted(models.items()))}
         try:
             earlier = self.opening()
         except DamagedArtifact as error:
             raise SealError(
-                f"{error}; it says for which models the sealed pool was opened; expected it as it "
-                "was written; restore it from a copy, or start a new run"
+                f"{error}; it says for which models the sealed pool was opened; restore it from a "
+                "copy, or start a new run"
             ) from error
         if earlier is None:
-            disk.make_folder(self.folder)
-            disk.write_signed(self.folder / "opening.json", opening)
-        elif earlier != opening | {"digest": earlier["digest"]}:
+            self._write("opening.json", opening)
+        elif any(earlier[key] != opening[key] for key in opening):
             raise SealError(
                 f"cell {self.id}: the sealed pool was already opened for {_brief(earlier)}; "
                 f"now asked for {_brief(opening)}; it is opened once in a run; start a new run"
@@ -271,11 +254,9 @@ class Cell:
         *,
         keep: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
-        """Merge the steps' tables in `order` and make the cell finished.
+        """Merge the steps' tables in `order`, write `summary` to cell.json, remove the steps.
 
-        Write `<table>.parquet` for every table any step stored, then `cell.json`: `summary` with
-        the store's own keys added. `keep` maps a name to the (step, file) that stays as
-        `models/<name>`; the other files of the steps go.
+        `keep` maps a name to the (step, file) that stays as `models/<name>`.
         """
         if self.ended():
             return
@@ -290,29 +271,23 @@ class Cell:
         for name, (step, file) in (keep or {}).items():
             disk.make_folder(self.folder / "models")
             disk.link_or_copy(self.file(step, file), self.folder / "models" / name)
-            artifacts[f"models/{name}"] = self.file_digest(step, file)
-        own: dict[str, Any] = {"cell": self.id, "terms": self._terms, "artifacts": artifacts}
-        own["steps"] = [
-            {key: self.manifest(step)[key] for key in ("step", "files", "needs", "digest")}
-            for step in order
-        ]
-        own["opening"] = self.opening()
+            artifacts[f"models/{name}"] = self.manifest(step)["files"][file]
+        parts = ("step", "files", "needs", "digest")
+        steps = [{key: self.manifest(step)[key] for key in parts} for step in order]
+        own = {"artifacts": artifacts, "steps": steps, "opening": self.opening()}
         disk.remove(self.folder / "failed.json")
-        disk.write_signed(self.folder / "cell.json", dict(summary) | own)
+        self._write("cell.json", dict(summary) | own)
         disk.remove(self.folder / "steps")
 
     def fail(self, failure: Failure) -> None:
         """Record that this attempt failed; the next one tries again."""
         # Where even this cannot be written, the failure that is reported says more.
         with contextlib.suppress(StoreError):
-            disk.make_folder(self.folder)
-            disk.write_signed(self.folder / "failed.json", {"cell": self.id} | asdict(failure))
+            self._write("failed.json", asdict(failure))
 
     def halt(self, step: str, reason: str) -> None:
         """Record that the cell ended on purpose in a step, without results."""
-        disk.make_folder(self.folder)
-        what = {"cell": self.id, "terms": self._terms, "step": step, "reason": reason}
-        disk.write_signed(self.folder / "halted.json", what)
+        self._write("halted.json", {"step": step, "reason": reason})
 
     def sweep(self) -> None:
         """Remove what dead processes left: unfinished writes, steps of a cell that has ended."""
@@ -330,7 +305,7 @@ class Cell:
             return ()
         damaged = self.check()
         self._restore_opening()
-        if self.ended() and self._finished_damage():
+        if self.ended() and self._damage(""):
             disk.remove(self.folder / "cell.json")
         if not self.ended() and self.halted() is None:
             disk.remove(self.folder / "halted.json")
@@ -357,62 +332,56 @@ class Cell:
     # -- behind these ------------------------------------------------------------------------
 
     def _folder(self, step: str) -> Path:
-        return self.folder / "steps" / check_name(step)
+        return self.folder / "steps" / step
+
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a signed file of this cell, which names the cell and the run's terms."""
+        disk.make_folder((self.folder / name).parent)
+        disk.write_signed(self.folder / name, {"cell": self.id, "terms": self._terms} | dict(value))
 
     def _read(self, name: str) -> dict[str, Any]:
         """Return a signed file of this cell, known to belong to this cell and this run."""
-        found = disk.read_signed(self.folder / name)
-        if found.get("cell") != self.id or found.get("terms", self._terms) != self._terms:
+        signed = disk.read_signed(self.folder / name)
+        if (signed.get("cell"), signed.get("terms")) != (self.id, self._terms):
             raise DamagedArtifact(
-                f"{self.folder / name}: of cell {found.get('cell')!r} under terms "
-                f"{found.get('terms')}; expected {self.id!r} under {self._terms}"
+                f"{self.folder / name}: of cell {signed.get('cell')!r} under terms "
+                f"{signed.get('terms')}; expected {self.id!r} under {self._terms}"
             )
-        return found
+        return signed
 
     def _writable(self, step: str) -> Path:
         if self.ended():
             raise StoreError(f"cell {self.id} is finished; expected no further step {step!r}")
-        return self._folder(step)
+        return self._folder(check_name(step))
 
     def _check_file(self, path: Path, expected: str) -> None:
         """Raise DamagedArtifact when a file has not the digest that was recorded."""
-        if self._remember and (path, expected) in self._sound:
-            return
-        try:
-            found = disk.file_digest(path)
-        except StoreError as error:
-            raise DamagedArtifact(f"{path}: cannot be read; expected {expected}") from error
-        if found != expected:
-            raise DamagedArtifact(f"{path}: digest {found}; expected {expected}")
-        self._sound.add((path, expected))
+        if not self._remember or (path, expected) not in self._sound:
+            disk.check_file(path, expected)
+            self._sound.add((path, expected))
 
-    def _step_damage(self, step: str) -> list[Damage]:
-        found: list[Damage] = []
-        folder = self._folder(step)
-        with collected(found, step, folder / MANIFEST):
-            manifest = self.manifest(step)
-            for file, expected in manifest["files"].items():
-                with collected(found, step, folder / file):
-                    self._check_file(folder / file, expected)
-            for need, expected in manifest["needs"].items():
+    def _damage(self, step: str) -> list[Damage]:
+        """Return what is damaged of a step, or of the finished cell where `step` is ""."""
+        damages: list[Damage] = []
+        path = self._folder(step) / MANIFEST if step else self.folder / "cell.json"
+        with _collected(damages, step, path):
+            record = self.manifest(step) if step else self._read("cell.json")
+            for file, expected in record["files" if step else "artifacts"].items():
+                with _collected(damages, step, path.parent / file):
+                    self._check_file(path.parent / file, expected)
+            if not step:
+                opening = self.folder / "opening.json"
+                with _collected(damages, "", opening):
+                    if self.opening() != record["opening"]:
+                        raise DamagedArtifact(f"{opening}: not the opening that cell.json records")
+                return damages
+            for need, expected in record["needs"].items():
                 # A need whose manifest is lost is made again, and compared when this cell ends.
                 with contextlib.suppress(StoreError):
                     if self.manifest(need)["digest"] != expected:
-                        why = f"{folder}: made from another {need!r} than the one stored now"
-                        found.append(Damage(step, folder / MANIFEST, why))
-        return found
-
-    def _finished_damage(self) -> list[Damage]:
-        found: list[Damage] = []
-        with collected(found, "", self.folder / "cell.json"):
-            for file, expected in self._read("cell.json")["artifacts"].items():
-                with collected(found, "", self.folder / file):
-                    self._check_file(self.folder / file, expected)
-            path = self.folder / "opening.json"
-            with collected(found, "", path):
-                if self.opening() != self._read("cell.json")["opening"]:
-                    raise DamagedArtifact(f"{path}: not the opening that cell.json records")
-        return found
+                        why = f"{path.parent}: made from another {need!r} than the one stored now"
+                        damages.append(Damage(step, path, why))
+        return damages
 
     def _restore_opening(self) -> None:
         """Write a lost or damaged opening.json again, where cell.json or a step records it."""
@@ -441,6 +410,17 @@ class Cell:
             table_file(name): table_bytes(concatenate(tables[name], name))
             for name in sorted(tables)
         }
+
+
+@contextlib.contextmanager
+def _collected(damages: list[Damage], step: str, path: Path) -> Iterator[None]:
+    """Add the damage that is found meanwhile to the list instead of raising it."""
+    try:
+        yield
+    except DamagedArtifact as error:
+        damages.append(Damage(step, path, str(error)))
+    except (KeyError, TypeError, AttributeError) as error:
+        damages.append(Damage(step, path, f"{path}: not what the store writes ({error!r})"))
 
 
 def _brief(opening: Mapping[str, Any]) -> str:

@@ -4,13 +4,14 @@ One line of JSON per entry: {"n", "event", "data", "previous", "digest"}, where
 
     digest = SHA-256(previous + canonical({"n", "event", "data", "previous"})).
 
-Nothing in a chain depends on the clock, the machine or the number of workers. A chain is made at
-once, from what is stored (`Run.record`).
+Nothing in it depends on the clock, the machine or the number of workers: it is made at once, from
+what is stored (`Run.record`).
 """
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, StoreError
@@ -32,20 +33,7 @@ class Entry:
 
     def line(self) -> bytes:
         """Return the entry's one line of JSON."""
-        fields = {"n": self.n, "event": self.event, "data": self.data}
-        return canonical(fields | {"previous": self.previous, "digest": self.digest}) + b"\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """The entries of a sound chain."""
-
-    entries: tuple[Entry, ...]
-
-    @property
-    def head(self) -> str:
-        """The digest of the last entry."""
-        return self.entries[-1].digest if self.entries else ORIGIN
+        return canonical(asdict(self)) + b"\n"
 
 
 def link(n: int, event: str, data: Mapping[str, Any], previous: str) -> Entry:
@@ -66,30 +54,21 @@ def chain_bytes(events: Sequence[tuple[str, Mapping[str, Any]]]) -> bytes:
     return b"".join(lines)
 
 
-def verify_chain(data: bytes, name: str = "record.jsonl") -> Chain:
-    """Return the chain in some bytes; raise DamagedArtifact naming the first unsound line."""
+def verify_chain(data: bytes, name: str = "record.jsonl") -> tuple[Entry, ...]:
+    """Return the entries in some bytes; raise DamagedArtifact naming the first unsound line."""
     entries: list[Entry] = []
     previous = ORIGIN
-    *lines, rest = data.split(b"\n")
-    for number, line in enumerate(lines, 1):
-        try:
+    for number, line in enumerate(data.splitlines(keepends=True), 1):
+        entry: Entry | None = None
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError, StoreError):
             fields = json.loads(line)
-            event, content = fields["event"], fields["data"]
-            if not isinstance(event, str) or not isinstance(content, dict):
-                raise TypeError
-            entry: Entry | None = link(len(entries), event, content, previous)
-        except (ValueError, TypeError, KeyError, RecursionError, StoreError):
-            entry = None
+            entry = link(len(entries), fields["event"], fields["data"], previous)
         # Byte for byte: the same content spelled another way is a change too.
-        if entry is None or entry.line() != line + b"\n":
+        if entry is None or not isinstance(entry.event, str) or entry.line() != line:
             raise DamagedArtifact(
-                f"{name} line {number}: does not follow from the line before; expected an "
-                "unbroken chain"
+                f"{name} line {number}: does not follow from the line before, or is incomplete; "
+                "expected an unbroken chain"
             )
         entries.append(entry)
         previous = entry.digest
-    if rest:
-        raise DamagedArtifact(
-            f"{name} line {len(lines) + 1}: the line is incomplete; expected a line end"
-        )
-    return Chain(tuple(entries))
+    return tuple(entries)

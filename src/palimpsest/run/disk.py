@@ -100,6 +100,16 @@ def file_digest(path: Path) -> str:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def check_file(path: Path, expected: str) -> None:
+    """Raise DamagedArtifact when a file's bytes are not the ones recorded."""
+    try:
+        found = file_digest(path)
+    except StoreError as error:
+        raise DamagedArtifact(f"{path}: cannot be read; expected {expected}") from error
+    if found != expected:
+        raise DamagedArtifact(f"{path}: digest {found}; expected {expected}")
+
+
 def read_checked(path: Path, expected: str) -> bytes:
     """Return a file's bytes, or raise DamagedArtifact when they are not the ones recorded."""
     try:
@@ -127,24 +137,18 @@ def write_bytes(path: Path, data: bytes) -> str:
     """Write a file atomically; return its digest."""
 
     def halves(temporary: Path) -> None:
-        with open(temporary, "xb", buffering=0) as file:
-            # Two writes, so that a fault between them leaves a truly torn file.
-            view = memoryview(data)[: len(data) // 2]
-            while view:
-                view = view[file.write(view) :]
+        # Two writes, so that a fault between them leaves a truly torn file.
+        with open(temporary, "xb") as file:
+            file.write(data[: len(data) // 2])
+            file.flush()
             begin("write", path)
-            view = memoryview(data)[len(data) // 2 :]
-            while view:
-                view = view[file.write(view) :]
+            file.write(data[len(data) // 2 :])
 
     return write_with(path, halves)
 
 
 def write_with(path: Path, writer: Callable[[Path], object]) -> str:
-    """Write a file atomically through `writer(temporary path)`; return its digest.
-
-    For files too large to build in memory twice, such as safetensors weights.
-    """
+    """Write a file atomically through `writer(temporary path)`; return its digest."""
     path = Path(path)
     with disk_errors(path, "write"), _temporary(path.parent) as temporary:
         begin("create", path)
@@ -162,11 +166,15 @@ def write_json(path: Path, value: object) -> str:
     return write_bytes(path, canonical(value) + b"\n")
 
 
-def write_signed(path: Path, value: Mapping[str, Any]) -> str:
-    """Write a JSON object that carries the digest of its other keys; return that digest."""
+def signed(value: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a JSON object that carries the digest of its other keys."""
     own = digest(canonical(dict(value)))
-    write_json(path, dict(value) | {"digest": own})
-    return own
+    return canonical(dict(value) | {"digest": own}) + b"\n"
+
+
+def write_signed(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a signed JSON object, atomically."""
+    write_bytes(path, signed(value))
 
 
 def read_signed(path: Path) -> dict[str, Any]:
@@ -181,19 +189,10 @@ def parse_signed(data: bytes, name: str) -> dict[str, Any]:
     """Return the object in the bytes of a signed file; `name` is the file to name in errors."""
     with contextlib.suppress(Exception):
         value: dict[str, Any] = json.loads(data)
-        others = {key: content for key, content in value.items() if key != "digest"}
         # Byte for byte: the same content spelled another way is a change too.
-        if value["digest"] == digest(canonical(others)) and data == canonical(value) + b"\n":
+        if data == signed({key: value[key] for key in value.keys() - {"digest"}}):
             return value
     raise DamagedArtifact(f"{name}: its contents do not match the digest it carries")
-
-
-def append_log(path: Path, value: object) -> None:
-    """Append a line to a log. Best effort: a log is not evidence."""
-    with contextlib.suppress(OSError):
-        begin("log", path)
-        with open(path, "ab", buffering=0) as file:
-            file.write(canonical(value) + b"\n")
 
 
 def link_or_copy(source: Path, path: Path) -> None:
@@ -234,25 +233,16 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def is_temporary(path: Path) -> bool:
-    """Return whether a file is the remains of an interrupted write."""
-    return _TEMPORARY.match(path.name) is not None
-
-
 def clean(folder: Path) -> list[Path]:
-    """Remove leftover temporary files directly in a folder; return their paths."""
-    leftovers = sorted(filter(is_temporary, folder.iterdir())) if folder.is_dir() else []
+    """Remove what interrupted writes left directly in a folder; return the paths."""
+    leftovers = sorted(path for path in folder.glob(".tmp-*") if _TEMPORARY.match(path.name))
     for path in leftovers:
         remove(path)
     return leftovers
 
 
 def safe_name(name: str, what: str) -> str:
-    """Return the name, or raise InputError when it could not safely name a file on any system.
-
-    Letters, digits and `. _ - + = , @`, at most 100 of them, beginning with a
-    letter or digit, not ending with a dot, not a Windows device.
-    """
+    """Return the name, or raise InputError when it could not safely name a file on any system."""
     form = r"[A-Za-z0-9](?!.*\.\.)[A-Za-z0-9._+=,@-]{0,99}(?<!\.)"
     if not isinstance(name, str) or not re.fullmatch(form, name) or _RESERVED.match(name):
         raise InputError(

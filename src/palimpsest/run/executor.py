@@ -8,6 +8,7 @@ give the same bytes.
 import contextlib
 import itertools
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +21,6 @@ from palimpsest.run.schedule import ATTEMPTS, Scheduler, Task
 from palimpsest.run.stop import StopRequest, stop_requests
 from palimpsest.run.store import Run
 from palimpsest.run.worker import Result, Worker
-
-__all__ = [
-    "Event",
-    "Executor",
-    "Failure",
-    "InlineExecutor",
-    "Interrupted",
-    "OnEvent",
-    "Outcome",
-    "executor",
-    "silent",
-]
-
 
 Kind = Literal["step", "done", "again", "finished", "failed", "halted"]
 
@@ -69,87 +57,29 @@ class Outcome:
     skipped: tuple[str, ...]
 
 
-class Executor(Protocol):
-    """Does the cells of a run folder; a cell that fails does not stop the others."""
-
-    def execute(
-        self,
-        job: Job,
-        run_path: Path | str,
-        cell_ids: Sequence[str],
-        *,
-        workers: int,
-        on_event: OnEvent = ...,
-    ) -> Outcome:
-        """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
-
-
 class Interrupted(KeyboardInterrupt):
     """SIGINT or SIGTERM stopped the work, in good order; nothing that was stored is lost."""
 
-    def __init__(self, signum: int, finished: int, planned: int) -> None:
+    def __init__(self, signum: int, run: Run) -> None:
         name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+        finished = sum(run.cell(cell).ended() for cell in run.cells)
         super().__init__(
-            f"stopped by {name}: {finished} of {planned} cells are finished, and the steps done in "
-            "the others are kept; run the same command again to continue"
+            f"stopped by {name}: {finished} of {len(run.cells)} cells are finished, and the steps "
+            "done in the others are kept; run the same command again to continue"
         )
         self.signum = signum
         self.exit_code = 128 + signum
-
-
-def executor(name: str, **options: Any) -> Executor:
-    """Return the executor of that name, `local`, `ray` or `inline`, with its own options."""
-    if name == "local":
-        from palimpsest.run.local import LocalExecutor
-
-        return LocalExecutor(**options)
-    if name == "ray":
-        from palimpsest.run.ray import RayExecutor
-
-        return RayExecutor(**options)
-    if name == "inline":
-        return InlineExecutor(**options)
-    raise InputError(f"executor {name!r} is unknown; expected local, ray or inline")
 
 
 def silent(event: Event) -> None:
     """Report nothing."""
 
 
-class InlineExecutor:
-    """Does all steps in this process, in plan order; for Python callers and tests.
-
-    threads: numerical threads, or None to leave this process as it is.
-    """
-
-    def __init__(self, *, threads: int | None = 1) -> None:
-        self.threads = threads
-
-    def execute(
-        self,
-        job: Job,
-        run_path: Path | str,
-        cell_ids: Sequence[str],
-        *,
-        workers: int = 1,
-        on_event: OnEvent = silent,
-    ) -> Outcome:
-        """Return what became of the cells."""
-        with shared_work(job, run_path, cell_ids, workers, on_event) as work:
-            worker = Worker(job, work.run.path, "inline", threads=self.threads)
-            with worker.at_work():
-                while (task := work.next(worker.name)) is not None:
-                    work.ended(worker.name, worker.do(task))
-        return work.outcome()
-
-
-# -- around the work -------------------------------------------------------------------------------
-
-
 class Work:
     """The cells on their way: the scheduler, the run folder, and the events told about it."""
 
     def __init__(self, job: Job, run: Run, cell_ids: Sequence[str], on_event: OnEvent) -> None:
+        self.job = job
         self.run = run
         self.on_event = on_event
         self.cells = list(dict.fromkeys(cell_ids))
@@ -161,8 +91,7 @@ class Work:
             cell = run.cell(cell_id).for_work({})
             for damage in cell.prepare():
                 run.note("damaged", cell=cell_id, step=damage.step, why=damage.why)
-            reason = cell.halted()
-            if reason is not None:
+            if (reason := cell.halted()) is not None:
                 self.halted[cell_id] = reason
             if cell.ended() or reason is not None:
                 self.skipped.append(cell_id)
@@ -188,36 +117,31 @@ class Work:
     def ended(self, worker: str, result: Result) -> None:
         """Record what became of a worker's step."""
         scheduler = self.scheduler
-        if result.kind == "done":
-            task = scheduler.done(worker)
-            words = scheduler.step(task).words
-            self._tell("done", task, words, seconds=result.seconds, worker=worker)
-            if task.step == FINISH:
-                self._tell("finished", task)
+        if result.failure is not None:
+            task = scheduler.failed(worker, result.failure)
+            self._failed(task, result.failure)
         elif result.kind == "halted":
             task = scheduler.halted(worker, result.reason)
             self._tell("halted", task, result.reason)
         else:
-            assert result.failure is not None
-            task = scheduler.failed(worker, result.failure)
-            self._failed(task, result.failure)
+            task = scheduler.done(worker)
+            words = scheduler.step(task).words
+            self._tell("done", task, words, seconds=result.seconds, worker=worker)
+            if task.step == FINISH:
+                self._tell("finished", task, "")
         self._clear_halted(task.cell)
 
     def lost(self, worker: str, why: str) -> None:
         """Record that a worker is gone; its step is begun again, once."""
-        task = self.scheduler.running.get(worker)
-        if task is not None:
-            cell = self.run.cell(task.cell)
-            # It may have been lost after its last write.
-            if cell.ended() if task.step == FINISH else cell.done(task.step):
-                cell.sweep()
-                self.ended(worker, Result("done", 0.0))
-            elif (reason := cell.halted()) is not None:
-                self.ended(worker, Result("halted", 0.0, reason=reason))
-        lost = self.scheduler.lost(worker, why)
-        if lost is None:
-            return
-        task, failure = lost
+        task = self.scheduler.running[worker]
+        cell = self.run.cell(task.cell)
+        # It may have been lost after its last write.
+        if cell.ended() if task.step == FINISH else cell.done(task.step):
+            cell.sweep()
+            return self.ended(worker, Result("done", 0.0))
+        if (reason := cell.halted()) is not None:
+            return self.ended(worker, Result("halted", 0.0, reason=reason))
+        task, failure = self.scheduler.lost(worker, why)
         self.run.note("worker lost", worker=worker, cell=task.cell, step=task.step, why=why)
         if failure is None:
             self._tell("again", task, f"{why}; the step is begun again")
@@ -227,53 +151,83 @@ class Work:
 
     def outcome(self) -> Outcome:
         """Return what became of the cells so far."""
-        finished = set(self.scheduler.finished)
-        done = tuple(cell for cell in self.cells if cell in finished)
-        halted = self.halted | self.scheduler.halts
-        failed = self.failed | self.scheduler.failures
+        scheduler = self.scheduler
+        done = tuple(sorted(scheduler.finished, key=self.cells.index))
+        failed, halted = self.failed | scheduler.failures, self.halted | scheduler.halts
         return Outcome(done, failed, halted, tuple(self.skipped))
 
-    def interrupted(self, signum: int) -> Interrupted:
-        """Return the error that says how far the run has come."""
-        ended = sum(self.run.cell(cell).ended() for cell in self.run.cells)
-        return Interrupted(signum, ended, len(self.run.cells))
-
     def _failed(self, task: Task, failure: Failure) -> None:
-        if not self.scheduler.is_halted(task.cell):
-            self.run.cell(task.cell).fail(self.scheduler.failure(task.cell))
+        state = self.scheduler.cells[task.cell]
+        if state.halted is None:
+            self.run.cell(task.cell).fail(state.failure)
             self._tell("failed", task, failure.reason)
 
     def _clear_halted(self, cell_id: str) -> None:
         # Workers at other steps of a halted cell still write to it; the last of them clears it.
-        if self.scheduler.is_halted(cell_id) and not self.scheduler.busy(cell_id):
+        state = self.scheduler.cells[cell_id]
+        if state.halted is not None and not state.running:
             self.run.cell(cell_id).sweep()
 
     def _tell(
-        self,
-        kind: Kind,
-        task: Task,
-        words: str = "",
-        *,
-        seconds: float = 0.0,
-        worker: str = "",
+        self, kind: Kind, task: Task, words: str, *, seconds: float = 0.0, worker: str = ""
     ) -> None:
         done, total = self.scheduler.progress(task.cell)
         self.on_event(Event(task.cell, kind, task.step, words, done, total, seconds, worker))
 
 
-@contextlib.contextmanager
-def shared_work(
-    job: Job, run_path: Path | str, cell_ids: Sequence[str], workers: int, on_event: OnEvent
-) -> Iterator[Work]:
-    """Hold the run folder around the work, and write its record at the end."""
-    if workers < 1:
-        raise InputError(f"workers: {workers} found; expected at least 1")
-    run = Run.open(Path(run_path).resolve())
-    for cell_id in cell_ids:
-        run.cell(cell_id)
-    with contextlib.nullcontext() if run.locked_here() else run.lock("palimpsest"):
-        yield Work(job, run, cell_ids, on_event)
-        run.record()
+class Executor(ABC):
+    """Does the cells of a run folder; a cell that fails does not stop the others."""
+
+    def execute(
+        self,
+        job: Job,
+        run_path: Path | str,
+        cell_ids: Sequence[str],
+        *,
+        workers: int = 1,
+        on_event: OnEvent = silent,
+    ) -> Outcome:
+        """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
+        if workers < 1:
+            raise InputError(f"workers: {workers} found; expected at least 1")
+        run = Run.open(Path(run_path).resolve())
+        with contextlib.nullcontext() if run.locked_here() else run.lock():
+            work = Work(job, run, cell_ids, on_event)
+            self._do(work, workers)
+            run.record()
+        return work.outcome()
+
+    @abstractmethod
+    def _do(self, work: Work, workers: int) -> None:
+        """Do the steps until none is left that can be done."""
+
+
+@dataclass(frozen=True)
+class InlineExecutor(Executor):
+    """Does all steps in this process, in plan order; for Python callers and tests.
+
+    threads: numerical threads, or None to leave this process as it is.
+    """
+
+    threads: int | None = 1
+
+    def _do(self, work: Work, workers: int) -> None:
+        worker = Worker(work.job, work.run.path, "inline", threads=self.threads)
+        with worker.at_work():
+            while (task := work.next(worker.name)) is not None:
+                work.ended(worker.name, worker.do(task))
+
+
+def executor(name: str, **options: Any) -> Executor:
+    """Return the executor of that name, `local`, `ray` or `inline`, with its own options."""
+    from palimpsest.run.local import LocalExecutor
+    from palimpsest.run.ray import RayExecutor
+
+    kinds: dict[str, Callable[..., Executor]] = {"local": LocalExecutor, "ray": RayExecutor}
+    kinds["inline"] = InlineExecutor
+    if name not in kinds:
+        raise InputError(f"executor {name!r} is unknown; expected local, ray or inline")
+    return kinds[name](**options)
 
 
 # -- many workers ----------------------------------------------------------------------------------
@@ -298,14 +252,9 @@ class Pool(Protocol):
         """End all workers: those with a step only if `at_once`."""
 
 
-def run_on(
-    pool: Pool, job: Job, run_path: Path, cell_ids: Sequence[str], workers: int, on_event: OnEvent
-) -> Outcome:
-    """Do the cells' steps on a pool's workers; return what became of the cells."""
-    with (
-        shared_work(job, run_path, cell_ids, workers, on_event) as work,
-        stop_requests() as stop,
-    ):
+def run_on(pool: Pool, work: Work, workers: int) -> None:
+    """Do the steps on a pool's workers."""
+    with stop_requests() as stop:
         try:
             _hand_out(work, pool, workers, stop)
         except BaseException:
@@ -314,8 +263,7 @@ def run_on(
         pool.stop(at_once=stop.signum is not None)
         if stop.signum is not None:
             work.run.sweep()
-            raise work.interrupted(stop.signum)
-    return work.outcome()
+            raise Interrupted(stop.signum, work.run)
 
 
 def _hand_out(work: Work, pool: Pool, workers: int, stop: StopRequest) -> None:
@@ -354,5 +302,5 @@ def _hand_out(work: Work, pool: Pool, workers: int, stop: StopRequest) -> None:
                     )
             elif name in free:
                 free.remove(name)
-            else:
+            elif name in work.scheduler.running:
                 work.lost(name, message)

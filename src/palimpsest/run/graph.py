@@ -1,14 +1,12 @@
 """The graph of steps of a cell, and the protocols of the work an executor is given.
 
-A cell is a small graph of steps. Each step reads what earlier steps stored and stores its own
-results through the cell's folder; any free worker can do it. A job is picklable and makes the work
-of a cell in whatever process it is needed.
+Each step reads what earlier steps stored and stores its own results through the cell's folder; any
+free worker can do it. A job makes the work of a cell in whatever process it is needed.
 """
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from palimpsest.errors import InputError
 from palimpsest.run.disk import safe_name
@@ -39,16 +37,19 @@ class Failure:
     step: str
 
 
+@dataclass(eq=False)
 class Halt(Exception):
     """Raised by `CellWork.do`: the cell ends here on purpose, without results; not a failure."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str
 
 
 class CellWork(Protocol):
-    """The work of one cell; a worker keeps it between steps, so that its caches survive."""
+    """The work of one cell; a worker keeps it between steps, so that its caches survive.
+
+    A work with a method `keep()` keeps files of its steps: it returns, for each file to keep as
+    `models/<name>`, the step and the file it comes from.
+    """
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -59,14 +60,6 @@ class CellWork(Protocol):
 
     def finish(self, cell: "Cell") -> Mapping[str, Any]:
         """Return the summary that goes into cell.json, when all steps are done."""
-
-
-@runtime_checkable
-class KeepsFiles(Protocol):
-    """Work that keeps files of its steps beyond the end of the cell."""
-
-    def keep(self) -> Mapping[str, tuple[str, str]]:
-        """Return, for each file to keep as `models/<name>`, the step and file it comes from."""
 
 
 class Job(Protocol):
@@ -92,15 +85,8 @@ def check_steps(steps: Sequence[Step], cell_id: str) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def is_name(step: str) -> bool:
-    """Return whether a step can be called that: a lower-case folder name, not the finish."""
-    with contextlib.suppress(InputError):
-        return safe_name(step, "step") == step.lower() and step != FINISH
-    return False
-
-
 def check_name(step: str) -> str:
     """Return the name of a step, or raise InputError when it cannot be called that."""
-    if safe_name(step, "step") and not is_name(step):
+    if safe_name(step, "step") != step.lower() or step == FINISH:
         raise InputError(f"step {step!r}: expected a lower-case name other than {FINISH!r}")
     return step

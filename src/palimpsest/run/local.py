@@ -13,18 +13,18 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from palimpsest.run.executor import Message, OnEvent, Outcome, run_on, silent
-from palimpsest.run.graph import Job
+from palimpsest.run.executor import Executor, Message, Work, run_on
 from palimpsest.run.schedule import Task
 from palimpsest.run.stop import shielded
-from palimpsest.run.worker import Worker, environment_of_children, thread_settings
+from palimpsest.run.worker import Worker, thread_settings
 
 GRACE = 10.0
 """Seconds a worker without a step has to end before it is killed."""
@@ -32,29 +32,19 @@ START = "spawn"
 """How a worker process is started: afresh. Tests that kill hundreds of them have them forked."""
 
 
-class LocalExecutor:
+@dataclass(frozen=True)
+class LocalExecutor(Executor):
     """Does steps in worker processes of this machine.
 
     threads: numerical threads of each worker. More than one can change the last bits of a result,
     so it belongs to a run like its plan; models too large for one thread may need it.
     """
 
-    def __init__(self, *, threads: int = 1) -> None:
-        self.threads = threads
+    threads: int = 1
 
-    def execute(
-        self,
-        job: Job,
-        run_path: Path | str,
-        cell_ids: Sequence[str],
-        *,
-        workers: int = 1,
-        on_event: OnEvent = silent,
-    ) -> Outcome:
-        """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
-        path = Path(run_path).resolve()
-        processes = _Processes(pickle.dumps(job), path, self.threads)
-        return run_on(processes, job, path, cell_ids, workers, on_event)
+    def _do(self, work: Work, workers: int) -> None:
+        processes = _Processes(pickle.dumps(work.job), work.run.path, self.threads)
+        run_on(processes, work, workers)
 
 
 class _Processes:
@@ -71,7 +61,7 @@ class _Processes:
         process = self.context.Process(target=_work, args=(theirs, name, *self.arguments))
         # Started on first use, multiprocessing's own helper would unblock the signals again.
         resource_tracker.ensure_running()
-        with environment_of_children(self.environment), shielded():
+        with _environment_of_children(self.environment), shielded():
             process.start()
         theirs.close()
         self.processes[name] = (process, ours)
@@ -103,10 +93,7 @@ class _Processes:
     def stop(self, *, at_once: bool) -> None:
         deadline = time.monotonic() + (0.0 if at_once else GRACE)
         for name, (process, _) in self.processes.items():
-            if at_once:
-                process.kill()
-            else:
-                self.send(name, None)
+            process.kill() if at_once else self.send(name, None)
         for process, pipe in self.processes.values():
             process.join(max(0.0, deadline - time.monotonic()))
             process.kill()
@@ -143,3 +130,16 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _environment_of_children(settings: Mapping[str, str]) -> Iterator[None]:
+    """Let processes started meanwhile have these variables from their first instruction on."""
+    before = dict(os.environ)
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name in settings.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)

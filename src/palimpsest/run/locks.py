@@ -12,30 +12,17 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from palimpsest.errors import DamagedArtifact, FolderLocked, StoreError
+from palimpsest.errors import FolderLocked
 from palimpsest.run import disk
 
 # `holder` shares a lock for an instant to look at it; a claim retries for at least this long.
 _LOOK = 0.25
-_locks: set[FileLock] = set()
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who holds a lock: what it is doing, where, and since when."""
-
-    owner: str
-    host: str
-    pid: int
-    since: str
-
-    def __str__(self) -> str:
-        return f"{self.owner or 'a process'} (pid {self.pid} on {self.host}, since {self.since})"
+# The locks this process holds; a forked child holds none of them.
+_held: dict[Path, int] = {}
 
 
 @contextlib.contextmanager
@@ -44,33 +31,37 @@ def lock(path: Path, owner: str, *, wait: float = 0.0) -> Iterator[None]:
     path = Path(path).absolute()
     disk.make_folder(path.parent)
     file_lock = FileLock(path, thread_local=False, poll_interval=0.01)
-    _locks.add(file_lock)
     try:
         with disk.disk_errors(path, "lock"):
             disk.begin("lock", path)
-            locked = _acquire(file_lock, max(wait, _LOOK))
-        if not locked:
-            raise FolderLocked(
-                f"{path}: held by {holder(path) or 'another process'}; expected it to be free; "
-                "wait for that process or stop it, then run the same command again"
-            )
+            try:
+                file_lock.acquire(timeout=max(wait, _LOOK))
+            except Timeout:
+                raise FolderLocked(
+                    f"{path}: held by {holder(path)}; expected it to be free; wait for that "
+                    "process or stop it, then run the same command again"
+                ) from None
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        who = {"owner": owner, "host": socket.gethostname(), "pid": os.getpid(), "since": since}
-        disk.write_json(_owner_file(path), who)
+        who = f"{owner} (pid {os.getpid()} on {socket.gethostname()}, since {since})"
+        disk.write_bytes(_owner_file(path), who.encode())
+        _held[path] = os.getpid()
         yield
     finally:
-        _release(file_lock)
+        if file_lock.is_locked:
+            _held.pop(path, None)
+            # The owner's name goes first: while it is there, the lock is held or its owner dead.
+            with contextlib.suppress(OSError):
+                _owner_file(path).unlink(missing_ok=True)
+            file_lock.release(force=True)
 
 
 def held_here(path: Path) -> bool:
     """Return whether this process holds the lock at `path`."""
-    name = str(Path(path).absolute())
-    return any(file_lock.is_locked and file_lock.lock_file == name for file_lock in _locks)
+    return _held.get(Path(path).absolute()) == os.getpid()
 
 
-def holder(path: Path) -> Owner | None:
-    """Return who holds the lock at `path` now, or None when no live process does."""
-    path = Path(path).absolute()
+def holder(path: Path) -> str | None:
+    """Return who holds the lock at `path` now, for people; None when no live process does."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -79,29 +70,12 @@ def holder(path: Path) -> Owner | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
     except OSError:
-        with contextlib.suppress(DamagedArtifact, StoreError, TypeError):
-            return Owner(**disk.read_json(_owner_file(path)))
-        return Owner("", "an unknown machine", 0, "just now")
+        with contextlib.suppress(OSError):
+            return _owner_file(path).read_text(errors="replace")
+        return "a process that has just begun"
     finally:
         os.close(descriptor)
 
 
-def _acquire(file_lock: FileLock, wait: float) -> bool:
-    try:
-        file_lock.acquire(timeout=wait)
-    except Timeout:
-        return False
-    return True
-
-
-def _release(file_lock: FileLock) -> None:
-    if file_lock.is_locked:
-        # The owner's name goes first: while it is there, the lock is held or its owner is dead.
-        with contextlib.suppress(OSError):
-            _owner_file(Path(file_lock.lock_file)).unlink(missing_ok=True)
-        file_lock.release(force=True)
-    _locks.discard(file_lock)
-
-
 def _owner_file(path: Path) -> Path:
-    return path.with_suffix(".owner.json")
+    return path.with_suffix(".owner")

@@ -7,6 +7,7 @@ worker holds `RUN/locks/<worker>.lock` while it lives, so that its last line can
 import contextlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,44 +23,70 @@ COMMAND = "command"
 
 
 @dataclass(frozen=True, slots=True)
-class AtWork:
+class StepAtWork:
     """What a live worker is at."""
 
     worker: str
     cell: str
     step: str
-    since: float  # seconds since 1970
+    words: str
+    seconds: float  # since it was begun
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the files of progress say, each read once."""
+
+    graph: dict[str, dict[str, float]]  # cost of each step of the cells last worked on
+    at_work: tuple[StepAtWork, ...]
+    spent: list[tuple[str, str, float]]  # cell, step and seconds of each step done
 
 
 def note(run: Path, worker: str, event: str, /, **data: Any) -> None:
     """Append a dated line to a worker's file."""
     line = {"time": datetime.now(UTC).isoformat(), "pid": os.getpid(), "event": event}
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # best effort: it is not evidence
         disk.make_folder(run / "progress")
-        disk.append_log(run / "progress" / f"{worker}.jsonl", line | data)
+        path = run / "progress" / f"{worker}.jsonl"
+        disk.begin("log", path)
+        with open(path, "ab", buffering=0) as file:
+            file.write(disk.canonical(line | data) + b"\n")
 
 
 def lines(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return the legible lines of all files, each with its worker; the last may be incomplete."""
     for path in sorted((run / "progress").glob("*.jsonl")):
         for line in path.read_bytes().split(b"\n"):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(ValueError):
                 entry = json.loads(line)
-                entry["seconds_since_1970"] = datetime.fromisoformat(entry["time"]).timestamp()
-                yield path.stem, entry
+                if isinstance(entry, dict) and "event" in entry:
+                    yield path.stem, entry
 
 
-def at_work(run: Path) -> tuple[AtWork, ...]:
-    """Return the step each live worker is at."""
-    begun: dict[str, AtWork] = {}
+def read(run: Path, now: float | None = None) -> Progress:
+    """Return how far the work is; `now` is the clock's seconds since 1970."""
+    now = time.time() if now is None else now
+    graph: dict[str, dict[str, float]] = {}
+    words: dict[tuple[str, str], str] = {}
+    with contextlib.suppress(Exception):
+        for cell, steps in disk.read_json(run / "progress" / "steps.json").items():
+            graph[cell] = {str(name): float(cost) for name, _, cost in steps}
+            words |= {(cell, name): str(text) for name, text, _ in steps}
+    begun: dict[str, StepAtWork] = {}
+    spent = []
     for worker, entry in lines(run):
-        if entry.get("event") == "begun":
-            with contextlib.suppress(KeyError):
-                since = float(entry["seconds_since_1970"])
-                begun[worker] = AtWork(worker, str(entry["cell"]), str(entry["step"]), since)
-        elif entry.get("event") in ("done", "failed", "halted", "ended"):
-            begun.pop(worker, None)
-    return tuple(work for worker, work in begun.items() if holder(worker_lock(run, worker)))
+        with contextlib.suppress(KeyError, ValueError, TypeError):
+            if entry["event"] == "begun":
+                cell, step = str(entry["cell"]), str(entry["step"])
+                seconds = max(0.0, now - datetime.fromisoformat(entry["time"]).timestamp())
+                text = words.get((cell, step), step)
+                begun[worker] = StepAtWork(worker, cell, step, text, seconds)
+            elif entry["event"] in ("done", "failed", "halted", "ended"):
+                begun.pop(worker, None)
+                if entry["event"] == "done":
+                    spent.append((entry["cell"], entry["step"], float(entry["seconds"])))
+    live = (work for work in begun.values() if holder(worker_lock(run, work.worker)))
+    return Progress(graph, tuple(live), spent)
 
 
 def worker_lock(run: Path, worker: str) -> Path:
@@ -69,21 +96,7 @@ def worker_lock(run: Path, worker: str) -> Path:
 
 def write_graph(run: Path, cells: Mapping[str, Sequence[Step]]) -> None:
     """Write which steps the cells at work have, for the time left."""
-    graph = {
-        cell: [[step.name, step.words, step.cost] for step in steps]
-        for cell, steps in cells.items()
-    }
+    graph = {c: [[step.name, step.words, step.cost] for step in cells[c]] for c in cells}
     with contextlib.suppress(Exception):
         disk.make_folder(run / "progress")
         disk.write_json(run / "progress" / "steps.json", graph)
-
-
-def read_graph(run: Path) -> dict[str, list[tuple[str, str, float]]]:
-    """Return the name, words and cost of each step of the cells last worked on."""
-    with contextlib.suppress(Exception):
-        graph = disk.read_json(run / "progress" / "steps.json")
-        return {
-            str(cell): [(str(name), str(words), float(cost)) for name, words, cost in steps]
-            for cell, steps in graph.items()
-        }
-    return {}

@@ -10,13 +10,13 @@ import logging
 import os
 import pickle
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DriftError, InputError, PalimpsestError
-from palimpsest.run.executor import Message, OnEvent, Outcome, run_on, silent
-from palimpsest.run.graph import Job
+from palimpsest.run.executor import Executor, Message, Work, run_on
 from palimpsest.run.schedule import Task
 from palimpsest.run.store import Run, environment
 from palimpsest.run.terms import TERMS, difference
@@ -27,41 +27,25 @@ POLL = 0.25
 _OBJECT_STORE = 100 * 1024 * 1024  # only tasks and results go through it
 
 
-class RayExecutor:
-    """Does steps on Ray.
+@dataclass(frozen=True)
+class RayExecutor(Executor):
+    """Does steps on Ray."""
 
-    address: of a cluster ("auto", "host:6379", "ray://host:10001"); None starts one here.
-    num_cpus, num_gpus, memory (bytes): what one worker takes; a plan for a GPU takes one.
-    """
+    address: str | None = None
+    """Of a cluster ("auto", "host:6379", "ray://host:10001"); None starts one here."""
+    _: KW_ONLY
+    num_cpus: float = 1
+    num_gpus: float | None = None
+    """What one worker takes; None: one for a plan that asks for a GPU."""
+    memory: int | None = None
+    """Bytes one worker takes."""
 
-    def __init__(
-        self,
-        address: str | None = None,
-        *,
-        num_cpus: float = 1,
-        num_gpus: float | None = None,
-        memory: int | None = None,
-    ) -> None:
-        self.address = address
-        self.num_cpus = num_cpus
-        self.num_gpus = num_gpus
-        self.memory = memory
-
-    def execute(
-        self,
-        job: Job,
-        run_path: Path | str,
-        cell_ids: Sequence[str],
-        *,
-        workers: int = 1,
-        on_event: OnEvent = silent,
-    ) -> Outcome:
-        """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
+    def _do(self, work: Work, workers: int) -> None:
         ray = ray_library()
-        run = Run.open(Path(run_path).resolve())
         with self._cluster(ray, workers):
-            actors = _Actors(ray, self.resources(run.plan), pickle.dumps(job), run.path)
-            return run_on(actors, job, run.path, cell_ids, workers, on_event)
+            resources = self.resources(work.run.plan)
+            actors = _Actors(ray, resources, pickle.dumps(work.job), work.run.path)
+            run_on(actors, work, workers)
 
     def resources(self, plan: dict[str, Any]) -> dict[str, Any]:
         """Return what one worker asks Ray for."""
@@ -129,15 +113,13 @@ def _quiet(ray: Any) -> Iterator[None]:
 
     Ray has no setting for it. Where a later Ray has another name for the function, it reports.
     """
-    worker, name = ray._private.worker, "print_to_stdstream"
-    original = getattr(worker, name, None)
-    if original is not None:
-        setattr(worker, name, lambda *args, **kwargs: None)
+    worker = ray._private.worker
+    original = getattr(worker, "print_to_stdstream", None)
+    worker.print_to_stdstream = lambda *args, **kwargs: None
     try:
         yield
     finally:
-        if original is not None:
-            setattr(worker, name, original)
+        worker.print_to_stdstream = original
 
 
 class _Actors:
@@ -182,10 +164,7 @@ class _Actor:
     """A worker on whatever node this is."""
 
     def begin(self, name: str, job: bytes, run_path: str, folder: str) -> str | None:
-        """Get ready for steps; return None, or why this node cannot do any.
-
-        folder: what the relative paths of a plan are meant from.
-        """
+        """Get ready for steps, with paths of the plan from `folder`; return why not, or None."""
         import ray
 
         os.environ.update(thread_settings(1))

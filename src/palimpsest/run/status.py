@@ -1,23 +1,14 @@
 """Where a run stands, read without checking digests or disturbing the processes that work on it."""
 
-from dataclasses import astuple, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 from palimpsest.run import progress
 from palimpsest.run.graph import Failure
+from palimpsest.run.progress import Progress, StepAtWork
 from palimpsest.run.store import Run
 
-
-@dataclass(frozen=True, slots=True)
-class StepAtWork:
-    """What a live worker is at."""
-
-    worker: str
-    cell: str
-    step: str
-    words: str
-    seconds: float  # since it was begun
+__all__ = ["Status", "StepAtWork", "status"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,74 +31,54 @@ class Status:
 def status(run: Run | Path | str, now: float | None = None) -> Status:
     """Return where the run stands; `now` is the clock's seconds since 1970."""
     run = run if isinstance(run, Run) else Run.open(run)
-    now = datetime.now(UTC).timestamp() if now is None else now
-    graph = progress.read_graph(run.path)
-    words = {(cell, name): text for cell, steps in graph.items() for name, text, _ in steps}
-    at_work = tuple(
-        StepAtWork(worker, cell, step, words.get((cell, step), step), max(0.0, now - since))
-        for worker, cell, step, since in map(astuple, progress.at_work(run.path))
-    )
-    busy = {work.cell for work in at_work}
-    done, running, waiting = [], [], []
+    seen = progress.read(run.path, now)
+    busy = {work.cell for work in seen.at_work}
     failed: dict[str, Failure] = {}
     halted: dict[str, str] = {}
     steps: dict[str, tuple[str, ...]] = {}
-    for cell_id in run.cells:
-        cell = run.cell(cell_id)
+    done = []
+    for cell in map(run.cell, run.cells):
         if cell.ended():
-            done.append(cell_id)
-            continue
-        reason = cell.halted()
-        if reason is not None:
-            halted[cell_id] = reason
-            continue
-        steps[cell_id] = cell.steps()
-        failure = cell.failure()
-        if cell_id in busy:
-            running.append(cell_id)
-        elif failure is not None:
-            failed[cell_id] = failure
+            done.append(cell.id)
+        elif (reason := cell.halted()) is not None:
+            halted[cell.id] = reason
         else:
-            waiting.append(cell_id)
+            steps[cell.id] = cell.steps()
+            if cell.id not in busy and (failure := cell.failure()) is not None:
+                failed[cell.id] = failure
+    running = tuple(cell for cell in steps if cell in busy)
     return Status(
-        run.cells,
-        tuple(done),
-        tuple(running),
-        failed,
-        halted,
-        tuple(waiting),
-        steps,
-        {cell: len(graph[cell]) for cell in steps if cell in graph},
-        at_work,
-        run.held() or bool(running),
-        _seconds_left(run, steps, graph, at_work),
+        planned=run.cells,
+        done=tuple(done),
+        running=running,
+        failed=failed,
+        halted=halted,
+        waiting=tuple(cell for cell in steps if cell not in busy and cell not in failed),
+        steps=steps,
+        totals={cell: len(seen.graph[cell]) for cell in steps if cell in seen.graph},
+        now=seen.at_work,
+        working=run.held() or bool(running),
+        seconds_left=_seconds_left(steps, seen),
     )
 
 
-def _seconds_left(
-    run: Run,
-    steps: dict[str, tuple[str, ...]],
-    graph: dict[str, list[tuple[str, str, float]]],
-    at_work: tuple[StepAtWork, ...],
-) -> float | None:
+def _seconds_left(steps: dict[str, tuple[str, ...]], seen: Progress) -> float | None:
     """Return the seconds left: the cost of the steps to do, at the pace of those done so far."""
-    costs = {(cell, name): cost for cell, found in graph.items() for name, _, cost in found}
-    seconds = cost = 0.0
-    for _, entry in progress.lines(run.path):
-        key = (entry.get("cell"), entry.get("step"))
-        if entry.get("event") == "done" and key in costs:
-            seconds += float(entry.get("seconds", 0.0))
-            cost += costs[key]
+    costs = {(cell, name): cost for cell in seen.graph for name, cost in seen.graph[cell].items()}
+    known = [
+        (costs[cell, step], seconds) for cell, step, seconds in seen.spent if (cell, step) in costs
+    ]
+    cost, seconds = (sum(numbers) for numbers in zip(*known)) if known else (0.0, 0.0)
     if not cost or not seconds:
         return None
     pace = seconds / cost
     to_do = {
-        (cell, name): pace * found
-        for (cell, name), found in costs.items()
+        (cell, name): pace * cost
+        for (cell, name), cost in costs.items()
         if cell in steps and name not in steps[cell]
     }
     # A cell that the last command was not asked for counts as the mean of the others.
-    unknown = sum(cell not in graph for cell in steps)
-    left = sum(to_do.values()) + pace * unknown * sum(costs.values()) / len(graph)
-    left -= sum(min(work.seconds, to_do.get((work.cell, work.step), 0.0)) for work in at_work)
-    return max(0.0, left / max(1, len(at_work)))
+    unknown = sum(cell not in seen.graph for cell in steps)
+    left = sum(to_do.values()) + pace * unknown * sum(costs.values()) / len(seen.graph)
+    left -= sum(min(work.seconds, to_do.get((work.cell, work.step), 0.0)) for work in seen.at_work)
+    return max(0.0, left / max(1, len(seen.at_work)))

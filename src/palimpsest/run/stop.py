@@ -19,18 +19,14 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signum: int | None = None
-        self.reader, self._writer = os.pipe()
+        self.reader, self.writer = os.pipe()
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:
             # Asked twice: stop waiting for the workers.
             raise KeyboardInterrupt
         self.signum = signum
-        os.write(self._writer, b"x")
-
-    def _close(self) -> None:
-        os.close(self.reader)
-        os.close(self._writer)
+        os.write(self.writer, b"x")
 
 
 @contextlib.contextmanager
@@ -40,19 +36,23 @@ def stop_requests() -> Iterator[StopRequest]:
     before: dict[int, Any] = {}
     # Only the main thread may set handlers; elsewhere the program around us decides.
     if threading.current_thread() is threading.main_thread():
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            before[signum] = signal.signal(signum, stop._note)
+        before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
     left_early = True
     try:
         yield stop
         left_early = False
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        stop._close()
+        _restore(before)
+        os.close(stop.reader)
+        os.close(stop.writer)
         if stop.signum is not None and not left_early:
             # It came after the last check.
             signal.raise_signal(stop.signum)
+
+
+def _restore(handlers: dict[int, Any]) -> None:
+    for signum, handler in handlers.items():
+        signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
 
 class Raised:
@@ -85,8 +85,7 @@ class Raised:
     def done(self) -> None:
         """Restore the handlers and the hook that were there before."""
         _no_alarm()
-        for signum, handler in self._before.items():
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+        _restore(self._before)
         sys.unraisablehook = self._hook
         Raised.asked = None
 
@@ -118,11 +117,7 @@ def check_stop() -> None:
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
-    """Block SIGINT and SIGTERM in processes started meanwhile, until they unblock them.
-
-    Ctrl-C reaches the whole process group; the parent decides when a worker ends, and only
-    once the worker can take it.
-    """
+    """Block SIGINT and SIGTERM in processes started meanwhile, until they unblock them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield

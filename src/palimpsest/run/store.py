@@ -11,8 +11,7 @@
 
 Every manifest names the digest of the terms, so a cell carries the proof that plan, rules, seal and
 the list of cells came before its results. The record is made from the manifests in the order of the
-plan; its bytes do not depend on who finished first. The other names of the store (`write_bytes`,
-`write_table`, `canonical`, `digest`, ...) can be imported from here too.
+plan; its bytes do not depend on who finished first.
 """
 
 import contextlib
@@ -23,9 +22,9 @@ from typing import Any
 
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, StoreError
 from palimpsest.run import disk, progress
+from palimpsest.run import terms as fixed
 from palimpsest.run.cell import Cell
-from palimpsest.run.chain import ORIGIN, Chain, Entry, chain_bytes, verify_chain
-from palimpsest.run.damage import Damage
+from palimpsest.run.chain import Entry, chain_bytes, verify_chain
 from palimpsest.run.disk import (
     canonical,
     digest,
@@ -33,41 +32,19 @@ from palimpsest.run.disk import (
     make_folder,
     parse_signed,
     read_json,
-    read_signed,
     safe_name,
     write_bytes,
     write_json,
-    write_signed,
     write_with,
 )
-from palimpsest.run.locks import Owner, held_here, holder, lock
-from palimpsest.run.tables import (
-    Table,
-    as_table,
-    read_table,
-    table_bytes,
-    table_from_bytes,
-    write_table,
-)
-from palimpsest.run.terms import (
-    FILES,
-    SAME_ENVIRONMENT,
-    TERMS,
-    difference,
-    environment,
-    file_term,
-    fixed_contents,
-    read_fixed,
-    read_terms,
-    terms_digest,
-    terms_json,
-)
+from palimpsest.run.locks import held_here, holder, lock
+from palimpsest.run.tables import Table, table_bytes, table_from_bytes
+from palimpsest.run.terms import FILES, TERMS, environment, terms_digest
 
 __all__ = [
-    "ORIGIN", "Cell", "Chain", "Damage", "Entry", "Owner", "Run", "Table", "as_table", "canonical",
-    "digest", "environment", "file_digest", "holder", "make_folder", "parse_signed", "read_json",
-    "read_signed", "read_table", "safe_name", "table_bytes", "table_from_bytes", "terms_digest",
-    "verify_chain", "write_bytes", "write_json", "write_signed", "write_table", "write_with",
+    "Cell", "Entry", "Run", "Table", "canonical", "digest", "environment", "file_digest",
+    "make_folder", "parse_signed", "read_json", "safe_name", "table_bytes", "table_from_bytes",
+    "terms_digest", "verify_chain", "write_bytes", "write_json", "write_with",
 ]  # fmt: skip
 
 RECORD = "record.jsonl"
@@ -105,15 +82,13 @@ class Run:
         """Return a new run folder at `path`; a creation that was interrupted is completed.
 
         `terms` are plan, rules, environment and seal; the seal must hold "commitment". `cells` are
-        the ids of all planned cells. Of the environment, the keys "code", "packages" and "inputs"
-        (digests of models and facts) must be equal for the run to be resumed.
+        the ids of all planned cells.
         """
         path = Path(path)
-        plan, rules, environment, seal = terms
         _check_cells(cells)
-        if "commitment" not in seal:
-            raise InputError(f"seal has keys {sorted(seal)}; expected 'commitment' among them")
-        contents = fixed_contents(plan, rules, environment, seal, fork_of)
+        if "commitment" not in terms[3]:
+            raise InputError(f"seal has keys {sorted(terms[3])}; expected 'commitment' among them")
+        contents = fixed.fixed_contents(terms, fork_of)
         make_folder(path)
         with lock(_run_lock(path), "creating the run", wait=5.0):
             if (path / TERMS).exists():
@@ -128,7 +103,7 @@ class Run:
             for name, data in contents.items():
                 write_bytes(path / name, data)
             # The terms come last and whole: the folder is a run from this instant on.
-            write_signed(path / TERMS, terms_json(contents, cells))
+            disk.write_signed(path / TERMS, fixed.terms_json(contents, cells))
         run = cls.open(path)
         run.note("created")
         return run
@@ -142,8 +117,10 @@ class Run:
                 f"{path}: not a run (no {TERMS}); expected a folder made by `palimpsest study` "
                 "or `palimpsest audit`; check the path, or run that command to create it"
             )
-        fixed = read_terms(path)
-        return cls(path, fixed, {name: read_fixed(path, name, fixed) for name in FILES})
+        terms_file = fixed.read_terms(path)
+        digests = {name: fixed.file_term(terms_file, name) for name in FILES}
+        data = {name: disk.read_checked(path / name, digests[name]) for name in FILES}
+        return cls(path, terms_file, {name: json.loads(data[name]) for name in FILES})
 
     @classmethod
     def create_or_resume(
@@ -160,7 +137,7 @@ class Run:
         path = Path(path)
         if not (path / TERMS).exists() and not (path / "cells").exists():
             return cls.create(path, *terms, cells=cells)
-        _repair(path, terms, cells)
+        _restore(path, terms, cells)
         run = cls.open(path)
         drift = run.drift(*terms, cells=cells)
         if not drift:
@@ -190,13 +167,10 @@ class Run:
             ("rules", self.rules, rules),
             ("cells", list(self.cells), list(cells)),
             ("seal.commitment", self.seal["commitment"], seal.get("commitment")),
-            *((key, self.environment.get(key), environment.get(key)) for key in SAME_ENVIRONMENT),
+            *((key, self.environment.get(key), environment.get(key)) for key in fixed.SAME),
         ]
-        return [
-            line
-            for key, old, new in pairs
-            for line in difference(key, old, json.loads(canonical(new)))
-        ]
+        plain = ((key, old, json.loads(canonical(new))) for key, old, new in pairs)
+        return [line for pair in plain for line in fixed.difference(*pair)]
 
     # -- working in it -----------------------------------------------------------------------
 
@@ -224,8 +198,7 @@ class Run:
         """Remove what dead processes left in the folder and in its cells."""
         for folder in (self.path, self.path / "locks", self.path / "progress"):
             disk.clean(folder)
-        for cell_id in self.cells:
-            cell = self.cell(cell_id)
+        for cell in map(self.cell, self.cells):
             if cell.folder.is_dir():
                 cell.sweep()
 
@@ -240,7 +213,7 @@ class Run:
 
     def record(self) -> bytes:
         """Return the record of what is stored; write it too where this process holds the run."""
-        events: list[tuple[str, Mapping[str, Any]]] = [("terms", dict(read_terms(self.path)))]
+        events: list[tuple[str, Mapping[str, Any]]] = [("terms", fixed.read_terms(self.path))]
         for cell_id in self.cells:
             events += _cell_events(self.cell(cell_id))
         data = chain_bytes(events)
@@ -248,11 +221,6 @@ class Run:
         if self.locked_here() and not (path.is_file() and path.read_bytes() == data):
             write_bytes(path, data)
         return data
-
-    def heads(self) -> dict[str, str]:
-        """Return the digest of every finished cell's cell.json, by cell id."""
-        cells = map(self.cell, self.cells)
-        return {cell.id: str(cell.summary()["digest"]) for cell in cells if cell.finished()}
 
     def note(self, event: str, **data: Any) -> None:
         """Write a dated line to the command's file of progress."""
@@ -272,10 +240,9 @@ class Run:
             if not damaged and not cell.ended() and cell.halted() is None:
                 problems.append(f"cell {cell_id}: not finished; expected every planned cell")
         planned = {cell_id.lower() for cell_id in self.cells}
-        folder = self.path / "cells"
-        for child in sorted(folder.iterdir()) if folder.is_dir() else []:
-            if child.name.lower() not in planned:
-                problems.append(f"{child}: not a cell of the plan")
+        folders = sorted(self.path.glob("cells/*"))
+        strange = [folder for folder in folders if folder.name.lower() not in planned]
+        problems += [f"{folder}: not a cell of the plan" for folder in strange]
         if not problems:
             try:
                 data = (self.path / RECORD).read_bytes()
@@ -311,32 +278,35 @@ def _check_cells(cells: Sequence[str]) -> None:
         raise InputError(f"cell ids that name one folder: {twins[:3]}; rename all but one of each")
 
 
-def _repair(path: Path, given: Sequence[Mapping[str, Any]], cells: Sequence[str]) -> None:
+def _restore(path: Path, given: Sequence[Mapping[str, Any]], cells: Sequence[str]) -> None:
     """Write damaged terms or a damaged fixed file again where the given terms are the run's.
 
     Of damaged terms the witnesses are the cells: each of their files names the terms' digest.
     """
-    plan, rules, environment, seal = given
+    damaged: dict[str, bytes] = {}
     try:
-        fixed = read_terms(path)
+        terms_file = fixed.read_terms(path)
     except DamagedArtifact as damage:
+        plan, rules, environment, seal = given
         with contextlib.suppress(StoreError):
             environment = read_json(path / "environment.json")
-        fixed = terms_json(fixed_contents(plan, rules, environment, seal), cells)
+        contents = fixed.fixed_contents((plan, rules, environment, seal))
+        terms_file = fixed.terms_json(contents, cells)
         for witness in sorted(path.glob("cells/*/**/*.json")):
-            with contextlib.suppress(DamagedArtifact):
-                if disk.read_signed(witness).get("terms", ...) not in (..., terms_digest(fixed)):
+            with contextlib.suppress(DamagedArtifact, KeyError):
+                if disk.read_signed(witness)["terms"] != terms_digest(terms_file):
                     raise StoreError(
                         f"{damage}; {witness} was made under other terms than asked for now; "
                         f"expected the plan the run was made with; restore {TERMS} from a copy"
                     ) from damage
-        with lock(_run_lock(path), "repairing the terms", wait=5.0):
-            write_signed(path / TERMS, fixed)
-        progress.note(path, progress.COMMAND, "terms repaired", why=str(damage))
-    contents = fixed_contents(plan, rules, environment, seal, fixed["fork_of"])
-    for name, data in contents.items():
-        expected = file_term(fixed, name)
+        damaged[TERMS] = disk.signed(terms_file)
+    for name, data in fixed.fixed_contents(given, terms_file["fork_of"]).items():
+        expected = fixed.file_term(terms_file, name)
         intact = (path / name).is_file() and file_digest(path / name) == expected
         if not intact and digest(data) == expected:
-            with lock(_run_lock(path), "repairing a file", wait=5.0):
+            damaged[name] = data
+    if damaged:
+        with lock(_run_lock(path), "repairing the run", wait=5.0):
+            for name, data in damaged.items():
                 write_bytes(path / name, data)
+        progress.note(path, progress.COMMAND, "repaired", files=sorted(damaged))

@@ -7,11 +7,10 @@ and row-group length, and with a single NaN, so that equal columns give equal by
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import DamagedArtifact, InputError, StoreError
-from palimpsest.run.disk import digest, disk_errors, safe_name, write_bytes
+from palimpsest.run.disk import safe_name
 
 # numpy and pyarrow are loaded by the functions that need them, so that commands start quickly.
 if TYPE_CHECKING:
@@ -27,21 +26,15 @@ ROW_GROUP = 65_536
 _KEPT = ("bool", "int32", "int64", "float32", "float64")
 
 
-def as_table(columns: Columns) -> Table:
-    """Return the columns as arrays of equal length: text as arrays of str, the rest by dtype."""
-    table = {str(name): _as_array(str(name), values) for name, values in columns.items()}
-    lengths = {name: len(values) for name, values in table.items()}
-    if len(set(lengths.values())) != 1:
-        raise StoreError(f"a table has columns of lengths {lengths}; expected one common length")
-    return table
-
-
 def table_bytes(columns: Columns) -> bytes:
     """Return the parquet bytes of a table; equal columns give equal bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = as_table(columns)
+    table = {str(name): _as_array(str(name), values) for name, values in columns.items()}
+    lengths = {name: len(values) for name, values in table.items()}
+    if len(set(lengths.values())) != 1:
+        raise StoreError(f"a table has columns of lengths {lengths}; expected one common length")
     arrays = [
         pa.array(values, type=pa.string() if values.dtype == object else None)
         for values in table.values()
@@ -73,15 +66,10 @@ def table_from_bytes(data: bytes, name: str) -> Table:
         table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=text).read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedArtifact(f"{name}: not a parquet table ({error})") from error
-    columns: Table = {}
     for field, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count:
             raise DamagedArtifact(f"{name}: column {field!r} has empty entries; expected none")
-        if pa.types.is_dictionary(column.type):
-            columns[field] = _text(column)
-        else:
-            columns[field] = column.to_numpy()
-    return columns
+    return {field: table[field].to_numpy() for field in table.column_names}
 
 
 def table_file(name: str) -> str:
@@ -89,21 +77,6 @@ def table_file(name: str) -> str:
     if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", safe_name(name, "table")) is None:
         raise InputError(f"table name {name!r}; expected one lower-case word such as 'items'")
     return f"{name}.parquet"
-
-
-def write_table(path: Path, columns: Columns) -> str:
-    """Write a table as parquet, atomically; return the file's digest."""
-    return write_bytes(path, table_bytes(columns))
-
-
-def read_table(path: Path, expected: str | None = None) -> Table:
-    """Return the columns of a parquet file, checked against its digest when one is given."""
-    path = Path(path)
-    with disk_errors(path, "read"):
-        data = path.read_bytes()
-    if expected is not None and digest(data) != expected:
-        raise DamagedArtifact(f"{path}: digest {digest(data)}; expected {expected}")
-    return table_from_bytes(data, str(path))
 
 
 def concatenate(tables: Sequence[tuple[str, Table]], what: str) -> Table:
@@ -146,16 +119,3 @@ def _as_array(name: str, values: Array | Sequence[Any]) -> Array:
         # NaNs differ in sign and payload between instructions; store only one kind of them.
         array = np.where(np.isnan(array), array.dtype.type(np.nan), array)
     return array
-
-
-def _text(column: Any) -> Array:
-    import numpy as np
-
-    if len(column) == 0:
-        return np.empty(0, dtype=object)
-    parts = []
-    for chunk in column.chunks:
-        words = np.empty(len(chunk.dictionary), dtype=object)
-        words[:] = chunk.dictionary.to_pylist()
-        parts.append(words[chunk.indices.to_numpy()])
-    return np.concatenate(parts)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact
-from palimpsest.run.disk import canonical, digest, file_digest, read_checked, read_signed
+from palimpsest.run.disk import canonical, digest, file_digest, read_signed
 
 FILES = ("plan.json", "rules.json", "seal.json", "environment.json")
 TERMS = "terms.json"
 FORMAT = 2
 # The parts of environment.json that must be the same when a run is resumed.
-SAME_ENVIRONMENT = ("code", "packages", "inputs")
+SAME = ("code", "packages", "inputs")
 
 _PACKAGES = ("numpy", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "transformers")
 _ABSENT = "(nothing)"
@@ -51,16 +51,13 @@ def environment(inputs: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 
 def fixed_contents(
-    plan: Mapping[str, Any],
-    rules: Mapping[str, Any],
-    environment: Mapping[str, Any],
-    seal: Mapping[str, Any],
-    fork_of: Mapping[str, Any] | None = None,
+    given: Sequence[Mapping[str, Any]], fork_of: Mapping[str, Any] | None = None
 ) -> dict[str, bytes]:
-    """Return the bytes of the fixed files. The rules' hash is that of their canonical JSON."""
-    hashed = {"hash": digest(canonical(dict(rules))), "rules": dict(rules)}
+    """Return the bytes of the fixed files, given plan, rules, environment and seal."""
+    plan, rules, environment, seal = map(dict, given)
+    hashed = {"hash": digest(canonical(rules)), "rules": rules}
     origin = {} if fork_of is None else {"fork_of": dict(fork_of)}
-    values = (dict(plan), hashed, dict(seal), dict(environment) | origin)
+    values = (plan, hashed, seal, environment | origin)
     return {name: canonical(value) + b"\n" for name, value in zip(FILES, values, strict=True)}
 
 
@@ -84,27 +81,21 @@ def terms_digest(terms_file: Mapping[str, Any]) -> str:
 def read_terms(path: Path) -> dict[str, Any]:
     """Return the contents of terms.json of the run at `path`, known to be sound."""
     try:
-        found = read_signed(path / TERMS)
-        if found["terms"]["format"] != FORMAT:
-            raise DamagedArtifact(
-                f"{path / TERMS}: format {found['terms']['format']}; expected {FORMAT}; use the "
-                "version of Palimpsest that made the run"
-            )
+        terms_file = read_signed(path / TERMS)
     except DamagedArtifact as error:
         raise DamagedArtifact(f"{error}; run the same command again to repair it") from error
-    return found
+    if terms_file["terms"]["format"] != FORMAT:
+        raise DamagedArtifact(
+            f"{path / TERMS}: format {terms_file['terms']['format']}; expected {FORMAT}; use the "
+            "version of Palimpsest that made the run"
+        )
+    return terms_file
 
 
 def file_term(terms_file: Mapping[str, Any], name: str) -> str:
     """Return the digest that one of the fixed files must have."""
     key = name.removesuffix(".json")
-    found: str = terms_file[key] if key == "environment" else terms_file["terms"][key]
-    return found
-
-
-def read_fixed(path: Path, name: str, terms_file: Mapping[str, Any]) -> Any:
-    """Return the contents of one of the fixed files, checked against terms.json."""
-    return json.loads(read_checked(path / name, file_term(terms_file, name)))
+    return str(terms_file[key] if key == "environment" else terms_file["terms"][key])
 
 
 def difference(key: str, old: Any, new: Any) -> list[str]:

@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from typing import Literal
 from palimpsest.errors import PalimpsestError, StoreError
 from palimpsest.run import progress
 from palimpsest.run.cell import Cell
-from palimpsest.run.graph import FINISH, CellWork, Failure, Halt, Job, KeepsFiles, check_steps
+from palimpsest.run.graph import FINISH, CellWork, Failure, Halt, Job, check_steps
 from palimpsest.run.locks import lock
 from palimpsest.run.schedule import Task
 from palimpsest.run.stop import check_stop
@@ -22,8 +22,6 @@ from palimpsest.run.store import Run
 
 KEPT_CELLS = 2
 """How many cells' work a worker keeps, with its caches."""
-
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Result:
 
 
 class Worker:
-    """Does steps of a run's cells, one after another; use it as a context, which holds its name."""
+    """Does steps of a run's cells, one after another, within `at_work`."""
 
     def __init__(
         self, job: Job, run_path: Path | str, name: str, *, threads: int | None = 1
@@ -49,43 +47,45 @@ class Worker:
         self._cells: OrderedDict[str, tuple[CellWork, Cell]] = OrderedDict()
 
     @contextlib.contextmanager
-    def at_work(self) -> Iterator["Worker"]:
+    def at_work(self) -> Iterator[None]:
         """Hold the worker's name while it works, so that others see that it is alive."""
         with lock(progress.worker_lock(self.run.path, self.name), f"worker {self.name}", wait=5.0):
             try:
-                yield self
+                yield
             finally:
                 self._note("ended")
 
     def do(self, task: Task) -> Result:
         """Do one step; whatever goes wrong in it is in the result."""
         began = time.monotonic()
-        self._note("begun", cell=task.cell, step=task.step)
+        step = {"cell": task.cell, "step": task.step}
+        self._note("begun", **step)
         try:
-            result = self._do(task, began)
+            self._do(task)
+            result = Result("done", time.monotonic() - began)
+        except Halt as halt:
+            result = Result("halted", time.monotonic() - began, reason=halt.reason)
         except Exception as error:
             check_stop()
             if isinstance(error, PalimpsestError):
                 failure = Failure(error.kind, str(error), task.step)
             else:
                 failure = Failure("error", f"{type(error).__name__}: {error}", task.step)
-                text = traceback.format_exc()
-                self._note("traceback", cell=task.cell, step=task.step, traceback=text)
+                self._note("traceback", **step, traceback=traceback.format_exc())
             self._cells.pop(task.cell, None)
             result = Result("failed", time.monotonic() - began, failure)
-        spent = round(result.seconds, 6)
-        self._note(result.kind, cell=task.cell, step=task.step, seconds=spent)
+        self._note(result.kind, **step, seconds=round(result.seconds, 6))
         return result
 
-    def _do(self, task: Task, began: float) -> Result:
+    def _do(self, task: Task) -> None:
         if self.threads is not None:
             os.environ.update(thread_settings(self.threads))
         work, cell = self._work(task.cell)
         if self.threads is not None and "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(self.threads)
         if task.step == FINISH:
-            keep = work.keep() if isinstance(work, KeepsFiles) else {}
-            cell.finish(work.finish(cell), [step.name for step in work.steps], keep=keep)
+            order = [step.name for step in work.steps]
+            cell.finish(work.finish(cell), order, keep=getattr(work, "keep", dict)())
             self._cells.pop(task.cell)
         elif not cell.done(task.step):
             cell.begin(task.step)
@@ -93,13 +93,12 @@ class Worker:
                 work.do(task.step, cell)
             except Halt as halt:
                 cell.halt(task.step, halt.reason)
-                return Result("halted", time.monotonic() - began, reason=halt.reason)
+                raise
             if not cell.done(task.step):
                 raise StoreError(
                     f"cell {task.cell}: step {task.step!r} ended without storing anything; "
                     "expected one cell.put(step, ...)"
                 )
-        return Result("done", time.monotonic() - began)
 
     def _work(self, cell_id: str) -> tuple[CellWork, Cell]:
         """Return the work of a cell, made once for as long as it is among the last ones."""
@@ -118,19 +117,5 @@ class Worker:
 
 def thread_settings(threads: int) -> dict[str, str]:
     """Return the environment in which numerical libraries use so many threads when loaded."""
-    return {name: str(threads) for name in _THREADS} | {"TOKENIZERS_PARALLELISM": "false"}
-
-
-@contextlib.contextmanager
-def environment_of_children(settings: Mapping[str, str]) -> Iterator[None]:
-    """Let processes started meanwhile have these variables from their first instruction on."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {name: str(threads) for name in names} | {"TOKENIZERS_PARALLELISM": "false"}
