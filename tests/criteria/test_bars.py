@@ -196,11 +196,6 @@ def test_tolerances_of_three_draws(replicated):
     assert noise.draws == 3
 
 
-def test_tolerances_over_probes_too_change_the_percentile(replicated):
-    both = measure_tolerances(replicated, replace(RULES, tolerance_facts="forget+probe"))
-    assert both.delta_f < measure_tolerances(replicated, RULES).delta_f
-
-
 def test_one_draw_or_identical_draws_give_no_tolerances(replicated):
     with pytest.raises(ScoreError, match="at least 2 independent retrainings"):
         measure_tolerances(replicated, RULES, ["reference"])

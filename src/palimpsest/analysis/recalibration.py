@@ -233,10 +233,7 @@ class SelectorQuality:
     def interval(self, axis: str, rules: Rules) -> Interval | None:
         """Return a bootstrap interval over cells; None with fewer than two picks."""
         values = [getattr(pick, axis) for pick in self.picks]
-        if len(values) < 2:
-            return None
-        cells = [pick.cell for pick in self.picks]
-        return bootstrap(values, cells, "mean", rules)
+        return bootstrap(values, [pick.cell for pick in self.picks], rules)
 
     @property
     def within_noise(self) -> int:
@@ -320,17 +317,12 @@ def suppression_picked(results: RunResults, version: Certification) -> Bounded:
 
 
 def bootstrap(
-    values: Sequence[float], clusters: Sequence[str], statistic: str, rules: Rules
+    values: Sequence[float],
+    clusters: Sequence[str],
+    rules: Rules,
+    statistic: Literal["mean", "median"] = "mean",
 ) -> Interval | None:
-    """Return the cluster bootstrap under the rules' settings; None with fewer than two clusters."""
+    """Return the cluster bootstrap; None with fewer than two clusters."""
     if len(set(clusters)) < 2:
         return None
-    return cluster_bootstrap(
-        values,
-        clusters,
-        "median" if statistic == "median" else "mean",
-        resamples=rules.bootstrap_resamples,
-        confidence=rules.confidence,
-        method="bca" if rules.bootstrap_method == "bca" else "percentile",
-        seed=rules.bootstrap_seed,
-    )
+    return cluster_bootstrap(values, clusters, rules, statistic)

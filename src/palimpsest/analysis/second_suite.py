@@ -121,7 +121,7 @@ def compare(
                 len(cells),
                 float(np.mean([mine[cell][0] for cell in cells])),
                 float(np.mean([rival[cell][0] for cell in cells])),
-                bootstrap(gaps, cells, "mean", results.rules),
+                bootstrap(gaps, cells, results.rules),
                 sum(gap < 0 for gap in gaps),
                 sum(mine[cell][1] for cell in cells),
                 sum(mine[cell][2] for cell in cells),

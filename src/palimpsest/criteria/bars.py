@@ -62,8 +62,6 @@ def measure_tolerances(
         )
     draws = [cell[name] for name in names]
     deltas = np.stack([draw.forget_deltas for draw in draws])
-    if rules.tolerance_facts == "forget+probe":
-        deltas = np.concatenate([deltas, np.stack([d.probe_deltas for d in draws])], axis=1)
     falls = [draw.curve.first_fall for draw in draws if draw.curve is not None]
     if falls and len(falls) < len(draws):
         bare = next(draw.name for draw in draws if draw.curve is None)
