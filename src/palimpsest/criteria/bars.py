@@ -12,8 +12,8 @@ epsilon_f from independent draws of the reference:
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
@@ -73,17 +73,6 @@ def measure_tolerances(
         fall_deviation=float(np.std(falls, ddof=1)) if falls else None,
         draws=len(draws),
     )
-
-
-def global_minimum(by_family: Mapping[str, Tolerances]) -> dict[str, Tolerances]:
-    """Return each family's tolerances with the smallest delta_f of all families: the sensitivity
-    row."""
-    if not by_family:
-        raise ScoreError("there are no family tolerances to take the minimum of")
-    smallest = min(tolerances.delta_f for tolerances in by_family.values())
-    return {
-        family: replace(tolerances, delta_f=smallest) for family, tolerances in by_family.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)

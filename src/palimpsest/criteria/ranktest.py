@@ -37,8 +37,6 @@ _REMEMBERED_VALUES = 48
 class RankTest:
     """Result of one test; ``p_value`` is small when forget deltas lie below probe deltas."""
 
-    forget_count: int
-    probe_count: int
     statistic: float
     """U: pairs with the forget delta above the probe delta, ties counting one half."""
     p_value: float
@@ -62,8 +60,7 @@ class RankTest:
 
 def rank_test(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> RankTest:
     """Return the test of (m,) forget deltas below (n,) probe deltas."""
-    forget = np.asarray(forget_deltas, dtype=np.float64)
-    probe = np.asarray(probe_deltas, dtype=np.float64)
+    forget, probe = (np.asarray(deltas, np.float64) for deltas in (forget_deltas, probe_deltas))
     if forget.ndim != 1 or probe.ndim != 1:
         raise ScoreError(
             f"forget and probe deltas have shapes {forget.shape} and {probe.shape}; "
@@ -74,8 +71,7 @@ def rank_test(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> RankTest:
 
 def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankTest, ...]:
     """Return one test per row of (models, m) forget deltas and (models, n) probe deltas."""
-    forget = np.asarray(forget_deltas, dtype=np.float64)
-    probe = np.asarray(probe_deltas, dtype=np.float64)
+    forget, probe = (np.asarray(deltas, np.float64) for deltas in (forget_deltas, probe_deltas))
     if forget.ndim != 2 or probe.ndim != 2 or len(forget) != len(probe):
         raise ScoreError(
             f"forget and probe deltas have shapes {forget.shape} and {probe.shape}; "
@@ -87,30 +83,19 @@ def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankT
     m, n = forget.shape[1], probe.shape[1]
     arrangements = math.comb(m + n, m)
     doubled_u, ties = _doubled_statistics(forget, probe)
-    counts: dict[tuple[tuple[int, ...], int], int] = {}
+    counted = lru_cache(maxsize=None)(tail_count)  # screens of one cell share tie patterns
     results = []
     for u, pattern in zip(doubled_u.tolist(), ties):
         blocks = _block_sizes(pattern.tobytes())
-        tied = len(blocks) < m + n
+        count: int | None = None
         if m * n > EXACT_PAIRS:
+            method: Method = "normal"
             p, floor = _normal_tail(u, m, n, blocks, arrangements)
-            results.append(RankTest(m, n, u / 2, p, "normal", floor, None, arrangements))
-            continue
-        count = counts.get((blocks, u))
-        if count is None:
-            count = counts[blocks, u] = tail_count(blocks, m, u)
-        results.append(
-            RankTest(
-                m,
-                n,
-                u / 2,
-                count / arrangements,
-                "exact-ties" if tied else "exact",
-                _floor_count(blocks, m) / arrangements,
-                count,
-                arrangements,
-            )
-        )
+        else:
+            method = "exact-ties" if len(blocks) < m + n else "exact"
+            count = counted(blocks, m, u)
+            p, floor = count / arrangements, _floor_count(blocks, m) / arrangements
+        results.append(RankTest(u / 2, p, method, floor, count, arrangements))
     return tuple(results)
 
 
