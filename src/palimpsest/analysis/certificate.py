@@ -100,15 +100,6 @@ def control_summary(results: RunResults) -> ControlSummary:
     )
 
 
-def detection_limits(results: RunResults) -> dict[str, float | None]:
-    """Return the detection limit of each cell that has enough references, by cell."""
-    return {
-        cell.id: cell.verdict.detection_limit
-        for cell in results.cells
-        if cell.verdict is not None and cell.verdict.controls
-    }
-
-
 def certified_by_method(results: RunResults) -> tuple[MethodCertified, ...]:
     """Return how each method's candidates fare, in the order of the plan."""
     rows = []
