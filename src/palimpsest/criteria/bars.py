@@ -23,6 +23,12 @@ from palimpsest.criteria.measures import CellMeasures, ModelMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import ScoreError
 
+FAILURES = (
+    *("screen", "forget equivalence", "retain damage", "round-trip damage"),
+    *("degeneracy gate", "relearn veto"),
+)
+"""What a model can fail, in the bar's order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
@@ -168,15 +174,15 @@ class DamageBar:
     @property
     def failures(self) -> tuple[str, ...]:
         """Names of what the model fails, in the order of the bar; empty when it clears."""
-        failed = {
-            "screen": not self.screen,
-            "forget equivalence": self.forget_distance > self.delta_f,
-            "retain damage": self.retain_damage > self.delta_f,
-            "round-trip damage": (self.residual_damage or 0.0) > self.delta_f,
-            "degeneracy gate": self.degenerate,
-            "relearn veto": self.relearn is not None and self.relearn.vetoed,
-        }
-        return tuple(name for name, fails in failed.items() if fails)
+        failed = (
+            not self.screen,
+            self.forget_distance > self.delta_f,
+            self.retain_damage > self.delta_f,
+            (self.residual_damage or 0.0) > self.delta_f,
+            self.degenerate,
+            self.relearn is not None and self.relearn.vetoed,
+        )
+        return tuple(name for name, fails in zip(FAILURES, failed) if fails)
 
     @property
     def clears(self) -> bool:

@@ -19,7 +19,7 @@ BATTERIES = {
     "round_trip": "with round trip",
     "relearning": "with round trip and relearn veto",
 }
-"""The paper's batteries, by field of ``panel.Challenged``."""
+"""The paper's batteries, by name in ``panel.AXES``."""
 _QUALITY = {
     "forget distance": "forget_distance",
     "retain damage+": "retain_damage",
@@ -92,7 +92,7 @@ def panel_cells_table(results: RunResults) -> Table:
         values = row("cell|model|p", one.cell, short.get(one.challenge, one.challenge), one.p_value)
         values |= row("median forget delta", one.median_forget_delta)
         values |= row("forget distance|first-chunk fall", one.forget_distance, one.fall)
-        rows.append(values | {title: getattr(one, axis) for axis, title in BATTERIES.items()})
+        rows.append(values | {title: one.verdicts[axis] for axis, title in BATTERIES.items()})
     reading = f"{counted(len(rows), 'known-label model')} scored on the sealed pool."
     return Table.of("panel-cells", "Known-label models, cell by cell", reading, rows)
 
