@@ -14,9 +14,9 @@ from palimpsest.criteria import axes as table
 from palimpsest.criteria.headroom import measure_headroom
 from palimpsest.criteria.measures import CellMeasures
 from palimpsest.criteria.rules import Rules
-from palimpsest.errors import BundleError, PalimpsestError, ScoreError
+from palimpsest.errors import PalimpsestError, ScoreError
 from palimpsest.verdict import REASONS, Verdict, decide
-from tests.criteria.made_cell import cell, model, retrained, without_round_trip
+from tests.criteria.made_cell import cell, model, retrained, with_probes, without_round_trip
 
 RULES = Rules()
 ASCENT = model("ga-w3", forget=13.0, retain_nll=0.29, early=5.0, late=3.0)
@@ -206,7 +206,7 @@ def test_a_reference_that_the_screen_excludes_is_never_certified_on(draw):
 
 def test_underpowered_by_the_screen_abstains_before_reading_anything_into_survivors():
     few = [replace(retrained(f"c{n}", n), name=f"c{n}") for n in range(16)]
-    verdict = judged(cell(20, *few).with_probes(4))
+    verdict = judged(with_probes(cell(20, *few), 4))
     assert (verdict.reason, verdict.because) == ("underpowered", "screen")
     assert verdict.numbers["arrangements"] == 70 and verdict.numbers["required"] == 320
     assert verdict.numbers["min_probes"] == 7
@@ -391,30 +391,21 @@ def every_verdict():
     yield judged(cell(20, ASCENT))
     yield judged(cell(20, KNOWING))
     yield judged(cell(20, retrained(), shares=()))
-    yield judged(cell(20, retrained()).with_probes(1))
+    yield judged(with_probes(cell(20, retrained()), 1))
     yield judged(
         cell(20, retrained(), more={"injected": (noisy("injected"), {"role": "injected"})})
     )
 
 
-def test_every_verdict_prints_one_paragraph_and_survives_json():
+def test_every_verdict_prints_one_paragraph_and_plain_json():
     reasons = set()
     for verdict in every_verdict():
         text = verdict.paragraph()
         assert "\n" not in text and text.endswith(".") and "None" not in text and "nan" not in text
         assert text.startswith("Certified: " if verdict.certified else "Uncertified (")
-        again = Verdict.from_json(verdict.to_json())
-        assert again == verdict and again.to_json() == verdict.to_json()
-        assert again.paragraph() == text
         json.loads(verdict.to_json(), parse_constant=lambda name: pytest.fail(name))
         reasons.add(verdict.reason)
     assert reasons == {None, *REASONS}
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"findings": [{"name": 1}]}', "null"])
-def test_what_is_not_a_verdict_is_refused(text):
-    with pytest.raises(BundleError, match="not a verdict"):
-        Verdict.from_json(text)
 
 
 @pytest.mark.parametrize(

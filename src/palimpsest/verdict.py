@@ -23,7 +23,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from palimpsest.criteria.axes import axis, chosen
 from palimpsest.criteria.controls import (
@@ -40,16 +40,10 @@ from palimpsest.criteria.controls import (
 from palimpsest.criteria.headroom import Headroom
 from palimpsest.criteria.measures import CellMeasures, Roles
 from palimpsest.criteria.multiplicity import holm
-from palimpsest.criteria.retraining import (
-    Comparison,
-    Gap,
-    Worst,
-    required_references,
-    which_test,
-)
+from palimpsest.criteria.retraining import Comparison, required_references, which_test
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import Screen, screen_alone, screen_candidates
-from palimpsest.errors import BundleError, ScoreError
+from palimpsest.errors import ScoreError
 
 Status = Literal["certified", "uncertified"]
 Grade = Literal["indistinguishable", "equivalent"]
@@ -164,27 +158,6 @@ class Verdict:
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, no spaces, no NaN."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> "Verdict":
-        """Return the verdict that ``to_json`` wrote."""
-        try:
-            document: dict[str, Any] = json.loads(text)
-            document["findings"] = tuple(
-                Finding(**{**finding, "comparison": _comparison(finding["comparison"])})
-                for finding in document["findings"]
-            )
-            document["controls"] = tuple(
-                Control(**{**control, "comparison": _comparison(control["comparison"])})
-                for control in document["controls"]
-            )
-            dose, recipe = document["dose"], document["recipe"]
-            document["dose"] = None if dose is None else Dose(**dose)
-            document["recipe"] = None if recipe is None else Recipe(**recipe)
-            document["remarks"] = tuple(document["remarks"])
-            return cls(**document)
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise BundleError(f"this is not a verdict written by Palimpsest: {error}") from error
 
 
 def decide(
@@ -363,15 +336,3 @@ def _numbers(
 
 def _titles(names: Iterable[str]) -> str | None:
     return ", ".join(axis(name).title for name in names) or None
-
-
-def _comparison(document: dict[str, Any] | None) -> Comparison | None:
-    if document is None:
-        return None
-    gaps = {n: None if gap is None else Gap(**gap) for n, gap in document["gaps"].items()}
-    nested = {
-        "worst": Worst(**document["worst"]),
-        "gaps": gaps,
-        "missing": tuple(document["missing"]),
-    }
-    return Comparison(**{**document, **nested})

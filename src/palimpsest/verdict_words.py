@@ -233,7 +233,9 @@ def _not_identifiable(verdict: Verdict) -> str:
         f"{n['references_excluded']} of {n['references']} references are excluded by the screen "
         f"({n['excluded_reference']} among them), although they are said never to have seen the "
         "forget facts: either these can be inferred from what is retained, and then the screen "
-        "does not measure what a candidate remembers, or such a reference was trained on them."
+        "does not measure what a candidate remembers, or such a reference was trained on them. "
+        "Check what the references were trained on; replace one that saw the forget facts, else "
+        "choose forget facts that the retained data do not give away."
     )
 
 

@@ -184,4 +184,4 @@ def test_without_tolerances_only_the_screen_is_said(tmp_path: Path) -> None:
     assert panel.acceptance(rows, results, "reference", "screen").total == 5
     assert panel.acceptance(rows, results, "reference", "forward").total == 4
     lone = next(row for row in rows if row.cell == "gpt2-s--seed1")
-    assert lone.forward is None and lone.equivalence is None
+    assert lone.verdicts["forward"] is None and lone.verdicts["equivalence"] is None

@@ -8,8 +8,6 @@ from made_run import Made, calibrated, made_plan, write_run
 from palimpsest.analysis.certificate import (
     certified_by_method,
     control_summary,
-    detection_limits,
-    outcomes,
 )
 from palimpsest.analysis.results import RunResults, read_run
 
@@ -41,14 +39,14 @@ def test_controls_are_counted_over_cells(judged: RunResults) -> None:
 
 
 def test_every_cell_has_its_detection_limit(judged: RunResults) -> None:
-    limits = detection_limits(judged)
-    assert list(limits) == [cell.id for cell in judged.cells]
-    assert all(limit is not None and limit <= 0.25 for limit in limits.values())
+    limits = [cell.verdict.detection_limit for cell in judged.cells if cell.verdict]
+    assert len(limits) == len(judged.cells)
+    assert all(limit is not None and limit <= 0.25 for limit in limits)
 
 
 def test_methods_are_counted_by_what_became_of_their_candidates(judged: RunResults) -> None:
     rows = {row.method: row for row in certified_by_method(judged)}
-    assert outcomes(judged) == {"indistinguishable": 3}
+    assert {cell.verdict.grade for cell in judged.cells if cell.verdict} == {"indistinguishable"}
     assert rows["task_vector"].certified == rows["task_vector"].indistinguishable == 3
     assert rows["kl_reversion"].excluded == 3 and rows["kl_reversion"].compared == 0
     assert rows["ga"].kind == "suppresses" and rows["ga"].indistinguishable == 0
@@ -62,5 +60,5 @@ def test_a_run_without_enough_references_has_nothing_to_count(tmp_path: Path) ->
     lone = read_run(
         write_run(tmp_path / "lone", made_plan(("gpt2-s",), (0, 1)), skip=["gpt2-s--seed0"])
     )
-    assert control_summary(lone).cells == 0 and detection_limits(lone) == {}
-    assert outcomes(lone) == {"no_reference": 1}
+    assert control_summary(lone).cells == 0
+    assert [cell.verdict.reason for cell in lone.cells if cell.verdict] == ["no_reference"]

@@ -9,7 +9,7 @@ from palimpsest.analysis.results import RunResults, read_run
 
 
 def test_the_veto_removes_what_relearns_at_once(results: RunResults) -> None:
-    bare, vetoed = recalibration.without_veto(results), recalibration.with_veto(results)
+    bare, vetoed = recalibration.versions(results)[0], recalibration.with_veto(results)
     # Without the veto npo (2 in each of 6 cells) and gate_mask (2 in each of 4) are certified.
     assert len(bare.certified) == 20
     assert bare.count(method="npo") == 12
@@ -23,7 +23,7 @@ def test_the_veto_removes_what_relearns_at_once(results: RunResults) -> None:
 
 
 def test_all_candidates_are_counted(results: RunResults) -> None:
-    assert recalibration.without_veto(results).candidates == 4 * 10 + 2 * 8
+    assert recalibration.versions(results)[0].candidates == 4 * 10 + 2 * 8
 
 
 def test_the_global_minimum_is_stricter(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_global_minimum_is_stricter(tmp_path: Path) -> None:
 
 def test_cells_without_tolerances_are_counted_apart(tmp_path: Path) -> None:
     results = read_run(write_run(tmp_path / "run", skip=["gpt2-s--seed0"]))
-    bare = recalibration.without_veto(results)
+    bare = recalibration.versions(results)[0]
     assert bare.without_tolerances == ("gpt2-s--seed1",)
     assert bare.cells == 4
     assert bare.candidates == 40
@@ -68,6 +68,14 @@ def test_selection_quality_by_hand(results: RunResults) -> None:
     assert trained.mean("forget_distance") == pytest.approx(1.6)
     assert (ours.within_noise, trained.within_noise) == (4, 0)
     assert ours.interval("forget_distance", results.rules) is not None
+
+
+def test_equal_candidates_go_to_the_first_listed(results: RunResults) -> None:
+    cell = results.cell("qwen2-s--seed0")
+    assert recalibration.residual_pick(cell) == "npo-w3"  # as npo-w12, to the last digit
+    assert recalibration.residual_pick(cell, ["npo-w12", "npo-w3"]) == "npo-w12"
+    assert recalibration.residual_pick(cell, ()) is None
+    assert recalibration.nearest_pick({}) is None
 
 
 def test_damages_are_clipped_at_zero(results: RunResults) -> None:

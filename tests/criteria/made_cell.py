@@ -100,3 +100,17 @@ def retrained(name: str = "retrained", seed: int = 1000) -> ModelMeasures:
 
 def without_round_trip(one: ModelMeasures) -> ModelMeasures:
     return replace(one, residual=None, curve=None)
+
+
+def with_probes(measures: CellMeasures, count: int) -> CellMeasures:
+    """The same cell with its first probes only."""
+    models = {
+        name: replace(
+            model,
+            probe_facts=model.probe_facts[:count],
+            probe_nlls=model.probe_nlls[:count],
+            probe_deltas=model.probe_deltas[:count],
+        )
+        for name, model in measures.models.items()
+    }
+    return replace(measures, probe_facts=measures.probe_facts[:count], models=models)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from palimpsest.criteria.intervals import clopper_pearson, replication_gap, spearman, tost
+from palimpsest.criteria.intervals import clopper_pearson, replication_gap, spearman
 from palimpsest.criteria.multiplicity import holm
 from palimpsest.criteria.ranktest import rank_test
 
@@ -60,13 +60,6 @@ def test_clopper_pearson_equals_binom_test():
         assert clopper_pearson(x, n, side="lower").low == pytest.approx(lower, rel=1e-10)
         both = clopper_pearson(x, n)
         assert (both.low, both.high) == pytest.approx((low, high), rel=1e-10)
-
-
-def test_welch_tost_equals_two_t_tests():
-    for forget, probe, margin, (p_lower, p_upper) in cases("tost"):
-        result = tost(forget, probe, float(margin), method="welch")
-        assert (result.p_lower, result.p_upper) == pytest.approx((p_lower, p_upper), rel=1e-9)
-        assert result.p_value == max(result.p_lower, result.p_upper)
 
 
 def test_spearman_equals_cor():

@@ -9,18 +9,12 @@ from palimpsest.criteria.bars import (
     Tolerances,
     absolute_bar,
     damage_bar,
-    global_minimum,
     measure_tolerances,
     rated_adequate,
     relearn_veto,
 )
 from palimpsest.criteria.measures import measure_cell
 from palimpsest.criteria.rules import Rules
-from palimpsest.criteria.selector import (
-    smallest_oracle_kl,
-    smallest_residual,
-    smallest_worst_axis,
-)
 from palimpsest.errors import ScoreError
 
 RULES = Rules()
@@ -196,25 +190,11 @@ def test_tolerances_of_three_draws(replicated):
     assert noise.draws == 3
 
 
-def test_tolerances_over_probes_too_change_the_percentile(replicated):
-    both = measure_tolerances(replicated, replace(RULES, tolerance_facts="forget+probe"))
-    assert both.delta_f < measure_tolerances(replicated, RULES).delta_f
-
-
 def test_one_draw_or_identical_draws_give_no_tolerances(replicated):
     with pytest.raises(ScoreError, match="at least 2 independent retrainings"):
         measure_tolerances(replicated, RULES, ["reference"])
     with pytest.raises(ScoreError, match="not independent retrainings"):
         measure_tolerances(replicated, RULES, ["reference", "reference"])
-
-
-def test_global_minimum_replaces_only_delta():
-    wide = replace(NOISE, delta_f=2.92, epsilon_retain=0.5)
-    shared = global_minimum({"qwen2": wide, "llama": NOISE})
-    assert {family: one.delta_f for family, one in shared.items()} == {"qwen2": 0.8, "llama": 0.8}
-    assert shared["qwen2"].epsilon_retain == 0.5
-    with pytest.raises(ScoreError, match="no family"):
-        global_minimum({})
 
 
 @pytest.mark.parametrize("field", ["delta_f", "epsilon_retain", "fall_deviation"])
@@ -230,21 +210,6 @@ def test_rated_adequate_is_half_of_the_injected_models_own(build):
     cell = build(near={"oracle_kl": 2.0}, far={"oracle_kl": 2.01})
     assert rated_adequate(cell["near"], cell.injected, RULES)
     assert not rated_adequate(cell["far"], cell.injected, RULES)
-
-
-def test_selectors_take_the_smallest_and_the_first_of_equals(build):
-    cell = build(
-        a={"residual": 0.9, "forget": 0.7, "oracle_kl": 0.4},
-        b={"residual": 0.8, "forget": 0.2, "oracle_kl": 0.3},
-        c={"residual": 0.8, "forget": 0.2, "oracle_kl": 0.3},
-    )
-    names = ["a", "b", "c"]
-    bars = {name: damage_bar(cell, name, True, NOISE, RULES) for name in names}
-    assert smallest_residual(cell, names) == "b"
-    assert smallest_residual(cell, names[::-1]) == "c"
-    assert smallest_worst_axis(bars, names) == "b"
-    assert smallest_oracle_kl(cell, names) == "b"
-    assert smallest_residual(cell, []) is None and smallest_worst_axis(bars, []) is None
 
 
 def test_worst_axis_is_in_units_of_delta(build):

@@ -213,3 +213,16 @@ def test_axes_without_values_or_spread_are_listed():
     measures = cell(5, retrained(), more=same)
     bag = reference_bag(measures, measures.roles, RULES)
     assert bag.constant == tuple(axis.name for axis in bag.axes)
+
+
+def test_a_control_that_only_lacks_axes_neither_counts_as_rejected_nor_lowers_the_limit():
+    made = cell(20, retrained())
+    bare = without_round_trip(retrained("control-10", 7))
+    measures = replace(made, models={**made.models, "control-10": bare})
+    controls = {
+        c.name: c for c in run_controls(measures, reference_bag(measures, measures.roles, Rules()))
+    }
+    unmeasured = controls["control-10"]
+    assert unmeasured.comparison is None and not unmeasured.rejected
+    assert "no finite value on residual" in unmeasured.missing
+    assert detection_limit(list(controls.values())) != 0.1

@@ -120,13 +120,6 @@ def test_row_order_and_string_kind_do_not_matter(columns):
         assert one[name].retain_nll == pytest.approx(other[name].retain_nll)
 
 
-def test_smaller_probe_panels_by_subsetting(columns):
-    cell = measure_cell(*columns).with_probes(4)
-    assert len(cell.probe_facts) == len(cell.injected.probe_deltas) == 4
-    with pytest.raises(ScoreError, match="between 1 and 6"):
-        measure_cell(*columns).with_probes(7)
-
-
 def test_only_models_scored_on_the_pool_are_measured(models, made, make_tables):
     items, _ = make_tables(models)
     audit, _ = make_tables(

@@ -361,3 +361,10 @@ def test_enough_references_make_three_an_exact_bag():
     """The level decides which test applies, not a count written anywhere."""
     assert compare(np.zeros(2), bag_of(3), TWO_AXES, EXACT).test == "exact"
     assert compare(np.zeros(2), bag_of(3), TWO_AXES, RULES).test == "student-t"
+
+
+def test_references_too_large_to_average_are_no_agreement():
+    references = np.array([[1.5e308], [1.6e308], [1.7e308]])
+    with np.errstate(all="ignore"):
+        p_values = student_p_values(np.array([1.0]), references, ("two",))
+    assert p_values.tolist() == [0.0]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.criteria.made_cell import with_probes
 from tests.criteria.wrong_screens import injected_anchored, probes_by_injected
 
 from palimpsest.criteria.measures import measure_cell
@@ -84,7 +85,7 @@ def test_candidates_are_corrected_together(cell):
 
 
 def test_correction_can_save_a_candidate_that_fails_alone(cell):
-    few = cell.with_probes(4)  # C(8, 4) = 70: p = 1/70 passes at 0.05 alone, not among four
+    few = with_probes(cell, 4)  # C(8, 4) = 70: p = 1/70 passes at 0.05 alone, not among four
     assert screen_alone(few["half-knowing"], RULES).excluded
     result = screen_candidates(few, ["half-knowing", "restored", "base", "over-forgotten"], RULES)
     assert not result["half-knowing"].excluded

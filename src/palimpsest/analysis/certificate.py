@@ -7,7 +7,7 @@ models; models that share a bag of references share its luck, so the count of ba
 from collections import Counter
 from dataclasses import dataclass
 
-from palimpsest.analysis.results import CellResult, RunResults
+from palimpsest.analysis.results import RunResults
 from palimpsest.criteria.intervals import Interval, clopper_pearson
 
 
@@ -100,15 +100,6 @@ def control_summary(results: RunResults) -> ControlSummary:
     )
 
 
-def detection_limits(results: RunResults) -> dict[str, float | None]:
-    """Return the detection limit of each cell that has enough references, by cell."""
-    return {
-        cell.id: cell.verdict.detection_limit
-        for cell in results.cells
-        if cell.verdict is not None and cell.verdict.controls
-    }
-
-
 def certified_by_method(results: RunResults) -> tuple[MethodCertified, ...]:
     """Return how each method's candidates fare, in the order of the plan."""
     rows = []
@@ -119,13 +110,13 @@ def certified_by_method(results: RunResults) -> tuple[MethodCertified, ...]:
             if cell.verdict is not None
             for name in cell.of_method(method)
         ]
+        picks = [f for cell, f in mine if cell.verdict and cell.verdict.candidate == f.name]
         survivors = [f for _, f in mine if not f.excluded and f.comparison is not None]
         worst = Counter(
             f.comparison.worst.axis
             for f in survivors
             if f.comparison is not None and not f.comparison.accepted
         )
-        picks = [c for c in results.cells if c.verdict is not None and _made(c, method)]
         rows.append(
             MethodCertified(
                 method,
@@ -139,14 +130,3 @@ def certified_by_method(results: RunResults) -> tuple[MethodCertified, ...]:
             )
         )
     return tuple(rows)
-
-
-def outcomes(results: RunResults) -> dict[str, int]:
-    """Return the number of cells by grade of the certificate or by reason for none."""
-    verdicts = [cell.verdict for cell in results.cells if cell.verdict is not None]
-    return dict(Counter(str(v.grade or v.reason) for v in verdicts).most_common())
-
-
-def _made(cell: CellResult, method: str) -> bool:
-    pick = None if cell.verdict is None else cell.verdict.candidate
-    return pick is not None and cell.methods[pick] == method

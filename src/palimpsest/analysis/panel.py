@@ -7,13 +7,15 @@ pool; everything else is read on the sealed one. The reference is its own same-d
 the screen, the retain axis and the gate say something about it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from palimpsest.analysis.recalibration import Bounded, bounded
 from palimpsest.analysis.results import CellResult, RunResults
-from palimpsest.criteria.bars import damage_bar
+from palimpsest.criteria.bars import DamageBar, Tolerances, damage_bar
+from palimpsest.criteria.measures import CellMeasures
+from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import screen_alone
 
 AXES = ("screen", "equivalence", "retain", "forward", "round_trip", "relearning")
@@ -22,7 +24,7 @@ AXES = ("screen", "equivalence", "retain", "forward", "round_trip", "relearning"
 
 @dataclass(frozen=True, slots=True)
 class Challenged:
-    """One panel model in one cell; an axis that needs tolerances is None where there are none."""
+    """One panel model in one cell."""
 
     cell: str
     family: str
@@ -33,12 +35,8 @@ class Challenged:
     """suppressed, partial or restored, of a panel model; else its role."""
     p_value: float
     median_forget_delta: float
-    screen: bool
-    equivalence: bool | None
-    retain: bool | None
-    forward: bool | None
-    round_trip: bool | None
-    relearning: bool | None
+    verdicts: Mapping[str, bool | None]
+    """Whether each of ``AXES`` accepts it; None where there is nothing to judge by."""
     forget_distance: float | None
     fall: float | None
     """First-chunk fall of held-out forget NLL when re-acquired."""
@@ -73,41 +71,49 @@ def acceptance(
         for row in rows
         if row.challenge == challenge
         and (family is None or row.family == family)
-        and getattr(row, axis) is not None
+        and row.verdicts[axis] is not None
     ]
-    events = [bool(getattr(row, axis)) for row in mine]
+    events = [bool(row.verdicts[axis]) for row in mine]
     return bounded(events, [row.model for row in mine], results.rules)
 
 
+def batteries(
+    measures: CellMeasures, name: str, passes: bool, tolerances: Tolerances | None, rules: Rules
+) -> tuple[dict[str, bool | None], DamageBar | None]:
+    """Return whether each battery accepts a model, None where it lacks what the battery needs; and
+    its forward bar."""
+    verdicts: dict[str, bool | None] = dict.fromkeys(AXES) | {"screen": passes}
+    if tolerances is None or not measures.references:
+        return verdicts, None
+    bare, vetoing = (replace(rules, relearn_veto=veto) for veto in (False, True))
+    forward = damage_bar(measures, name, passes, tolerances, bare, forward_only=True)
+    verdicts["equivalence"] = forward.forget_distance <= forward.delta_f
+    verdicts["retain"] = forward.retain_damage <= forward.delta_f
+    verdicts["forward"] = forward.clears
+    if measures[name].residual is not None:
+        verdicts["round_trip"] = damage_bar(measures, name, passes, tolerances, bare).clears
+        if measures[name].curve is not None:
+            vetoed = damage_bar(measures, name, passes, tolerances, vetoing)
+            verdicts["relearning"] = vetoed.clears
+    return verdicts, forward
+
+
 def _challenged(results: RunResults, cell: CellResult, name: str) -> Challenged:
-    panel, tolerances = cell.panel, cell.tolerances
-    assert panel is not None
-    model = panel[name]
+    assert cell.panel is not None
+    model, role = cell.panel[name], cell.roles[name]
     screened = screen_alone(model, results.rules)
-    passes = not screened.excluded
-    forward = round_trip = relearning = None
-    if tolerances is not None and panel.references:
-        bare = replace(results.rules, relearn_veto=False)
-        forward = damage_bar(panel, name, passes, tolerances, bare, forward_only=True)
-        if model.residual is not None:
-            round_trip = damage_bar(panel, name, passes, tolerances, bare)
-        if model.residual is not None and model.curve is not None:
-            vetoing = replace(results.rules, relearn_veto=True)
-            relearning = damage_bar(panel, name, passes, tolerances, vetoing)
+    verdicts, forward = batteries(
+        cell.panel, name, not screened.excluded, cell.tolerances, results.rules
+    )
     return Challenged(
         cell=cell.id,
         family=cell.family,
         model=cell.model,
         challenge=name,
-        truth=str(cell.roles[name].get("truth") or cell.roles[name]["role"]),
+        truth=str(role.get("truth") or role["role"]),
         p_value=screened.test.p_value,
         median_forget_delta=model.median_forget_delta,
-        screen=passes,
-        equivalence=None if forward is None else forward.forget_distance <= forward.delta_f,
-        retain=None if forward is None else forward.retain_damage <= forward.delta_f,
-        forward=None if forward is None else forward.clears,
-        round_trip=None if round_trip is None else round_trip.clears,
-        relearning=None if relearning is None else relearning.clears,
         forget_distance=None if forward is None else forward.forget_distance,
         fall=None if model.curve is None else model.curve.first_fall,
+        verdicts=verdicts,
     )

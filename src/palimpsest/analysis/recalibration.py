@@ -7,7 +7,7 @@ apart, never as abstentions. The verdicts of a run are those of ``palimpsest.ver
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -15,13 +15,7 @@ from typing import Literal
 import numpy as np
 
 from palimpsest.analysis.results import CellResult, RunResults
-from palimpsest.criteria.bars import (
-    DamageBar,
-    Tolerances,
-    absolute_bar,
-    damage_bar,
-    global_minimum,
-)
+from palimpsest.criteria.bars import DamageBar, Tolerances, absolute_bar, damage_bar
 from palimpsest.criteria.intervals import (
     Interval,
     clopper_pearson,
@@ -30,244 +24,11 @@ from palimpsest.criteria.intervals import (
 )
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import screen_alone
-from palimpsest.criteria.selector import smallest_oracle_kl, smallest_residual, smallest_worst_axis
 
-Selector = Callable[[CellResult, Rules], str | None]
 PaperReason = Literal["underpowered", "not_identifiable", "all_excluded", "no_candidate_clears_bar"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PaperVerdict:
-    """What the paper's bar says of one cell: its pick, or why there is none."""
-
-    candidate: str | None
-    reason: PaperReason | None
-    bars: Mapping[str, DamageBar]
-    """By candidate."""
-
-    @property
-    def certified(self) -> bool:
-        return self.candidate is not None
-
-
-def paper_verdict(cell: CellResult, rules: Rules, tolerances: Tolerances) -> PaperVerdict:
-    """Return the recalibrated bar's verdict on a cell with candidates."""
-    measures = cell.evaluation
-    bars = {
-        name: damage_bar(measures, name, cell.survives(name), tolerances, rules)
-        for name in cell.candidates
-    }
-
-    def without(reason: PaperReason) -> PaperVerdict:
-        return PaperVerdict(None, reason, bars)
-
-    assert cell.screen is not None
-    if not cell.screen.bound.certifiable:
-        return without("underpowered")
-    if not cell.survivors:
-        excluded = screen_alone(measures[measures.references[0]], rules).excluded
-        return without("not_identifiable" if excluded else "all_excluded")
-    if not screen_alone(measures.injected, rules).excluded:
-        return without("not_identifiable")
-    pick = smallest_worst_axis(bars, [name for name in cell.candidates if bars[name].clears])
-    return without("no_candidate_clears_bar") if pick is None else PaperVerdict(pick, None, bars)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Certification:
-    """One version of the bar over all cells that have tolerances."""
-
-    title: str
-    rules: Rules
-    tolerances: Mapping[str, Tolerances]
-    verdicts: Mapping[str, PaperVerdict]
-    """By cell id."""
-    without_tolerances: tuple[str, ...]
-    """Cells that could not be judged: their family has no replicated reference."""
-    certified: tuple[tuple[CellResult, str], ...]
-    """Every candidate that clears the bar in a cell that has a pick."""
-    candidates: int
-
-    @property
-    def cells(self) -> int:
-        return len(self.verdicts)
-
-    @property
-    def certified_cells(self) -> tuple[str, ...]:
-        return tuple(cell for cell, verdict in self.verdicts.items() if verdict.certified)
-
-    @property
-    def abstentions(self) -> dict[str, int]:
-        """Number of abstaining cells by reason."""
-        reasons = [verdict.reason for verdict in self.verdicts.values() if verdict.reason]
-        return dict(Counter(reasons).most_common())
-
-    def count(self, *, method: str | None = None, family: str | None = None) -> int:
-        """Return the number of certified candidates of a method, of a family, or of both."""
-        return sum(
-            (method is None or cell.methods[name] == method)
-            and (family is None or cell.family == family)
-            for cell, name in self.certified
-        )
-
-
-def certify(
-    results: RunResults, title: str, rules: Rules, tolerances: Mapping[str, Tolerances]
-) -> Certification:
-    """Return every cell's verdict under one version of the bar."""
-    judged = {
-        cell.id: cell
-        for cell in results.cells
-        if cell.family in tolerances and cell.candidates and cell.evaluation.references
-    }
-    verdicts = {
-        cell_id: paper_verdict(cell, rules, tolerances[cell.family])
-        for cell_id, cell in judged.items()
-    }
-    return Certification(
-        title,
-        rules,
-        tolerances,
-        verdicts,
-        tuple(cell.id for cell in results.cells if cell.id not in judged),
-        tuple(
-            (judged[cell_id], name)
-            for cell_id, verdict in verdicts.items()
-            if verdict.certified
-            for name, bar in verdict.bars.items()
-            if bar.clears
-        ),
-        sum(len(cell.candidates) for cell in judged.values()),
-    )
-
-
-@lru_cache(maxsize=4)
-def _version(results: RunResults, veto: bool, smallest: bool) -> Certification:
-    title = (
-        f"{'global minimum' if smallest else 'recalibrated'}, {'relearn' if veto else 'no'} veto"
-    )
-    tolerances = global_minimum(results.tolerances) if smallest else results.tolerances
-    return certify(results, title, replace(results.rules, relearn_veto=veto), tolerances)
-
-
-def without_veto(results: RunResults) -> Certification:
-    """Return the paper's bar: families' own tolerances, no relearn veto."""
-    return _version(results, veto=False, smallest=False)
-
-
-def with_veto(results: RunResults) -> Certification:
-    """Return the same with the relearn veto."""
-    return _version(results, veto=True, smallest=False)
-
-
-def versions(results: RunResults) -> tuple[Certification, ...]:
-    """Return all four versions, remembered for the run read last; none without tolerances."""
-    if not results.tolerances:
-        return ()
-    return tuple(_version(results, veto, low) for low in (False, True) for veto in (False, True))
-
-
-# -- what each criterion would pick, and where the pick lies -------------------------------------
-
-
-def absolute_pick(cell: CellResult, rules: Rules) -> str | None:
-    """Return the smallest residual among candidates clearing the absolute bar; where none clears
-    it, among screen survivors, which is the oracle-free selector without a bar."""
-    measures = cell.evaluation
-    clearing = [
-        name
-        for name in cell.candidates
-        if absolute_bar(measures[name], cell.survives(name), rules).clears
-    ]
-    return smallest_residual(measures, clearing or cell.survivors)
-
-
-def trained_probe_pick(cell: CellResult, rules: Rules) -> str | None:
-    """Return the smallest oracle-KL of all candidates, screened or not."""
-    return smallest_oracle_kl(cell.evaluation, cell.candidates)
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where one pick lies on the held-out axes; damages are clipped at 0."""
-
-    cell: str
-    candidate: str
-    method: str
-    forget_distance: float
-    retain_damage: float
-    residual_damage: float
-    oracle_kl: float
-    delta_f: float
-
-
-def position(cell: CellResult, name: str, tolerances: Tolerances, rules: Rules) -> Position:
-    """Return the candidate's axes, measured with the cell's reference and the family's
-    tolerances."""
-    bare = replace(rules, relearn_veto=False)
-    bar = damage_bar(cell.evaluation, name, cell.survives(name), tolerances, bare)
-    return Position(
-        cell.id,
-        name,
-        cell.methods[name],
-        bar.forget_distance,
-        max(0.0, bar.retain_damage),
-        max(0.0, bar.residual_damage or 0.0),
-        cell.evaluation[name].need("oracle_kl"),
-        tolerances.delta_f,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class SelectorQuality:
-    """One selector's picks on the cells where the certificate does not abstain."""
-
-    selector: str
-    picks: tuple[Position, ...]
-
-    def mean(self, axis: str) -> float | None:
-        """Return the mean over cells of an axis; None without a pick."""
-        values = [getattr(pick, axis) for pick in self.picks]
-        return float(np.mean(values)) if values else None
-
-    def interval(self, axis: str, rules: Rules) -> Interval | None:
-        """Return a bootstrap interval over cells; None with fewer than two picks."""
-        values = [getattr(pick, axis) for pick in self.picks]
-        if len(values) < 2:
-            return None
-        cells = [pick.cell for pick in self.picks]
-        return bootstrap(values, cells, "mean", rules)
-
-    @property
-    def within_noise(self) -> int:
-        """Picks whose forget distance is at most delta_f."""
-        return sum(pick.forget_distance <= pick.delta_f for pick in self.picks)
-
-
-def selection_quality(results: RunResults, version: Certification) -> tuple[SelectorQuality, ...]:
-    """Return the three selectors on the same cells: those that ``version`` certifies."""
-    certified = {
-        cell_id: version.verdicts[cell_id].candidate for cell_id in version.certified_cells
-    }
-    selectors: tuple[tuple[str, Selector], ...] = (
-        ("recalibrated certificate pick", lambda cell, rules: certified[cell.id]),
-        ("absolute-bar pick", absolute_pick),
-        ("trained-probe best", trained_probe_pick),
-    )
-    rows = []
-    for title, selector in selectors:
-        picks = []
-        for cell_id in certified:
-            cell = results.cell(cell_id)
-            name = selector(cell, version.rules)
-            if name is not None:
-                tolerances = version.tolerances[cell.family]
-                picks.append(position(cell, name, tolerances, version.rules))
-        rows.append(SelectorQuality(title, tuple(picks)))
-    return tuple(rows)
-
-
-# -- suppression: how much of it gets through -----------------------------------------------------
+# -- counts and means over cells, with bounds ------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,45 +53,262 @@ def bounded(events: Sequence[bool], clusters: Sequence[str], rules: Rules) -> Bo
     return Bounded(count, len(events), upper, clustered)
 
 
+def bootstrap(
+    values: Sequence[float],
+    clusters: Sequence[str],
+    rules: Rules,
+    statistic: Literal["mean", "median"] = "mean",
+) -> Interval | None:
+    """Return the cluster bootstrap; None with fewer than two clusters."""
+    if len(set(clusters)) < 2:
+        return None
+    return cluster_bootstrap(values, clusters, rules, statistic)
+
+
+# -- what each criterion would pick; ties go to the candidate listed first -------------------------
+
+
+def residual_pick(cell: CellResult, names: Sequence[str] | None = None) -> str | None:
+    """Return the smallest residual among survivors (or ``names``); None if there are none."""
+    among = cell.survivors if names is None else names
+    return min(among, key=lambda name: cell.evaluation[name].need("residual"), default=None)
+
+
+def nearest_pick(bars: Mapping[str, DamageBar]) -> str | None:
+    """Return the smallest worst axis among candidates with a bar; None if there are none."""
+    return min(bars, key=lambda name: bars[name].worst_axis, default=None)
+
+
+def absolute_pick(cell: CellResult, rules: Rules) -> str | None:
+    """Return the smallest residual among candidates clearing the absolute bar; where none clears
+    it, among screen survivors, which is the oracle-free selector without a bar."""
+    clearing = [
+        name
+        for name in cell.candidates
+        if absolute_bar(cell.evaluation[name], cell.survives(name), rules).clears
+    ]
+    return residual_pick(cell, clearing or cell.survivors)
+
+
+def trained_probe_pick(cell: CellResult) -> str | None:
+    """Return the smallest oracle-KL of all candidates, screened or not."""
+    measures = cell.evaluation
+    return min(cell.candidates, key=lambda name: measures[name].need("oracle_kl"), default=None)
+
+
+# -- the bar over all cells ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaperVerdict:
+    """What the paper's bar says of one cell: its pick, or why there is none."""
+
+    candidate: str | None
+    reason: PaperReason | None
+    bars: Mapping[str, DamageBar]
+    """By candidate."""
+
+
+def paper_verdict(cell: CellResult, rules: Rules, tolerances: Tolerances) -> PaperVerdict:
+    """Return the recalibrated bar's verdict on a cell with candidates."""
+    measures = cell.evaluation
+    bars = {
+        name: damage_bar(measures, name, cell.survives(name), tolerances, rules)
+        for name in cell.candidates
+    }
+    pick = nearest_pick({name: bar for name, bar in bars.items() if bar.clears})
+    reason: PaperReason | None = None if pick else "no_candidate_clears_bar"
+    assert cell.screen is not None
+    if not cell.screen.bound.certifiable:
+        reason = "underpowered"
+    elif not cell.survivors:
+        excluded = screen_alone(measures[measures.references[0]], rules).excluded
+        reason = "not_identifiable" if excluded else "all_excluded"
+    elif not screen_alone(measures.injected, rules).excluded:
+        reason = "not_identifiable"
+    return PaperVerdict(None if reason else pick, reason, bars)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Certification:
+    """One version of the bar over all cells that have tolerances."""
+
+    title: str
+    rules: Rules
+    tolerances: Mapping[str, Tolerances]
+    verdicts: Mapping[str, PaperVerdict]
+    """By cell id."""
+    without_tolerances: tuple[str, ...]
+    """Cells that could not be judged: their family has no replicated reference."""
+    certified: tuple[tuple[CellResult, str], ...]
+    """Every candidate that clears the bar in a cell that has a pick."""
+    candidates: int
+
+    @property
+    def cells(self) -> int:
+        return len(self.verdicts)
+
+    @property
+    def certified_cells(self) -> tuple[str, ...]:
+        return tuple(cell for cell, verdict in self.verdicts.items() if verdict.candidate)
+
+    @property
+    def abstentions(self) -> dict[str, int]:
+        """Number of abstaining cells by reason."""
+        reasons = [verdict.reason for verdict in self.verdicts.values() if verdict.reason]
+        return dict(Counter(reasons).most_common())
+
+    def count(self, *, method: str | None = None, family: str | None = None) -> int:
+        """Return the number of certified candidates of a method, of a family, or of both."""
+        return sum(
+            (method is None or cell.methods[name] == method)
+            and (family is None or cell.family == family)
+            for cell, name in self.certified
+        )
+
+
+@lru_cache(maxsize=4)
+def _version(results: RunResults, veto: bool, smallest: bool) -> Certification:
+    rules = replace(results.rules, relearn_veto=veto)
+    tolerances = results.tolerances
+    if smallest:
+        least = min(noise.delta_f for noise in tolerances.values())
+        tolerances = {f: replace(noise, delta_f=least) for f, noise in tolerances.items()}
+    judged = [
+        cell
+        for cell in results.cells
+        if cell.family in tolerances and cell.candidates and cell.evaluation.references
+    ]
+    verdicts = {cell.id: paper_verdict(cell, rules, tolerances[cell.family]) for cell in judged}
+    return Certification(
+        f"{'global minimum' if smallest else 'recalibrated'}, {'relearn' if veto else 'no'} veto",
+        rules,
+        tolerances,
+        verdicts,
+        tuple(cell.id for cell in results.cells if cell.id not in verdicts),
+        tuple(
+            (cell, name)
+            for cell in judged
+            if verdicts[cell.id].candidate
+            for name, bar in verdicts[cell.id].bars.items()
+            if bar.clears
+        ),
+        sum(len(cell.candidates) for cell in judged),
+    )
+
+
+def with_veto(results: RunResults) -> Certification:
+    """Return the paper's bar at the families' own tolerances, with the relearn veto."""
+    return _version(results, veto=True, smallest=False)
+
+
+def versions(results: RunResults) -> tuple[Certification, ...]:
+    """Return all four versions (the paper's own first, then with veto; then both at the smallest
+    delta_f), remembered for the run read last; none without tolerances."""
+    if not results.tolerances:
+        return ()
+    return tuple(_version(results, veto, low) for low in (False, True) for veto in (False, True))
+
+
+# -- where the picks lie ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where one pick lies on the held-out axes; damages are clipped at 0."""
+
+    cell: str
+    candidate: str
+    forget_distance: float
+    retain_damage: float
+    residual_damage: float
+    oracle_kl: float
+    delta_f: float
+
+
+def position(cell: CellResult, name: str, tolerances: Tolerances, rules: Rules) -> Position:
+    """Return the candidate's axes, measured with the cell's reference and the family's
+    tolerances."""
+    bare = replace(rules, relearn_veto=False)
+    bar = damage_bar(cell.evaluation, name, cell.survives(name), tolerances, bare)
+    return Position(
+        cell.id,
+        name,
+        bar.forget_distance,
+        max(0.0, bar.retain_damage),
+        max(0.0, bar.residual_damage or 0.0),
+        cell.evaluation[name].need("oracle_kl"),
+        tolerances.delta_f,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorQuality:
+    """One selector's picks on the cells where the certificate does not abstain."""
+
+    selector: str
+    picks: tuple[Position, ...]
+
+    def mean(self, axis: str) -> float | None:
+        """Return the mean over cells of an axis; None without a pick."""
+        values = [getattr(pick, axis) for pick in self.picks]
+        return float(np.mean(values)) if values else None
+
+    def interval(self, axis: str, rules: Rules) -> Interval | None:
+        """Return a bootstrap interval over cells; None with fewer than two picks."""
+        values = [getattr(pick, axis) for pick in self.picks]
+        return bootstrap(values, [pick.cell for pick in self.picks], rules)
+
+    @property
+    def within_noise(self) -> int:
+        """Picks whose forget distance is at most delta_f."""
+        return sum(pick.forget_distance <= pick.delta_f for pick in self.picks)
+
+
+def selection_quality(results: RunResults, version: Certification) -> tuple[SelectorQuality, ...]:
+    """Return the three selectors on the same cells: those that ``version`` certifies."""
+    cells = [results.cell(cell_id) for cell_id in version.certified_cells]
+    named = {
+        "recalibrated certificate pick": [version.verdicts[cell.id].candidate for cell in cells],
+        "absolute-bar pick": [absolute_pick(cell, version.rules) for cell in cells],
+        "trained-probe best": [trained_probe_pick(cell) for cell in cells],
+    }
+    return tuple(
+        SelectorQuality(
+            title,
+            tuple(
+                position(cell, name, version.tolerances[cell.family], version.rules)
+                for cell, name in zip(cells, names)
+                if name is not None
+            ),
+        )
+        for title, names in named.items()
+    )
+
+
+# -- suppression: how much of it gets through ------------------------------------------------------
+
+
+def _suppressing(cells: Sequence[CellResult], picks: Sequence[str | None], rules: Rules) -> Bounded:
+    """Return the cells whose pick was made by a suppression method; no pick counts as none."""
+    events = [
+        pick is not None and cell.kind(pick) == "suppresses" for cell, pick in zip(cells, picks)
+    ]
+    return bounded(events, [cell.model for cell in cells], rules)
+
+
 def residual_selects_suppression(results: RunResults) -> Bounded:
-    """Return the cells whose smallest-residual survivor was made by a suppression method.
-
-    Cells where nobody survives select nobody, and count as cells that did not.
-    """
-    events = []
-    for cell in results.cells:
-        pick = smallest_residual(cell.evaluation, cell.survivors)
-        events.append(pick is not None and cell.kind(pick) == "suppresses")
-    return bounded(events, [cell.model for cell in results.cells], results.rules)
-
-
-def suppression_certified(version: Certification) -> int:
-    """Return the certified candidates that suppression methods made."""
-    return sum(cell.kind(name) == "suppresses" for cell, name in version.certified)
+    """Return the cells whose smallest-residual survivor was made by a suppression method."""
+    return _suppressing(results.cells, [residual_pick(c) for c in results.cells], results.rules)
 
 
 def suppression_picked(results: RunResults, version: Certification) -> Bounded:
     """Return the cells in which the certificate's pick was made by a suppression method."""
     cells = [results.cell(cell_id) for cell_id in version.verdicts]
     picks = [version.verdicts[cell.id].candidate for cell in cells]
-    events = [
-        pick is not None and cell.kind(pick) == "suppresses" for cell, pick in zip(cells, picks)
-    ]
-    return bounded(events, [cell.model for cell in cells], version.rules)
+    return _suppressing(cells, picks, version.rules)
 
 
-def bootstrap(
-    values: Sequence[float], clusters: Sequence[str], statistic: str, rules: Rules
-) -> Interval | None:
-    """Return the cluster bootstrap under the rules' settings; None with fewer than two clusters."""
-    if len(set(clusters)) < 2:
-        return None
-    return cluster_bootstrap(
-        values,
-        clusters,
-        "median" if statistic == "median" else "mean",
-        resamples=rules.bootstrap_resamples,
-        confidence=rules.confidence,
-        method="bca" if rules.bootstrap_method == "bca" else "percentile",
-        seed=rules.bootstrap_seed,
-    )
+def suppression_certified(version: Certification) -> int:
+    """Return the certified candidates that suppression methods made."""
+    return sum(cell.kind(name) == "suppresses" for cell, name in version.certified)

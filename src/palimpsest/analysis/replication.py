@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palimpsest.criteria.bars import Tolerances, measure_tolerances
-from palimpsest.criteria.intervals import Interval
+from palimpsest.criteria.intervals import Interval, bootstrap_interval, draw_gaps, replication_gap
 from palimpsest.criteria.items import Columns, ItemTable, Values
 from palimpsest.criteria.measures import TRAINED_POOLS, CellMeasures
 from palimpsest.criteria.rules import Rules
@@ -33,7 +33,7 @@ class Draws:
     cell: str
     tolerances: Tolerances
     deltas: Values
-    """(draws, facts) held-out deltas of the facts that delta_f is taken over."""
+    """(draws, facts) held-out deltas of the forget facts."""
     retain_nlls: Values
     """(draws, retain facts) cloze NLL."""
     residual_retain: tuple[Values, Values]
@@ -72,16 +72,12 @@ def read_draws(cell: str, items: Columns, measures: CellMeasures, rules: Rules) 
     """Return what the draws of a replicated cell scored."""
     names = measures.references[:DRAWS]
     tolerances = measure_tolerances(measures, rules, names)
-    draws = [measures[name] for name in names]
-    deltas = np.stack([draw.forget_deltas for draw in draws])
-    if rules.tolerance_facts == "forget+probe":
-        deltas = np.concatenate([deltas, np.stack([d.probe_deltas for d in draws])], axis=1)
     mine = {column: values[np.isin(items["model"], names)] for column, values in items.items()}
     retain = ItemTable(mine).fact_nlls("retain", "cloze")
     return Draws(
         cell,
         tolerances,
-        deltas,
+        np.stack([measures[name].forget_deltas for name in names]),
         np.stack([retain.by_model[name] for name in names]),
         _sums(mine, names, "retain", TRAINED_POOLS),
         _sums(mine, names, "general", ("general",)),
@@ -95,7 +91,7 @@ def pool_tolerances(family: str, cells: Sequence[Draws], rules: Rules) -> Replic
     if len(cells) == 1:
         return Replication(family, cells[0].tolerances, tuple(cells))
     each = [draws.tolerances for draws in cells]
-    gaps = np.concatenate([np.concatenate(_gaps(draws.deltas)) for draws in cells])
+    gaps = np.concatenate([draw_gaps(draws.deltas).ravel() for draws in cells])
     freedom = np.array([noise.draws - 1 for noise in each])
     deviations = [noise.fall_deviation for noise in each if noise.fall_deviation is not None]
     pooled = None
@@ -116,36 +112,42 @@ def replication_intervals(replication: Replication, rules: Rules) -> Replication
     """Return the bootstrap intervals of the family's tolerances."""
     generator = np.random.default_rng(rules.bootstrap_seed)
     size = rules.bootstrap_resamples
+
+    def multiplicities(count: int) -> Values:
+        weights = generator.multinomial(count, np.full(count, 1 / count), size=size)
+        return weights.astype(np.float64)
+
     gaps: list[Values] = []
     retain: list[Values] = []
     residual: list[Values] = []
     for draws in replication.cells:
         kept = _kept_draws(generator, len(draws.deltas), size)
         gaps.append(_resampled_gaps(generator, draws.deltas, kept))
-        facts = _multiplicities(generator, draws.retain_nlls.shape[1], size)
-        means = draws.retain_nlls @ facts.T / facts.sum(axis=1)
-        retain.append(_spreads(means, kept))
-        parts = [
-            _rates(sums, tokens, _multiplicities(generator, len(tokens), size))
-            for sums, tokens in (draws.residual_retain, draws.residual_general)
-        ]
+        facts = multiplicities(draws.retain_nlls.shape[1])
+        retain.append(_spreads(draws.retain_nlls @ facts.T / facts.sum(axis=1), kept))
+        parts = []
+        for sums, tokens in (draws.residual_retain, draws.residual_general):
+            weights = multiplicities(len(tokens))
+            parts.append((sums @ weights.T) / (weights @ tokens))
         residual.append(_spreads(0.5 * (parts[0] + parts[1]), kept))
-    pooled = np.concatenate(gaps, axis=1)
-    deltas = _percentiles(pooled, rules.tolerance_percentile)
-    tolerances = replication.tolerances
+    tolerances, percentile = replication.tolerances, rules.tolerance_percentile
+    replicates = (
+        _percentiles(np.concatenate(gaps, axis=1), percentile),
+        np.mean(retain, axis=0),
+        np.mean(residual, axis=0),
+    )
+    estimates = (tolerances.delta_f, tolerances.epsilon_retain, tolerances.epsilon_residual)
+    intervals = (
+        bootstrap_interval(estimate, values, rules, "bootstrap over draws and facts")
+        for estimate, values in zip(estimates, replicates)
+    )
     left_out = [
-        float(np.percentile(np.concatenate(_gaps(rest)), rules.tolerance_percentile))
+        replication_gap(np.delete(draws.deltas, left, axis=0), percentile)
         for draws in replication.cells
         if len(draws.deltas) > 2
-        for rest in (np.delete(draws.deltas, k, axis=0) for k in range(len(draws.deltas)))
+        for left in range(len(draws.deltas))
     ] or [tolerances.delta_f]
-    return ReplicationIntervals(
-        replication.family,
-        _interval(tolerances.delta_f, deltas, rules),
-        _interval(tolerances.epsilon_retain, np.mean(retain, axis=0), rules),
-        _interval(tolerances.epsilon_residual, np.mean(residual, axis=0), rules),
-        (min(left_out), max(left_out)),
-    )
+    return ReplicationIntervals(replication.family, *intervals, (min(left_out), max(left_out)))
 
 
 def median_delta(by_family: Mapping[str, Tolerances]) -> float | None:
@@ -153,10 +155,6 @@ def median_delta(by_family: Mapping[str, Tolerances]) -> float | None:
     family."""
     values = [tolerances.delta_f for tolerances in by_family.values()]
     return float(np.median(values)) if values else None
-
-
-def _gaps(deltas: Values) -> list[Values]:
-    return [np.abs(deltas[a] - deltas[b]) for a, b in combinations(range(len(deltas)), 2)]
 
 
 def _sums(
@@ -192,11 +190,6 @@ def _kept_draws(generator: np.random.Generator, draws: int, size: int) -> NDArra
     return kept
 
 
-def _multiplicities(generator: np.random.Generator, count: int, size: int) -> Values:
-    weights = generator.multinomial(count, np.full(count, 1 / count), size=size)
-    return weights.astype(np.float64)
-
-
 def _resampled_gaps(
     generator: np.random.Generator, deltas: Values, kept: NDArray[np.bool_]
 ) -> Values:
@@ -204,11 +197,9 @@ def _resampled_gaps(
     NaN."""
     size, count = len(kept), deltas.shape[1]
     facts = generator.integers(count, size=(size, count))
-    parts = []
-    for a, b in combinations(range(len(deltas)), 2):
-        gap = np.abs(deltas[a] - deltas[b])[facts]
-        parts.append(np.where((kept[:, a] & kept[:, b])[:, None], gap, np.nan))
-    return np.concatenate(parts, axis=1)
+    both = [first & second for first, second in combinations(kept.T, 2)]
+    gaps = [np.where(k[:, None], gap[facts], np.nan) for k, gap in zip(both, draw_gaps(deltas))]
+    return np.concatenate(gaps, axis=1)
 
 
 def _percentiles(values: Values, percentile: float) -> Values:
@@ -229,17 +220,3 @@ def _spreads(values: Values, kept: NDArray[np.bool_]) -> Values:
     low = np.where(kept.T, values, np.inf).min(axis=0)
     spreads: Values = high - low
     return spreads
-
-
-def _rates(sums: Values, tokens: Values, weights: Values) -> Values:
-    """Return the KL per token (draws, size) when facts are taken with (size, facts)
-    multiplicities."""
-    rates: Values = (sums @ weights.T) / (weights @ tokens)
-    return rates
-
-
-def _interval(estimate: float, replicates: Values, rules: Rules) -> Interval:
-    tails = ((1 - rules.confidence) / 2, (1 + rules.confidence) / 2)
-    low, high = np.quantile(replicates, tails)
-    method = f"bootstrap over draws and facts, percentile, seed {rules.bootstrap_seed}"
-    return Interval(estimate, float(low), float(high), rules.confidence, method)

@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 
 from palimpsest.analysis.recalibration import (
-    PaperVerdict,
     absolute_pick,
     bootstrap,
+    nearest_pick,
+    residual_pick,
     trained_probe_pick,
     with_veto,
 )
-from palimpsest.analysis.results import SECOND_POOL, CellResult, RunResults, read_run
+from palimpsest.analysis.results import SECOND_POOL, RunResults, read_run
 from palimpsest.criteria.bars import damage_bar
 from palimpsest.criteria.intervals import Interval
 from palimpsest.criteria.measures import CellMeasures, measure_cell
 from palimpsest.criteria.screen import screen_alone
-from palimpsest.criteria.selector import smallest_residual, smallest_worst_axis
 from palimpsest.errors import DriftError
 from palimpsest.run.store import Run
 
@@ -57,8 +57,23 @@ class Comparison:
 def frozen_picks(results: RunResults) -> dict[str, dict[str, str]]:
     """Return each cell's pick by each selector, from the first pool alone; absent where there is
     none."""
-    certified = with_veto(results)
-    return {cell.id: _picks(cell, results, certified.verdicts) for cell in results.cells}
+    rules, verdicts, picks = results.rules, with_veto(results).verdicts, {}
+    for cell in results.cells:
+        bars = {}
+        if cell.tolerances is not None and cell.evaluation.references:
+            bars = {
+                name: damage_bar(cell.evaluation, name, True, cell.tolerances, rules)
+                for name in cell.survivors
+            }
+        named = {
+            "recalibrated": verdicts[cell.id].candidate if cell.id in verdicts else None,
+            "nearest": nearest_pick(bars),
+            "residual": residual_pick(cell),
+            "absolute": absolute_pick(cell, rules),
+            "trained-probe": trained_probe_pick(cell),
+        }
+        picks[cell.id] = {selector: name for selector, name in named.items() if name is not None}
+    return picks
 
 
 def second_plan(results: RunResults) -> dict[str, Any]:
@@ -121,7 +136,7 @@ def compare(
                 len(cells),
                 float(np.mean([mine[cell][0] for cell in cells])),
                 float(np.mean([rival[cell][0] for cell in cells])),
-                bootstrap(gaps, cells, "mean", results.rules),
+                bootstrap(gaps, cells, results.rules),
                 sum(gap < 0 for gap in gaps),
                 sum(mine[cell][1] for cell in cells),
                 sum(mine[cell][2] for cell in cells),
@@ -134,25 +149,3 @@ def compared(first: Path | str, second: Path | str) -> tuple[Comparison, ...]:
     """Return what the second run at ``second`` found about the picks of the run at ``first``."""
     results = read_run(first)
     return compare(results, read_second(second, results))
-
-
-def _picks(
-    cell: CellResult, results: RunResults, verdicts: Mapping[str, PaperVerdict]
-) -> dict[str, str]:
-    rules, measures = results.rules, cell.evaluation
-    nearest = None
-    if cell.tolerances is not None and measures.references:
-        bars = {
-            name: damage_bar(measures, name, True, cell.tolerances, rules)
-            for name in cell.survivors
-        }
-        nearest = smallest_worst_axis(bars, cell.survivors)
-    verdict = verdicts.get(cell.id)
-    named = {
-        "recalibrated": None if verdict is None else verdict.candidate,
-        "nearest": nearest,
-        "residual": smallest_residual(measures, cell.survivors),
-        "absolute": absolute_pick(cell, rules),
-        "trained-probe": trained_probe_pick(cell, rules),
-    }
-    return {selector: name for selector, name in named.items() if name is not None}

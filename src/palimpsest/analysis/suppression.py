@@ -1,12 +1,10 @@
 """How much suppression each battery lets through, from the screen alone to the relearn veto."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from palimpsest.analysis.panel import Challenged, acceptance, challenge_panel
+from palimpsest.analysis.panel import acceptance, batteries, challenge_panel
 from palimpsest.analysis.recalibration import Bounded, bounded
-from palimpsest.analysis.results import CellResult, RunResults
-from palimpsest.criteria.bars import damage_bar
+from palimpsest.analysis.results import RunResults
 
 BATTERIES = ("screen", "forward", "round_trip", "relearning")
 """Each adds to the one before: the screen alone, the other forward axes, the residual, the veto."""
@@ -28,41 +26,31 @@ class LetThrough:
 def let_through(results: RunResults) -> tuple[LetThrough, ...]:
     """Return one row per battery."""
     panel = challenge_panel(results)
-    return tuple(_row(results, battery, panel) for battery in BATTERIES)
-
-
-def _row(results: RunResults, battery: str, panel: tuple[Challenged, ...]) -> LetThrough:
-    present = dict.fromkeys(row.challenge for row in panel if row.truth == "suppressed")
-    accepts = _battery(results, battery)
-    judged = [cell for cell in results.cells if battery == "screen" or cell.tolerances is not None]
-    events = []
-    counts = {method: [0, 0] for method in results.of_kind("suppresses")}
-    for cell in judged:
+    suppressed = dict.fromkeys(row.challenge for row in panel if row.truth == "suppressed")
+    methods = results.of_kind("suppresses")
+    accepts = {
+        (cell.id, name): batteries(
+            cell.evaluation, name, cell.survives(name), cell.tolerances, results.rules
+        )[0]
+        for cell, name in results.candidates()
+        if cell.methods[name] in methods
+    }
+    rows = []
+    for battery in BATTERIES:
+        cells = [c for c in results.cells if battery == "screen" or c.tolerances is not None]
         accepted = {
-            name: accepts(cell, name) for method in counts for name in cell.of_method(method)
+            (cell.id, method): [bool(accepts[cell.id, n][battery]) for n in cell.of_method(method)]
+            for cell in cells
+            for method in methods
         }
-        for name, passes in accepted.items():
-            counts[cell.methods[name]][0] += passes
-            counts[cell.methods[name]][1] += 1
-        events.append(any(accepted.values()))
-    return LetThrough(
-        battery,
-        {name: acceptance(panel, results, name, battery) for name in present},
-        {method: (passed, total) for method, (passed, total) in counts.items()},
-        bounded(events, [cell.model for cell in judged], results.rules),
-    )
-
-
-def _battery(results: RunResults, battery: str) -> Callable[[CellResult, str], bool]:
-    rules = replace(results.rules, relearn_veto=battery == "relearning")
-
-    def accepts(cell: CellResult, name: str) -> bool:
-        survives = cell.survives(name)
-        if battery == "screen" or cell.tolerances is None:
-            return survives
-        forward = battery == "forward"
-        return damage_bar(
-            cell.evaluation, name, survives, cell.tolerances, rules, forward_only=forward
-        ).clears
-
-    return accepts
+        passes = {m: [a for c in cells for a in accepted[c.id, m]] for m in methods}
+        events = [any(any(accepted[cell.id, method]) for method in methods) for cell in cells]
+        rows.append(
+            LetThrough(
+                battery,
+                {name: acceptance(panel, results, name, battery) for name in suppressed},
+                {method: (sum(each), len(each)) for method, each in passes.items()},
+                bounded(events, [cell.model for cell in cells], results.rules),
+            )
+        )
+    return tuple(rows)

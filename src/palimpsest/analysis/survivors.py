@@ -62,7 +62,7 @@ def survivors(results: RunResults) -> Survivors:
         len(alive),
         len(set(clusters)),
         float(np.median(gaps)) if gaps else None,
-        bootstrap(gaps, clusters, "median", results.rules),
+        bootstrap(gaps, clusters, results.rules, "median"),
         tuple(shares),
     )
 
@@ -72,18 +72,10 @@ def _share(results: RunResults, title: str, margins: Mapping[str, float]) -> Equ
     outcomes: list[float] = []
     clusters: list[str] = []
     for cell in results.cells:
-        if cell.family not in margins:
-            continue
-        for name in cell.survivors:
+        for name in cell.survivors if cell.family in margins else ():
             model = cell.evaluation[name]
-            test = tost(
-                model.forget_deltas,
-                model.probe_deltas,
-                margins[cell.family],
-                rules.equivalence_alpha,
-                "welch" if rules.equivalence_method == "welch" else "rank",
-            )
-            outcomes.append(float(test.equivalent))
+            p_value = tost(model.forget_deltas, model.probe_deltas, margins[cell.family])
+            outcomes.append(float(p_value <= rules.equivalence_alpha))
             clusters.append(cell.id)
     return EquivalentShare(
         title,
@@ -91,5 +83,5 @@ def _share(results: RunResults, title: str, margins: Mapping[str, float]) -> Equ
         max(margins.values()),
         int(sum(outcomes)),
         len(outcomes),
-        bootstrap(outcomes, clusters, "mean", rules),
+        bootstrap(outcomes, clusters, rules),
     )

@@ -113,7 +113,7 @@ def held_out(results: RunResults, level: str = "base") -> HeldOut | None:
     return HeldOut(
         level,
         float(np.mean(values)),
-        bootstrap(values, clusters, "mean", results.rules),
+        bootstrap(values, clusters, results.rules),
         float(np.median(values)),
         len(values),
         len(rated),

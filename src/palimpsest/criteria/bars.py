@@ -12,8 +12,8 @@ epsilon_f from independent draws of the reference:
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
@@ -22,6 +22,12 @@ from palimpsest.criteria.intervals import replication_gap
 from palimpsest.criteria.measures import CellMeasures, ModelMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import ScoreError
+
+FAILURES = (
+    *("screen", "forget equivalence", "retain damage", "round-trip damage"),
+    *("degeneracy gate", "relearn veto"),
+)
+"""What a model can fail, in the bar's order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +68,6 @@ def measure_tolerances(
         )
     draws = [cell[name] for name in names]
     deltas = np.stack([draw.forget_deltas for draw in draws])
-    if rules.tolerance_facts == "forget+probe":
-        deltas = np.concatenate([deltas, np.stack([d.probe_deltas for d in draws])], axis=1)
     falls = [draw.curve.first_fall for draw in draws if draw.curve is not None]
     if falls and len(falls) < len(draws):
         bare = next(draw.name for draw in draws if draw.curve is None)
@@ -75,17 +79,6 @@ def measure_tolerances(
         fall_deviation=float(np.std(falls, ddof=1)) if falls else None,
         draws=len(draws),
     )
-
-
-def global_minimum(by_family: Mapping[str, Tolerances]) -> dict[str, Tolerances]:
-    """Return each family's tolerances with the smallest delta_f of all families: the sensitivity
-    row."""
-    if not by_family:
-        raise ScoreError("there are no family tolerances to take the minimum of")
-    smallest = min(tolerances.delta_f for tolerances in by_family.values())
-    return {
-        family: replace(tolerances, delta_f=smallest) for family, tolerances in by_family.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +174,15 @@ class DamageBar:
     @property
     def failures(self) -> tuple[str, ...]:
         """Names of what the model fails, in the order of the bar; empty when it clears."""
-        failed = {
-            "screen": not self.screen,
-            "forget equivalence": self.forget_distance > self.delta_f,
-            "retain damage": self.retain_damage > self.delta_f,
-            "round-trip damage": (self.residual_damage or 0.0) > self.delta_f,
-            "degeneracy gate": self.degenerate,
-            "relearn veto": self.relearn is not None and self.relearn.vetoed,
-        }
-        return tuple(name for name, fails in failed.items() if fails)
+        failed = (
+            not self.screen,
+            self.forget_distance > self.delta_f,
+            self.retain_damage > self.delta_f,
+            (self.residual_damage or 0.0) > self.delta_f,
+            self.degenerate,
+            self.relearn is not None and self.relearn.vetoed,
+        )
+        return tuple(name for name, fails in zip(FAILURES, failed) if fails)
 
     @property
     def clears(self) -> bool:

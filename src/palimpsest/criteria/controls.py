@@ -250,6 +250,9 @@ def _control(
         comparison = bag.compare(measures[name], name if kind == "reference" else role.get("of"))
         if comparison is None:
             missing = "too few references are left to compare it with"
+        elif comparison.missing and not _rejected_where_measured(comparison, bag.rules):
+            titles = ", ".join(table.axis(axis).title for axis in comparison.missing)
+            comparison, missing = None, f"it has no finite value on {titles}"
     return Control(
         name,
         kind,
@@ -259,6 +262,14 @@ def _control(
         rejected=comparison is not None and not comparison.accepted,
         missing=missing,
     )
+
+
+def _rejected_where_measured(comparison: Comparison, rules: Rules) -> bool:
+    """Tell whether the axes that were measured reject the model. One that only lacks axes was
+    rejected by nothing, and must not lower the detection limit."""
+    if rules.margin == 0:
+        return comparison.rejected
+    return any(gap is not None and gap.bound > rules.margin for gap in comparison.gaps.values())
 
 
 def _described(role: Mapping[str, object]) -> tuple[Kind, Expected] | None:

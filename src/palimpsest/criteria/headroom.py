@@ -57,14 +57,16 @@ def measure_headroom(
     base = _scores("base", facts, base_nlls)
     evidence = _scores("base with evidence", facts, evidence_nlls)
     injected = _scores("injected", facts, injected_nlls)
-    estimate = _interval(facts, evidence - injected, rules)
-    contrast = _interval(
-        facts, evidence - injected - rules.headroom_fraction * (base - injected), rules
+    unexplained = evidence - injected
+    estimate = cluster_bootstrap(unexplained, facts, rules)
+    contrast = cluster_bootstrap(
+        unexplained - rules.headroom_fraction * (base - injected), facts, rules
     )
     taught = float((base - injected).mean())
     true = None
     if reference_nlls is not None:
-        true = _interval(facts, _scores("reference", facts, reference_nlls) - injected, rules)
+        reference = _scores("reference", facts, reference_nlls)
+        true = cluster_bootstrap(reference - injected, facts, rules)
     regime, reason = _decide(len(facts), taught, contrast, rules)
     return Headroom(len(facts), estimate, contrast, taught, true, regime, reason)
 
@@ -99,18 +101,6 @@ def _decide(count: int, taught: float, contrast: Interval, rules: Rules) -> tupl
     if contrast.high < 0:
         return "inferable", f"evidence in context leaves less than {share} unexplained"
     return "undecided", f"the interval of what evidence leaves unexplained contains {share}"
-
-
-def _interval(facts: Sequence[str], values: NDArray[np.float64], rules: Rules) -> Interval:
-    return cluster_bootstrap(
-        values,
-        list(facts),
-        "mean",
-        resamples=rules.bootstrap_resamples,
-        confidence=rules.confidence,
-        method="bca" if rules.bootstrap_method == "bca" else "percentile",
-        seed=rules.bootstrap_seed,
-    )
 
 
 def _scores(model: str, facts: Sequence[str], nlls: ArrayLike) -> NDArray[np.float64]:

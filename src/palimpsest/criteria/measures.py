@@ -6,7 +6,7 @@ are anchored to base. A missing or non-finite score is an error that names the m
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -178,24 +178,6 @@ class CellMeasures:
     def references(self) -> tuple[str, ...]:
         """Names of the reference draws present, draw 0 first."""
         return tuple(sorted(self.of_role("reference"), key=lambda n: self.roles[n]["draw"]))
-
-    def with_probes(self, count: int) -> "CellMeasures":
-        """Return the same cell with its first ``count`` probes only: a smaller panel by
-        subsetting."""
-        if not 1 <= count <= len(self.probe_facts):
-            raise ScoreError(
-                f"asked for {count} probes; this cell has between 1 and {len(self.probe_facts)}"
-            )
-        models = {
-            name: replace(
-                model,
-                probe_facts=model.probe_facts[:count],
-                probe_nlls=model.probe_nlls[:count],
-                probe_deltas=model.probe_deltas[:count],
-            )
-            for name, model in self.models.items()
-        }
-        return replace(self, probe_facts=self.probe_facts[:count], models=models)
 
 
 def measure_cell(

@@ -37,16 +37,12 @@ _REMEMBERED_VALUES = 48
 class RankTest:
     """Result of one test; ``p_value`` is small when forget deltas lie below probe deltas."""
 
-    forget_count: int
-    probe_count: int
     statistic: float
     """U: pairs with the forget delta above the probe delta, ties counting one half."""
     p_value: float
     method: Method
     """"exact"; "exact-ties": exact given the tie pattern; "normal": tie-corrected normal
     approximation with continuity correction, never below 1 / arrangements."""
-    floor: float
-    """Smallest p-value this pooled sample could have given, whatever the labels."""
     count: int | None
     """Arrangements with a statistic as small or smaller; None under the normal approximation."""
     arrangements: int
@@ -62,8 +58,7 @@ class RankTest:
 
 def rank_test(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> RankTest:
     """Return the test of (m,) forget deltas below (n,) probe deltas."""
-    forget = np.asarray(forget_deltas, dtype=np.float64)
-    probe = np.asarray(probe_deltas, dtype=np.float64)
+    forget, probe = (np.asarray(deltas, np.float64) for deltas in (forget_deltas, probe_deltas))
     if forget.ndim != 1 or probe.ndim != 1:
         raise ScoreError(
             f"forget and probe deltas have shapes {forget.shape} and {probe.shape}; "
@@ -74,8 +69,7 @@ def rank_test(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> RankTest:
 
 def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankTest, ...]:
     """Return one test per row of (models, m) forget deltas and (models, n) probe deltas."""
-    forget = np.asarray(forget_deltas, dtype=np.float64)
-    probe = np.asarray(probe_deltas, dtype=np.float64)
+    forget, probe = (np.asarray(deltas, np.float64) for deltas in (forget_deltas, probe_deltas))
     if forget.ndim != 2 or probe.ndim != 2 or len(forget) != len(probe):
         raise ScoreError(
             f"forget and probe deltas have shapes {forget.shape} and {probe.shape}; "
@@ -87,30 +81,19 @@ def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankT
     m, n = forget.shape[1], probe.shape[1]
     arrangements = math.comb(m + n, m)
     doubled_u, ties = _doubled_statistics(forget, probe)
-    counts: dict[tuple[tuple[int, ...], int], int] = {}
+    counted = lru_cache(maxsize=None)(tail_count)  # screens of one cell share tie patterns
     results = []
     for u, pattern in zip(doubled_u.tolist(), ties):
         blocks = _block_sizes(pattern.tobytes())
-        tied = len(blocks) < m + n
+        count: int | None = None
         if m * n > EXACT_PAIRS:
-            p, floor = _normal_tail(u, m, n, blocks, arrangements)
-            results.append(RankTest(m, n, u / 2, p, "normal", floor, None, arrangements))
-            continue
-        count = counts.get((blocks, u))
-        if count is None:
-            count = counts[blocks, u] = tail_count(blocks, m, u)
-        results.append(
-            RankTest(
-                m,
-                n,
-                u / 2,
-                count / arrangements,
-                "exact-ties" if tied else "exact",
-                _floor_count(blocks, m) / arrangements,
-                count,
-                arrangements,
-            )
-        )
+            method: Method = "normal"
+            p = _normal_tail(u / 2, m, n, blocks, arrangements)
+        else:
+            method = "exact-ties" if len(blocks) < m + n else "exact"
+            count = counted(blocks, m, u)
+            p = count / arrangements
+        results.append(RankTest(u / 2, p, method, count, arrangements))
     return tuple(results)
 
 
@@ -212,17 +195,6 @@ def _counts(rows: tuple[int, ...], total: int, k: int, points: int) -> NDArray[A
     return counts[::-1] if 2 * k > total else counts
 
 
-def _floor_count(blocks: Sequence[int], m: int) -> int:
-    """Return how many arrangements share the smallest statistic: the m lowest values, up to
-    ties."""
-    left = m
-    for size in blocks:
-        if left <= size:
-            return math.comb(size, left)
-        left -= size
-    raise AssertionError("more forget facts than values")
-
-
 def _doubled_statistics(
     forget: NDArray[np.float64], probe: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -253,22 +225,15 @@ def _block_sizes(starts: bytes) -> tuple[int, ...]:
     return tuple(len(list(block)) for _, block in groupby(run))
 
 
-def _normal_tail(
-    doubled_u: int, m: int, n: int, blocks: Sequence[int], arrangements: int
-) -> tuple[float, float]:
-    """Return the approximate p-value of 2 U and of 2 U = 0, neither below what the exact lattice
-    allows."""
+def _normal_tail(u: float, m: int, n: int, blocks: Sequence[int], arrangements: int) -> float:
+    """Return the approximate p-value of U, not below what the exact lattice allows."""
     total = m + n
     tie_term = sum(size**3 - size for size in blocks) / (total * (total - 1))
     variance = m * n / 12 * (total + 1 - tie_term)
     if variance <= 0:  # every value equal: one arrangement as far as the ranks can tell
-        return 1.0, 1.0
-    least = 1 / arrangements
-
-    def tail(u: float) -> float:
-        return min(1.0, max(least, float(ndtr((u + 0.5 - m * n / 2) / math.sqrt(variance)))))
-
-    return tail(doubled_u / 2), tail(0.0)
+        return 1.0
+    p = float(ndtr((u + 0.5 - m * n / 2) / math.sqrt(variance)))
+    return min(1.0, max(1 / arrangements, p))
 
 
 def _require_finite(which: str, deltas: NDArray[np.float64]) -> None:

@@ -153,6 +153,8 @@ def student_p_values(values: Values, references: Values, sides: Sequence[str]) -
     high = np.array([side == "high" for side in sides])
     both = np.minimum(1.0, 2 * np.minimum(below, above))
     p_values: Values = np.where(low, below, np.where(high, above, both))
+    # A number too large to subtract from or divide by is no agreement.
+    p_values = np.where(np.isnan(p_values), 0.0, p_values)
     return np.where(alike & same, 1.0, p_values)
 
 

@@ -12,9 +12,17 @@ from palimpsest.criteria import axes as table
 from palimpsest.errors import PlanError
 
 POOLS = ("trained", "cloze", "evaluation", "calibration", "audit")
-TOLERANCE_FACTS = ("forget", "forget+probe")
-EQUIVALENCE_METHODS = ("rank", "welch")
-BOOTSTRAP_METHODS = ("percentile", "bca")
+FRACTIONS = (
+    *("alpha", "dose_fraction", "adequate_fraction", "relearn_alpha", "equivalence_alpha"),
+    *("headroom_fraction", "confidence"),
+)
+LEAST = {
+    "minimum_references": 3,
+    "minimum_draws": 2,
+    "headroom_minimum_facts": 2,
+    "bootstrap_resamples": 100,
+    "bootstrap_seed": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,7 @@ class Rules:
 
     # Replication tolerances.
     tolerance_percentile: float = 90.0
-    """Percentile of |held-out delta gap| over facts and pairs of draws that gives delta_f."""
-    tolerance_facts: str = "forget"
-    """Facts the gaps are taken over: "forget", or "forget+probe"."""
+    """Percentile of |held-out delta gap| over forget facts and pairs of draws: delta_f."""
     minimum_draws: int = 2
     """Fewest independent reference draws that give tolerances."""
 
@@ -95,8 +101,6 @@ class Rules:
     # Equivalence to never-learned among screen survivors (reported, and no part of a bar).
     equivalence_alpha: float = 0.05
     """Level of each of the two one-sided tests."""
-    equivalence_method: str = "rank"
-    """"rank" (exact, location shift) or "welch" (two t tests, unequal variances)."""
 
     # Headroom regime. With h = mean base NLL - mean injected NLL (what injection taught), the
     # regime is counterfactual when G-hat - headroom_fraction * h is above zero over its whole
@@ -111,8 +115,6 @@ class Rules:
     """Coverage of every reported interval."""
     bootstrap_resamples: int = 10_000
     """Resamples of a cluster bootstrap."""
-    bootstrap_method: str = "percentile"
-    """"percentile" or "bca"."""
     bootstrap_seed: int = 20_250
     """Seed of the resampling, so that a report gives the same interval twice."""
 
@@ -121,45 +123,23 @@ class Rules:
             object.__setattr__(self, key, tuple(getattr(self, key)))
         known = [axis.name for axis in table.AXES]
         fits = len(set(self.axes)) == len(self.axes) and set(self.axes) <= set(known)
-        _require(self, "axes", bool(self.axes) and fits, "some of " + ", ".join(known) + ", once")
-        _require(
-            self,
-            "control_shares",
-            bool(self.control_shares) and all(0 < share < 1 for share in self.control_shares),
-            "numbers strictly between 0 and 1",
-        )
-        _require(self, "minimum_references", self.minimum_references >= 3, "at least 3")
-        for key in (
-            "alpha",
-            "dose_fraction",
-            "adequate_fraction",
-            "relearn_alpha",
-            "equivalence_alpha",
-            "headroom_fraction",
-            "confidence",
-        ):
-            _require(self, key, 0 < getattr(self, key) < 1, "a number strictly between 0 and 1")
+        shares_fit = bool(self.control_shares) and all(0 < s < 1 for s in self.control_shares)
+        checks: list[tuple[str, str, bool]] = [
+            ("axes", "some of " + ", ".join(known) + ", once", bool(self.axes) and fits),
+            ("control_shares", "numbers strictly between 0 and 1", shares_fit),
+            ("tolerance_percentile", "in (0, 100]", 0 < self.tolerance_percentile <= 100),
+        ]
+        for key in FRACTIONS:
+            number = 0 < getattr(self, key) < 1
+            checks.append((key, "a number strictly between 0 and 1", number))
         for key in ("power_shift", "recipe_limit", "retain_limit", "residual_limit"):
-            value = getattr(self, key)
-            _require(self, key, math.isfinite(value) and value > 0, "a positive number")
+            checks.append((key, "a positive number", 0 < getattr(self, key) < math.inf))
         for key in ("margin", "detection_limit", "degeneracy_deltas", "relearn_margin"):
-            value = getattr(self, key)
-            _require(self, key, math.isfinite(value) and value >= 0, "a number of at least 0")
-        _require(self, "tolerance_percentile", 0 < self.tolerance_percentile <= 100, "in (0, 100]")
-        _require(self, "minimum_draws", self.minimum_draws >= 2, "an integer of at least 2")
-        _require(self, "headroom_minimum_facts", self.headroom_minimum_facts >= 2, "at least 2")
-        _require(self, "bootstrap_resamples", self.bootstrap_resamples >= 100, "at least 100")
-        _require(self, "bootstrap_seed", self.bootstrap_seed >= 0, "an integer of at least 0")
-        for key, allowed in (
-            ("screen_pool", POOLS),
-            ("panel_pool", POOLS),
-            ("tolerance_facts", TOLERANCE_FACTS),
-            ("equivalence_method", EQUIVALENCE_METHODS),
-            ("bootstrap_method", BOOTSTRAP_METHODS),
-        ):
-            _require(self, key, getattr(self, key) in allowed, "one of " + ", ".join(allowed))
-
-
-def _require(rules: Rules, key: str, holds: bool, expected: str) -> None:
-    if not holds:
-        raise PlanError(f"rules.{key} is {getattr(rules, key)!r}; expected {expected}")
+            checks.append((key, "a number of at least 0", 0 <= getattr(self, key) < math.inf))
+        for key, least in LEAST.items():
+            checks.append((key, f"an integer of at least {least}", getattr(self, key) >= least))
+        for key in ("screen_pool", "panel_pool"):
+            checks.append((key, "one of " + ", ".join(POOLS), getattr(self, key) in POOLS))
+        for key, expected, holds in checks:
+            if not holds:
+                raise PlanError(f"rules.{key} is {getattr(self, key)!r}; expected {expected}")

@@ -19,7 +19,7 @@ BATTERIES = {
     "round_trip": "with round trip",
     "relearning": "with round trip and relearn veto",
 }
-"""The paper's batteries, by field of ``panel.Challenged``."""
+"""The paper's batteries, by name in ``panel.AXES``."""
 _QUALITY = {
     "forget distance": "forget_distance",
     "retain damage+": "retain_damage",
@@ -79,7 +79,7 @@ def panel_cells_table(results: RunResults) -> Table:
         )
         values |= row("median forget delta", model.median_forget_delta)
         values |= row("forget distance|first-chunk fall", model.forget_distance, model.fall)
-        rows.append(values | {title: getattr(model, axis) for axis, title in BATTERIES.items()})
+        rows.append(values | {title: model.verdicts[axis] for axis, title in BATTERIES.items()})
     reading = f"{counted(len(rows), 'known-label model')} scored on the sealed pool."
     return Table.of("panel-cells", "Known-label models, cell by cell", reading, rows)
 

@@ -216,15 +216,7 @@ def _agreement(mechanism: str, graded: Sequence[Graded], rules: Rules) -> Agreem
         mechanism,
         len(mine),
         spearman(true, estimated, rules.confidence),
-        cluster_bootstrap(
-            error,
-            [result.level.seed for result in mine],
-            "mean",
-            resamples=rules.bootstrap_resamples,
-            confidence=rules.confidence,
-            method="percentile",
-            seed=rules.bootstrap_seed,
-        ),
+        cluster_bootstrap(error, [result.level.seed for result in mine], rules),
     )
 
 
