@@ -162,7 +162,7 @@ class Bench:
         return Context(
             base=self.base,
             injected=injected,
-            forget_only=self.state("forget_only"),
+            forget_only=self.state("forget_only") if "forget_only" in self.sources else {},
             forget=replace(said_injected, teachers=teachers),
             retain=lesson(tokenizer, retain, frozen, pad),
             budget=self.plan.plan.unlearning,
@@ -191,10 +191,10 @@ class Bench:
     def cost(self, name: str) -> dict[str, float] | None:
         """Return what making a candidate took, None if it was not made here."""
         cost = self.context.shared.meter.costs.get(name)
-        return None if cost is None else cost.values(self.loaded.parameters, self._retraining)
+        return None if cost is None else cost.values(self.loaded.parameters, self.retraining)
 
     @cached_property
-    def _retraining(self) -> Cost:
+    def retraining(self) -> Cost:
         """What one retraining costs, the unit of the others."""
         stream = self.recipe.stream.without("forget")
         return stream_cost(self.loaded.tokenizer, stream, self.recipe.piece_tokens)
