@@ -89,6 +89,8 @@ def test_retraining_gives_models_of_different_draws_that_fit_the_base(
         check_compatible(outline(base), outline(str(place)))
     assert len({weights(place) for place in (Path(base), *places)}) == 4
     assert not work_folder(refs).exists()
+    for place in places:
+        assert weights(place) == json.loads((place / "palimpsest.json").read_text())["digest"]
     record = json.loads((refs / "01" / "palimpsest.json").read_text())
     assert (record["role"], record["draw"], record["seed"]) == ("reference", 1, 0)
 
@@ -111,8 +113,10 @@ def test_unlearning_writes_a_checkpoint_with_its_record_and_card(asked: Unlearn)
 
 
 def test_several_values_of_a_knob_give_several_folders(asked: Unlearn) -> None:
-    knobs = knob_values(["coefficient=0.5,1"])
+    knobs = knob_values(["coefficient=1,0.5"])
     made = make(replace(asked, method="task_vector", knobs=knobs))
+    for folder in made.folders:
+        assert weights(folder) == json.loads((folder / "palimpsest.json").read_text())["digest"]
     assert [folder.name for folder in made.folders] == ["task_vector-c0.5", "task_vector-c1"]
     injected, half, whole = (
         load(str(place)).model.state_dict() for place in (asked.injected, *made.folders)

@@ -48,7 +48,7 @@ def priced(results: RunResults) -> tuple[Priced, ...]:
         for finding in cell.verdict.findings if cell.verdict is not None else ():
             cost = cell.roles[finding.name].get("cost")
             comparison = finding.comparison
-            if cost is None or comparison is None:
+            if cost is None or comparison is None or comparison.worst.sd is None:
                 continue
             rows.append(
                 Priced(

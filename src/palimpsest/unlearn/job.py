@@ -65,12 +65,12 @@ class OwnWork(Bench):
     def setting(self) -> Setting:
         return self.request.setting(self.loaded.tokenizer)
 
-    def results(self) -> tuple[str, ...]:
-        """Return the steps whose weights are the answer, in order."""
+    def results(self) -> dict[str, str]:
+        """Return the steps whose weights are the answer, by the name of the model."""
         raise NotImplementedError
 
     def keep(self) -> dict[str, tuple[str, str]]:
-        return {f"{step}.safetensors": (step, WEIGHTS) for step in self.results()}
+        return {f"{step}.safetensors": (step, WEIGHTS) for step in self.results().values()}
 
 
 class RetrainWork(OwnWork):
@@ -85,8 +85,8 @@ class RetrainWork(OwnWork):
             models.insert(0, Descendant("injected", "injected", ("forget", "retain")))
         super().__init__(request, tuple(models), {})
 
-    def results(self) -> tuple[str, ...]:
-        return tuple(model.step for model in self.trained)
+    def results(self) -> dict[str, str]:
+        return {model.name: model.step for model in self.trained}
 
 
 class UnlearnWork(OwnWork):
@@ -116,8 +116,8 @@ class UnlearnWork(OwnWork):
             tasks.append(Task(step, partial(self._make, method)))
         return tasks
 
-    def results(self) -> tuple[str, ...]:
-        return tuple(made_step(number) for number in range(len(self.methods)))
+    def results(self) -> dict[str, str]:
+        return {title(method): made_step(number) for number, method in enumerate(self.methods)}
 
     @cached_property
     def context(self) -> Context:

@@ -90,7 +90,10 @@ def _write(request: Request, work: OwnWork, run: Run, out: Path) -> dict[str, di
     loaded = load(request.model, dtype=request.dtype)
     records = dict(_records(request, work, cell, run.environment))
     alone = len(records) == 1 and isinstance(request, Unlearn)
-    for step, (name, record) in zip(work.results(), records.items()):
+    steps = work.results()
+    for name, record in records.items():
+        # A chosen candidate got its name from the choice; it is the only one.
+        step = steps.get(record["model"]) or next(iter(steps.values()))
         folder = built if alone else built / name
         weights = cell.folder / "models" / f"{step}.safetensors"
         write_checkpoint(folder, loaded, weights, record, _card(name, record))
@@ -114,7 +117,8 @@ def _records(
         "choice": summary.get("choice"),
     }
     wanted = ("candidate",) if isinstance(request, Unlearn) else ("injected", "reference")
-    for name, role in summary["models"].items():
+    models: dict[str, dict[str, Any]] = summary["models"]
+    for name, role in sorted(models.items(), key=lambda item: item[1].get("draw", -1)):
         if role["role"] in wanted:
             folder = name if role["role"] != "reference" else f"{role['draw']:02d}"
             yield folder, {"model": name, **role, **shared}
