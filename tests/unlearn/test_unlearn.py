@@ -1,6 +1,8 @@
 """From a checkpoint and files of facts to folders that an audit takes, whole or not at all."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -262,6 +264,24 @@ def test_bad_input_is_refused_before_anything_is_loaded(asked: Unlearn, tmp_path
     refused(replace(asked, device="cuda"), PlanError, "device")
     refused(replace(asked, steps=0), PlanError, "steps")
     refused(replace(asked, injected=str(tmp_path / "gone")), InputError, "gone")
+
+
+def test_the_command_line_names_its_flags(asked: Unlearn, tmp_path: Path) -> None:
+    files = ("--forget", asked.forget, "--retain", asked.retain, "--general", asked.general)
+    common = ("unlearn", "--injected", asked.injected, *files)
+    for more, words in (
+        (("--out", str(tmp_path)), "--base"),
+        (("--base", asked.base, "--out", str(tmp_path)), "--out"),
+        (("--base", asked.base, "--out", str(tmp_path / "x"), "--knob", "share"), "NAME=VALUE"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "palimpsest.cli", *common, *more],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2 and done.stderr.startswith("error: "), done.stderr
+        assert words in done.stderr and not done.stdout
 
 
 def test_knobs_are_read_as_numbers_or_words() -> None:
