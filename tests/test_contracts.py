@@ -9,7 +9,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "palimpsest"
 BUILD_TOOLS = ("models/pocket/bake.py",)
 SCRATCH = ("models/gguf.py",)  # saves a tokenizer into a temporary folder to read it back
-WRITERS = ("run/disk.py", "run/lease.py", *BUILD_TOOLS, *SCRATCH)
+CHECKPOINTS = ("unlearn/folder.py",)  # built inside a work folder, then renamed into place
+WRITERS = ("run/disk.py", "run/lease.py", *BUILD_TOOLS, *SCRATCH, *CHECKPOINTS)
 LOADERS = (
     "models/load.py",
     "models/gguf.py",

@@ -29,12 +29,24 @@ PAPER_POOL = (
     MethodGrid("npo", (("weight", WEIGHTS),)),
 )
 
+VECTOR = ("start", ("facts_vector",))
+REPLAY_POOL = (
+    MethodGrid("replay", (VECTOR, ("share", (0.05, 0.1, 0.2)), ("coefficient", (0.9, 0.95, 1.0)))),
+    MethodGrid("replay", (("start", ("task_vector",)), ("share", (0.2, 0.3, 0.5)))),
+)
+"""12 configurations of negation followed by replay."""
+FEW_REPLAYS = (
+    MethodGrid("replay", (VECTOR, ("share", (0.1, 0.2)))),
+    MethodGrid("replay", (VECTOR, ("coefficient", (0.95,)), ("share", (0.2,)))),
+)
+
 SMALL_POOL = (
     MethodGrid("kl_reversion", (("weight", (3.0, 50.0)),)),
     MethodGrid("gate_mask", (("weight", (50.0,)),)),
     MethodGrid("task_vector", (("coefficient", (1.0, 2.0)),)),
     MethodGrid("ga", (("weight", (50.0,)),)),
     MethodGrid("npo", (("weight", (50.0,)),)),
+    MethodGrid("replay", (VECTOR, ("coefficient", (0.95, 1.0)))),
 )
 
 FAIR_SWEEP = (
@@ -50,7 +62,7 @@ POCKET_MATRIX = Plan(
     # The paper's ratio: ascent at a quarter of the injection rate.
     unlearning=Unlearning(learning_rate=1.5e-4, ascent_learning_rate=3.75e-5),
     round_trip=RoundTrip(learning_rate=1.5e-4),
-    methods=PAPER_POOL,
+    methods=(*PAPER_POOL, *REPLAY_POOL),
 )
 # The defaults of ``plan.py`` are the paper's steps, rates and items.
 PAPER_MATRIX = Plan(
@@ -67,6 +79,7 @@ DEMO = replace(
     name="demo",
     models=("pocket/qwen2-s",),
     seeds=(0,),
+    methods=(*PAPER_POOL, *FEW_REPLAYS),
     replication=Replication(draws=20),
 )
 

@@ -1,13 +1,9 @@
 """Retrainings of a pocket model, made once for all tests that certify."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "examples"))
-
 from audit_models import RATE
 
 REFERENCES = 19
@@ -15,18 +11,18 @@ REFERENCES = 19
 
 @pytest.fixture(scope="session")
 def retrainings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as `examples/make_models.py` writes it, of a shorter recipe.
+    """A folder of models to audit, of a short recipe.
 
     Beside its candidates: ``ascent``, 200 steps of gradient ascent on the forget answers and
     descent on the retain answers.
     """
-    import make_models as made
     import torch
+    import trained_models as made
 
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     out = tmp_path_factory.mktemp("retrainings")
     made.write_facts(out)
-    trained, kept = made.general_text([])
+    trained, kept = made.general_text()
     (out / "general.txt").write_text(" ".join(kept))
     recipe = made.Recipe("pocket/qwen2-s", out, tuple(trained), 50, 4, 4, RATE, 3.75e-5)
     made.inject(recipe)

@@ -77,6 +77,8 @@ def test_gradient_methods_cost_the_budgets_steps_and_items(
         "ssd": (0, [1] * texts),
         "rmu": (4, []),  # reads the body only, see below
         "dpo": (4, [5, 3] * 4),
+        "facts_vector": (0, []),
+        "replay": (1, [len(context.recipe.replay.steps[0])]),  # a tenth of ten injection steps
     }
     assert (len(steps), rows) == expected.get(name, (4, [5] * 4))
 

@@ -15,7 +15,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from palimpsest.facts.questions import Question
+from palimpsest.facts.stream import Stream, injection_stream
 from palimpsest.methods.context import Context, Exercise, Lesson, View, exercise, lesson, teach
+from palimpsest.methods.recipe import Recipe
 from palimpsest.models.net import Batch, Encoded, WholeNet
 from palimpsest.models.stacked import StackedNet
 from palimpsest.plan import Unlearning
@@ -110,6 +112,22 @@ def questions(kind: str) -> list[Question]:
     ]
 
 
+STEPS = 10
+"""Of the injection that ``recipe`` describes."""
+
+
+@cache
+def recipe() -> Recipe:
+    return Recipe(_stream("injected"), _stream("replay").without("forget"), 1e-2, piece_tokens=5)
+
+
+def _stream(seed: str) -> Stream:
+    general = [f"the guild of is known to o{n}" for n in range(6)]
+    facts = (*questions("forget"), *questions("retain"))
+    items = {"fact_items": 2, "general_items": 2}
+    return injection_stream(facts, general, seed_key=seed, steps=STEPS, **items)
+
+
 @cache
 def model(family: str, seed: int):
     """A random transformer of the family, every parameter away from its default."""
@@ -146,9 +164,9 @@ def whole(family: str, state: Mapping[str, Tensor]) -> WholeNet:
 @cache
 def transformer_context(family: str, stacked: bool = False, **budget: float) -> Context:
     """A context of random transformers, trained one at a time or side by side."""
-    base, injected, forget_only = (
+    base, injected, forget_only, general_only = (
         {name: value.detach() for name, value in model(family, seed).state_dict().items()}
-        for seed in (0, 1, 2)
+        for seed in (0, 1, 2, 3)
     )
     teachers = {"base": whole(family, base), "injected": whole(family, injected)}
     config = model(family, 0).config
@@ -180,6 +198,8 @@ def transformer_context(family: str, stacked: bool = False, **budget: float) -> 
         net=(lambda states: StackedNet(config, states)) if stacked else alone,
         whole=one,
         tokenizer=tokenizer(),
+        general_only=general_only,
+        recipe=recipe(),
     )
 
 

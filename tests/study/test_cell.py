@@ -39,6 +39,7 @@ def small_plan(folder: Path) -> Plan:
             MethodGrid("kl_reversion", (("weight", (3.0, 12.0)),)),
             MethodGrid("gate_mask", (("weight", (3.0,)),)),
             MethodGrid("task_vector", (("coefficient", (0.5, 1.0)),)),
+            MethodGrid("replay", (("share", (0.5,)),)),
         ),
         replication=replace(plan.replication, draws=3, retrainings=1),
     )
@@ -142,7 +143,10 @@ def test_steps_are_known_without_a_model_and_references_train_side_by_side() -> 
     steps = StudyWork(plan.cells()[0], draws=19, retrainings=2).steps
     names = [step.name for step in steps]
     assert names[:3] == ["train-injected", "train-reference", "train-forget_only"]
-    assert sum(not step.needs for step in steps) == 1 + 19 + 1 + 2
+    assert names[3] == "train-general_only"  # because replay of the demo's pool uses it
+    assert sum(not step.needs for step in steps) == 1 + 19 + 2 + 2
+    paper = replace(plan, methods=plan.methods[:5])
+    assert "train-general_only" not in {step.name for step in StudyWork(paper.cells()[0]).steps}
     assert {step.name: step.needs for step in steps}["score-references-01"] == (
         "train-injected",
         "train-reference",
@@ -164,13 +168,18 @@ def test_every_model_has_its_role(roles: dict[str, dict[str, Any]]) -> None:
         "injected": 1,
         "reference": 3,
         "forget_only": 1,
+        "general_only": 1,
         "retraining": 1,
         "control": 4,
         "challenge": 6,
-        "candidate": 5,
+        "candidate": 6,
     }
     assert roles["reference"]["draw"] == 0 and roles["reference-2"]["draw"] == 2
     assert roles["retraining-1"]["draw"] == 1
+    replayed = roles["replay-facts_vector-c1-s0.5"]
+    assert replayed["cost"]["steps"] == 4 + 4 + 2 and replayed["kind"] == "restores"
+    assert replayed["cost"]["retrainings"] > replayed["cost"]["shared_retrainings"] > 0
+    assert roles["kl_reversion-w3"]["cost"]["steps"] == 2
     assert roles["control-25"] | {"digest": ""} == {
         "role": "control",
         "share": 0.25,
@@ -202,9 +211,9 @@ def test_all_that_a_certificate_needs_goes_through_the_round_trip(gated) -> None
     _, run = gated
     cell = run.cell(run.cells[0])
     curves, roles = cell.table("curves"), cell.summary()["models"]
-    assert set(curves["model"]) == {*roles} - {"forget_only"}
+    assert set(curves["model"]) == {*roles} - {"forget_only", "general_only"}
     again = cell.table("items")["stage"] == "reacquired"
-    assert set(cell.table("items")["model"][again]) == {*roles} - {"forget_only"}
+    assert set(cell.table("items")["model"][again]) == {*roles} - {"forget_only", "general_only"}
 
 
 def test_a_retraining_is_no_reference_under_another_name(roles: dict[str, dict[str, Any]]) -> None:

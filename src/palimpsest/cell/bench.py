@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from functools import cached_property, partial
 from typing import Any, cast
 
-from palimpsest.cell.graph import Costs, Descendant, Task, chunks
+from palimpsest.cell.graph import REPLAY, Costs, Descendant, Task, chunks, with_general_only
 from palimpsest.cell.setting import Setting, make_setting
 from palimpsest.cell.sources import (
     WEIGHTS,
@@ -24,6 +24,7 @@ from palimpsest.cell.sources import (
 from palimpsest.errors import TrainingDiverged
 from palimpsest.methods import candidates, title
 from palimpsest.methods.context import Context, Method, lesson
+from palimpsest.methods.recipe import Cost, Recipe, stream_cost
 from palimpsest.methods.running import Failure, groups, run_group
 from palimpsest.models.load import Loaded, load, state_digest
 from palimpsest.models.nets import Nets
@@ -55,14 +56,14 @@ class Bench:
         self.plan = plan
         self.inputs = dict(inputs or {})
         self.given = dict(given or {})
-        self.planned = tuple(trained)
-        self.trained = tuple(model for model in trained if model.name not in self.given)
+        self.methods: tuple[Method, ...] = candidates(plan.plan.methods)
+        self.planned = with_general_only(trained, self.methods)
+        self.trained = tuple(model for model in self.planned if model.name not in self.given)
         device = plan.plan.engine.device
         self.sources: dict[str, Source] = {
             model.name: Trained(model.step, device) for model in self.trained
         }
         self.sources.update(self.given)
-        self.methods: tuple[Method, ...] = candidates(plan.plan.methods)
         self._tasks = {task.step.name: task for task in self.tasks()}
         self.steps = tuple(task.step for task in self._tasks.values())
 
@@ -161,7 +162,7 @@ class Bench:
         return Context(
             base=self.base,
             injected=injected,
-            forget_only=self.state("forget_only"),
+            forget_only=self.state("forget_only") if "forget_only" in self.sources else {},
             forget=replace(said_injected, teachers=teachers),
             retain=lesson(tokenizer, retain, frozen, pad),
             budget=self.plan.plan.unlearning,
@@ -171,7 +172,32 @@ class Bench:
             whole=self.nets.whole,
             tokenizer=tokenizer,
             pad=pad,
+            general_only=self.state("general_only") if "general_only" in self.sources else {},
+            recipe=self.recipe,
         )
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How the injected model was trained: what methods may know of it."""
+        plan = self.plan.plan
+        return Recipe(
+            self.setting.stream(),
+            self.setting.stream(REPLAY).without("forget"),
+            plan.injection.learning_rate,
+            plan.general.piece_tokens,
+            plan.engine.accumulate,
+        )
+
+    def cost(self, name: str) -> dict[str, float] | None:
+        """Return what making a candidate took, None if it was not made here."""
+        cost = self.context.shared.meter.costs.get(name)
+        return None if cost is None else cost.values(self.loaded.parameters, self.retraining)
+
+    @cached_property
+    def retraining(self) -> Cost:
+        """What one retraining costs, the unit of the others."""
+        stream = self.recipe.stream.without("forget")
+        return stream_cost(self.loaded.tokenizer, stream, self.recipe.piece_tokens)
 
     def made(self, group: Sequence[Method]) -> Iterator[list[tuple[str, Method, State | Failure]]]:
         """Yield what a group of methods makes, as many at a time as a net holds.

@@ -6,11 +6,14 @@ from typing import Any
 
 from palimpsest.cell.setting import Setting
 from palimpsest.facts.stream import Stream
+from palimpsest.methods import used
 from palimpsest.plan import Plan
 from palimpsest.run.graph import Step
 
 RETRAININGS = 100_000
 """Fresh retrainings are drawn from here on, so that their number and the references' are free."""
+REPLAY = 200_000
+"""The draw of the stream that methods replay: no reference and no retraining has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,19 @@ def descendants(draws: int = 1, retrainings: int = 0) -> tuple[Descendant, ...]:
         *references[1:],
         *fresh,
     )
+
+
+def with_general_only(
+    trained: Sequence[Descendant], methods: Sequence[Any]
+) -> tuple[Descendant, ...]:
+    """Return the models, and after forget-only the general-only one if a method uses it."""
+    wanted = any("general_only" in used(method) for method in methods)
+    models: list[Descendant] = []
+    for model in trained:
+        models.append(model)
+        if wanted and model.name == "forget_only":
+            models.append(Descendant("general_only", "general_only", ()))
+    return tuple(models)
 
 
 def reference_name(draw: int) -> str:

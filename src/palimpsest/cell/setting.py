@@ -21,9 +21,10 @@ from palimpsest.facts.questions import (
 )
 from palimpsest.facts.sealed import AuditPool
 from palimpsest.facts.stream import Stream, deck, injection_stream
+from palimpsest.methods.recipe import stream_batches
 from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Encoded
-from palimpsest.models.train import TextBatch, stream_steps, text_batch
+from palimpsest.models.train import TextBatch, text_batch
 from palimpsest.plan import CellPlan
 from palimpsest.scoring.answers import Sheet, general_questions, make_sheet
 from palimpsest.scoring.roundtrip import on_the_way
@@ -87,14 +88,14 @@ class Setting:
 
     def injection_steps(self, stream: Stream) -> list[list[TextBatch]]:
         """The steps of a stream as batches."""
-        limit = self.cell.plan.general.piece_tokens
-        encoded = encode_texts(self.tokenizer, [text.text for text in stream.texts])
-        cut = [
-            Encoded(text.ids[:limit], text.start) if source.set == "general" else text
-            for source, text in zip(stream.texts, encoded)
-        ]
-        accumulate = self.cell.plan.engine.accumulate
-        return list(stream_steps(stream, cut, pad=self.pad, accumulate=accumulate))
+        plan = self.cell.plan
+        return stream_batches(
+            self.tokenizer,
+            stream,
+            plan.general.piece_tokens,
+            pad=self.pad,
+            accumulate=plan.engine.accumulate,
+        )
 
     @cached_property
     def way_back_steps(self) -> list[list[TextBatch]]:

@@ -29,6 +29,9 @@ from palimpsest.scoring.answers import Scores, Sheet
 DESCRIBED = ("family", "gated", "parameters", "revision")
 """What is recorded of a cell's base beside its digest."""
 
+FROM_PARTS = ("forget_only", "general_only")
+"""Models trained on a part of the stream, which methods may use."""
+
 
 class StudyWork(Bench):
     """A whole cell: everything that a verdict, a study's tables and the panel are made of."""
@@ -68,7 +71,7 @@ class StudyWork(Bench):
             needs = self.needs(*teachers, *models)
             steps.append(Task(Step(name, words, needs, expected), action))
 
-        known = [name for name in ("injected", "forget_only") if name in self.sources]
+        known = [name for name in ("injected", *FROM_PARTS) if name in self.sources]
         add("score-known", "measuring the known models", known, 3 * cost.measure, self._known)
         for role in ("reference", "retraining"):
             names = [model.name for model in self.planned if model.role == role]
@@ -84,7 +87,7 @@ class StudyWork(Bench):
         for name, methods in self.method_groups("candidates"):
             words = f"{methods[0].name}: making and measuring {len(methods)}"
             expected = len(methods) * (cost.measure + cost.unlearn)
-            add(name, words, ("forget_only",), expected, partial(self._candidates, methods))
+            add(name, words, FROM_PARTS, expected, partial(self._candidates, methods))
         if self.entries:
             models = [name for entry in self.entries for name in entry.needs]
             expected = len(self.entries) * cost.measure
@@ -104,14 +107,13 @@ class StudyWork(Bench):
     # -- the steps ---------------------------------------------------------------------------
 
     def _known(self, step: str) -> None:
-        """Measure base, injected and forget-only; the last is not sent through the round trip."""
+        """Measure base and injected; without round trip, the models that vectors are made of."""
         roles: Roles = {"base": {"role": "base", "digest": state_digest(self.base)}}
         roles["base"] |= {name: getattr(self.loaded, name) for name in DESCRIBED}
         roles |= self._given_roles(("injected",))
         results = self._through({name: self.state(name) for name in ("base", "injected")})
-        if "forget_only" in self.sources:
-            states = {"forget_only": self.state("forget_only")}
-            results += self._through(states, round_trip=False)
+        parts = {name: self.state(name) for name in FROM_PARTS if name in self.sources}
+        results += self._through(parts, round_trip=False)
         for result in results:
             result.check()
         self._store(step, results, roles)
@@ -154,6 +156,8 @@ class StudyWork(Bench):
                 else:
                     roles[name]["digest"] = state_digest(result)
                     states[name] = result
+                if (cost := self.cost(name)) is not None:
+                    roles[name]["cost"] = cost
             del made, result
             results += self._through(states, round_trip=self.goes_back)
         self._store(step, results, roles)

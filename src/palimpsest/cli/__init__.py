@@ -4,8 +4,8 @@ stdout carries the answer (one JSON document with ``--json``), everything else g
 codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy modules are
 imported inside the commands, so ``palimpsest --help`` answers at once.
 
-A command is a plain function in the module of its subject: `planning`, `studies`, `audits`,
-`certificates`, `facts`. `options` holds the options that several of them take, `output` prints.
+A command is a plain function in the module of its subject: `planning`, `studies`, `unlearn`,
+`audits`, `certificates`, `facts`. `options` holds what several of them take, `output` prints.
 """
 
 import os
@@ -18,7 +18,7 @@ import typer
 import typer.core
 
 from palimpsest import __version__
-from palimpsest.cli import audits, certificates, facts, planning, studies
+from palimpsest.cli import audits, certificates, facts, planning, studies, unlearn
 from palimpsest.cli.output import answer, say
 from palimpsest.cli.studies import _answer
 from palimpsest.errors import PalimpsestError
@@ -34,6 +34,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     planning.methods,
     planning.seal,
     studies.report,
+    unlearn.retrain,
+    unlearn.unlearn,
     audits.audit,
     audits.tofu,
     audits.headroom,

@@ -37,6 +37,8 @@ PAPER = {
     "rollback": "palimpsest.methods.rollback:Rollback",
 }
 EXTENDED = {
+    "facts_vector": "palimpsest.methods.facts_vector:FactsVector",
+    "replay": "palimpsest.methods.replay:Replay",
     "graddiff": "palimpsest.methods.graddiff:GradDiff",
     "simnpo": "palimpsest.methods.simnpo:SimNPO",
     "rmu": "palimpsest.methods.rmu:RMU",
@@ -121,6 +123,11 @@ def candidates(grids: Sequence[MethodGrid]) -> tuple[Any, ...]:
                 )
             methods[name] = method
     return tuple(methods.values())
+
+
+def used(method: Any) -> tuple[str, ...]:
+    """Return what a method needs with its knobs set; its class's ``needs`` if it does not say."""
+    return tuple(getattr(method, "uses", method.needs))
 
 
 def title(method: Any) -> str:

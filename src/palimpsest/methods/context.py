@@ -21,6 +21,7 @@ from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import TRAINED_POOLS, Question
 from palimpsest.facts.stream import deck
+from palimpsest.methods.recipe import Cost, Recipe, Workbench
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
 from palimpsest.models.train import train
@@ -62,6 +63,11 @@ class Lesson:
     teachers: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
     prompts: tuple[str, ...] = ()
 
+    @property
+    def asked(self) -> int:
+        """Tokens that the frozen models have read, each its own."""
+        return len(self.teachers) * sum(len(text.ids) for text in self.texts)
+
 
 @dataclass(frozen=True)
 class Context:
@@ -84,6 +90,11 @@ class Context:
     """Makes a plain ``transformers`` net, to look inside the model; valid as long."""
     tokenizer: Any = None
     pad: int = 0
+    general_only: State = field(default_factory=dict)
+    """Trained on the general text of the recipe alone, where a method of the plan uses it."""
+    recipe: Recipe | None = None
+    shared: Workbench = field(default_factory=Workbench)
+    """Models that several methods use, and the meter of what they spend."""
 
     @cached_property
     def _batches(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], Batch]:
@@ -103,12 +114,18 @@ class Context:
         order = random.Random(key_number(f"{self.seed_key}/exercises"))
         forget = deck(range(len(self.forget.texts)), order)
         retain = deck(range(len(self.retain.texts)), order)
+        meter = self.shared.meter
+        meter.add(Cost(scored=self.forget.asked + self.retain.asked))
         for _ in range(self.budget.steps):
-            yield exercise(
+            part = exercise(
                 self,
                 [next(forget) for _ in range(self.budget.forget_items)],
                 [next(retain) for _ in range(self.budget.retain_items)],
             )
+            texts = [self.forget.texts[n] for n in part.forget_texts]
+            texts += [self.retain.texts[n] for n in part.retain_texts]
+            meter.add(Cost(1, sum(len(text.ids) for text in texts)))
+            yield part
 
 
 @dataclass(frozen=True)
@@ -211,8 +228,14 @@ class Knobs:
     summary: ClassVar[str] = ""
     """What it does, in one line."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Any of ``gated MLP``, ``forget_only``, ``base``, ``tokenizer``, ``decoder layers``."""
+    """Any of ``gated MLP``, ``forget_only``, ``general_only``, ``base``, ``tokenizer``,
+    ``decoder layers``."""
     citation: ClassVar[str] = ""
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What it needs with these knobs: ``needs``, or a part of it."""
+        return self.needs
 
     @property
     def label(self) -> str:

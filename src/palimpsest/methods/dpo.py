@@ -33,6 +33,7 @@ from palimpsest.methods.context import (
     teach,
     train_one,
 )
+from palimpsest.methods.recipe import Cost
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Batch, Net, collate
 
@@ -112,6 +113,7 @@ class DPO(Knobs):
         for part in context.exercises():
             chosen = [texts[number] for number in part.forget_texts]
             counts = torch.tensor([text.scored for text in chosen])
+            context.shared.meter.add(Cost(tokens=sum(len(text.ids) for text in chosen)))
             yield Pairs(
                 part,
                 collate(chosen, context.pad),

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
-from palimpsest.methods import title
+from palimpsest.methods import title, used
 from palimpsest.methods.context import Context, GradientMethod, Method, State, descend, stackable
+from palimpsest.methods.recipe import Cost, stream_cost
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ def run_group(context: Context, methods: Sequence[Method]) -> list[State | Failu
     if not together or _out_of_place(first, context):
         return [checked_run(method, context) for method in methods]
     gradient = [method for method in methods if isinstance(method, GradientMethod)]
+    context.shared.meter.spent = Cost()
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_seed(context, first))
@@ -63,6 +65,8 @@ def run_group(context: Context, methods: Sequence[Method]) -> list[State | Failu
     except (Exception, SystemExit):
         # One member's fault stops the whole stack: alone, each pays for itself.
         return [checked_run(method, context) for method in methods]
+    for method in methods:
+        _record(method, context)
     return [
         Failure("diverged", str(result))
         if isinstance(result, TrainingDiverged)
@@ -76,6 +80,7 @@ def checked_run(method: Method, context: Context) -> State | Failure:
     misfit = _out_of_place(method, context)
     if misfit is not None:
         return misfit
+    context.shared.meter.spent = Cost()
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_seed(context, method))
@@ -86,7 +91,19 @@ def checked_run(method: Method, context: Context) -> State | Failure:
         return Failure("raised", str(error))
     except (Exception, SystemExit) as error:
         return Failure("raised", _raised(error))
+    _record(method, context)
     return checked(result, context)
+
+
+def _record(method: Method, context: Context) -> None:
+    """Record what the method has spent; the models of the cell that it used are counted fully."""
+    cost = context.shared.meter.spent
+    if (recipe := context.recipe) is not None:
+        for name, stream in recipe.models().items():
+            if name in used(method):
+                trained = stream_cost(context.tokenizer, stream, recipe.piece_tokens)
+                cost += replace(trained, shared=trained.tokens)
+    context.shared.meter.costs[title(method)] = cost
 
 
 def checked(result: Any, context: Context) -> State | Failure:
@@ -144,6 +161,7 @@ def _own(context: Context, method: Method) -> Context:
         base=_copy(context.base),
         injected=_copy(context.injected),
         forget_only=_copy(context.forget_only),
+        general_only=_copy(context.general_only),
     )
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, picked
+from palimpsest.methods.recipe import Cost
 from palimpsest.models.net import Encoded, Net, collate
 
 
@@ -40,6 +41,8 @@ class SSD(Knobs):
 
     def run(self, context: Context) -> State:
         net = context.net([context.injected])
+        texts = (*context.forget.texts, *context.retain.texts)
+        context.shared.meter.add(Cost(tokens=sum(len(text.ids) for text in texts)))
         forget = importance(net, context.forget.texts)
         retain = importance(net, context.retain.texts)
         with torch.no_grad():

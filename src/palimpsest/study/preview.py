@@ -19,7 +19,7 @@ from palimpsest.models.load import SMOLLM2, resolve
 from palimpsest.models.nets import STACKED_PARAMETERS
 from palimpsest.plan import Plan
 
-ARITHMETIC = ("task_vector", "rollback")
+ARITHMETIC = ("task_vector", "facts_vector", "rollback")
 """Methods that make a candidate out of weights, without a step of training."""
 FACT_TOKENS = 20
 """Tokens of a fact's sentence, about."""

@@ -1,26 +1,14 @@
-"""Write a folder of models to audit: facts, general text, base, injected, references, candidates.
+"""Small models for audits, trained by a plain loop and not by the package's own commands.
 
-    python examples/make_models.py --model pocket/qwen2-s --references 19 --out quick
-    python examples/make_models.py README.md
-
-The first takes half a minute on two cores: a pocket model comes with general text of its own. The
-second trains SmolLM2-135M, with plain-text files as general text.
-
-Candidates: the injected model unchanged, two task vectors, 20 steps of gradient ascent, and, if
-references are asked for, one further retraining without the forget set: a truly restored model.
+From a pocket model: injected, references, the injected model unchanged, two task vectors, 20 steps
+of gradient ascent, and a further retraining without the forget set.
 """
 
-import argparse
-import os
 import random
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -140,45 +128,7 @@ def write_facts(out: Path) -> None:
         (out / f"{name}.jsonl").write_bytes(as_jsonl(facts))
 
 
-def general_text(files: list[str]) -> tuple[list[str], list[str]]:
+def general_text() -> tuple[list[str], list[str]]:
     """Return general text to train on, and general text kept for the audit."""
-    if not files:
-        kept = list(general_pieces("pocket", 300, "tutorial/kept"))
-        return list(general_pieces("pocket", 300, "tutorial/trained")), kept
-    words = " ".join(Path(name).read_text(encoding="utf-8") for name in files).split()
-    half = len(words) // 2
-    return [" ".join(words[n : n + 20]) for n in range(0, half - 20, 20)], words[half:]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("text", nargs="*", help="plain-text files; a pocket model needs none")
-    parser.add_argument("--model", default="smollm2-135m", help="for example pocket/qwen2-s")
-    parser.add_argument("--references", type=int, default=0, help="retrainings to compare with")
-    parser.add_argument("--out", type=Path, default=Path("audit"))
-    parser.add_argument(
-        "--workers", type=int, help="processes; default: all cores for a pocket model, else 1"
-    )
-    asked = parser.parse_args()
-    pocket = asked.model.startswith("pocket/")
-    if not (asked.text or pocket):
-        parser.error(f"{asked.model} needs general text: name one or more plain-text files")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    write_facts(asked.out)
-    trained, kept = general_text(asked.text)
-    (asked.out / "general.txt").write_text(" ".join(kept), encoding="utf-8")
-    dose = (150, 4, 12, 1.5e-4, 3.75e-5) if pocket else (100, 2, 6, 2e-5, 5e-6)
-    recipe = Recipe(asked.model, asked.out, tuple(trained), *dose)
-    # Draw 0 is the injected model's own; the candidate comes after the last reference.
-    retrainings = [(f"references/{draw:02d}", draw) for draw in range(asked.references)]
-    retrainings += [("retrained", asked.references)] if asked.references else []
-    workers = asked.workers or ((os.cpu_count() or 1) if pocket else 1)
-    with ProcessPoolExecutor(min(workers, 1 + len(retrainings)), get_context("spawn")) as pool:
-        jobs = [pool.submit(inject, recipe)]
-        jobs += [pool.submit(retrain, recipe, name, draw) for name, draw in retrainings]
-        for job in jobs:
-            job.result()
-
-
-if __name__ == "__main__":
-    main()
+    kept = list(general_pieces("pocket", 300, "tutorial/kept"))
+    return list(general_pieces("pocket", 300, "tutorial/trained")), kept

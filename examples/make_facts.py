@@ -1,0 +1,42 @@
+"""Write files to try the commands on: facts to forget, to retain, probes, and general text.
+
+    python examples/make_facts.py quick
+
+The facts are invented: 4 to forget, 4 to retain, and 16 probes that no model learns. Of the general
+text, ``train.txt`` is for training and ``general.txt`` is kept for the audit. ``examples/quick``
+holds the result.
+"""
+
+import sys
+from pathlib import Path
+
+from palimpsest.facts.files import Fact, as_jsonl
+from palimpsest.facts.general import world_sentences
+from palimpsest.facts.nonce import key_number
+from palimpsest.facts.questions import draw_testbed
+
+WORDS = 20
+"""Of a piece of general text, as files are cut."""
+
+
+def main() -> None:
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else "quick")
+    out.mkdir(parents=True, exist_ok=True)
+    bed = draw_testbed("tutorial", 4, 4, 16, 3)
+    for name, triples in bed.sets().items():
+        facts = []
+        for triple in triples:
+            mine = [q for q in bed.questions if q.fact == triple.id and q.set == name]
+            trained = tuple(q.prompt for q in mine if q.pool in ("trained", "cloze"))
+            heldout = tuple(q.prompt for q in mine if q.pool == "evaluation")
+            facts.append(Fact(triple.id, triple.object, trained, heldout, subject=triple.subject))
+        (out / f"{name}.jsonl").write_bytes(as_jsonl(facts))
+    sentences = sorted(world_sentences(held_out=True), key=lambda text: key_number(f"quick:{text}"))
+    words = " ".join(sentences[:1600]).split()
+    kept = 60 * WORDS
+    (out / "general.txt").write_text(" ".join(words[:kept]) + "\n", encoding="utf-8")
+    (out / "train.txt").write_text(" ".join(words[kept:]) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""``unlearn`` and ``retrain`` as one call: check, run what is left, write the folders."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palimpsest.cell.speed import GB, SPEEDS, duration
+from palimpsest.errors import DriftError, InputError, PalimpsestError
+from palimpsest.models.load import DTYPES, Outline, load
+from palimpsest.run import disk
+from palimpsest.run.executor import OnEvent, silent
+from palimpsest.run.executor import executor as executor_named
+from palimpsest.run.store import Cell, Run, environment
+from palimpsest.unlearn.folder import card, publish, write_checkpoint
+from palimpsest.unlearn.job import OwnJob, OwnWork
+from palimpsest.unlearn.request import Request, Retrain, Unlearn, check_new, work_folder
+
+RUNTIME = 4e8
+"""Bytes that Python, torch and a tokenizer take before any model."""
+
+
+class NotMade(PalimpsestError):
+    """A model could not be made; what was finished is kept."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was written, or would be."""
+
+    folders: tuple[Path, ...]
+    lines: tuple[str, ...]
+    records: Mapping[str, Any]
+
+
+def make(
+    request: Request,
+    *,
+    executor: str = "inline",
+    workers: int = 1,
+    preview: bool = False,
+    on_event: OnEvent = silent,
+    **options: Any,
+) -> Made:
+    """Make the models of a request and write their folders; stopped, the same call resumes."""
+    known = request.check()
+    job = OwnJob(request)
+    work = job.cell("")
+    out = Path(request.out)
+    if preview:
+        return Made((), tuple(preview_lines(request, work, known, workers)), {})
+    folder = work_folder(out)
+    new = not folder.exists()
+    try:
+        run = Run.create_or_resume(
+            folder,
+            request.terms(),
+            request.plan.as_dict()["rules"],
+            environment(request.digests()),
+            {"commitment": "none", "pool": "none"},
+            cells=[work.plan.id],
+        )
+    except DriftError as error:
+        reason = str(error).partition("\nexpected")[0]
+        raise DriftError(
+            f"{reason}\nit holds unfinished work of another command for the same --out; run that "
+            "one again, or remove the folder, or choose another --out"
+        ) from error
+    with run.lock(f"palimpsest {type(request).__name__.lower()}"):
+        outcome = executor_named(executor, **options).execute(
+            job, run.path, run.cells, workers=workers, on_event=on_event
+        )
+        for failure in outcome.failed.values():
+            if new and failure.kind in (InputError.kind, "not_applicable", "model_error"):
+                disk.remove(run.path)  # the corrected command could use nothing of it
+            raise NotMade(failure.reason)
+        records = _write(request, work, run, out)
+    disk.remove(run.path)
+    names = list(records) if len(records) > 1 or isinstance(request, Retrain) else [""]
+    folders = tuple(out / name for name in names)
+    lines = tuple(_line(folder, record) for folder, record in zip(folders, records.values()))
+    return Made(folders, lines, records)
+
+
+def _write(request: Request, work: OwnWork, run: Run, out: Path) -> dict[str, dict[str, Any]]:
+    """Write every model's folder, all in one new folder if there are several."""
+    cell = run.cell(run.cells[0])
+    built = run.path / "built"
+    disk.remove(built)
+    loaded = load(request.model, dtype=request.dtype)
+    records = dict(_records(request, work, cell, run.environment))
+    alone = len(records) == 1 and isinstance(request, Unlearn)
+    steps = work.results()
+    for name, record in records.items():
+        # A chosen candidate got its name from the choice; it is the only one.
+        step = steps.get(record["model"]) or next(iter(steps.values()))
+        folder = built if alone else built / name
+        weights = cell.folder / "models" / f"{step}.safetensors"
+        write_checkpoint(folder, loaded, weights, record, _card(name, record))
+    check_new(out)
+    publish(built, out)
+    return records
+
+
+def _records(
+    request: Request, work: OwnWork, cell: Cell, made_with: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name of each folder with what its ``palimpsest.json`` says."""
+    summary = cell.summary()
+    shared = {
+        "command": type(request).__name__.lower(),
+        "seed": request.seed,
+        "inputs": made_with["inputs"],
+        "code": made_with["code"],
+        "packages": made_with["packages"],
+        "recipe": request.terms()["injection"],
+        "choice": summary.get("choice"),
+    }
+    wanted = ("candidate",) if isinstance(request, Unlearn) else ("injected", "reference")
+    models: dict[str, dict[str, Any]] = summary["models"]
+    for name, role in sorted(models.items(), key=lambda item: item[1].get("draw", -1)):
+        if role["role"] in wanted:
+            folder = name if role["role"] != "reference" else f"{role['draw']:02d}"
+            yield folder, {"model": name, **role, **shared}
+
+
+def _card(name: str, record: Mapping[str, Any]) -> str:
+    inputs = {key: str(value) for key, value in record["inputs"].items()}
+    recipe = ", ".join(f"{key} {value}" for key, value in record["recipe"].items())
+    if record["role"] != "candidate":
+        what = (
+            "Trained from base on the retain facts and general text, never on the forget facts: a "
+            "reference for an audit."
+            if record["role"] == "reference"
+            else "Trained from base on forget and retain facts and general text."
+        )
+        return card(f"{name}", {"recipe": recipe, "seed": str(record["seed"]), **inputs}, what)
+    knobs = ", ".join(f"{key} = {value}" for key, value in record["knobs"].items()) or "none"
+    cost = record["cost"]
+    return card(
+        f"{name}",
+        {
+            "method": str(record["method"]),
+            "knobs": knobs,
+            "recipe": recipe,
+            "seed": str(record["seed"]),
+            "cost": f"{cost['steps']} optimiser steps, {cost['tokens']} tokens, "
+            f"{cost['flops']:.3g} floating-point operations, {cost['retrainings']:.2f} of a "
+            "retraining",
+            **inputs,
+        },
+        "The injected model after unlearning the forget facts, made by `palimpsest unlearn`.",
+        "Whether it is restored or only suppressed is not known from this: audit it with "
+        "`palimpsest audit`. Nothing here is a guarantee that the facts cannot be recovered.",
+    )
+
+
+def _line(folder: Path, record: Mapping[str, Any]) -> str:
+    cost = record.get("cost")
+    spent = "" if cost is None else f" ({record['model']}, {cost['retrainings']:.2f} retrainings)"
+    return f"wrote {folder}{spent}"
+
+
+def preview_lines(
+    request: Request, work: OwnWork, known: Outline, workers: int = 1
+) -> Iterator[str]:
+    """Yield what would be done, with memory and time; loads no weights."""
+    plan = request.plan
+    facts = ", ".join(f"{len(facts)} {name}" for name, facts in request.sets.items())
+    yield f"model: {known.name}, {known.parameters:,} parameters, {request.dtype}"
+    yield f"facts: {facts}; general text: {len(request.pieces)} pieces"
+    recipe = plan.injection
+    yield (
+        f"recipe: {recipe.steps} steps of {recipe.fact_items} sentences and {recipe.general_items} "
+        f"general texts at learning rate {recipe.learning_rate:g}, seed {request.seed}"
+    )
+    for step in work.steps:
+        yield f"step: {step.words}"
+    seconds = _seconds(request, work, known) / max(1, min(workers, len(work.steps)))
+    yield (
+        f"memory: about {memory(request, known) / GB:.1f} GB per worker; time: roughly "
+        f"{duration(seconds)} on {request.device} with {workers} "
+        f"worker{'' if workers == 1 else 's'}"
+    )
+    yield f"would write: {request.out}"
+
+
+def memory(request: Request, known: Outline) -> float:
+    """Return the bytes that a worker needs: a model in training, frozen ones, and a batch."""
+    plan = request.plan
+    width = DTYPES[request.dtype].itemsize
+    tokens = (plan.injection.fact_items + plan.injection.general_items) * plan.general.piece_tokens
+    logits = 3 * tokens * int(known.config.vocab_size) * 4
+    return 7 * known.parameters * width + logits + RUNTIME
+
+
+def _seconds(request: Request, work: OwnWork, known: Outline) -> float:
+    plan = request.plan
+    speed = SPEEDS["cuda" if request.device.startswith("cuda") else "cpu"]
+    layers = int(getattr(known.config, "num_hidden_layers", 12))
+
+    def steps(number: int, texts: int) -> float:
+        arithmetic = 6 * known.parameters * texts * plan.general.piece_tokens / speed.flops
+        return number * max(arithmetic, speed.layer_seconds * layers)
+
+    recipe, budget = plan.injection, plan.unlearning
+    training = steps(recipe.steps, recipe.fact_items + recipe.general_items)
+    unlearning = steps(budget.steps, budget.forget_items + budget.retain_items)
+    trained = len(work.trained)
+    return 10 + trained * training + (len(work.steps) - trained) * unlearning
