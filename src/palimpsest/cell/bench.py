@@ -25,10 +25,11 @@ from palimpsest.errors import TrainingDiverged
 from palimpsest.methods import candidates, title
 from palimpsest.methods.context import Context, Method, lesson
 from palimpsest.methods.running import Failure, groups, run_group
+from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.load import Loaded, load, state_digest
 from palimpsest.models.nets import Nets
 from palimpsest.models.stored import lasting_state
-from palimpsest.models.train import repeatable, text_loss, train
+from palimpsest.models.train import text_loss, train
 from palimpsest.plan import CellPlan
 from palimpsest.run.graph import Step
 from palimpsest.run.store import Cell
@@ -57,9 +58,8 @@ class Bench:
         self.given = dict(given or {})
         self.planned = tuple(trained)
         self.trained = tuple(model for model in trained if model.name not in self.given)
-        device = plan.plan.engine.device
         self.sources: dict[str, Source] = {
-            model.name: Trained(model.step, device) for model in self.trained
+            model.name: Trained(model.step) for model in self.trained
         }
         self.sources.update(self.given)
         self.methods: tuple[Method, ...] = candidates(plan.plan.methods)
@@ -78,7 +78,8 @@ class Bench:
         """Do one step and store its result."""
         repeatable(self.plan.plan.engine.device)
         self.cell = cell
-        self._tasks[step].action(step)
+        with machine_faults():
+            self._tasks[step].action(step)
 
     def finish(self, cell: Cell) -> dict[str, Any]:
         """Return what ``cell.json`` says of the cell: its models with their roles, its facts."""
@@ -131,7 +132,10 @@ class Bench:
     @cached_property
     def nets(self) -> Nets:
         engine = self.plan.plan.engine
-        return Nets(self.loaded, stack=engine.stack, checkpointing=engine.checkpointing)
+        host = engine.optimizer == "host"
+        return Nets(
+            self.loaded, stack=engine.stack, checkpointing=engine.checkpointing, host=host
+        )
 
     @cached_property
     def setting(self) -> Setting:

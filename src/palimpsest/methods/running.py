@@ -18,6 +18,7 @@ from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods import title
 from palimpsest.methods.context import Context, GradientMethod, Method, State, descend, stackable
+from palimpsest.models.device import raise_machine_fault
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def run_group(context: Context, methods: Sequence[Method]) -> list[State | Failu
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_seed(context, first))
             results = descend(_own(context, first), gradient)
-    except (Exception, SystemExit):
+    except (Exception, SystemExit) as error:
+        raise_machine_fault(error)
         # One member's fault stops the whole stack: alone, each pays for itself.
         return [checked_run(method, context) for method in methods]
     return [
@@ -85,6 +87,7 @@ def checked_run(method: Method, context: Context) -> State | Failure:
     except MethodError as error:
         return Failure("raised", str(error))
     except (Exception, SystemExit) as error:
+        raise_machine_fault(error)
         return Failure("raised", _raised(error))
     return checked(result, context)
 

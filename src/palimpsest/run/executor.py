@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from palimpsest.errors import InputError, PalimpsestError
+from palimpsest.errors import InputError, MachineError, PalimpsestError
 from palimpsest.run import progress
 from palimpsest.run.graph import FINISH, Failure, Job
 from palimpsest.run.schedule import ATTEMPTS, Scheduler, Task
@@ -199,6 +199,8 @@ class Work:
             self._tell("halted", task, result.reason)
         else:
             assert result.failure is not None
+            if result.failure.kind == MachineError.kind:
+                raise MachineError(result.failure.reason)
             task = scheduler.failed(worker, result.failure)
             self._failed(task, result.failure)
         self._clear_halted(task.cell)
