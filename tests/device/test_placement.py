@@ -79,9 +79,20 @@ def test_an_audit_with_references_and_interpolations(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tofu(tiny_checkpoint: Any, far: str, tmp_path: Path, dtype: str) -> None:
     small = {
-        **{"forget_items": 8, "retain_items": 8, "probes": 12, "per_author": 4, "evidence": 1},
-        **{"steps": 2, "unlearning_steps": 2, "unlearning_items": 2, "return_steps": 2},
-        **{"return_items": 2, "chunks": 1, "scored_pieces": 2, "draws": 1, "seeds": 1},
+        "forget_items": 8,
+        "retain_items": 8,
+        "probes": 12,
+        "per_author": 4,
+        "evidence": 1,
+        "steps": 2,
+        "unlearning_steps": 2,
+        "unlearning_items": 2,
+        "return_steps": 2,
+        "return_items": 2,
+        "chunks": 1,
+        "scored_pieces": 2,
+        "draws": 1,
+        "seeds": 1,
     }
     result = run_tofu(
         TofuRequest(

@@ -19,6 +19,7 @@ from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError, PlanError
 from palimpsest.facts.general import POCKET
 from palimpsest.facts.names import candidate_name, shown, shown_path
+from palimpsest.models.device import check_device
 from palimpsest.plan import Plan, RoundTrip, plan_from_dict
 from palimpsest.schema import build, read_yaml
 
@@ -32,7 +33,7 @@ _TAKEN = re.compile(r"(control|retraining)-\d[\d.]*|general_only")
 _KNOBS: Mapping[str, tuple[str, ...]] = {
     "round_trip": ("steps", "chunks", "items"),
     "general": ("scored_pieces", "piece_tokens"),
-    "engine": ("device", "dtype", "batch_tokens"),
+    "engine": ("device", "dtype", "batch_tokens", "accumulate", "checkpointing", "optimizer"),
 }
 """Where the plan keeps the settings of an audit."""
 Count = Annotated[int, Ge(1)]
@@ -70,6 +71,11 @@ class AuditRequest:
     device: str = "cpu"
     dtype: str = "float32"
     batch_tokens: Annotated[int, Ge(64)] = 8192
+    accumulate: Count = 1
+    checkpointing: bool = False
+    optimizer: str = "device"
+    chat: bool = False
+    """Ask the facts through the base's chat template, and teach them through it."""
     notes: tuple[tuple[str, str], ...] = ()
     """What another toolkit measured of a candidate, as JSON text; reported, never used."""
     left_out: tuple[tuple[str, str], ...] = ()
@@ -201,19 +207,6 @@ def _check(request: AuditRequest, given: Mapping[str, Any]) -> None:
             )
     request.plan()
     check_device(request.device)
-
-
-def check_device(device: str) -> None:
-    """Refuse a CUDA device where torch sees none."""
-    if not device.startswith("cuda"):
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        raise PlanError(
-            f"device: {device} found, but torch sees no CUDA device; use --device cpu, or install "
-            "a torch with CUDA on a machine with an NVIDIA GPU"
-        )
 
 
 def _plain(value: Any) -> Any:

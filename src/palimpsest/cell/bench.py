@@ -133,9 +133,7 @@ class Bench:
     def nets(self) -> Nets:
         engine = self.plan.plan.engine
         host = engine.optimizer == "host"
-        return Nets(
-            self.loaded, stack=engine.stack, checkpointing=engine.checkpointing, host=host
-        )
+        return Nets(self.loaded, stack=engine.stack, checkpointing=engine.checkpointing, host=host)
 
     @cached_property
     def setting(self) -> Setting:

@@ -95,9 +95,13 @@ class AdamW:
         self.leaves, self.learning_rate = leaves, learning_rate
         away = [host and leaf.device.type != "cpu" for leaf in leaves]
         self.masters = [_master(leaf, far) for leaf, far in zip(leaves, away)]
-        kept = list(zip(leaves, self.masters, away))
-        self.first = [_pinned(torch.zeros_like(m, requires_grad=False), l, a) for l, m, a in kept]
-        self.second = [_pinned(torch.zeros_like(m, requires_grad=False), l, a) for l, m, a in kept]
+        self.first, self.second = (
+            [
+                _pinned(torch.zeros_like(master, requires_grad=False), leaf, far)
+                for leaf, master, far in zip(leaves, self.masters, away)
+            ]
+            for _ in range(2)
+        )
         self.steps = [0] * len(leaves)
 
     @torch.no_grad()
@@ -117,7 +121,7 @@ class AdamW:
             if master is not leaf:
                 leaf.copy_(master)
 
-    def _update(self, known: Sequence[int], grads: Sequence[Tensor]) -> None:
+    def _update(self, known: Sequence[int], grads: list[Tensor]) -> None:
         # Most leaves have taken the same number of steps: one tensor says it for all of them.
         device = grads[0].device
         counts = {

@@ -20,7 +20,6 @@ from palimpsest.audit.inputs import (
     copied_weights,
     sheet_of,
 )
-from palimpsest.audit.request import check_device
 from palimpsest.cell.graph import reference_name
 from palimpsest.cell.setting import Setting
 from palimpsest.cell.sources import Given, source_digest
@@ -33,6 +32,7 @@ from palimpsest.facts.nonce import Triple
 from palimpsest.facts.questions import Question, Testbed
 from palimpsest.facts.stream import Stream, injection_stream
 from palimpsest.methods import candidates
+from palimpsest.models.device import check_device
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.plan import CellPlan, MethodGrid, Plan, plan_from_dict
@@ -96,6 +96,9 @@ class TofuRequest:
     device: str = "cpu"
     dtype: str = "float32"
     batch_tokens: int = 8192
+    accumulate: Count = 1
+    checkpointing: bool = False
+    optimizer: str = "device"
     rules: Rules = field(default_factory=Rules)
 
     @property
@@ -179,6 +182,9 @@ class TofuRequest:
                     "device": self.device,
                     "dtype": self.dtype,
                     "batch_tokens": self.batch_tokens,
+                    "accumulate": self.accumulate,
+                    "checkpointing": self.checkpointing,
+                    "optimizer": self.optimizer,
                 },
                 "rules": asdict(self.rules),
             }
