@@ -167,7 +167,7 @@ def audit(
     passes = 3 + checkpointing
     spent = seconds(size, forward, device=device, batches=math.ceil(sheet / page) * (chunks + 2))
     spent += seconds(size, trained, device=device, batches=steps, passes=passes)
-    if optimizer == "host":  # AdamW on the host: about 16 bytes a parameter at 50 GB/s
+    if optimizer == "host":  # gradients over, AdamW, weights back: 40 bytes a parameter at 50 GB/s
         spent += steps * size.parameters * 40 / 5e10
     operations = models * 2.0 * size.parameters * (forward + passes * trained)
     storage = (3 + references + candidates - 1) * size.parameters * WIDTHS[dtype]
