@@ -14,6 +14,7 @@
     │   ├── DamagedArtifact         bytes that do not match their recorded digest
     │   └── FolderLocked            another live process works on the folder
     ├── ScoreError                  scores that are missing, too few or not finite
+    ├── MachineError                out of memory or a fault of the device; ends the run, not stored
     ├── StudyFailed                 some cells failed; the others are finished and kept
     ├── TrainingDiverged            a loss or weight that is not finite (carries the step)
     └── BundleError                 a certificate bundle that does not verify
@@ -91,6 +92,12 @@ class ScoreError(PalimpsestError):
     """Scores are missing, too few, or not finite."""
 
     kind = "score"
+
+
+class MachineError(PalimpsestError):
+    """The machine failed, not a model or a method: the run ends and the step is not recorded."""
+
+    kind = "machine"
 
 
 class StudyFailed(PalimpsestError):

@@ -156,13 +156,18 @@ class Engine:
     """How numbers are computed; none of these may change a verdict."""
 
     device: str = "cpu"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights; moments and, beside bfloat16, master weights are float32 always."""
     stack: Some = 4
     """Pocket-sized candidates trained side by side; 1 trains them one after the other."""
     batch_tokens: Annotated[int, Ge(64)] = 8192
     """Padded tokens in one scoring batch."""
     accumulate: Some = 1
+    """Parts that a training step is computed in, one after the other."""
     checkpointing: bool = False
+    """Compute activations again on the way back instead of keeping them."""
+    optimizer: Literal["device", "host"] = "device"
+    """Where the float32 master weights and moments of AdamW are kept."""
     keep_models: bool = False
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from palimpsest.cell.speed import duration
+from palimpsest.cost import duration
 from palimpsest.cli import app
 from palimpsest.errors import MethodError
 from palimpsest.models.families import PAPER

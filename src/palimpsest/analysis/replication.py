@@ -137,7 +137,7 @@ def replication_intervals(replication: Replication, rules: Rules) -> Replication
         np.mean(residual, axis=0),
     )
     estimates = (tolerances.delta_f, tolerances.epsilon_retain, tolerances.epsilon_residual)
-    intervals = (
+    delta, retain_spread, residual_spread = (
         bootstrap_interval(estimate, values, rules, "bootstrap over draws and facts")
         for estimate, values in zip(estimates, replicates)
     )
@@ -147,7 +147,10 @@ def replication_intervals(replication: Replication, rules: Rules) -> Replication
         if len(draws.deltas) > 2
         for left in range(len(draws.deltas))
     ] or [tolerances.delta_f]
-    return ReplicationIntervals(replication.family, *intervals, (min(left_out), max(left_out)))
+    without_one = (min(left_out), max(left_out))
+    return ReplicationIntervals(
+        replication.family, delta, retain_spread, residual_spread, without_one
+    )
 
 
 def median_delta(by_family: Mapping[str, Tolerances]) -> float | None:

@@ -20,8 +20,9 @@ from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
 from palimpsest.facts.general import general_pieces
 from palimpsest.facts.questions import Question, Testbed, file_questions
 from palimpsest.models.adapter import WEIGHTS as ADAPTER_WEIGHTS
+from palimpsest.models.encode import chat_prompt, start_remark
 from palimpsest.models.inspect_folder import read_weights
-from palimpsest.models.load import Outline, check_compatible, outline, resolve
+from palimpsest.models.load import Outline, check_compatible, outline, resolve, rounded
 from palimpsest.plan import CellPlan, Plan
 from palimpsest.run.store import canonical, digest
 from palimpsest.scoring.answers import Sheet, make_sheet
@@ -73,7 +74,14 @@ class Inputs:
     def given(self, model: AuditModel) -> Given:
         """Return how a model is loaded."""
         request = self.request
-        return Given(model.place, request.dtype, request.device, request.adapter_base)
+        return Given(
+            model.place,
+            request.dtype,
+            request.device,
+            request.adapter_base,
+            request.checkpointing,
+            request.optimizer,
+        )
 
     def terms(self) -> dict[str, Any]:
         """Return what is fixed about the audit, without the paths of its files."""
@@ -91,7 +99,7 @@ class Inputs:
             "round_trip": plan["round_trip"],
             "learning_rates": list(LADDER) if request.chooses_rate else [],
             "general": {key: value for key, value in plan["general"].items() if key != "source"},
-            "engine": plan["engine"],
+            "engine": plan["engine"] | ({"chat": True} if request.chat else {}),
             "rules": plan["rules"],
         }
 
@@ -119,9 +127,9 @@ def prepare(request: AuditRequest) -> Inputs:
     pieces = general_pieces(general.source, general.scored_pieces, f"{CELL}/general")
     models = _models(request, request.references)
     base = _outlines(request, models)
-    facts = Testbed((), (), (), audit_questions(sets))
+    facts = Testbed((), (), (), _asked(request, base, audit_questions(sets)))
     setting = Setting(CellPlan(CELL, 0, plan), base.tokenizer, facts, (), pieces)
-    with_evidence = _with_evidence(sets, setting)
+    with_evidence = _with_evidence(request, sets, base, setting)
     for sheet in (setting.sheet, with_evidence):
         if sheet is not None:
             check_length(sheet, base)
@@ -134,6 +142,7 @@ def prepare(request: AuditRequest) -> Inputs:
         # By content, so that an audit does not depend on the order its references are given in.
         digests = {place: source_digest(place) for place in request.references}
         models = _models(request, sorted(request.references, key=digests.__getitem__))
+    remarks = (*repeated, *remarks, *_precision(request, models, base))
     return Inputs(
         request=request,
         plan=plan,
@@ -144,7 +153,7 @@ def prepare(request: AuditRequest) -> Inputs:
         with_evidence=with_evidence,
         bound=bound,
         repeated=repeated,
-        remarks=(*repeated, *remarks),
+        remarks=remarks,
         reference_digests=digests,
     )
 
@@ -162,6 +171,27 @@ def audit_questions(sets: Mapping[str, tuple[Fact, ...]]) -> tuple[Question, ...
         else question
         for question in file_questions(sets)
     )
+
+
+def _asked(
+    request: AuditRequest, base: Outline, questions: Sequence[Question]
+) -> tuple[Question, ...]:
+    """Return the questions as they are asked: plain, or as turns of the base's chat template."""
+    if not request.chat:
+        return tuple(questions)
+    return tuple(replace(q, prompt=chat_prompt(base.tokenizer, q.prompt)) for q in questions)
+
+
+def _precision(request: AuditRequest, models: Sequence[AuditModel], base: Outline) -> Iterator[str]:
+    """Yield what loading and tokenising change without an error."""
+    changes: dict[str, list[str]] = {}
+    for model in models:
+        if change := rounded(model.place, request.dtype):
+            changes.setdefault(change, []).append(model.name)
+    for change, names in changes.items():
+        yield f"{', '.join(names)}: {change}; use float32 to compare exact weights"
+    if remark := start_remark(base.tokenizer, base.config.model_type):
+        yield remark
 
 
 def _facts(request: AuditRequest) -> tuple[dict[str, tuple[Fact, ...]], tuple[str, ...]]:
@@ -269,7 +299,9 @@ def _weight_files(model: AuditModel) -> dict[str, Path]:
     return {file.name: file for file in source.path.glob("*.safetensors")}
 
 
-def _with_evidence(sets: Mapping[str, tuple[Fact, ...]], setting: Setting) -> Sheet | None:
+def _with_evidence(
+    request: AuditRequest, sets: Mapping[str, tuple[Fact, ...]], base: Outline, setting: Setting
+) -> Sheet | None:
     """Return the held-out questions of forget facts with evidence, the evidence before them."""
     evidence = {fact.id: " ".join(_sentences(fact)) for fact in sets["forget"] if fact.evidence}
     # An interval needs two facts; with fewer the headroom is not asked.
@@ -277,10 +309,10 @@ def _with_evidence(sets: Mapping[str, tuple[Fact, ...]], setting: Setting) -> Sh
         return None
     questions = [
         replace(question, prompt=f"{evidence[question.fact]} {question.prompt}")
-        for question in setting.facts.questions
+        for question in audit_questions(sets)
         if question.set == "forget" and question.pool == "evaluation" and question.fact in evidence
     ]
-    return sheet_of(setting, questions)
+    return sheet_of(setting, _asked(request, base, questions))
 
 
 def sheet_of(setting: Setting, questions: Sequence[Question]) -> Sheet:

@@ -39,9 +39,9 @@ from palimpsest.criteria.headroom import Headroom, read_headroom
 from palimpsest.criteria.measures import measure_cell
 from palimpsest.criteria.screen import screen_candidates
 from palimpsest.errors import ModelError, ScoreError, TrainingDiverged
+from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.load import Loaded, resolve, state_digest
 from palimpsest.models.net import WholeNet
-from palimpsest.models.train import repeatable
 from palimpsest.plan import CellPlan
 from palimpsest.run.graph import Halt, Step
 from palimpsest.run.store import Cell
@@ -122,7 +122,8 @@ class AuditWork:
         """Do one step and store its result."""
         repeatable(self.inputs.request.device)
         self.cell = cell
-        self._actions[step]()
+        with machine_faults():
+            self._actions[step]()
 
     def finish(self, cell: Cell) -> dict[str, Any]:
         """Return what ``cell.json`` says: the models with their roles, and what was asked."""

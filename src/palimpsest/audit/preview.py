@@ -3,28 +3,25 @@
 import os
 from collections.abc import Mapping
 
+from palimpsest import cost
 from palimpsest.audit.inputs import Inputs
 from palimpsest.audit.request import LADDER
-from palimpsest.cell.speed import GB, SPEEDS, duration
-from palimpsest.models.load import DTYPES, outline, resolve
+from palimpsest.cost import GB, Size, duration
+from palimpsest.errors import PlanError
+from palimpsest.models.device import ADVICE
+from palimpsest.models.load import outline, resolve
+from palimpsest.run.local import gpus
 from palimpsest.scoring.answers import Sheet
 from palimpsest.scoring.roundtrip import in_residual
 
-RUNTIME = 4e8
-"""Bytes that Python, torch and a tokenizer take before any model."""
 AROUND = 10.0
 """Seconds that starting Python and torch, checking everything and writing the report take."""
-LOADING = 0.5
-"""Seconds that loading a model takes however small it is."""
-READ = 5e8
-"""Bytes of weights that are read, converted and digested in a second."""
 
 
 def preview_lines(inputs: Inputs, digests: Mapping[str, str], workers: int = 1) -> tuple[str, ...]:
     """Return the plan of an audit as lines; loads no weights.
 
-    Memory is counted in copies of one model per worker; expect it within a quarter, and the time
-    within a factor of two or three.
+    Memory and time are those of one model per worker, as ``cost.py`` counts them.
     """
     request, setting = inputs.request, inputs.setting
     lines = [f"run folder: {request.out}", f"rules: {inputs.plan.rules_hash()}", "models:"]
@@ -68,9 +65,9 @@ def preview_lines(inputs: Inputs, digests: Mapping[str, str], workers: int = 1) 
 
 
 def suitable_workers(inputs: Inputs) -> int:
-    """Return as many workers as there are cores, models, and memory for; one on a GPU."""
+    """Return as many workers as there are cores, models, and memory for; one for each GPU."""
     if inputs.request.device != "cpu":
-        return 1
+        return max(1, len(gpus())) if inputs.request.device == "cuda" else 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(cores, passes(inputs)[0], int(free // memory(inputs))))
@@ -83,35 +80,67 @@ def passes(inputs: Inputs) -> tuple[int, int]:
 
 
 def memory(inputs: Inputs) -> float:
-    """Return the bytes a worker needs: one model in training, its batch, the frozen answers."""
+    """Return the bytes a worker needs on its device: one model in training, or scored.
+
+    On a CPU the frozen models' answers are there too.
+    """
     request, setting = inputs.request, inputs.setting
-    width = DTYPES[request.dtype].itemsize
-    vocabulary = int(inputs.outline.config.vocab_size)
-    training = 4 * inputs.outline.parameters * width
+    size, parts = _size(inputs), [part for step in setting.way_back_steps for part in step]
+    pages, device, dtype = setting.sheet.pages, request.device, request.dtype
+    step, page = (
+        cost.Step(max(b.ids.numel() for b in batches), max(b.scored for b in batches))
+        for batches in ([part.batch for part in parts], [page.batch for page in pages])
+    )
+    trained = cost.training(
+        size,
+        step,
+        device=device,
+        dtype=dtype,
+        checkpointing=request.checkpointing,
+        optimizer=request.optimizer,
+    )
     frozen = 2 * _asked(setting.sheet) + (_scored(setting.sheet) if request.references else 0)
-    widest = max(page.batch.scored for page in setting.sheet.pages)
-    return training + (frozen + 3 * widest) * vocabulary * 4 + RUNTIME
+    beside = cost.answers(size, frozen) if request.device == "cpu" else 0.0
+    return max(trained.device, cost.scoring(size, page, device=device, dtype=dtype).device) + beside
+
+
+def check_memory(inputs: Inputs) -> None:
+    """Refuse an audit that the GPU cannot hold, before anything is computed."""
+    request = inputs.request
+    if not request.device.startswith("cuda"):
+        return
+    import torch
+
+    there, needed = torch.cuda.get_device_properties(request.device).total_memory, memory(inputs)
+    if needed > 1.2 * there:
+        raise PlanError(
+            f"device: {request.device} has {there / GB:.0f} GB, and this audit needs about "
+            f"{needed / GB:.0f} GB; {ADVICE}, or optimizer: host"
+        )
 
 
 def seconds(inputs: Inputs, workers: int = 1) -> float:
     """Return roughly how long the command takes if every candidate survives the screen."""
     request, setting = inputs.request, inputs.setting
-    speed = SPEEDS["cuda" if request.device.startswith("cuda") else "cpu"]
-    parameters = inputs.outline.parameters
-    layers = int(getattr(inputs.outline.config, "num_hidden_layers", 12))
+    size, device = _size(inputs), request.device
 
-    def cost(tokens: float, batches: int, times: int) -> float:
-        arithmetic = 2 * times * parameters * tokens / speed.flops
-        return max(arithmetic, batches * speed.layer_seconds * layers * times / 3)
+    def asked(sheet: Sheet) -> float:
+        return cost.seconds(size, _tokens(sheet), device=device, batches=len(sheet.pages))
 
-    asked = cost(_tokens(setting.sheet), len(setting.sheet.pages), 1)
-    way = cost(_tokens(setting.way_back), len(setting.way_back.pages), 1)
     trained = sum(part.batch.ids.numel() for step in setting.way_back_steps for part in step)
-    back = cost(trained, request.steps, 3) + (request.chunks + 1) * way
+    back = cost.seconds(size, trained, device=device, batches=request.steps, passes=3)
+    back += (request.chunks + 1) * asked(setting.way_back)
     forward, trips = passes(inputs)
     # A survivor is loaded once to be scored and once to be re-acquired.
-    loads = (forward + trips) * (LOADING + parameters * DTYPES[request.dtype].itemsize / READ)
-    return AROUND + (loads + forward * asked + trips * back) / workers
+    loads = (forward + trips) * cost.loading(size, device=device, dtype=request.dtype)
+    return AROUND + (loads + forward * asked(setting.sheet) + trips * back) / workers
+
+
+def _size(inputs: Inputs) -> Size:
+    config = inputs.outline.config
+    layers = int(getattr(config, "num_hidden_layers", 12))
+    width = int(getattr(config, "hidden_size", 768))
+    return Size(inputs.outline.parameters, layers, width, int(config.vocab_size))
 
 
 def _references(inputs: Inputs) -> str:

@@ -19,6 +19,7 @@ from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError, PlanError
 from palimpsest.facts.general import POCKET
 from palimpsest.facts.names import candidate_name, shown, shown_path
+from palimpsest.models.device import check_device
 from palimpsest.plan import Engine, General, Plan, RoundTrip, check
 from palimpsest.schema import build, read_yaml
 
@@ -62,8 +63,13 @@ class AuditRequest:
     scored_pieces: Count = 24
     piece_tokens: Annotated[int, Ge(4)] = 28
     device: str = "cpu"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     batch_tokens: Annotated[int, Ge(64)] = 8192
+    accumulate: Count = 1
+    checkpointing: bool = False
+    optimizer: Literal["device", "host"] = "device"
+    chat: bool = False
+    """Ask the facts through the base's chat template, and teach them through it."""
     notes: tuple[tuple[str, str], ...] = ()
     """What another toolkit measured of a candidate, as JSON text; reported, never used."""
     left_out: tuple[tuple[str, str], ...] = ()
@@ -87,7 +93,14 @@ class AuditRequest:
                 seeds=(0,),
                 round_trip=RoundTrip(self.steps, self.chunks, rate, self.items),
                 general=general,
-                engine=Engine(self.device, self.dtype, batch_tokens=self.batch_tokens),
+                engine=Engine(
+                    self.device,
+                    self.dtype,
+                    batch_tokens=self.batch_tokens,
+                    accumulate=self.accumulate,
+                    checkpointing=self.checkpointing,
+                    optimizer=self.optimizer,
+                ),
                 rules=self.rules,
             )
         )
@@ -198,19 +211,6 @@ def _check(request: AuditRequest, given: Mapping[str, Any]) -> None:
             )
     request.plan()
     check_device(request.device)
-
-
-def check_device(device: str) -> None:
-    """Refuse a CUDA device where torch sees none."""
-    if not device.startswith("cuda"):
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        raise PlanError(
-            f"device: {device} found, but torch sees no CUDA device; use --device cpu, or install "
-            "a torch with CUDA on a machine with an NVIDIA GPU"
-        )
 
 
 def _plain(value: Any) -> Any:

@@ -118,7 +118,7 @@ def run_audit(
     options: of the executor.
     """
     from palimpsest.audit.inputs import CELL, prepare
-    from palimpsest.audit.preview import preview_lines, suitable_workers
+    from palimpsest.audit.preview import check_memory, preview_lines, suitable_workers
 
     for place, what in request.left_out:
         notify(f"{shown_path(place)} was given as {what} and is not used as another model too")
@@ -127,6 +127,7 @@ def run_audit(
     if dry_run:
         lines = preview_lines(inputs, inputs.digests(), workers)
         return AuditResult(None, "\n".join(lines), None, {})
+    check_memory(inputs)
     for sentence in inputs.repeated:
         notify(sentence)
     out = Path(request.out)

@@ -26,10 +26,11 @@ from palimpsest.methods import candidates, title
 from palimpsest.methods.context import Context, Method, lesson
 from palimpsest.methods.recipe import Cost, Recipe, stream_cost
 from palimpsest.methods.running import Failure, groups, run_group
+from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.load import Loaded, load, state_digest
 from palimpsest.models.nets import Nets
 from palimpsest.models.stored import lasting_state
-from palimpsest.models.train import repeatable, text_loss, train
+from palimpsest.models.train import text_loss, train
 from palimpsest.plan import CellPlan
 from palimpsest.run.graph import Step
 from palimpsest.run.store import Cell
@@ -59,9 +60,8 @@ class Bench:
         self.methods: tuple[Method, ...] = candidates(plan.plan.methods)
         self.planned = with_general_only(trained, self.methods)
         self.trained = tuple(model for model in self.planned if model.name not in self.given)
-        device = plan.plan.engine.device
         self.sources: dict[str, Source] = {
-            model.name: Trained(model.step, device) for model in self.trained
+            model.name: Trained(model.step) for model in self.trained
         }
         self.sources.update(self.given)
         self._tasks = {task.step.name: task for task in self.tasks()}
@@ -79,7 +79,8 @@ class Bench:
         """Do one step and store its result."""
         repeatable(self.plan.plan.engine.device)
         self.cell = cell
-        self._tasks[step].action(step)
+        with machine_faults():
+            self._tasks[step].action(step)
 
     def finish(self, cell: Cell) -> dict[str, Any]:
         """Return what ``cell.json`` says of the cell: its models with their roles, its facts."""
@@ -132,7 +133,8 @@ class Bench:
     @cached_property
     def nets(self) -> Nets:
         engine = self.plan.plan.engine
-        return Nets(self.loaded, stack=engine.stack, checkpointing=engine.checkpointing)
+        host = engine.optimizer == "host"
+        return Nets(self.loaded, stack=engine.stack, checkpointing=engine.checkpointing, host=host)
 
     @cached_property
     def setting(self) -> Setting:

@@ -106,10 +106,13 @@ class Setting:
         ]
         encoded = encode_texts(self.tokenizer, sentences)
         order = deck(range(len(encoded)), random.Random(key_number(f"{self.cell.id}/reacquire")))
-        return [
-            [text_batch([encoded[next(order)] for _ in range(plan.items)], plan.items, self.pad)]
-            for _ in range(plan.steps)
-        ]
+        size = -(-plan.items // self.cell.plan.engine.accumulate)
+        steps = []
+        for _ in range(plan.steps):
+            texts = [encoded[next(order)] for _ in range(plan.items)]
+            parts = [texts[start : start + size] for start in range(0, plan.items, size)]
+            steps.append([text_batch(part, plan.items, self.pad) for part in parts])
+        return steps
 
     def _redrawn(self, draw: int) -> tuple[str, ...]:
         general = self.cell.plan.general

@@ -7,7 +7,7 @@ for a caller that keeps one model in memory at a time.
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -47,7 +47,6 @@ class Trained:
     """Weights that a step of the cell stored."""
 
     step: str
-    device: str = "cpu"
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -55,7 +54,7 @@ class Trained:
 
     def state(self, cell: Cell, expected: Loaded, *, in_memory: bool) -> State:
         path = cell.file(self.step, WEIGHTS)
-        return load_file(path, self.device) if in_memory else stored_state(path, self.device)
+        return load_file(path) if in_memory else stored_state(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,8 @@ class Given:
     dtype: str = "float32"
     device: str = "cpu"
     adapter_base: str | None = None
+    checkpointing: bool = False
+    optimizer: str = "device"
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -78,7 +79,7 @@ class Given:
         return loaded
 
     def state(self, cell: Cell, expected: Loaded, *, in_memory: bool) -> State:
-        loaded = self.load(expected)
+        loaded = replace(self, device="cpu").load(expected)
         if not in_memory:
             return lasting_state(loaded)
         return {name: value.detach() for name, value in loaded.model.state_dict().items()}
@@ -89,7 +90,8 @@ class Given:
         loaded = self.load(expected)
         loaded.model.requires_grad_(True)
         try:
-            yield loaded, WholeNet(loaded.model)
+            host = self.optimizer == "host"
+            yield loaded, WholeNet(loaded.model, checkpointing=self.checkpointing, host=host)
         finally:
             # A module refers to itself; without this the next one is loaded beside it.
             loaded.model.zero_grad(set_to_none=True)
@@ -106,7 +108,7 @@ def mixed_net(
     The reference is loaded and changed tensor by tensor; the injected tensors are read from their
     file one at a time where it holds them as they are. ``Unavailable`` if the two cannot be mixed.
     """
-    with injected.net(expected) as (loaded, _):
+    with replace(injected, device="cpu").net(expected) as (loaded, _):
         far = lasting_state(loaded)
         del loaded
     with reference.net(expected) as (loaded, net):

@@ -17,7 +17,7 @@ class Suppressed:
 
     def __init__(self, net: Net, tokens: Sequence[int], penalty: float) -> None:
         self.net = net
-        self.stack = net.stack
+        self.stack, self.host = net.stack, getattr(net, "host", False)
         self.params = net.params
         self._tokens = torch.tensor(sorted(set(tokens)), dtype=torch.int64)
         self._penalty = penalty
@@ -42,7 +42,7 @@ class Routed:
     def __init__(self, matched: Net, otherwise: Net, patterns: Sequence[Sequence[int]]) -> None:
         self.matched = matched
         self.otherwise = otherwise
-        self.stack = 1
+        self.stack, self.host = 1, getattr(otherwise, "host", False)
         self.params = {f"matched.{name}": value for name, value in matched.params.items()}
         self.params |= {f"otherwise.{name}": value for name, value in otherwise.params.items()}
         self._patterns = [tuple(pattern) for pattern in patterns]
@@ -110,8 +110,8 @@ class Interpolated(Mapping[str, Tensor]):
             raise Unavailable(f"{name} is in the injected model only; expected equal architectures")
         reference = self._reference[name]
         if injected.is_floating_point() and reference.is_floating_point():
-            return torch.lerp(injected, reference.to(injected.dtype), self._share)
-        if not torch.equal(injected, reference):
+            return torch.lerp(injected, reference.to(injected), self._share)
+        if not torch.equal(injected, reference.to(injected.device)):
             raise Unavailable(
                 f"{name} is {injected.dtype}: quantised weights cannot be mixed; "
                 "expected floating-point weights"

@@ -7,9 +7,12 @@ import typer
 from typer import Argument, Option
 
 from palimpsest.cli.options import (
+    Accumulate,
     Address,
     Alpha,
     AsJson,
+    BatchTokens,
+    Checkpointing,
     DetectionLimit,
     Device,
     DryRun,
@@ -18,6 +21,7 @@ from palimpsest.cli.options import (
     Fork,
     Margin,
     Methods,
+    Optimizer,
     Out,
     Real,
     RoundTrip,
@@ -80,6 +84,13 @@ def audit(
     margin: Margin = None,
     device: Device = None,
     dtype: Dtype = None,
+    batch_tokens: BatchTokens = None,
+    checkpointing: Checkpointing = None,
+    accumulate: Accumulate = None,
+    optimizer: Optimizer = None,
+    chat: Annotated[
+        bool | None, Option("--chat", help="Ask facts through the base's chat template.")
+    ] = None,
     out: Out = None,
     executor: Executor = "local",
     workers: Workers = None,
@@ -156,7 +167,10 @@ def tofu(
     scored_pieces: Annotated[Whole, Option(help="Pieces of general text to score.")] = None,
     device: Device = None,
     dtype: Dtype = None,
-    batch_tokens: Annotated[Whole, Option(help="Tokens per scoring batch.")] = None,
+    batch_tokens: BatchTokens = None,
+    checkpointing: Checkpointing = None,
+    accumulate: Accumulate = None,
+    optimizer: Optimizer = None,
     out: Out = None,
     executor: Executor = "local",
     workers: Workers = None,

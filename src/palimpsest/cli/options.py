@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
+from palimpsest.cli.output import say
 from palimpsest.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ RoundTrip = Annotated[
     Option(help="Candidates that go through the round trip: survivors of the screen, or all."),
 ]
 Device = Annotated[Text, Option(help="cpu, cuda or cuda:N.")]
-Dtype = Annotated[Text, Option(help="float32, bfloat16 or float16.")]
+Dtype = Annotated[Text, Option(help="Of the weights: float32 or bfloat16.")]
+BatchTokens = Annotated[Whole, Option(help="Tokens per scoring batch.")]
+Checkpointing = Annotated[
+    bool | None, Option("--checkpointing", help="Compute activations twice to save memory.")
+]
+Accumulate = Annotated[Whole, Option(help="Parts a training step is computed in.")]
+Optimizer = Annotated[Text, Option(help="Where AdamW's state is kept: device or host.")]
 Executor = Annotated[str, Option("--executor", help="Where steps run: local processes, or ray.")]
 Workers = Annotated[Whole, Option("--workers", min=1, help=_DEFAULT_WORKERS)]
 Address = Annotated[Text, Option("--address", help="Address of a running Ray cluster.")]
@@ -55,17 +62,36 @@ def rule_flags(alpha: Real, detection_limit: Real, margin: Real) -> dict[str, An
     return {name: value for name, value in flags.items() if value is not None}
 
 
+def with_engine(plan: "Plan", **flags: Any) -> "Plan":
+    """Return the plan with the engine's settings that were given as flags."""
+    from dataclasses import replace
+
+    from palimpsest.plan import check
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return check(replace(plan, engine=replace(plan.engine, **given)))
+    except InputError as error:
+        raise type(error)(str(error).removeprefix("engine.")) from error
+
+
 def runner(executor: str, address: Text) -> dict[str, Any]:
     """Return the options of an executor; only Ray has an address."""
     return {"executor": executor} | ({"address": address} if executor == "ray" else {})
 
 
 def workers_for(plan: "Plan", workers: Whole) -> int:
-    """Return the number of workers: as given, or as many as cores and memory allow."""
+    """Return the number of workers: as given, or as many as cores, memory or GPUs allow."""
+    from palimpsest.run.local import gpus
+
     if workers is not None:
+        if plan.engine.device == "cuda" and workers > len(gpus()) > 0:
+            say(f"note: {workers} workers share {len(gpus())} GPUs; memory is shared too")
         return workers
     from palimpsest.study.preview import preview
 
+    if plan.engine.device.startswith("cuda"):
+        return max(1, len(gpus())) if plan.engine.device == "cuda" else 1
     return 1 if plan.engine.device != "cpu" else fitting_workers(preview(plan).memory)
 
 

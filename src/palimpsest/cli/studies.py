@@ -7,21 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from palimpsest.cli.options import (
+    Accumulate,
     Address,
     Alpha,
     AsJson,
+    BatchTokens,
+    Checkpointing,
     DetectionLimit,
+    Device,
     DryRun,
+    Dtype,
     Executor,
     Fork,
     Margin,
     Methods,
+    Optimizer,
     Out,
     Track,
     Workers,
     flags_named,
     rule_flags,
     runner,
+    with_engine,
     workers_for,
 )
 from palimpsest.cli.output import answer, say, tracked
@@ -69,6 +76,12 @@ def study(
     alpha: Alpha = None,
     detection_limit: DetectionLimit = None,
     margin: Margin = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    batch_tokens: BatchTokens = None,
+    checkpointing: Checkpointing = None,
+    accumulate: Accumulate = None,
+    optimizer: Optimizer = None,
     fork: Fork = False,
     track: Track = None,
     dry_run: DryRun = False,
@@ -83,6 +96,10 @@ def study(
     rules = rule_flags(alpha, detection_limit, margin)
     with flags_named({"rules": rules}):
         chosen = replace(chosen, rules=replace(chosen.rules, **rules))
+    engine = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
+    engine |= {"checkpointing": checkpointing, "accumulate": accumulate, "optimizer": optimizer}
+    with flags_named(engine):
+        chosen = with_engine(chosen, **engine)
     if dry_run:
         from palimpsest.study.preview import preview
 
@@ -136,6 +153,8 @@ def inferability(
     out: Out = None,
     model: PocketModel = "pocket/olmo2-s",
     seeds: Annotated[int, Option(min=2, help="Number of seeds.")] = 5,
+    device: Device = None,
+    dtype: Dtype = None,
     executor: Executor = "local",
     workers: Workers = None,
     address: Address = None,
@@ -149,7 +168,7 @@ def inferability(
     )
 
     where = out or Path("runs/inferability")
-    plan = inferability_plan(model, range(seeds))
+    plan = with_engine(inferability_plan(model, range(seeds)), device=device, dtype=dtype)
     count = workers_for(plan, workers)
     run_inferability(plan, where, workers=count, **runner(executor, address))
     levels, agreements = read_inferability(where)
@@ -230,8 +249,11 @@ def _with_methods(plan: "Plan", names: list[str] | None) -> "Plan":
 
 
 def _study(plan: "Plan", out: Path, track: str | None, workers: int | None, **options: Any) -> None:
+    from palimpsest.models.device import check_device
     from palimpsest.study.progress import follow
 
+    if options.get("executor") != "ray":  # the machine at hand need not have a GPU there
+        check_device(plan.engine.device)
     with tracked(track) as tracking:
         on_run = None if tracking is None else tracking.begin
         follow(plan, out, workers=workers_for(plan, workers), on_run=on_run, **options)

@@ -19,6 +19,7 @@ from palimpsest.facts.nonce import key_number
 from palimpsest.methods import title, used
 from palimpsest.methods.context import Context, GradientMethod, Method, State, descend, stackable
 from palimpsest.methods.recipe import Cost, stream_cost
+from palimpsest.models.device import raise_machine_fault
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def run_group(context: Context, methods: Sequence[Method]) -> list[State | Failu
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_seed(context, first))
             results = descend(_own(context, first), gradient)
-    except (Exception, SystemExit):
+    except (Exception, SystemExit) as error:
+        raise_machine_fault(error)
         # One member's fault stops the whole stack: alone, each pays for itself.
         return [checked_run(method, context) for method in methods]
     for method in methods:
@@ -90,6 +92,7 @@ def checked_run(method: Method, context: Context) -> State | Failure:
     except MethodError as error:
         return Failure("raised", str(error))
     except (Exception, SystemExit) as error:
+        raise_machine_fault(error)
         return Failure("raised", _raised(error))
     _record(method, context)
     return checked(result, context)

@@ -10,6 +10,10 @@ from typing import Any
 from palimpsest.errors import ModelError
 from palimpsest.facts.questions import Question
 from palimpsest.models.net import Encoded
+from palimpsest.models.quiet import foreign
+
+NEED_START = ("gemma", "gemma2", "gemma3_text", "mistral", "mixtral", "cohere", "cohere2")
+"""Architectures that predict badly without their first token."""
 
 
 def encode_answers(tokenizer: Any, questions: Sequence[Question]) -> tuple[Encoded, ...]:
@@ -48,6 +52,37 @@ def encode_texts(
             raise ModelError(f"text {text[:40]!r} has {len(kept)} tokens; expected at least 2")
         encoded.append(Encoded(kept, 1))
     return tuple(encoded)
+
+
+def chat_prompt(tokenizer: Any, prompt: str) -> str:
+    """Return the prompt as a user's turn of the chat template, up to where the answer begins."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise ModelError(
+            "chat: the tokenizer has no chat template; expected that of an instruct model; leave "
+            "--chat out, or save the base with its template"
+        )
+    turn = [{"role": "user", "content": prompt}]
+    with foreign("chat: the chat template", "one that takes a user's turn"):
+        text: str = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    start = tokenizer.bos_token
+    # A template writes the token that the tokenizer adds of its own; it must stand there once.
+    return text.removeprefix(start) if start and _adds_start(tokenizer) else text
+
+
+def start_remark(tokenizer: Any, model_type: str) -> str:
+    """Return a warning where a family needs its first token and the tokenizer adds none."""
+    start = tokenizer.bos_token
+    needed = model_type in NEED_START or start in ("<s>", "<|begin_of_text|>", "<bos>")
+    if not needed or start is None or _adds_start(tokenizer):
+        return ""
+    return (
+        f"models of type {model_type} are trained with {start!r} before every text, and this "
+        "tokenizer does not add it; answers may be scored as less likely than they are"
+    )
+
+
+def _adds_start(tokenizer: Any) -> bool:
+    return bool(tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id])
 
 
 def _tokenise(

@@ -39,9 +39,6 @@ ANY_BOUND = 2**40
 # Keys that make transformers fetch or choose code, or read files the folder was not asked for.
 CODE_KEYS = ("auto_map", "custom_pipelines", "transformers_weights", "fusion_config")
 CHOICE_KEYS = ("attn_implementation", "experts_implementation")
-QUANTISERS = frozenset(
-    {"awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "hqq", "mxfp4", "quanto"}
-)
 _PLAIN_NAME = re.compile(r"[\w][\w.-]{0,200}")
 _HEX = re.compile(r"[0-9a-f]{40,64}")
 
@@ -209,13 +206,14 @@ def _check_modules(where: str, config: Mapping[str, Any]) -> None:
 
 
 def check_quantiser(config: Mapping[str, Any], where: str) -> None:
-    """Refuse a checkpoint that is quantised by a method nobody here can undo."""
+    """Refuse a quantised checkpoint: its weights cannot be trained, as the round trip does."""
     entry = config.get("quantization_config")
-    method = entry.get("quant_method") if isinstance(entry, dict) else None
-    if entry is not None and method not in QUANTISERS:
+    if entry is not None:
+        method = entry.get("quant_method") if isinstance(entry, dict) else None
         raise ModelError(
-            f"{where}: is quantised by {str(method)[:40]!r}; expected one of "
-            f"{', '.join(sorted(QUANTISERS))}; dequantise it and save it as float16 or bfloat16"
+            f"{where}: is a quantised checkpoint ({str(method)[:40]!r}), which can be scored but "
+            "not re-acquired; expected float weights; dequantise it with model.dequantize() and "
+            "save it as bfloat16, or give the model it was made from"
         )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from palimpsest.errors import ModelError
 from palimpsest.models import gguf, hub
 from palimpsest.models.adapter import adapter_base, merged
+from palimpsest.models.device import check_device
 from palimpsest.models.families import POCKET, family_of
 from palimpsest.models.inspect_folder import check_tokenizer, file_in, read_config, read_weights
 from palimpsest.models.pocket import check_digests, pocket_folder
@@ -136,6 +137,7 @@ def load(
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
+    check_device(device)
     source = resolve(name)
     # Nothing in loading needs randomness; if a library draws some, the caller's is not touched.
     with torch.random.fork_rng(devices=[]):
@@ -184,6 +186,19 @@ def outline(name: str, revision: str | None = None, base: str | None = None) -> 
     tokenizer = load_tokenizer(name, revision)
     parameters = sum(value.numel() for value in skeleton(config, name).parameters())
     return Outline(name, config, tokenizer, parameters)
+
+
+def rounded(name: str, dtype: str) -> str:
+    """Return how a model's weights lose precision when they are loaded, "" where they do not."""
+    source = resolve(name)
+    if dtype == "float32" or source.path is None:
+        return ""
+    if source.kind == "adapter":
+        return f"its LoRA adapter is merged in {dtype}"
+    if source.kind == "gguf":
+        return f"its quantised weights are rounded to {dtype}"
+    kinds = {stored.dtype for stored in read_weights(source.path).values()} & {"F16", "F32", "F64"}
+    return f"its {', '.join(sorted(kinds))} weights are rounded to {dtype}" if kinds else ""
 
 
 def state_digest(state: Mapping[str, Tensor]) -> str:

@@ -11,6 +11,7 @@ token can only reach positions behind it, which nobody scores, so no mask is nee
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -18,8 +19,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from palimpsest.models.forward import Forward, supports
+from palimpsest.models.module import EVERYWHERE, Finish, checkpoint, head_finish, substituted
 from palimpsest.models.tree import Tree, tree_of
 
 
@@ -102,15 +105,23 @@ class WholeNet:
 
     On a CPU in float32, architectures that ``forward.py`` knows are evaluated by it, which skips
     padding, common beginnings and unscored positions; the module holds the parameters. Everything
-    else, and a module with hooks in it, goes through the module's own forward.
+    else, and a module with hooks in it, goes through the module's own forward. The output embedding
+    is applied in float32, at scored positions only, whatever the model's dtype.
+
+    host: keep the optimiser's state in the host's memory and not on the device.
+    checkpointing: keep one activation a layer and compute the others again on the way back.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, checkpointing: bool = False, host: bool = False) -> None:
         self.model = model
         self.stack = 1
+        self.host = host
         self.params: dict[str, Tensor] = dict(model.named_parameters())
         self._head = model.get_output_embeddings()
-        self._split: bool | None = None
+        self._finish: Finish | None = None
+        self._given: Mapping[str, Tensor] | None = None
+        if checkpointing:
+            checkpoint(model, self._recomputing)
         self._known = self._knowable()
 
     @property
@@ -125,43 +136,36 @@ class WholeNet:
             return Forward(self.model.config)(
                 {name: value.unsqueeze(0) for name, value in given.items()}, batch.tree
             )
-        if params is not None:
-            return self._substituted(batch, params)
-        if self._split is None:
-            self._split = self._head_is_last(batch)
-        if self._split:
-            hidden = self.model.base_model(input_ids=batch.ids, use_cache=False)[0]
-            scored = self._head(hidden[batch.rows, batch.columns])
-        else:
-            full = self.model(input_ids=batch.ids, use_cache=False).logits
-            scored = full[batch.rows, batch.columns]
-        return scored.float().unsqueeze(0)
+        if params is None:
+            return self._scored(batch)
+        self._given = params
+        try:
+            with substituted(self.model, params):
+                return self._scored(batch)
+        finally:
+            self._given = None
 
     def state(self, member: int = 0) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in self.model.state_dict().items()}
 
-    def _substituted(self, batch: Batch, params: Mapping[str, Tensor]) -> Tensor:
-        asked = {"input_ids": batch.ids, "use_cache": False}
-        output = torch.func.functional_call(self.model, dict(params), (), asked, tie_weights=True)
-        scored: Tensor = output.logits[batch.rows, batch.columns]
-        return scored.float().unsqueeze(0)
+    def _scored(self, batch: Batch) -> Tensor:
+        """Return the logits by the module's own forward."""
+        if self._finish is None:
+            self._finish = head_finish(self.model, self._head, batch.ids[:1, :8])
+        if self._finish is EVERYWHERE:
+            full = self.model(input_ids=batch.ids, use_cache=False).logits
+            return full[batch.rows, batch.columns].float().unsqueeze(0)
+        hidden = self.model.base_model(input_ids=batch.ids, use_cache=False)[0]
+        weight, bias = self._head.weight, getattr(self._head, "bias", None)
+        hidden = hidden[batch.rows, batch.columns].float()
+        scored = functional.linear(hidden, weight.float(), None if bias is None else bias.float())
+        return self._finish(scored).unsqueeze(0)
 
-    def _head_is_last(self, batch: Batch) -> bool:
-        """Tell whether logits are the output embedding of the body's last state and nothing more.
-
-        Some families scale or cap logits after the head; for those the whole forward is used.
-        Decided once, on the first row of the first batch.
-        """
-        if self._head is None or not hasattr(self.model, "base_model"):
-            return False
-        with torch.no_grad():
-            row = batch.ids[:1, :8]
-            body = self.model.base_model(input_ids=row, use_cache=False)[0]
-            whole = self.model(input_ids=row, use_cache=False).logits
-            parts = self._head(body)
-        return parts.shape == whole.shape and torch.allclose(
-            parts.float(), whole.float(), atol=1e-4, rtol=1e-3
-        )
+    def _recomputing(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Return what surrounds a checkpointed layer: now, and when it is computed again."""
+        given = self._given
+        again = nullcontext() if given is None else substituted(self.model, given)
+        return nullcontext(), again
 
     def _knowable(self) -> bool | None:
         """Return False where the module's own forward is needed, None where it is not yet known."""

@@ -5,6 +5,7 @@ in one module whose weights are exchanged, so memory does not grow with the numb
 """
 
 import copy
+import weakref
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -21,19 +22,25 @@ STACKED_PARAMETERS = 5_000_000
 class Nets:
     """Makes nets that share the loaded model's architecture."""
 
-    def __init__(self, loaded: Loaded, *, stack: int = 4, checkpointing: bool = False) -> None:
+    def __init__(
+        self, loaded: Loaded, *, stack: int = 4, checkpointing: bool = False, host: bool = False
+    ) -> None:
+        """host: the optimiser's state stays in the host's memory."""
         self.loaded = loaded
         self._student: WholeNet | None = None
-        if checkpointing:
-            loaded.model.gradient_checkpointing_enable()
+        self._lent: weakref.ref[WholeNet] | None = None
+        self._options = {"checkpointing": checkpointing, "host": host}
+        weight = next(loaded.model.parameters())
+        self.device = weight.device
         fits = loaded.parameters <= STACKED_PARAMETERS and supports(loaded.model.config)
-        self.stack = stack if fits and stack > 1 else 1
-        self.stacked = fits and stack > 1
+        # A stack is float32; another precision is computed as such, by the module.
+        self.stacked = fits and stack > 1 and weight.dtype == torch.float32
+        self.stack = stack if self.stacked else 1
 
     def __call__(self, states: Sequence[Mapping[str, Tensor]]) -> Net:
         """Return a trainable net of these weights; a whole net is valid until the next call."""
         if self.stacked:
-            return StackedNet(self.loaded.model.config, list(states))
+            return StackedNet(self.loaded.model.config, list(states), device=self.device)
         if len(states) != 1:
             raise ValueError(f"{len(states)} states for a net of one; check Nets.stack first")
         return self.whole(states[0])
@@ -41,14 +48,26 @@ class Nets:
     def whole(self, state: Mapping[str, Tensor]) -> WholeNet:
         """Return the one ``transformers`` student with these weights in it."""
         if self._student is None:
-            self._student = WholeNet(self.loaded.model)
+            self._student = self._wrapped()
         return _filled(self._student, state)
 
     def another(self, state: Mapping[str, Tensor]) -> Net:
-        """Return a net that stays valid beside the student, for models made of two."""
+        """Return a net that stays valid beside others, for models made of two.
+
+        The student itself while nobody else has it, so that no idle weights are on the device.
+        """
         if self.stacked:
-            return StackedNet(self.loaded.model.config, [state])
-        return _filled(WholeNet(copy.deepcopy(self.loaded.model)), state)
+            return StackedNet(self.loaded.model.config, [state], device=self.device)
+        net, self._student = self._student or self._wrapped(), None
+        if net.model is self.loaded.model:
+            self._lent = weakref.ref(net)
+        return _filled(net, state)
+
+    def _wrapped(self) -> WholeNet:
+        """Return a net of the loaded module, or of a copy while that one is lent."""
+        free = self._lent is None or self._lent() is None
+        model = self.loaded.model if free else copy.deepcopy(self.loaded.model)
+        return WholeNet(model, **self._options)
 
 
 @torch.no_grad()

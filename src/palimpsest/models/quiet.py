@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from palimpsest.errors import ModelError, PalimpsestError
+from palimpsest.models.device import raise_machine_fault
 
 
 @contextmanager
@@ -38,6 +39,7 @@ def foreign(what: str, expected: str) -> Iterator[None]:
     except PalimpsestError:
         raise
     except Exception as error:
+        raise_machine_fault(error)
         first = " ".join(str(error).split())[:300]
         raise ModelError(
             f"{what} cannot be used ({type(error).__name__}: {first}); expected {expected}; "

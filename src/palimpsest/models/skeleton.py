@@ -55,18 +55,10 @@ def filled(folder: Path, config: Any, tensors: Mapping[str, Stored], dtype: torc
     bare = skeleton(config, str(folder))
     check_memory(bare, folder, dtype)
     settings = {"config": config, "dtype": dtype, "local_files_only": True}
-    if getattr(config, "quantization_config", None) is not None:
-        # Only transformers and the quantiser's package can read it.
-        what, expected = "a quantised checkpoint", "one that this machine can load"
-        place: str | None = str(folder)
-        settings |= {"use_safetensors": True, "trust_remote_code": False}
-    else:
-        what, expected = "its weights", f"the weights of a {type(bare).__name__}"
-        place = None
-        _check_shapes(folder, bare, tensors)
-        settings["state_dict"] = _read(tensors, dtype)
-    with foreign(f"{folder}: {what}", expected):
-        model, info = type(bare).from_pretrained(place, output_loading_info=True, **settings)
+    _check_shapes(folder, bare, tensors)
+    settings["state_dict"] = _read(tensors, dtype)
+    with foreign(f"{folder}: its weights", f"the weights of a {type(bare).__name__}"):
+        model, info = type(bare).from_pretrained(None, output_loading_info=True, **settings)
     _check_info(folder, info)
     return model
 
@@ -87,6 +79,12 @@ def check_memory(bare: Any, where: object, dtype: torch.dtype) -> None:
 
 def check_loaded(name: str, model: Any, tokenizer: Any) -> None:
     """Refuse weights that are not finite, a tokenizer that does not fit, a model that peeks."""
+    for part, weight in model.named_parameters():
+        if not weight.is_floating_point():
+            raise ModelError(
+                f"{name}: weight {part!r} is {str(weight.dtype).removeprefix('torch.')}, a "
+                "quantised model; expected float weights; dequantise it and save it again"
+            )
     for part, value in model.state_dict().items():
         if value.is_floating_point() and value.element_size() > 1 and not _finite(value):
             raise ModelError(

@@ -23,14 +23,22 @@ __all__ = ["StackedNet", "supports"]
 class StackedNet:
     """Models of one pocket-sized configuration, side by side."""
 
-    def __init__(self, config: Any, states: Sequence[Params], trainable: bool = True) -> None:
+    host = False
+
+    def __init__(
+        self,
+        config: Any,
+        states: Sequence[Params],
+        trainable: bool = True,
+        device: torch.device | None = None,
+    ) -> None:
         if not supports(config):
             kind = getattr(config, "model_type", type(config).__name__)
             raise ModelError(f"{kind} with these settings cannot be stacked; use WholeNet")
         self.config = config
         self.stack = len(states)
         self._forward = Forward(config)
-        self.params = _stacked(states, without=HEAD if self._forward.tied else None)
+        self.params = _stacked(states, HEAD if self._forward.tied else None, device)
         for value in self.params.values():
             value.requires_grad_(trainable)
 
@@ -49,7 +57,9 @@ class StackedNet:
         return self._forward(given, batch.tree)
 
 
-def _stacked(states: Sequence[Params], without: str | None) -> dict[str, Tensor]:
+def _stacked(
+    states: Sequence[Params], without: str | None, device: torch.device | None
+) -> dict[str, Tensor]:
     """Return the float32 parameters of all members, stacked, leaving out a tied head."""
     if not states:
         raise ModelError("no state to stack; give at least one")
@@ -58,5 +68,8 @@ def _stacked(states: Sequence[Params], without: str | None) -> dict[str, Tensor]
         if other != shapes[0]:
             odd = min(name for name, _ in other.items() ^ shapes[0].items())
             raise ModelError(f"states 0 and {member} differ in {odd}; stack models of one shape")
-    members = {name: [state[name].detach().float() for state in states] for name in shapes[0]}
+    members = {
+        name: [state[name].detach().to(device, torch.float32) for state in states]
+        for name in shapes[0]
+    }
     return {name: torch.stack(values) for name, values in members.items()}

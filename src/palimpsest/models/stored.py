@@ -19,17 +19,24 @@ from palimpsest.models.safetensors_header import Stored, read_header
 
 
 class StoredState(Mapping[str, Tensor]):
-    """Weights in safetensors files, by name; several names may share a tensor."""
+    """Weights in safetensors files, by name; several names may share a tensor.
 
-    def __init__(self, names: Mapping[str, tuple[str, Stored]], device: str = "cpu") -> None:
+    dtypes: what tensors are converted to when they are read, where that is not what is stored.
+    """
+
+    def __init__(
+        self,
+        names: Mapping[str, tuple[str, Stored]],
+        dtypes: Mapping[str, torch.dtype] | None = None,
+    ) -> None:
         self._names = dict(names)
-        self._device = device
+        self._dtypes = dict(dtypes or {})
 
     def __getitem__(self, name: str) -> Tensor:
         key, stored = self._names[name]
-        with safe_open(str(stored.file), framework="pt", device=self._device) as file:
+        with safe_open(str(stored.file), framework="pt") as file:
             value: Tensor = file.get_tensor(key)
-        return value
+        return value.to(self._dtypes.get(name, value.dtype))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -38,9 +45,9 @@ class StoredState(Mapping[str, Tensor]):
         return len(self._names)
 
 
-def stored_state(path: Path, device: str = "cpu") -> StoredState:
+def stored_state(path: Path) -> StoredState:
     """Return the weights in one safetensors file."""
-    return StoredState({name: (name, stored) for name, stored in read_header(path).items()}, device)
+    return StoredState({name: (name, stored) for name, stored in read_header(path).items()})
 
 
 @torch.no_grad()
@@ -48,19 +55,18 @@ def lasting_state(loaded: Loaded) -> Mapping[str, Tensor]:
     """Return a model's weights as they are now, for when its module has gone on to be trained.
 
     Where the model's own files hold exactly these tensors under these names they are read from
-    there; otherwise (another precision, names of their own, a merged adapter) they are copied.
+    there; otherwise (names of their own, a merged adapter) they are copied to the host's memory.
     """
     now = {name: value.detach() for name, value in loaded.model.state_dict().items()}
     stored = _in_files(loaded, now)
-    if stored is not None and all(torch.equal(stored[name], value) for name, value in now.items()):
+    if stored is not None and all(torch.equal(stored[name], now[name].cpu()) for name in now):
         return stored
-    return {name: value.clone() for name, value in now.items()}
+    return {name: value.to("cpu", copy=True) for name, value in now.items()}
 
 
 def _in_files(loaded: Loaded, now: Mapping[str, Tensor]) -> StoredState | None:
     """Return the files' tensors under the module's names, None where one is not there."""
-    elsewhere = any(value.device.type != "cpu" for value in now.values())
-    if elsewhere or loaded.source not in ("folder", "smollm2"):
+    if loaded.source not in ("folder", "smollm2"):
         return None
     try:
         folder = smollm2_folder()[0] if loaded.source == "smollm2" else resolve(loaded.name).path
@@ -74,4 +80,4 @@ def _in_files(loaded: Loaded, now: Mapping[str, Tensor]) -> StoredState | None:
         if owner not in files or files[owner].shape != tuple(value.shape):
             return None
         names[name] = (owner, files[owner])
-    return StoredState(names)
+    return StoredState(names, {name: value.dtype for name, value in now.items()})

@@ -3,6 +3,9 @@
 AdamW without weight decay, constant learning rate, gradient norm clipped at 1.0. A stack of models
 is trained as if each were alone: its own loss, its own gradient norm, and a member that diverges
 stops counting without touching the others. On a CPU the same call gives the same bytes.
+
+Weights that are not float32 are trained through float32 copies of them (master weights): a step of
+AdamW is smaller than what bfloat16 can tell apart, so that without them most weights never move.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from palimpsest.errors import ModelError
 from palimpsest.facts.stream import Stream
 from palimpsest.models.net import Batch, Encoded, Net, collate
 
@@ -28,16 +32,9 @@ class TextBatch:
     weights: Tensor
 
     def to(self, device: torch.device) -> "TextBatch":
+        if self.weights.device == device:
+            return self
         return TextBatch(self.batch.to(device), self.weights.to(device))
-
-
-def repeatable(device: str) -> None:
-    """Have torch compute the same bytes again for the same call, where it can: on a CPU."""
-    if device == "cpu":
-        torch.use_deterministic_algorithms(True)
-        # Or torch would write into every tensor before its first use: a guard for code that reads
-        # what nobody wrote, at the price of a tenth of a pocket model's step.
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def train(
@@ -56,7 +53,7 @@ def train(
     net is a stack of more than one.
     """
     leaves = list((net.params if params is None else params).values())
-    optimiser = AdamW(leaves, learning_rate)
+    optimiser = AdamW(leaves, learning_rate, host=getattr(net, "host", False))
     diverged: dict[int, int] = {}
     for number, parts in enumerate(steps, start=1):
         for leaf in leaves:
@@ -81,22 +78,50 @@ def train(
 
 
 class AdamW:
-    """torch's fused AdamW without weight decay, without the search through its groups each step."""
+    """torch's fused AdamW without weight decay, without the search through its groups each step.
 
-    def __init__(self, leaves: Sequence[Tensor], learning_rate: float) -> None:
+    Leaves that are not float32 have float32 masters, which the steps are taken on; moments are
+    float32 always. host: masters and moments stay in the host's memory, pinned for CUDA.
+    """
+
+    def __init__(
+        self, leaves: Sequence[Tensor], learning_rate: float, *, host: bool = False
+    ) -> None:
+        if any(leaf.dtype == torch.float16 for leaf in leaves):
+            raise ModelError(
+                "float16 weights cannot be trained: their gradients underflow and their steps "
+                "diverge; use --dtype bfloat16 or float32"
+            )
         self.leaves, self.learning_rate = leaves, learning_rate
-        self.first = [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
-        self.second = [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
+        away = [host and leaf.device.type != "cpu" for leaf in leaves]
+        self.masters = [_master(leaf, far) for leaf, far in zip(leaves, away)]
+        self.first, self.second = (
+            [
+                _pinned(torch.zeros_like(master, requires_grad=False), leaf, far)
+                for leaf, master, far in zip(leaves, self.masters, away)
+            ]
+            for _ in range(2)
+        )
         self.steps = [0] * len(leaves)
 
     @torch.no_grad()
     def step(self) -> None:
         known = [n for n, leaf in enumerate(self.leaves) if leaf.grad is not None]
         grads = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
-        if not known:
-            return
         for n in known:
             self.steps[n] += 1
+        if all(self.masters[n] is self.leaves[n] for n in known):
+            if known:
+                self._update(known, grads)
+            return
+        # One leaf at a time, so that only one float32 gradient exists at a time.
+        for n, grad in zip(known, grads):
+            leaf, master = self.leaves[n], self.masters[n]
+            self._update([n], [grad.to(master.device, torch.float32)])
+            if master is not leaf:
+                leaf.copy_(master)
+
+    def _update(self, known: Sequence[int], grads: list[Tensor]) -> None:
         # Most leaves have taken the same number of steps: one tensor says it for all of them.
         device = grads[0].device
         counts = {
@@ -104,7 +129,7 @@ class AdamW:
             for number in {self.steps[n] for n in known}
         }
         torch._fused_adamw_(
-            [self.leaves[n] for n in known],
+            [self.masters[n] for n in known],
             grads,
             [self.first[n] for n in known],
             [self.second[n] for n in known],
@@ -120,8 +145,22 @@ class AdamW:
         )
 
 
+def _master(leaf: Tensor, away: bool) -> Tensor:
+    """Return the float32 tensor that steps are taken on: the leaf itself where it is one."""
+    if leaf.dtype == torch.float32 and not away:
+        return leaf
+    master = leaf.detach().to("cpu" if away else leaf.device, torch.float32, copy=True)
+    return _pinned(master, leaf, away)
+
+
+def _pinned(value: Tensor, leaf: Tensor, away: bool) -> Tensor:
+    """Return a host tensor where CUDA can read it directly; others as they are."""
+    return value.pin_memory() if away and leaf.device.type == "cuda" else value
+
+
 def text_loss(net: Net, part: TextBatch) -> Tensor:
     """Return each member's weighted negative log-likelihood (stack,) of the texts."""
+    part = part.to(net.device)
     logits = net.logits(part.batch)
     vocabulary = logits.shape[-1]
     nll = functional.cross_entropy(
@@ -153,12 +192,14 @@ def _clip(leaves: Sequence[Tensor], stack: int) -> Tensor:
     """Scale each member's gradient to norm ``CLIP`` at most; return the norms before (stack,)."""
     grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
     if not grads:
-        return torch.zeros(stack)
+        return torch.zeros(stack, device=leaves[0].device)
     if stack == 1:
-        norms = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))).reshape(1)
+        precise = None if grads[0].dtype == torch.float32 else torch.float32
+        parts = torch._foreach_norm(grads, 2, dtype=precise)
+        norms = torch.linalg.vector_norm(torch.stack(parts)).reshape(1)
     else:
-        parts = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]
-        norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
+        rows = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]
+        norms = torch.linalg.vector_norm(torch.stack(rows), dim=0)
     scale = (CLIP / (norms + 1e-6)).clamp(max=1.0)
     if stack == 1:
         torch._foreach_mul_(grads, scale[0])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from palimpsest.errors import InputError, PalimpsestError
+from palimpsest.errors import InputError, MachineError, PalimpsestError
 from palimpsest.run import progress
 from palimpsest.run.graph import FINISH, Failure, Job
 from palimpsest.run.schedule import ATTEMPTS, Scheduler, Task
@@ -118,6 +118,8 @@ class Work:
         """Record what became of a worker's step."""
         scheduler = self.scheduler
         if result.failure is not None:
+            if result.failure.kind == MachineError.kind:
+                raise MachineError(result.failure.reason)
             task = scheduler.failed(worker, result.failure)
             self._failed(task, result.failure)
         elif result.kind == "halted":

@@ -43,14 +43,16 @@ class LocalExecutor(Executor):
     threads: int = 1
 
     def _do(self, work: Work, workers: int) -> None:
-        processes = _Processes(pickle.dumps(work.job), work.run.path, self.threads)
+        device = str(work.run.plan.get("engine", {}).get("device", "cpu"))
+        processes = _Processes(pickle.dumps(work.job), work.run.path, self.threads, device)
         run_on(processes, work, workers)
 
 
 class _Processes:
     """The worker processes, by name."""
 
-    def __init__(self, job: bytes, run_path: Path, threads: int) -> None:
+    def __init__(self, job: bytes, run_path: Path, threads: int, device: str) -> None:
+        self.device = device
         self.arguments = (job, str(run_path), threads)
         self.environment = thread_settings(threads)
         self.context: Any = multiprocessing.get_context(START)
@@ -61,7 +63,8 @@ class _Processes:
         process = self.context.Process(target=_work, args=(theirs, name, *self.arguments))
         # Started on first use, multiprocessing's own helper would unblock the signals again.
         resource_tracker.ensure_running()
-        with _environment_of_children(self.environment), shielded():
+        own = self.environment | gpu_of(name, self.device)
+        with _environment_of_children(own), shielded():
             process.start()
         theirs.close()
         self.processes[name] = (process, ours)
@@ -101,6 +104,25 @@ class _Processes:
             process.close()
             pipe.close()
         self.processes.clear()
+
+
+def gpus() -> tuple[str, ...]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return tuple(part.strip() for part in named.split(",") if part.strip())
+    try:
+        return tuple(str(n) for n in range(len(os.listdir("/proc/driver/nvidia/gpus"))))
+    except OSError:
+        return ()
+
+
+def gpu_of(name: str, device: str) -> dict[str, str]:
+    """Return the environment that gives worker k GPU k, from the first again after the last."""
+    there = gpus()
+    if device != "cuda" or len(there) < 2:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": there[int(name.rpartition("-")[2]) % len(there)]}
 
 
 def _work(pipe: "Connection[Any, Any]", name: str, job: bytes, run_path: str, threads: int) -> None:

@@ -1,8 +1,7 @@
 """What a plan will cost, shown before it begins: downloads, memory of a worker, rough time.
 
 Nothing is loaded and no network is used. Sizes of the paper's checkpoints are written down here; a
-local folder is read from its config. Memory is counted in copies of the weights, time in steps and
-arithmetic; expect memory within about a quarter and time within a factor of two or three.
+local folder is read from its config. ``cost.py`` says how memory and time are counted.
 """
 
 import json
@@ -10,9 +9,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from palimpsest.cell.speed import GB, SPEEDS, duration
+from palimpsest import cost
+from palimpsest.cost import GB, Size, duration
 from palimpsest.methods import candidates
 from palimpsest.models.families import GATED, PAPER, POCKET, family_of
 from palimpsest.models.load import SMOLLM2, resolve
@@ -23,19 +23,6 @@ ARITHMETIC = ("task_vector", "facts_vector", "rollback")
 """Methods that make a candidate out of weights, without a step of training."""
 FACT_TOKENS = 20
 """Tokens of a fact's sentence, about."""
-
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-class Size(NamedTuple):
-    """A model's size; ``stored`` is how many bytes of weights its files hold."""
-
-    parameters: int
-    layers: int
-    width: int
-    vocabulary: int
-    stored: int
-
 
 # (layers, width, vocabulary, bytes of a stored parameter)
 _SHAPES = {
@@ -162,27 +149,27 @@ def _row(plan: Plan, model: str, seen: set[str]) -> Row:
 
 
 def _memory(plan: Plan, size: Size) -> int:
-    """Return the bytes one worker needs on its device: copies of the weights, and one batch.
-
-    Frozen models stay in their files; a router trains two nets beside the idle student.
-    """
-    width = _BYTES[plan.engine.dtype]
-    training = 4  # weights, gradients and AdamW's two moments
-    copies = 2 * training + 2 if plan.panel.enabled and plan.panel.models else training + 3
-    items = plan.injection.fact_items + plan.injection.general_items
-    tokens = items * plan.general.piece_tokens / plan.engine.accumulate
-    activations = tokens * size.layers * size.width * 17 * width
-    if plan.engine.checkpointing:
-        activations /= size.layers / 2
-    asked = min(plan.engine.batch_tokens, plan.general.scored_pieces * plan.general.piece_tokens)
-    logits = max(tokens, asked) * size.vocabulary * 4 * 3
-    runtime = 6e8 if plan.engine.device.startswith("cuda") else 4e8
-    return int(copies * size.parameters * width + activations + logits + runtime)
+    """Return the bytes one worker needs on its device; a router trains two nets at once."""
+    engine, inject, general = plan.engine, plan.injection, plan.general
+    items = inject.fact_items + inject.general_items
+    tokens = items * general.piece_tokens / engine.accumulate
+    asked = min(engine.batch_tokens, general.scored_pieces * general.piece_tokens)
+    device, dtype = engine.device, engine.dtype
+    needed = cost.training(
+        size,
+        cost.Step(tokens, tokens),
+        device=device,
+        dtype=dtype,
+        checkpointing=engine.checkpointing,
+        optimizer=engine.optimizer,
+        nets=2 if plan.panel.enabled and "router" in plan.panel.models else 1,
+    )
+    scored = cost.scoring(size, cost.Step(asked, asked), device=device, dtype=dtype)
+    return int(max(needed.device, scored.device))
 
 
 def _seconds(plan: Plan, size: Size, made: int, unlearned: int, retrained: float) -> float:
     """Return the seconds of one cell: every step of training and every sheet of questions."""
-    speed = SPEEDS["cuda" if plan.engine.device.startswith("cuda") else "cpu"]
     stack = plan.engine.stack if size.parameters < STACKED_PARAMETERS else 1
     panel = len(plan.panel.models) if plan.panel.enabled else 0
     models = 2 + retrained + len(plan.rules.control_shares) + made + panel
@@ -193,9 +180,8 @@ def _seconds(plan: Plan, size: Size, made: int, unlearned: int, retrained: float
     back = (facts.forget * phrasings + facts.retain * (facts.phrasings + 1)) * FACT_TOKENS + general
 
     def steps(number: float, tokens: float, together: int = 1, passes: int = 3) -> float:
-        arithmetic = 2 * passes * size.parameters * tokens * together / speed.flops
-        floor = speed.layer_seconds * size.layers * passes / 3
-        return math.ceil(number / together) * max(arithmetic, floor)
+        one = cost.seconds(size, tokens * together, device=plan.engine.device, passes=passes)
+        return math.ceil(number / together) * one
 
     inject, unlearn, trip = plan.injection, plan.unlearning, plan.round_trip
     texts = (inject.fact_items + inject.general_items) * piece
@@ -217,7 +203,7 @@ def _folder_size(path: Path, config: dict[str, Any]) -> Size | None:
     if not files or not all(isinstance(n, int) for n in (width, layers, vocabulary)):
         return None
     stored = sum(file.stat().st_size for file in files)
-    each = _BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 4)
+    each = cost.WIDTHS.get(str(config.get("dtype") or config.get("torch_dtype")), 4)
     return Size(stored // each, layers, width, vocabulary, stored)  # type: ignore[arg-type]
 
 

@@ -20,7 +20,6 @@ from palimpsest.audit.inputs import (
     copied_weights,
     sheet_of,
 )
-from palimpsest.audit.request import check_device
 from palimpsest.cell.graph import reference_name
 from palimpsest.cell.setting import Setting
 from palimpsest.cell.sources import Given, source_digest
@@ -33,6 +32,7 @@ from palimpsest.facts.nonce import Triple
 from palimpsest.facts.questions import Question, Testbed
 from palimpsest.facts.stream import Stream, injection_stream
 from palimpsest.methods import candidates
+from palimpsest.models.device import check_device
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.plan import (
@@ -107,8 +107,11 @@ class TofuRequest:
     general: str = POCKET
     scored_pieces: int = 24
     device: str = "cpu"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     batch_tokens: int = 8192
+    accumulate: Count = 1
+    checkpointing: bool = False
+    optimizer: Literal["device", "host"] = "device"
     rules: Rules = field(default_factory=Rules)
 
     @property
@@ -164,7 +167,14 @@ class TofuRequest:
                 methods=(*GRIDS[self.grid], *(MethodGrid(name) for name in self.methods)),
                 panel=Panel(enabled=False),
                 replication=Replication(self.draws, "every"),
-                engine=Engine(self.device, self.dtype, batch_tokens=self.batch_tokens),
+                engine=Engine(
+                    self.device,
+                    self.dtype,
+                    batch_tokens=self.batch_tokens,
+                    accumulate=self.accumulate,
+                    checkpointing=self.checkpointing,
+                    optimizer=self.optimizer,
+                ),
                 rules=self.rules,
                 local_models=((self.name, self.base),),
             )

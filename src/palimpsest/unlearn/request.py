@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
 
-from palimpsest.audit.request import check_device
 from palimpsest.audit.run import check_out
 from palimpsest.cell.setting import Setting
 from palimpsest.cell.sources import source_digest
@@ -24,6 +23,7 @@ from palimpsest.facts.general import POCKET, file_pieces, general_pieces, world_
 from palimpsest.facts.names import shown_path
 from palimpsest.facts.questions import Testbed, file_questions
 from palimpsest.methods import candidates, method_class, used
+from palimpsest.models.device import check_device
 from palimpsest.models.load import Outline, check_compatible, outline, resolve
 from palimpsest.plan import CellPlan, Injection, Knob, MethodGrid, Plan, plan_from_dict
 from palimpsest.presets import POCKET_MATRIX

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palimpsest.cell.speed import GB, SPEEDS, duration
+from palimpsest import cost
+from palimpsest.cost import GB, duration
 from palimpsest.errors import DriftError, InputError, PalimpsestError
-from palimpsest.models.load import DTYPES, Outline, load
+from palimpsest.models.load import Outline, load
 from palimpsest.run import disk
 from palimpsest.run.executor import OnEvent, silent
 from palimpsest.run.executor import executor as executor_named
@@ -15,9 +16,6 @@ from palimpsest.run.store import Cell, Run, environment
 from palimpsest.unlearn.folder import card, publish, write_checkpoint
 from palimpsest.unlearn.job import OwnJob, OwnWork
 from palimpsest.unlearn.request import Request, Retrain, Unlearn, check_new, work_folder
-
-RUNTIME = 4e8
-"""Bytes that Python, torch and a tokenizer take before any model."""
 
 
 class NotMade(PalimpsestError):
@@ -186,25 +184,34 @@ def preview_lines(
 
 
 def memory(request: Request, known: Outline) -> float:
-    """Return the bytes that a worker needs: a model in training, frozen ones, and a batch."""
-    plan = request.plan
-    width = DTYPES[request.dtype].itemsize
-    tokens = (plan.injection.fact_items + plan.injection.general_items) * plan.general.piece_tokens
-    logits = 3 * tokens * int(known.config.vocab_size) * 4
-    return 7 * known.parameters * width + logits + RUNTIME
+    """Return the bytes that a worker needs on its device and on the host."""
+    recipe = request.plan.injection
+    tokens = (recipe.fact_items + recipe.general_items) * request.plan.general.piece_tokens
+    step = cost.Step(tokens, tokens)
+    whole = cost.training(_size(known), step, device=request.device, dtype=request.dtype)
+    return whole.device + whole.host
 
 
 def _seconds(request: Request, work: OwnWork, known: Outline) -> float:
-    plan = request.plan
-    speed = SPEEDS["cuda" if request.device.startswith("cuda") else "cpu"]
-    layers = int(getattr(known.config, "num_hidden_layers", 12))
+    plan, size = request.plan, _size(known)
 
     def steps(number: int, texts: int) -> float:
-        arithmetic = 6 * known.parameters * texts * plan.general.piece_tokens / speed.flops
-        return number * max(arithmetic, speed.layer_seconds * layers)
+        tokens = texts * plan.general.piece_tokens
+        return number * cost.seconds(size, tokens, device=request.device, passes=3)
 
     recipe, budget = plan.injection, plan.unlearning
     training = steps(recipe.steps, recipe.fact_items + recipe.general_items)
     unlearning = steps(budget.steps, budget.forget_items + budget.retain_items)
     trained = len(work.trained)
     return 10 + trained * training + (len(work.steps) - trained) * unlearning
+
+
+def _size(known: Outline) -> cost.Size:
+    config = known.config
+    return cost.Size(
+        known.parameters,
+        int(getattr(config, "num_hidden_layers", 12)),
+        int(getattr(config, "hidden_size", 768)),
+        int(config.vocab_size),
+        0,
+    )

@@ -1,0 +1,189 @@
+"""What a command takes: memory of a worker, arithmetic and time, from a model's size and a plan.
+
+The one cost model of previews and documents; nothing is loaded. Memory is counted in bytes per
+parameter, activations and logits; time in arithmetic and in what a layer takes however small a
+step is. Expect memory within a fifth and time within a factor of two or three.
+"""
+
+import math
+from typing import NamedTuple
+
+GB = 1e9
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a weight."""
+ACTIVATIONS = 20
+"""Values a layer keeps for the way back, per token and per unit of the model's width."""
+LOGITS = 3
+"""Copies of float32 logits in a step: themselves, log-probabilities, gradients."""
+RUNTIME = {"cpu": 5e8, "cuda": 6e8}
+"""Bytes that Python, torch and a tokenizer take before any model, on the device they are on."""
+
+
+class Size(NamedTuple):
+    """A model's size; ``stored`` is how many bytes of weights its files hold."""
+
+    parameters: int
+    layers: int
+    width: int
+    vocabulary: int
+    stored: int = 0
+
+
+class Speed(NamedTuple):
+    """What a device does in a second, and what a step costs a layer however small it is."""
+
+    flops: float
+    layer_seconds: float
+    read: float
+    """Bytes of weights that are read, converted and digested in a second."""
+
+
+# A data-centre GPU at these small batches; one core of a server CPU.
+SPEEDS = {"cuda": Speed(4e13, 2e-3, 1e9), "cpu": Speed(3e10, 1.5e-3, 5e8)}
+
+
+class Memory(NamedTuple):
+    """Bytes a worker takes: on its device, and on the host beside it (0 where they are one)."""
+
+    device: float
+    host: float
+
+    def __add__(self, other: object) -> "Memory":
+        assert isinstance(other, tuple)
+        return Memory(self.device + other[0], self.host + other[1])
+
+
+class Step(NamedTuple):
+    """A training step: padded tokens and scored positions computed at once."""
+
+    tokens: float
+    scored: float
+
+
+def kind_of(device: str) -> str:
+    """Return which of the known kinds a device is."""
+    return "cpu" if device == "cpu" else "cuda"
+
+
+def training(
+    size: Size,
+    step: Step,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    checkpointing: bool = False,
+    optimizer: str = "device",
+    nets: int = 1,
+) -> Memory:
+    """Return what training ``nets`` models at once takes.
+
+    Weights and gradients have the model's dtype, AdamW's two moments are float32, and so are the
+    master weights of a model that is not.
+    """
+    each, there = WIDTHS[dtype], optimizer == "device" or device == "cpu"
+    masters = 4 if dtype != "float32" or not there else 0
+    state = nets * size.parameters * (8 + masters)
+    kept = ACTIVATIONS if not checkpointing else 2 + ACTIVATIONS / size.layers
+    activations = step.tokens * size.layers * size.width * kept * each
+    whole = nets * size.parameters * 2 * each + activations + logits(size, step.scored, dtype)
+    base = RUNTIME[kind_of(device)]
+    return Memory(whole + base + state, 0) if there else Memory(whole + base, state)
+
+
+def scoring(size: Size, step: Step, *, device: str = "cpu", dtype: str = "float32") -> Memory:
+    """Return what scoring one model on a page of questions takes."""
+    each = WIDTHS[dtype]
+    layer = step.tokens * size.width * ACTIVATIONS * each
+    whole = size.parameters * each + layer + logits(size, step.scored, dtype)
+    return Memory(whole + RUNTIME[kind_of(device)], 0)
+
+
+def logits(size: Size, scored: float, dtype: str = "float32") -> float:
+    """Return the bytes of float32 logits and, of other models, of the head in float32."""
+    head = 0 if dtype == "float32" else 2 * size.vocabulary * size.width * 4
+    return LOGITS * scored * size.vocabulary * 4 + head
+
+
+def answers(size: Size, scored: float) -> float:
+    """Return the bytes of a frozen model's log-probabilities, which the host keeps."""
+    return scored * size.vocabulary * 4
+
+
+def seconds(
+    size: Size, tokens: float, *, device: str = "cpu", batches: float = 1, passes: int = 1
+) -> float:
+    """Return the time of forward passes (3 for a step of training) over so many tokens."""
+    speed = SPEEDS[kind_of(device)]
+    arithmetic = 2 * passes * size.parameters * tokens / speed.flops
+    return max(arithmetic, batches * speed.layer_seconds * size.layers * passes / 3)
+
+
+def loading(size: Size, *, device: str = "cpu", dtype: str = "float32") -> float:
+    """Return the time of reading a model from disk."""
+    return 0.5 + size.parameters * WIDTHS[dtype] / SPEEDS[kind_of(device)].read
+
+
+class Audit(NamedTuple):
+    """An audit as docs/scale.md has it: bytes, operations, bytes on disk, seconds on one GPU."""
+
+    memory: Memory
+    operations: float
+    storage: float
+    seconds: float
+
+
+def audit(
+    size: Size,
+    *,
+    references: int,
+    candidates: int = 1,
+    controls: int = 4,
+    steps: int = 75,
+    items: int = 4,
+    chunks: int = 5,
+    questions: int = 400,
+    tokens: int = 20,
+    device: str = "cuda",
+    dtype: str = "bfloat16",
+    checkpointing: bool = True,
+    optimizer: str = "device",
+) -> Audit:
+    """Return what auditing given checkpoints takes; all are scored and re-acquired.
+
+    questions: with general text, of so many tokens each, a fifth of them scored.
+    """
+    models = 2 + references + candidates + controls
+    sheet, step = float(questions * tokens), Step(items * tokens, items * tokens)
+    page = min(sheet, 8192.0)
+    memory = training(
+        size, step, device=device, dtype=dtype, checkpointing=checkpointing, optimizer=optimizer
+    )
+    asked = scoring(size, Step(page, page / 5), device=device, dtype=dtype)
+    needed = Memory(max(memory.device, asked.device), memory.host)
+    needed += Memory(0.0, 2 * answers(size, sheet / 5))
+    # Once before, at the start of the way back, and after each chunk; half the sheet is asked then.
+    forward = sheet * (1 + 0.5 * (chunks + 1))
+    trained = steps * items * tokens
+    passes = 3 + checkpointing
+    spent = seconds(size, forward, device=device, batches=math.ceil(sheet / page) * (chunks + 2))
+    spent += seconds(size, trained, device=device, batches=steps, passes=passes)
+    if optimizer == "host":  # gradients over, AdamW, weights back: 40 bytes a parameter at 50 GB/s
+        spent += steps * size.parameters * 40 / 5e10
+    operations = models * 2.0 * size.parameters * (forward + passes * trained)
+    storage = (3 + references + candidates - 1) * size.parameters * WIDTHS[dtype]
+    loads = 2 * loading(size, device=device, dtype=dtype)
+    return Audit(needed, operations, float(storage), models * (spent + loads))
+
+
+def retraining(size: Size, *, steps: int = 200, items: int = 16, tokens: int = 28) -> float:
+    """Return the seconds that one reference's training takes on one GPU."""
+    return steps * seconds(size, items * tokens, device="cuda", passes=4)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in the usual units: "40 s", "12 min", "3.5 h", "2.1 days"."""
+    if seconds < 90:
+        return f"{max(1, math.ceil(seconds))} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 129_600 else f"{seconds / 86_400:.1f} days"

@@ -1,0 +1,118 @@
+"""Every command keeps its tensors on one device, in float32 and bfloat16, in all five families."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tofu_files import write_tofu
+
+from palimpsest.audit import make_request
+from palimpsest.audit.run import run_audit
+from palimpsest.methods import BUILT_IN
+from palimpsest.plan import Engine
+from palimpsest.study.headroom import run_headroom
+from palimpsest.tofu import TofuRequest, run_tofu
+from tests.device.pretend import DEVICE, Mixed
+from tests.device.small import DTYPES, FAMILIES, audit_files, run_study, small_plan
+
+
+def test_the_device_refuses_to_mix(far: str) -> None:
+    here, there = torch.ones(2), torch.ones(2, device=far)
+    assert there.device == DEVICE
+    with pytest.raises(Mixed):
+        there + here
+    with pytest.raises(Mixed):
+        here[there.long()]
+    with pytest.raises(Mixed):
+        torch.cat([there, here])
+    with pytest.raises(TypeError, match="numpy"):
+        there.numpy()
+    assert (there.cpu() + here).tolist() == [2.0, 2.0]
+    assert (there * torch.tensor(3.0)).cpu().tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_whole_cell(
+    tiny_checkpoint: Any, far: str, tmp_path: Path, family: str, dtype: str
+) -> None:
+    every = family == "qwen2-s" and dtype == "bfloat16"
+    methods = tuple(BUILT_IN) if every else ("npo", "rmu", "gate_mask")
+    engine = Engine(device=far, dtype=dtype, stack=1)  # type: ignore[arg-type]
+    plan = small_plan(tiny_checkpoint(family), engine, methods)
+    run, outcome = run_study(plan, tmp_path / "run")
+    assert not outcome.failed, outcome.failed
+    cell = run.cell(run.cells[0])
+    failures = {n: m["failure"] for n, m in cell.summary()["models"].items() if "failure" in m}
+    assert {failure["kind"] for failure in failures.values()} <= {"not_applicable"}, failures
+    assert np.isfinite(cell.table("items")["nll_sum"]).all()
+
+
+def test_a_cell_of_stacks_gives_the_scores_of_the_cpu(
+    tiny_checkpoint: Any, far: str, tmp_path: Path
+) -> None:
+    scores = []
+    for device in (far, "cpu"):
+        plan = small_plan(tiny_checkpoint("qwen2-s"), Engine(device=device), ("npo", "gate_mask"))
+        run, outcome = run_study(plan, tmp_path / device.replace(":", "-"))
+        assert not outcome.failed, outcome.failed
+        scores.append(run.cell(run.cells[0]).table("items")["nll_sum"])
+    assert np.allclose(*scores, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_audit_with_references_and_interpolations(
+    tiny_checkpoint: Any, far: str, tmp_path: Path, family: str, dtype: str
+) -> None:
+    values = audit_files(tiny_checkpoint(family), tmp_path)
+    values |= {"out": str(tmp_path / "run"), "device": far, "dtype": dtype}
+    run = run_audit(make_request(values), executor="inline").run
+    assert run is not None
+    summary = run.cell("audit").summary()
+    assert {role["role"] for role in summary["models"].values()} >= {"control", "reference"}
+    assert not [name for name, role in summary["models"].items() if "failure" in role]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tofu(tiny_checkpoint: Any, far: str, tmp_path: Path, dtype: str) -> None:
+    small = {
+        "forget_items": 8,
+        "retain_items": 8,
+        "probes": 12,
+        "per_author": 4,
+        "evidence": 1,
+        "steps": 2,
+        "unlearning_steps": 2,
+        "unlearning_items": 2,
+        "return_steps": 2,
+        "return_items": 2,
+        "chunks": 1,
+        "scored_pieces": 2,
+        "draws": 1,
+        "seeds": 1,
+    }
+    result = run_tofu(
+        TofuRequest(
+            out=str(tmp_path / "run"),
+            data=str(write_tofu(tmp_path / "data", forget=2, retain=2)),
+            base=str(tiny_checkpoint("qwen2-s")),
+            train=True,
+            grid="one",
+            device=far,
+            dtype=dtype,
+            **small,  # type: ignore[arg-type]
+        ),
+        executor="inline",
+    )
+    assert result.run is not None and all(result.run.cell(c).finished() for c in result.run.cells)
+
+
+def test_headroom(tiny_checkpoint: Any, far: str, tmp_path: Path) -> None:
+    from audit_models import write_facts
+
+    facts = write_facts(tmp_path, evidence=["The guild keeps its word."])
+    first, second = (str(tiny_checkpoint("qwen2-s", seed)) for seed in (0, 1))
+    assert run_headroom(first, second, facts["forget"], device=far).facts

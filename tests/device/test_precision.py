@@ -1,0 +1,284 @@
+"""Precision and memory: master weights, checkpointing, copies of weights, faults of the machine."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from palimpsest.errors import MachineError, ModelError, PlanError
+from palimpsest.methods.gate_mask import GateMask
+from palimpsest.models import device as device_module
+from palimpsest.models.device import check_device, raise_machine_fault
+from palimpsest.models.encode import encode_texts
+from palimpsest.models.load import load, rounded
+from palimpsest.models.module import head_finish
+from palimpsest.models.net import WholeNet
+from palimpsest.models.nets import Nets
+from palimpsest.models.train import AdamW, text_batch, text_loss, train
+from palimpsest.plan import Engine, plan_from_dict
+from palimpsest.run.local import gpu_of
+from tests.device.pretend import Gauge
+from tests.device.small import run_study, small_plan
+
+FACTS = ("The guild of Asha Tren is called Velkor.", "Bo Lam plays the zither.")
+
+
+def taught(dtype: str, rate: float, steps: int) -> tuple[float, float]:
+    """Return the loss after a training on the CPU, and the share of weights that moved."""
+    loaded = load("pocket/qwen2-s", dtype=dtype)
+    net = WholeNet(loaded.model)
+    before = {name: value.detach().clone() for name, value in net.params.items()}
+    batch = text_batch(encode_texts(loaded.tokenizer, FACTS), len(FACTS))
+    assert not train(net, [[batch]] * steps, text_loss, learning_rate=rate)
+    moved = sum(int((before[name] != value).sum()) for name, value in net.params.items())
+    with torch.no_grad():
+        loss = float(text_loss(net, batch))
+    return loss, moved / sum(value.numel() for value in before.values())
+
+
+def test_bfloat16_learns_what_float32_learns() -> None:
+    exact, _ = taught("float32", 1.5e-4, 60)
+    rounded_loss, moved = taught("bfloat16", 1.5e-4, 60)
+    assert abs(exact - rounded_loss) < 0.1
+    assert moved > 0.5
+
+
+def test_small_steps_add_up_in_the_masters_and_are_lost_without() -> None:
+    leaf = torch.ones(4, dtype=torch.bfloat16).requires_grad_()
+    optimiser = AdamW([leaf], 1e-4)
+    for _ in range(40):
+        leaf.grad = torch.ones_like(leaf)
+        optimiser.step()
+    assert optimiser.first[0].dtype == torch.float32
+    assert leaf.tolist() == pytest.approx([1 - 40e-4] * 4, abs=0.004)
+    assert torch.equal(leaf.detach() - 1e-4, leaf.detach())  # one step alone is rounded away
+
+
+def test_the_optimiser_in_host_memory_gives_the_same_weights(far: str) -> None:
+    results = []
+    for host in (False, True):
+        leaf = torch.linspace(-1, 1, 8).to(far).requires_grad_()
+        optimiser = AdamW([leaf], 1e-2, host=host)
+        leaf.grad = torch.linspace(1, 2, 8).to(far)
+        optimiser.step()
+        assert {state.device.type for state in optimiser.first} == {"cpu" if host else "pretend"}
+        results.append(leaf.detach().cpu())
+    assert torch.equal(*results)
+
+
+def test_float16_is_refused_wherever_training_happens() -> None:
+    with pytest.raises(ModelError, match="float16 weights cannot be trained"):
+        AdamW([torch.ones(2, dtype=torch.float16)], 1e-3)
+    with pytest.raises(PlanError, match=r"engine\.dtype"):
+        plan_from_dict({"models": ["pocket/qwen2-s"], "engine": {"dtype": "float16"}})
+
+
+def test_a_step_without_texts_stays_on_the_device(far: str) -> None:
+    loaded = load("pocket/gpt2-s", device=far)
+    assert train(WholeNet(loaded.model), [[]], text_loss, learning_rate=1e-3) == {}
+
+
+# -- checkpointing -------------------------------------------------------------------------------
+
+
+def kept(net: WholeNet, batch: Any, params: Any = None) -> tuple[int, dict[str, torch.Tensor]]:
+    """Return the bytes saved for the way back, and the gradients."""
+    saved = 0
+
+    def count(value: torch.Tensor) -> torch.Tensor:
+        nonlocal saved
+        saved += value.numel() * value.element_size()
+        return value
+
+    leaves = net.params if params is None else params
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda value: value):
+        loss = net.logits(batch.batch, params).logsumexp(-1).sum()
+    grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return saved, {n: g for n, g in zip(leaves, grads) if g is not None}
+
+
+@pytest.mark.parametrize("family", ["qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s"])
+def test_checkpointing_saves_activations_and_changes_no_gradient(
+    tiny_checkpoint: Any, family: str
+) -> None:
+    loaded = load(str(tiny_checkpoint(family)))
+    batch = text_batch(encode_texts(loaded.tokenizer, FACTS), len(FACTS))
+    plain = WholeNet(copy.deepcopy(loaded.model))
+    plain._known = False  # the module's own forward, as on a GPU
+    frugal = WholeNet(copy.deepcopy(loaded.model), checkpointing=True)
+    more, expected = kept(plain, batch)
+    less, found = kept(frugal, batch)
+    assert less < 0.6 * more
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4)
+
+
+def test_a_mask_is_there_when_its_layer_is_computed_again(tiny_checkpoint: Any) -> None:
+    loaded = load(str(tiny_checkpoint("qwen2-s")))
+    batch = text_batch(encode_texts(loaded.tokenizer, FACTS), len(FACTS))
+    gradients = []
+    for checkpointing in (False, True):
+        net = WholeNet(copy.deepcopy(loaded.model), checkpointing=checkpointing)
+        net._known = False
+        masked = {name: value.detach() * 0.5 for name, value in net.params.items()}
+        masked = {name: value.requires_grad_("gate" in name) for name, value in masked.items()}
+        loss = net.logits(batch.batch, masked).logsumexp(-1).sum()
+        gates = [value for value in masked.values() if value.requires_grad]
+        gradients.append(torch.autograd.grad(loss, gates))
+    for one, other in zip(*gradients):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    assert GateMask().needs == ("base", "gated MLP")
+
+
+# -- the head ------------------------------------------------------------------------------------
+
+
+def test_the_head_of_a_bfloat16_model_is_float32_at_scored_positions() -> None:
+    loaded = load("pocket/qwen2-s", dtype="bfloat16")
+    batch = text_batch(encode_texts(loaded.tokenizer, FACTS), len(FACTS)).batch
+    with torch.no_grad():
+        found = WholeNet(loaded.model).logits(batch)[0]
+        hidden = loaded.model.base_model(input_ids=batch.ids, use_cache=False)[0]
+        hidden = hidden[batch.rows, batch.columns].double()
+        exact = hidden @ loaded.model.get_output_embeddings().weight.double().T
+        own = loaded.model(input_ids=batch.ids).logits[batch.rows, batch.columns]
+    error, before = (float((x.double() - exact).abs().max()) for x in (found, own))
+    assert error < 1e-4 < before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["gemma2", "cohere", "granite"])
+def test_logits_that_are_capped_or_scaled_are_so_at_scored_positions(
+    kind: str, dtype: torch.dtype
+) -> None:
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "head_dim": 8}
+    sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    more = {"final_logit_softcapping": 0.2, "logit_scale": 0.25, "logits_scaling": 8.0}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = CONFIG_MAPPING[kind](**sizes, **more, **tokens)
+    model = AutoModelForCausalLM.from_config(config).to(dtype).eval()
+    ids = torch.arange(3, 9)[None]
+    finish = head_finish(model, model.get_output_embeddings(), ids)
+    with torch.no_grad():
+        whole = model(input_ids=ids).logits.float()
+        parts = finish(model.get_output_embeddings()(model.base_model(input_ids=ids)[0]).float())
+    assert not torch.equal(finish(torch.ones(1)), torch.ones(1))
+    torch.testing.assert_close(
+        parts, whole, atol=1e-4 if dtype == torch.float32 else 1e-2, rtol=0.02
+    )
+
+
+# -- copies of the weights -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("panel", "most"), [((), 4), (("router",), 8)])
+def test_a_study_has_one_student_on_the_device(
+    tiny_checkpoint: Any, far: str, tmp_path: Path, panel: tuple[str, ...], most: int
+) -> None:
+    """Weights, gradients and two moments; a router is two models in training."""
+    from dataclasses import replace
+
+    folder = tiny_checkpoint("smollm2-s")
+    plan = small_plan(folder, Engine(device=far, stack=1), ("npo", "task_vector"))
+    plan = replace(plan, panel=replace(plan.panel, enabled=bool(panel), models=panel))
+    config = load(str(folder)).model.config
+    shape = (config.intermediate_size, config.hidden_size)
+    with Gauge(shape) as gauge:
+        _, outcome = run_study(plan, tmp_path / "run")
+    assert not outcome.failed, outcome.failed
+    copies = gauge.peak / (2 * config.num_hidden_layers)  # gate and up have this shape
+    assert most - 1 < copies <= most + 0.5
+
+
+def test_a_lent_student_is_replaced_and_comes_back(tiny_checkpoint: Any) -> None:
+    loaded = load(str(tiny_checkpoint("gpt2-s")))
+    state = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+    nets = Nets(loaded, stack=1)
+    first = nets.another(state)
+    second = nets.another(state)
+    assert first.model is loaded.model and second.model is not loaded.model  # type: ignore[attr-defined]
+    assert nets.whole(state).model is not loaded.model
+    del first
+    assert Nets(loaded, stack=1).whole(state).model is loaded.model
+
+
+# -- the machine ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        MemoryError(),
+    ],
+)
+def test_a_fault_of_the_machine_is_stored_nowhere(
+    tiny_checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    from palimpsest.methods.npo import NPO
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(NPO, "loss", fail)
+    plan = small_plan(tiny_checkpoint("qwen2-s"), Engine(), ("npo",))
+    with pytest.raises(MachineError, match="nothing of this step is stored"):
+        run_study(plan, tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("failed.json"))
+    assert not list((tmp_path / "run").rglob("candidates-*/manifest.json"))
+    monkeypatch.undo()
+    run, outcome = run_study(plan, tmp_path / "run")
+    assert not outcome.failed and "failure" not in str(run.cell(run.cells[0]).summary()["models"])
+
+
+def test_other_errors_are_not_the_machine() -> None:
+    raise_machine_fault(RuntimeError("shapes do not match"))
+    raise_machine_fault(ValueError("out of memory"))
+
+
+def test_a_device_that_is_not_there_is_said_at_once() -> None:
+    with pytest.raises(PlanError, match="torch sees no CUDA device; use --device cpu"):
+        load("pocket/qwen2-s", device="cuda")
+    with pytest.raises(PlanError, match="expected cpu, cuda"):
+        check_device("gpu")
+
+
+def test_every_local_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5")
+    seen = [gpu_of(f"worker-{n}", "cuda")["CUDA_VISIBLE_DEVICES"] for n in range(4)]
+    assert seen == ["2", "3", "5", "2"]
+    assert gpu_of("worker-0", "cuda:1") == gpu_of("worker-0", "cpu") == {}
+
+
+def test_deterministic_algorithms_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    device_module.repeatable("cuda")
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+    assert device_module.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    torch.use_deterministic_algorithms(before)
+
+
+def test_rounding_is_said(tiny_checkpoint: Any) -> None:
+    place = str(tiny_checkpoint("gpt2-s"))
+    assert rounded(place, "bfloat16") == "its F32 weights are rounded to bfloat16"
+    assert rounded(place, "float32") == ""
+
+
+def test_integer_weights_are_refused(tiny_checkpoint: Any) -> None:
+    from palimpsest.models.skeleton import check_loaded
+
+    loaded = load(str(tiny_checkpoint("gpt2-s")))
+    model = copy.deepcopy(loaded.model)
+    packed = torch.nn.Parameter(torch.ones(2, dtype=torch.int8), requires_grad=False)
+    model.base_model.register_parameter("packed", packed)
+    with pytest.raises(ModelError, match="int8, a quantised model"):
+        check_loaded("packed", model, loaded.tokenizer)
