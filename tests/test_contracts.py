@@ -7,17 +7,18 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "palimpsest"
-BUILD_TOOLS = ("models/pocket/bake.py",)
+
 SCRATCH = ("models/gguf.py",)  # saves a tokenizer into a temporary folder to read it back
 CHECKPOINTS = ("unlearn/folder.py",)  # built inside a work folder, then renamed into place
-WRITERS = ("run/disk.py", "run/lease.py", *BUILD_TOOLS, *SCRATCH, *CHECKPOINTS)
+WRITERS = ("run/disk.py", "run/locks.py", "run/progress.py", *SCRATCH, *CHECKPOINTS)
+OWN_WORKERS = ("run/local.py", "run/ray.py")
+"""A command pickles its job for workers that it started itself, and reads no pickle of others."""
 LOADERS = (
     "models/load.py",
     "models/gguf.py",
     "models/adapter.py",
     "models/hub.py",
     "models/skeleton.py",
-    *BUILD_TOOLS,
 )
 
 
@@ -69,4 +70,4 @@ def test_nothing_trusts_remote_code_or_pickles() -> None:
         text = (SOURCE / module).read_text(encoding="utf-8")
         assert "trust_remote_code=True" not in text, module
         assert "weights_only=False" not in text, module
-        assert "import pickle" not in text, module
+        assert ("import pickle" in text) == (module in OWN_WORKERS), module
