@@ -275,7 +275,7 @@ def _hand_out(work: Work, pool: Pool, workers: int, stop: StopRequest) -> None:
     free: list[str] = []
     lost_starting = 0
     while stop.signum is None and not work.scheduler.over:
-        while free and (task := work.next(free[0])) is not None:
+        while free and stop.signum is None and (task := work.next(free[0])) is not None:
             pool.send(free.pop(0), task)
         alive = len(starting) + len(free) + len(work.scheduler.running)
         # More than are ready: a worker that has started by then takes the next step at once.
