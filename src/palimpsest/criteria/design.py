@@ -91,7 +91,7 @@ class Design:
         rows = [{k: getattr(row, k) for k in keys} | {"power": power} for row, power in self.table]
         answer = asdict(self)
         bound, comparison = answer.pop("bound"), answer.pop("comparison") or {}
-        return bound | answer | {"table": rows} | comparison
+        return {**bound, **answer, "table": rows, **comparison}
 
     def lines(self) -> list[str]:
         """Return the answer for a person, one line at a time."""

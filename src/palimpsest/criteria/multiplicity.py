@@ -143,7 +143,7 @@ def critical_value(m: int, n: int, level: Fraction) -> int | None:
     """Return the largest U, without ties, whose exact p-value is at most ``level``; None if there
     is none."""
     blocks = (1,) * (m + n)
-    allowed = level * math.comb(m + n, m)
+    allowed = math.floor(level * math.comb(m + n, m))
     within = bisect_right(range(m * n + 1), allowed, key=lambda u: tail_count(blocks, m, 2 * u))
     return within - 1 if within else None
 
