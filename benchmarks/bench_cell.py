@@ -124,7 +124,7 @@ def turn(side: str, into: Path) -> None:
     begun, busy = time.perf_counter(), time.process_time()
     items, verdict = SIDES[side](cell)
     seconds = {"wall": time.perf_counter() - begun, "processor": time.process_time() - busy}
-    into.write_bytes(pickle.dumps((items, verdict.to_json())))
+    into.write_bytes(pickle.dumps((items, verdict)))
     print(json.dumps(seconds))
 
 
@@ -155,8 +155,7 @@ def main() -> None:
                 found = json.loads(child.stdout.splitlines()[-1])
                 turns.seconds[side].append(found["wall"])
                 turns.processor[side].append(found["processor"])
-                items, verdict = pickle.loads(into.read_bytes())
-                last[side] = (items, Verdict.from_json(verdict))
+                last[side] = pickle.loads(into.read_bytes())
                 print(f"{side}: {found}", flush=True)
     ratio = turns.ratio("plain", "engine")
     measuring.say("whole cell, times faster", ratio)

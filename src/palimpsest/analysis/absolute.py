@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from palimpsest.analysis.results import CellResult, RunResults
+from palimpsest.analysis.results import RunResults
 from palimpsest.criteria.bars import AbsoluteBar, absolute_bar
 from palimpsest.criteria.screen import screen_alone
 
@@ -72,23 +72,15 @@ def audit_models(results: RunResults) -> tuple[AuditedModel, ...]:
             model = cell.evaluation[name]
             screened = screen_alone(model, results.rules)
             bar = absolute_bar(model, not screened.excluded, results.rules)
-            retain_nll, residual = model.need("retain_nll"), model.need("residual")
-            p_value = screened.test.p_value
-            rows.append(
-                AuditedModel(cell.id, cell.family, name, p_value, retain_nll, residual, bar)
-            )
+            numbers = (screened.test.p_value, model.need("retain_nll"), model.need("residual"))
+            rows.append(AuditedModel(cell.id, cell.family, name, *numbers, bar))
     return tuple(rows)
 
 
 def components(bars: Sequence[AbsoluteBar]) -> ComponentCounts:
     """Return how many pass each component."""
-    return ComponentCounts(
-        len(bars),
-        sum(bar.screen for bar in bars),
-        sum(bar.retain for bar in bars),
-        sum(bar.residual for bar in bars),
-        sum(bar.clears for bar in bars),
-    )
+    names = ("screen", "retain", "residual", "clears")
+    return ComponentCounts(len(bars), *(sum(getattr(bar, n) for bar in bars) for n in names))
 
 
 def candidate_bars(results: RunResults, method: str | None = None) -> tuple[AbsoluteBar, ...]:
@@ -108,9 +100,15 @@ def budget_curve(results: RunResults) -> tuple[BudgetPoint, ...]:
     """
     points = []
     for family in results.families:
-        curves = [_self_closure(cell) for cell in results.of_family(family)]
-        for step in sorted({step for curve in curves for step in curve}):
-            values = [curve[step] for curve in curves if step in curve]
+        by_step: dict[int, list[float]] = {}
+        for cell in results.of_family(family):
+            curve = cell.evaluation.injected.need_curve()
+            residual = 0.5 * (curve.residual_retain + curve.residual_general)
+            for step, value in zip(curve.step.tolist(), residual.tolist()):
+                by_step.setdefault(step, []).append(value)
+        for step, values in sorted(by_step.items()):
+            if step == 0:
+                continue
             closes = sum(value <= results.rules.residual_limit for value in values)
             points.append(BudgetPoint(family, step, summary(values), closes, len(values)))
     return tuple(points)
@@ -126,9 +124,3 @@ def floors(results: RunResults, family: str | None = None) -> Summary | None:
 def summary(values: Sequence[float]) -> Summary:
     """Return median and range."""
     return Summary(float(np.median(values)), float(min(values)), float(max(values)))
-
-
-def _self_closure(cell: CellResult) -> dict[int, float]:
-    curve = cell.evaluation.injected.need_curve()
-    residual = 0.5 * (curve.residual_retain + curve.residual_general)
-    return {int(step): float(value) for step, value in zip(curve.step, residual) if step > 0}

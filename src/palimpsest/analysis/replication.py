@@ -137,7 +137,7 @@ def replication_intervals(replication: Replication, rules: Rules) -> Replication
         np.mean(residual, axis=0),
     )
     estimates = (tolerances.delta_f, tolerances.epsilon_retain, tolerances.epsilon_residual)
-    delta, retain_spread, residual_spread = (
+    delta_f, epsilon_retain, epsilon_residual = (
         bootstrap_interval(estimate, values, rules, "bootstrap over draws and facts")
         for estimate, values in zip(estimates, replicates)
     )
@@ -147,10 +147,9 @@ def replication_intervals(replication: Replication, rules: Rules) -> Replication
         if len(draws.deltas) > 2
         for left in range(len(draws.deltas))
     ] or [tolerances.delta_f]
-    without_one = (min(left_out), max(left_out))
-    return ReplicationIntervals(
-        replication.family, delta, retain_spread, residual_spread, without_one
-    )
+    limits = (min(left_out), max(left_out))
+    family = replication.family
+    return ReplicationIntervals(family, delta_f, epsilon_retain, epsilon_residual, limits)
 
 
 def median_delta(by_family: Mapping[str, Tolerances]) -> float | None:
@@ -185,11 +184,8 @@ def _kept_draws(generator: np.random.Generator, draws: int, size: int) -> NDArra
     left = np.arange(size)
     while len(left):
         chosen = generator.integers(draws, size=(len(left), draws))
-        for column in chosen.T:
-            kept[left, column] = True
-        few = kept[left].sum(axis=1) < 2
-        left = left[few]
-        kept[left] = False
+        kept[left] = (chosen[:, :, None] == np.arange(draws)).any(axis=1)
+        left = left[kept[left].sum(axis=1) < 2]
     return kept
 
 

@@ -188,7 +188,12 @@ def read_run(path: Path | str) -> RunResults:
         for family in dict.fromkeys(cell.family for cell in finished)
         if family in replicated
     }
-    cells = tuple(_judged(cell, replication.get(cell.family), rules) for cell in finished)
+    cells = tuple(
+        replace(cell, tolerances=replication[cell.family].tolerances)
+        if cell.family in replication
+        else cell
+        for cell in finished
+    )
     order = {cell_id: place for place, cell_id in enumerate(run.cells)}
     missing.sort(key=lambda cell: order[cell.id])
     return RunResults(
@@ -230,6 +235,7 @@ def _read_cell(run: Run, cell_id: str, rules: Rules) -> tuple[CellResult, Draws 
     roles: Roles = MappingProxyType(summary["models"])
     evaluation = measure_cell(items, curves, rules.screen_pool, roles=roles, measures=further)
     candidates = evaluation.of_role("candidate")
+    headroom = read_headroom(store.table("headroom"), rules) if summary.get("headroom") else None
     result = CellResult(
         id=cell_id,
         model=summary["model"],
@@ -242,7 +248,8 @@ def _read_cell(run: Run, cell_id: str, rules: Rules) -> tuple[CellResult, Draws 
         panel=_on_pool(items, curves, rules.panel_pool, roles),
         second=_on_pool(items, curves, SECOND_POOL, roles),
         screen=screen_candidates(evaluation, candidates, rules) if candidates else None,
-        headroom=read_headroom(store.table("headroom"), rules) if summary.get("headroom") else None,
+        verdict=decide(evaluation, roles, rules, headroom) if candidates else None,
+        headroom=headroom,
     )
     if result.draws < rules.minimum_draws:
         return result, None
@@ -257,11 +264,3 @@ def _on_pool(items: Columns, curves: Columns, pool: str, roles: Roles) -> CellMe
     mine = np.isin(items["model"], list(models))
     scored = {column: values[mine] for column, values in items.items()}
     return measure_cell(scored, curves, pool, roles=roles)
-
-
-def _judged(cell: CellResult, replication: Replication | None, rules: Rules) -> CellResult:
-    verdict = None
-    if cell.candidates:
-        verdict = decide(cell.evaluation, cell.roles, rules, cell.headroom)
-    tolerances = None if replication is None else replication.tolerances
-    return replace(cell, tolerances=tolerances, verdict=verdict)

@@ -128,21 +128,17 @@ def by_method(results: RunResults) -> tuple[MethodHeldOut, ...]:
     for method in results.methods:
         mine = [(c, n) for c, n in results.candidates() if c.methods[n] == method]
         models = [cell.evaluation[name] for cell, name in mine]
-        rises = [
-            model.need("retain_nll") - cell.evaluation.injected.need("retain_nll")
-            for model, (cell, _) in zip(models, mine)
-        ]
-        rows.append(
-            MethodHeldOut(
-                method,
-                len(mine),
-                sum((cell.id, name) in rated for cell, name in mine),
-                sum(not cell.survives(name) for cell, name in mine),
-                float(np.median([model.median_gap for model in models])),
-                float(np.median([model.need("oracle_kl") for model in models])),
-                float(np.median(rises)),
-            )
+        before = [cell.evaluation.injected.need("retain_nll") for cell, _ in mine]
+        medians = np.median(
+            [
+                (model.median_gap, model.need("oracle_kl"), model.need("retain_nll") - injected)
+                for model, injected in zip(models, before)
+            ],
+            axis=0,
         )
+        adequate_count = sum((cell.id, name) in rated for cell, name in mine)
+        excluded = sum(not cell.survives(name) for cell, name in mine)
+        rows.append(MethodHeldOut(method, len(mine), adequate_count, excluded, *medians.tolist()))
     return tuple(rows)
 
 
@@ -151,20 +147,10 @@ def diagnostic(results: RunResults) -> tuple[Point, ...]:
     points = []
     for cell, name in results.candidates():
         model, reference = cell.evaluation[name], cell.evaluation["reference"]
-        points.append(
-            Point(
-                cell.id,
-                cell.family,
-                name,
-                cell.methods[name],
-                cell.kind(name),
-                model.need("oracle_kl"),
-                model.forget_nll,
-                model.need("retain_nll"),
-                reference.forget_nll,
-                reference.need("retain_nll"),
-            )
-        )
+        labels = (cell.id, cell.family, name, cell.methods[name], cell.kind(name))
+        mine = (model.need("oracle_kl"), model.forget_nll, model.need("retain_nll"))
+        theirs = (reference.forget_nll, reference.need("retain_nll"))
+        points.append(Point(*labels, *mine, *theirs))
     return tuple(points)
 
 
@@ -182,10 +168,6 @@ def matched_forgetting(points: tuple[Point, ...]) -> Matched:
     if not pairs:
         return Matched(0, 0, None, None, 0)
     cells, restoration, suppression = zip(*pairs)
-    return Matched(
-        len(pairs),
-        len(set(cells)),
-        float(np.median(restoration)),
-        float(np.median(suppression)),
-        sum(a < b for a, b in zip(restoration, suppression)),
-    )
+    closer = sum(a < b for a, b in zip(restoration, suppression))
+    medians = float(np.median(restoration)), float(np.median(suppression))
+    return Matched(len(pairs), len(set(cells)), *medians, closer)

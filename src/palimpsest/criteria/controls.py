@@ -162,19 +162,10 @@ def run_controls(measures: CellMeasures, bag: Bag) -> tuple[Control, ...]:
         if (described := _described(role)) is not None
     ]
     made = {control.share for control in controls}
-    controls += [
-        Control(
-            f"{share:.0%} of the injected weights",
-            "interpolation",
-            "reject",
-            share,
-            comparison=None,
-            rejected=False,
-            missing="no such control was made",
-        )
-        for share in bag.rules.control_shares
-        if share not in made
-    ]
+    for share in bag.rules.control_shares:
+        if share not in made:
+            name, missing = f"{share:.0%} of the injected weights", "no such control was made"
+            controls.append(Control(name, "interpolation", "reject", share, None, False, missing))
     order = ("injected", "interpolation", "suppressor", "retraining", "reference")
     return tuple(sorted(controls, key=lambda c: (order.index(c.kind), -(c.share or 0.0))))
 
@@ -209,15 +200,8 @@ def measure_dose(measures: CellMeasures, references: Sequence[str], rules: Rules
     injected = measures["injected"].forget_nll if own is None else float(own.forget_heldout_nll[0])
     way = before - injected
     fraction = (before - after) / way if way > 0 else 0.0
-    return Dose(
-        before,
-        after,
-        injected,
-        fraction,
-        rules.dose_fraction,
-        max(int(curve.step[-1]) for curve in logged),
-        fraction >= rules.dose_fraction,
-    )
+    steps, required = max(int(curve.step[-1]) for curve in logged), rules.dose_fraction
+    return Dose(before, after, injected, fraction, required, steps, fraction >= required)
 
 
 def check_recipe(measures: CellMeasures, references: Sequence[str], rules: Rules) -> Recipe | None:
@@ -253,15 +237,9 @@ def _control(
         elif comparison.missing and not _rejected_where_measured(comparison, bag.rules):
             titles = ", ".join(table.axis(axis).title for axis in comparison.missing)
             comparison, missing = None, f"it has no finite value on {titles}"
-    return Control(
-        name,
-        kind,
-        expected,
-        float(role["share"]) if kind == "interpolation" else None,
-        comparison,
-        rejected=comparison is not None and not comparison.accepted,
-        missing=missing,
-    )
+    share = float(role["share"]) if kind == "interpolation" else None
+    rejected = comparison is not None and not comparison.accepted
+    return Control(name, kind, expected, share, comparison, rejected, missing)
 
 
 def _rejected_where_measured(comparison: Comparison, rules: Rules) -> bool:

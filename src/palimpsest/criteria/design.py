@@ -49,20 +49,17 @@ class ReferenceDesign:
                 f"{counted}: nothing can be certified with fewer than {minimum}. Five are a "
                 f"practical minimum, {self.required_references} make the comparison exact."
             ]
-        if self.reference_test == "exact":
-            statement = (
-                f"{counted}: the comparison with retrainings is exact; its smallest p-value is "
-                f"1/{self.references + 1} = {self.min_p_model:.3g}, at most alpha = {alpha:g}."
-            )
-        else:
-            statement = (
-                f"{counted}: fewer than the {self.required_references} that the exact comparison "
-                f"needs at alpha = {alpha:g} (its smallest p-value would be "
-                f"1/{self.references + 1} = {self.min_p_model:.3g}), so a Student-t region is "
-                "used, which assumes normally distributed draws."
-            )
+        smallest = f"1/{self.references + 1} = {self.min_p_model:.3g}"
+        statement = (
+            f"the comparison with retrainings is exact; its smallest p-value is {smallest}, at "
+            f"most alpha = {alpha:g}."
+            if self.reference_test == "exact"
+            else f"fewer than the {self.required_references} that the exact comparison needs at "
+            f"alpha = {alpha:g} (its smallest p-value would be {smallest}), so a Student-t region "
+            "is used, which assumes normally distributed draws."
+        )
         lines = [
-            statement,
+            f"{counted}: {statement}",
             f"A shift of {self.detectable_sd:.1f} retraining standard deviations on one axis is "
             f"rejected with chance {POWER:.0%}; the audit measures its own detection limit.",
         ]
@@ -90,23 +87,11 @@ class Design:
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as plain JSON values."""
-        rows = [
-            {
-                "probes": row.probes,
-                "arrangements": row.arrangements,
-                "min_p": row.min_p,
-                "certifiable": row.certifiable,
-                "power": power,
-            }
-            for row, power in self.table
-        ]
-        answer = asdict(self.bound) | {
-            "min_matched": self.min_matched,
-            "power": self.power,
-            "power_shift": self.power_shift,
-            "table": rows,
-        }
-        return answer | ({} if self.comparison is None else asdict(self.comparison))
+        keys = ("probes", "arrangements", "min_p", "certifiable")
+        rows = [{k: getattr(row, k) for k in keys} | {"power": power} for row, power in self.table]
+        answer = asdict(self)
+        bound, comparison = answer.pop("bound"), answer.pop("comparison") or {}
+        return {**bound, **answer, "table": rows, **comparison}
 
     def lines(self) -> list[str]:
         """Return the answer for a person, one line at a time."""

@@ -6,6 +6,7 @@ It promises resolution, not power; power against a stated shift is computed besi
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -142,19 +143,9 @@ def critical_value(m: int, n: int, level: Fraction) -> int | None:
     """Return the largest U, without ties, whose exact p-value is at most ``level``; None if there
     is none."""
     blocks = (1,) * (m + n)
-    allowed = level * math.comb(m + n, m)
-    if allowed < 1:
-        return None
-    low, high = 0, m * n  # U = 0 rejects, U = m n does not unless the level is 1
-    if level >= 1:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tail_count(blocks, m, 2 * middle) <= allowed:
-            low = middle
-        else:
-            high = middle
-    return low
+    allowed = math.floor(level * math.comb(m + n, m))
+    within = bisect_right(range(m * n + 1), allowed, key=lambda u: tail_count(blocks, m, 2 * u))
+    return within - 1 if within else None
 
 
 def exact_level(alpha: float) -> Fraction:
