@@ -16,7 +16,7 @@ from palimpsest.plan import (
     RoundTrip,
     Unlearning,
 )
-from palimpsest.presets import preset
+from palimpsest.presets import PAPER_POOL, preset
 
 MODEL = os.environ.get("PALIMPSEST_BENCH_MODEL", "pocket/qwen2-s")
 """A pocket model's name, or a folder of a checkpoint of that size."""
@@ -31,6 +31,7 @@ def cell_plan(*, seed: int = 0, draws: int = 3, tiny: bool = False) -> CellPlan:
         preset("demo"),
         models=(MODEL,),
         seeds=(seed,),
+        methods=PAPER_POOL,
         panel=Panel(enabled=False),
         replication=Replication(draws=draws, cells="every" if draws > 1 else "none"),
     )

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import STEPS, recipe, tokenizer, transformer_context
+from toys import STEPS, questions, recipe, tokenizer, transformer_context
 
 from palimpsest.errors import MethodError
 from palimpsest.methods import candidates, describe, title, used
-from palimpsest.methods.context import Context
+from palimpsest.methods.choice import choose, crossing, nlls
+from palimpsest.methods.context import Context, lesson
 from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.methods.recipe import Cost, Workbench, encoded, learn, stream_cost
@@ -136,3 +137,22 @@ def test_names_and_knobs_of_a_grid() -> None:
         candidates([MethodGrid("replay", (("share", (1.5,)),))])
     rows = {row["name"]: row for row in describe()}
     assert rows["replay"]["kind"] == rows["facts_vector"]["kind"] == "restores"
+
+
+def test_knobs_are_chosen_where_the_lines_cross() -> None:
+    assert crossing([(0.8, -2.0), (0.9, -1.0), (1.0, 1.0)]) == pytest.approx(0.95)
+    assert crossing([(0.8, 0.5), (0.9, 1.0)]) == 0.8
+    assert crossing([(0.8, -2.0), (0.9, -1.0)]) == 0.9
+
+
+def test_the_choice_follows_from_what_was_measured() -> None:
+    cell = context()
+    invented = lesson(tokenizer(), [replace(q, set="probe") for q in questions("retain")], {})
+    choice = choose(cell, invented)
+    assert [c for c, _ in choice.deltas] == [0.8, 0.9, 1.0, 1.1]
+    assert choice.method.coefficient == pytest.approx(crossing(choice.deltas), abs=1e-3)
+    assert choice.method.share >= 0.1 and choice.retain[0][0] == 0.0
+    begun = replace(choice.method, share=0.0).run(cell)
+    levels = nlls(cell, cell.net([begun]), cell.retain.texts)
+    assert choice.retain[0][1] == pytest.approx(float(levels.mean()), abs=1e-5)
+    assert all(nll > choice.target for _, nll in choice.retain[:-1])

@@ -28,6 +28,8 @@ Floats = npt.NDArray[np.float64]
 COEFFICIENTS = (0.8, 0.9, 1.0, 1.1)
 MARKS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 """Shares at which replay is measured."""
+LEAST = 0.1
+"""Smallest share: in trials the trained phrasings of retain facts are back too early to tell."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def choose(context: Context, invented: Lesson, speed: float = 1.0) -> Choice:
     coefficient = round(crossing(deltas), 3)
     target = float(nlls(context, context.net([context.injected]), context.retain.texts).mean())
     retain = _replayed(context, FactsVector(coefficient, speed), target)
-    share = round(crossing([(mark, target - nll) for mark, nll in retain]), 3)
+    share = max(LEAST, round(crossing([(mark, target - nll) for mark, nll in retain]), 3))
     method = Replay("facts_vector", coefficient, share, speed)
     return Choice(method, tuple(deltas), tuple(retain), target)
 
@@ -90,7 +92,7 @@ def _replayed(context: Context, start: FactsVector, target: float) -> list[tuple
     """Return the retain NLL along the replay, up to the first mark where it is the target's."""
     recipe = known_recipe(context)
     total = len(recipe.stream.steps)
-    marks = {round(mark * total): mark for mark in MARKS}
+    marks = {round(mark * total): mark for mark in reversed(MARKS)}
     part = replace(recipe.replay, steps=recipe.replay.steps[: max(marks)])
     batches = stream_batches(
         context.tokenizer, part, recipe.piece_tokens, pad=context.pad, accumulate=recipe.accumulate

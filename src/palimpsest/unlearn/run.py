@@ -155,7 +155,7 @@ def _card(name: str, record: Mapping[str, Any]) -> str:
 
 def _line(folder: Path, record: Mapping[str, Any]) -> str:
     cost = record.get("cost")
-    spent = "" if cost is None else f" ({record['model']}, {cost['retrainings']:.2f} retrainings)"
+    spent = "" if cost is None else f" (cost: {cost['retrainings']:.2f} retrainings)"
     return f"wrote {folder}{spent}"
 
 
