@@ -16,7 +16,7 @@ INJECTION = Step(448, 448)
 def commands() -> list[str]:
     """Return the rows of docs/gpu.md: memory of a worker and time of one unit of each command."""
     lines = [
-        "| parameters | command | GPU, `optimizer: device` | GPU + host, `optimizer: host` | time |",
+        "| parameters | command | GPU, optimizer: device | GPU + host, optimizer: host | time |",
         "|---|---|---|---|---|",
     ]
     for name, size in list(SIZES.items())[:3]:

@@ -18,10 +18,20 @@ import torch
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
 
 NAME = "pretend"
-_setup_privateuseone_for_python_backend(NAME)
+
+
+class _Backend(_DummyBackendModule):  # type: ignore[misc]
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+
+_setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
 DEVICE = torch.device(f"{NAME}:0")
 _tensor = torch.tensor
 _device_constructors()  # keeps torch.tensor as it is now, for torch.device("meta") as a context
