@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from palimpsest.cost import duration
 from palimpsest.cli import app
+from palimpsest.cost import duration
 from palimpsest.errors import MethodError
 from palimpsest.models.families import PAPER
 from palimpsest.plan import Engine, MethodGrid, Plan
