@@ -237,9 +237,9 @@ def test_the_command_shows_the_verdict_and_then_the_candidates(
 ) -> None:
     done = command(world, tmp_path / "run", steps=5)
     assert done.exit_code in (0, 3), done.output
-    head, table = done.stdout.split("audit: candidates", 1)
+    title, *rows = candidate_lines(read_run(tmp_path / "run").cells[0]).splitlines()
+    head, table = done.stdout.split(title, 1)
     assert head.startswith(("Certified", "Uncertified"))
-    rows = candidate_lines(read_run(tmp_path / "run").cells[0]).splitlines()[1:]
     assert table.strip().startswith("\n".join(rows).strip())
     for word in ("residual", "unchanged", "retrained", "report: "):
         assert word in table
@@ -504,6 +504,23 @@ def test_a_reference_that_diverges_fails_the_audit_by_name_and_the_rest_is_kept(
     done = Run.open(tmp_path / "run").cell("audit").steps()
     assert done == ("model-base", "model-injected", "model-reference")
     assert audit(**values).verdict is not None  # the same command resumes
+
+
+def test_a_candidate_that_diverges_on_the_way_back_failed_and_is_no_finding(
+    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = measure.reacquire
+    trips: list[int] = []
+
+    def third_diverges(*arguments: Any, **options: Any) -> Any:
+        trips.append(len(trips))
+        back = real(*arguments, **options)
+        return [replace(back[0], diverged=2)] if len(trips) == 3 else back
+
+    monkeypatch.setattr(measure, "reacquire", third_diverges)
+    result = audit(**asked(world, tmp_path / "run", round_trip="survivors"))
+    assert set(result.summary["candidates"]) == {"unchanged"}
+    assert "diverged" in result.summary["failed"]["retrained"]
 
 
 def test_a_control_that_cannot_be_built_is_named_as_missing(

@@ -171,8 +171,12 @@ class CellMeasures:
         return self.injected.need("residual")
 
     def of_role(self, role: str) -> tuple[str, ...]:
-        """Return the names of the models measured here that have this role, in cell order."""
-        return tuple(n for n in self.models if self.roles.get(n, {}).get("role") == role)
+        """Return the names of the models measured here that have this role, in cell order.
+
+        A model that failed on the way, after its first scores, is not among them.
+        """
+        roles = {name: self.roles.get(name, {}) for name in self.models}
+        return tuple(n for n, r in roles.items() if r.get("role") == role and not r.get("failure"))
 
     @property
     def references(self) -> tuple[str, ...]:
