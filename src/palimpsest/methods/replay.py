@@ -10,8 +10,8 @@ little damaged; the replay mends them. Starts:
 - ``facts_vector``: θ(forget + general) − θ(general), negated c times;
 - ``task_vector``: θ(forget + general) − θ(base), negated c times;
 - ``reinforced``: the difference of the injected model trained further with the forget facts and
-  general text and with general text alone, negated c times. Needs no base, and keeps most of the
-  knowledge in trials;
+  general text and with general text alone, negated c times. Needs no base, and was
+  rejected in every trial;
 - ``kl_reversion``: KL reversion with retain weight c;
 - ``injected``: the injected model itself, which forgets next to nothing.
 """
