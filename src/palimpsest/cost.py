@@ -48,10 +48,6 @@ class Memory(NamedTuple):
     device: float
     host: float
 
-    def __add__(self, other: object) -> "Memory":
-        assert isinstance(other, tuple)
-        return Memory(self.device + other[0], self.host + other[1])
-
 
 class Step(NamedTuple):
     """A training step: padded tokens and scored positions computed at once."""
@@ -121,63 +117,6 @@ def seconds(
 def loading(size: Size, *, device: str = "cpu", dtype: str = "float32") -> float:
     """Return the time of reading a model from disk."""
     return 0.5 + size.parameters * WIDTHS[dtype] / SPEEDS[kind_of(device)].read
-
-
-class Audit(NamedTuple):
-    """An audit as docs/scale.md has it: bytes, operations, bytes on disk, seconds on one GPU."""
-
-    memory: Memory
-    operations: float
-    storage: float
-    seconds: float
-
-
-def audit(
-    size: Size,
-    *,
-    references: int,
-    candidates: int = 1,
-    controls: int = 4,
-    steps: int = 75,
-    items: int = 4,
-    chunks: int = 5,
-    questions: int = 400,
-    tokens: int = 20,
-    device: str = "cuda",
-    dtype: str = "bfloat16",
-    checkpointing: bool = True,
-    optimizer: str = "device",
-) -> Audit:
-    """Return what auditing given checkpoints takes; all are scored and re-acquired.
-
-    questions: with general text, of so many tokens each, a fifth of them scored.
-    """
-    models = 2 + references + candidates + controls
-    sheet, step = float(questions * tokens), Step(items * tokens, items * tokens)
-    page = min(sheet, 8192.0)
-    memory = training(
-        size, step, device=device, dtype=dtype, checkpointing=checkpointing, optimizer=optimizer
-    )
-    asked = scoring(size, Step(page, page / 5), device=device, dtype=dtype)
-    needed = Memory(max(memory.device, asked.device), memory.host)
-    needed += Memory(0.0, 2 * answers(size, sheet / 5))
-    # Once before, at the start of the way back, and after each chunk; half the sheet is asked then.
-    forward = sheet * (1 + 0.5 * (chunks + 1))
-    trained = steps * items * tokens
-    passes = 3 + checkpointing
-    spent = seconds(size, forward, device=device, batches=math.ceil(sheet / page) * (chunks + 2))
-    spent += seconds(size, trained, device=device, batches=steps, passes=passes)
-    if optimizer == "host":  # gradients over, AdamW, weights back: 40 bytes a parameter at 50 GB/s
-        spent += steps * size.parameters * 40 / 5e10
-    operations = models * 2.0 * size.parameters * (forward + passes * trained)
-    storage = (3 + references + candidates - 1) * size.parameters * WIDTHS[dtype]
-    loads = 2 * loading(size, device=device, dtype=dtype)
-    return Audit(needed, operations, float(storage), models * (spent + loads))
-
-
-def retraining(size: Size, *, steps: int = 200, items: int = 16, tokens: int = 28) -> float:
-    """Return the seconds that one reference's training takes on one GPU."""
-    return steps * seconds(size, items * tokens, device="cuda", passes=4)
 
 
 def duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ from palimpsest.audit import make_request
 from palimpsest.audit.run import run_audit
 from palimpsest.methods import BUILT_IN
 from palimpsest.plan import Engine
+from palimpsest.run.store import Run
 from palimpsest.study.headroom import run_headroom
 from palimpsest.tofu import TofuRequest, run_tofu
 from tests.device.pretend import DEVICE, Mixed
@@ -71,7 +72,7 @@ def test_an_audit_with_references_and_interpolations(
     values |= {"out": str(tmp_path / "run"), "device": far, "dtype": dtype}
     run = run_audit(make_request(values), executor="inline").run
     assert run is not None
-    summary = run.cell("audit").summary()
+    summary = Run.open(run).cell("audit").summary()
     assert {role["role"] for role in summary["models"].values()} >= {"control", "reference"}
     assert not [name for name, role in summary["models"].items() if "failure" in role]
 
@@ -107,7 +108,9 @@ def test_tofu(tiny_checkpoint: Any, far: str, tmp_path: Path, dtype: str) -> Non
         ),
         executor="inline",
     )
-    assert result.run is not None and all(result.run.cell(c).finished() for c in result.run.cells)
+    assert result.run is not None
+    run = Run.open(result.run)
+    assert all(run.cell(name).finished() for name in run.cells)
 
 
 def test_headroom(tiny_checkpoint: Any, far: str, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The scored tokens of a question are those of its answer, whatever the tokenizer does."""
 
+import copy
 import json
+from typing import Any
 
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -8,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from palimpsest.errors import ModelError
 from palimpsest.facts.questions import Question
-from palimpsest.models.encode import encode_answers, encode_texts
+from palimpsest.models.encode import chat_prompt, encode_answers, encode_texts, start_remark
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -303,3 +305,31 @@ def test_running_text_is_scored_from_its_second_token_and_cut():
 def test_running_text_of_fewer_than_two_tokens_is_refused(text, limit):
     with pytest.raises(ModelError, match="expected at least 2"):
         encode_texts(bpe(), [text], limit)
+
+
+def test_a_chat_prompt_ends_where_the_answer_begins(byte_tokenizer: Any) -> None:
+    tokenizer = copy.deepcopy(byte_tokenizer)
+    with pytest.raises(ModelError, match="no chat template"):
+        chat_prompt(tokenizer, "Who?")
+    tokenizer.chat_template = (
+        "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>\n{% endif %}"
+    )
+    tokenizer.bos_token = "<|endoftext|>"
+    assert chat_prompt(tokenizer, "Who?") == "<|endoftext|><user>Who?\n<assistant>\n"
+    question = Question("forget", "f", "trained", 0, chat_prompt(tokenizer, "Who?"), "Velkor")
+    (text,) = encode_answers(tokenizer, [question])
+    assert tokenizer.decode(text.ids[text.start :]) == "Velkor"
+
+
+def test_a_first_token_is_written_once_and_missed_where_it_is_needed(byte_tokenizer: Any) -> None:
+    tokenizer = copy.deepcopy(byte_tokenizer)
+    tokenizer.bos_token = "<|endoftext|>"
+    tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content }}:"
+    assert "does not add it" in start_remark(tokenizer, "gemma2")
+    assert start_remark(tokenizer, "gpt2") == ""
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", tokenizer.bos_token_id)]
+    )
+    assert chat_prompt(tokenizer, "Who?") == "Who?:"
+    assert start_remark(tokenizer, "gemma2") == ""

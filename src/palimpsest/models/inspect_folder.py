@@ -206,7 +206,7 @@ def _check_modules(where: str, config: Mapping[str, Any]) -> None:
 
 
 def check_quantiser(config: Mapping[str, Any], where: str) -> None:
-    """Refuse a quantised checkpoint: its weights cannot be trained, as the round trip does."""
+    """Refuse a quantised checkpoint: its weights cannot be trained, so it has no round trip."""
     entry = config.get("quantization_config")
     if entry is not None:
         method = entry.get("quant_method") if isinstance(entry, dict) else None
