@@ -14,8 +14,9 @@ export TOKENIZERS_PARALLELISM ?= false
 demo: $(VENV)/.installed
 	$(BIN)/palimpsest demo
 
+# Files of tests side by side, one per core.
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks examples
