@@ -12,9 +12,15 @@ from palimpsest.presets import preset
 from palimpsest.run.executor import Outcome, executor
 from palimpsest.run.store import Run
 from palimpsest.study.matrix import StudyJob, start
+from tests.reliability import FULL
 
 FAMILIES = ("qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s")
 DTYPES = ("float32", "bfloat16")
+PAIRS = [(family, dtype) for family in FAMILIES for dtype in DTYPES]
+"""Every family in both dtypes."""
+CELLS = PAIRS if FULL else [(family, DTYPES[n % 2]) for n, family in enumerate(FAMILIES, 1)]
+AUDITS = PAIRS if FULL else [pair for pair in PAIRS if pair not in CELLS]
+"""By default each family has its cell in one dtype and its audit in the other."""
 
 
 def small_plan(folder: Path, engine: Engine, methods: tuple[str, ...]) -> Plan:

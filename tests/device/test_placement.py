@@ -16,7 +16,7 @@ from palimpsest.run.store import Run
 from palimpsest.study.headroom import run_headroom
 from palimpsest.tofu import TofuRequest, run_tofu
 from tests.device.pretend import DEVICE, Mixed
-from tests.device.small import DTYPES, FAMILIES, audit_files, run_study, small_plan
+from tests.device.small import AUDITS, CELLS, DTYPES, audit_files, run_study, small_plan
 
 
 def test_the_device_refuses_to_mix(far: str) -> None:
@@ -34,8 +34,7 @@ def test_the_device_refuses_to_mix(far: str) -> None:
     assert (there * torch.tensor(3.0)).cpu().tolist() == [3.0, 3.0]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "dtype"), CELLS)
 def test_a_whole_cell(
     tiny_checkpoint: Any, far: str, tmp_path: Path, family: str, dtype: str
 ) -> None:
@@ -63,8 +62,7 @@ def test_a_cell_of_stacks_gives_the_scores_of_the_cpu(
     assert np.allclose(*scores, rtol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "dtype"), AUDITS)
 def test_an_audit_with_references_and_interpolations(
     tiny_checkpoint: Any, far: str, tmp_path: Path, family: str, dtype: str
 ) -> None:
