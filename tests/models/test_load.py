@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from palimpsest.errors import ModelError
+from palimpsest.errors import ModelError, PlanError
 from palimpsest.models import gguf
 from palimpsest.models.load import (
     check_compatible,
@@ -110,7 +110,7 @@ def test_an_unknown_dtype_is_refused(tiny_checkpoint):
 
 
 def test_an_unknown_device_is_refused(tiny_checkpoint):
-    with pytest.raises(ModelError, match="moving it to 'abacus'"):
+    with pytest.raises(PlanError, match="device: 'abacus' found; expected cpu"):
         load(str(tiny_checkpoint("qwen2-s")), device="abacus")
 
 

@@ -61,7 +61,9 @@ def test_a_node_killed_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     assert result["killed"] == 1
     assert result["then"]["skipped"] == ["a", "b", "dies-1"]
     assert result["then"]["done"] == ["held-1", "held-2"]
-    assert result["again"] == ["part-1"]
+    # One step was under way on the node that was killed, and is begun again elsewhere.
+    assert len(result["again"]) == 1
+    assert result["again"][0] in ("train", "part-1", "part-2")
 
     run = Run.open(tmp_path / "ray")
     done = [line for _, line in progress.lines(run.path) if line["event"] == "done"]

@@ -89,14 +89,15 @@ def test_every_flag_of_the_command_reaches_the_request(
         good, split="forget01", base="b", longest=30, evidence=2, grid="one", methods=("rmu",),
         draws=1, steps=5, items=3, learning_rate=0.5, unlearning_steps=6, unlearning_items=2,
         round_trip="all", return_steps=7, chunks=2, general="g.txt", device="cuda",
-        dtype="bfloat16", batch_tokens=512, per_author=20,
+        dtype="bfloat16", batch_tokens=512, accumulate=2, checkpointing=True, optimizer="host",
+        per_author=20,
     )  # fmt: skip
     flags = ["--train", "--method", "rmu"]
     for name, value in asdict(wanted).items():
         # These have no flag: rules are frozen, authors have 20 questions, the rest is above.
         if name in ("rules", "per_author", "return_items", "train", "methods", "retain", "full"):
             continue
-        flags += [f"--{name.replace('_', '-')}", str(value)]
+        flags += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     result = CliRunner().invoke(app, ["tofu", *flags])
     assert isinstance(result.exception, InputError), result.output
     assert asked == [wanted]
