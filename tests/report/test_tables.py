@@ -9,9 +9,10 @@ import pytest
 from report_runs import cell_run, matrix_run, write_run
 
 from palimpsest.analysis.results import RunResults, read_run
+from palimpsest.analysis.table import Estimate, Share, Table, shown
 from palimpsest.criteria.axes import AXES
 from palimpsest.errors import ScoreError
-from palimpsest.report.formats import Estimate, Share, Table, as_csv, as_latex, as_markdown, shown
+from palimpsest.report.formats import as_csv, as_latex, as_markdown
 from palimpsest.report.tables import PAPER, all_tables, candidates_table
 
 WRITERS = (as_csv, as_markdown, as_latex)

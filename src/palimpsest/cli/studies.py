@@ -211,8 +211,6 @@ def second_suite(
     as_json: AsJson = False,
 ) -> None:
     """Fix the candidate each selector picks, then score the picks on an unused pool."""
-    from dataclasses import asdict
-
     from palimpsest.analysis.second_suite import compared
     from palimpsest.plan import plan_from_dict
     from palimpsest.report.terminal import second_lines
@@ -224,7 +222,7 @@ def second_suite(
     second = run_second(run, where, workers=count, **runner(executor, address))
     selectors = compared(run, second.path)
     if as_json:
-        rows = {selector.selector: asdict(selector) for selector in selectors}
+        rows = {str(values["selector"]): values for values in selectors.plain()}
         answer({"run": str(second.path), "selectors": rows})
         return
     answer(f"{second_lines(selectors)}\n\nrun: {second.path}")

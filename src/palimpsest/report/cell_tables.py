@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from palimpsest.analysis.certificate import certified_by_method, control_summary
 from palimpsest.analysis.results import CellResult, RunResults
+from palimpsest.analysis.table import Estimate, Share, Table, Value, counted, row
 from palimpsest.criteria.axes import Axis, chosen
 from palimpsest.criteria.retraining import Comparison
-from palimpsest.report.formats import Estimate, Share, Table, Value, counted, row
 from palimpsest.report.positions import ROLES, control_label, label, positions
 from palimpsest.verdict import Finding
 

@@ -17,11 +17,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from palimpsest.analysis.results import RunResults, read_run
+from palimpsest.analysis.table import Estimate, Share, Table, Value, percent, printable
 from palimpsest.criteria.axes import chosen
 from palimpsest.report.answer import WORDS, answer, glossary
 from palimpsest.report.figures import Picture, all_figures
 from palimpsest.report.files import write_files
-from palimpsest.report.formats import Estimate, Share, Table, Value, as_csv, percent, printable
+from palimpsest.report.formats import as_csv
 from palimpsest.report.plots.canvas import colour_rules, inline_svg
 from palimpsest.report.record import Record, read_record
 from palimpsest.report.tables import PAPER, all_tables

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from palimpsest.analysis.results import CellResult
+from palimpsest.analysis.table import percent
 from palimpsest.criteria.axes import Axis, chosen
 from palimpsest.criteria.controls import Control, reference_bag
 from palimpsest.criteria.retraining import Comparison
 from palimpsest.criteria.rules import Rules
-from palimpsest.report.formats import percent
 from palimpsest.verdict import Finding
 
 ROLES = {

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping
 
+from palimpsest.analysis import absolute, panel, recalibrated, trained_probes
+from palimpsest.analysis.replication import replication_table
 from palimpsest.analysis.results import RunResults
-from palimpsest.analysis.second_suite import compare
+from palimpsest.analysis.second_suite import second_suite_table
+from palimpsest.analysis.table import Table
 from palimpsest.criteria.measures import CellMeasures
-from palimpsest.report import bar_tables, cell_tables, paper_tables
+from palimpsest.report import cell_tables
 from palimpsest.report.cell_tables import candidates_table
-from palimpsest.report.formats import Table, as_csv, as_latex, as_markdown
 
-__all__ = ["all_tables", "as_csv", "as_latex", "as_markdown", "candidates_table", "has_paper"]
+__all__ = ["all_tables", "candidates_table", "has_paper"]
 
 CELL: tuple[Callable[[RunResults], Table], ...] = (
     cell_tables.cells_table,
@@ -24,24 +26,24 @@ CELL: tuple[Callable[[RunResults], Table], ...] = (
     cell_tables.failed_table,
 )
 """Tables that every run has."""
-PAPER = {
-    "trained-probe": paper_tables.trained_probe_table,
-    "dichotomy": paper_tables.dichotomy_table,
-    "diagnostic": paper_tables.diagnostic_table,
-    "diagnostic-points": paper_tables.points_table,
-    "sub-panels": paper_tables.sub_panel_table,
-    "survivors": paper_tables.survivors_table,
-    "absolute-bar": paper_tables.absolute_table,
-    "absolute-bar-cells": paper_tables.absolute_cells_table,
-    "budget": paper_tables.budget_table,
-    "replication": paper_tables.replication_table,
-    "panel": bar_tables.panel_table,
-    "panel-cells": bar_tables.panel_cells_table,
-    "recalibrated-bar": bar_tables.versions_table,
-    "recalibrated-passing": bar_tables.passing_table,
-    "selection": bar_tables.selection_table,
-    "suppression": bar_tables.suppression_table,
-    "self-check": bar_tables.self_check_table,
+PAPER: Mapping[str, Callable[[RunResults], Table]] = {
+    "trained-probe": trained_probes.trained_probe_table,
+    "dichotomy": trained_probes.dichotomy_table,
+    "diagnostic": trained_probes.diagnostic_table,
+    "diagnostic-points": trained_probes.points_table,
+    "sub-panels": trained_probes.sub_panel_table,
+    "survivors": trained_probes.survivors_table,
+    "absolute-bar": absolute.absolute_table,
+    "absolute-bar-cells": absolute.absolute_cells_table,
+    "budget": absolute.budget_table,
+    "replication": lambda results: replication_table(results.replication, results.rules),
+    "panel": panel.panel_table,
+    "panel-cells": panel.panel_cells_table,
+    "recalibrated-bar": recalibrated.versions_table,
+    "recalibrated-passing": recalibrated.passing_table,
+    "selection": recalibrated.selection_table,
+    "suppression": panel.suppression_table,
+    "self-check": recalibrated.self_check_table,
 }
 """Tables of the paper's edition by name, for runs that have what they need."""
 
@@ -56,8 +58,8 @@ def all_tables(
     made = [table(results) for table in CELL]
     if has_paper(results):
         made += [table(results) for table in PAPER.values()]
-        compared = compare(results, second)
-        made += [bar_tables.second_suite_table(compared)] if compared else []
+        frozen = second_suite_table(results, second)
+        made += [frozen] if frozen.rows else []
     return tuple(made)
 
 

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from palimpsest.report.formats import printable
+from palimpsest.analysis.table import printable
 from palimpsest.report.palette import GRID, INK, QUIET, SHEET, Style, counterparts
 
 SETTINGS: Mapping[str, Any] = {

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
+from palimpsest.analysis.table import number
 from palimpsest.criteria.axes import Axis
 from palimpsest.criteria.items import Values
 from palimpsest.criteria.measures import ModelMeasures
-from palimpsest.report.formats import number
 from palimpsest.report.palette import BAND, Style, styles
 from palimpsest.report.plots.canvas import drawing, key, legend, points, rows, rule, sheet, spread
 
