@@ -118,8 +118,8 @@ def second_suite_table(
         ours, theirs = (float(np.mean([some[cell][0] for cell in cells])) for some in (mine, rival))
         gaps = [mine[cell][0] - rival[cell][0] for cell in cells]
         nearer = [gap < 0 for gap in gaps]
-        within, excluded = ([bool(mine[cell][k]) for cell in cells] for k in (1, 2))
-        shares = [Share(sum(events), len(cells)) for events in (nearer, within, excluded)]
+        near, out = ([bool(mine[cell][k]) for cell in cells] for k in (1, 2))
+        shares = [Share(sum(events), len(cells)) for events in (nearer, near, out)]
         rows.append(
             row("selector|cells|forget distance", selector, len(cells), ours)
             | row("trained-probe best's", theirs)

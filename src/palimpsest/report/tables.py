@@ -3,6 +3,12 @@
 from collections.abc import Callable, Mapping
 
 from palimpsest.analysis import absolute, panel, recalibrated, trained_probes
+from palimpsest.analysis.cost import cost_table
+from palimpsest.analysis.leaderboard import (
+    leaderboard_cells_table,
+    leaderboard_table,
+    ranks_table,
+)
 from palimpsest.analysis.replication import replication_table
 from palimpsest.analysis.results import RunResults
 from palimpsest.analysis.second_suite import second_suite_table
@@ -18,7 +24,10 @@ CELL: tuple[Callable[[RunResults], Table], ...] = (
     cell_tables.candidates_table,
     cell_tables.controls_table,
     cell_tables.control_rates_table,
-    cell_tables.methods_table,
+    lambda results: leaderboard_table({results.name: results}),
+    lambda results: leaderboard_cells_table({results.name: results}),
+    lambda results: ranks_table({results.name: results}),
+    cost_table,
     cell_tables.models_table,
     cell_tables.positions_table,
     cell_tables.deltas_table,
