@@ -171,7 +171,7 @@ def test_nothing_on_the_page_comes_from_elsewhere_or_runs_from_an_attribute(
     page: str, request: pytest.FixtureRequest
 ) -> None:
     found = parsed(request.getfixturevalue(page))
-    allowed = ("#", "data:text/csv;", "tables/")
+    allowed = ("#", "data:text/csv;", "tables/", "figures/")
     for tag, attributes in found.tags:
         assert tag not in ("img", "iframe", "object", "link", "embed", "form")
         for name, value in attributes.items():

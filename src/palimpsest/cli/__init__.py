@@ -5,7 +5,8 @@ codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy
 imported inside the commands, so ``palimpsest --help`` answers at once.
 
 A command is a plain function in the module of its subject: `planning`, `studies`, `unlearn`,
-`audits`, `certificates`, `facts`. `options` holds what several of them take, `output` prints.
+`audits`, `certificates`, `compare`, `facts`. `options` holds what several of them take, `output`
+prints.
 """
 
 import os
@@ -18,7 +19,7 @@ import typer
 import typer.core
 
 from palimpsest import __version__
-from palimpsest.cli import audits, certificates, facts, planning, studies, unlearn
+from palimpsest.cli import audits, certificates, compare, facts, planning, studies, unlearn
 from palimpsest.cli.output import answer, say
 from palimpsest.cli.studies import _answer
 from palimpsest.errors import PalimpsestError
@@ -34,6 +35,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     planning.methods,
     planning.seal,
     studies.report,
+    compare.compare,
     unlearn.retrain,
     unlearn.unlearn,
     audits.audit,

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from palimpsest.analysis import panel, trained_probes
+from palimpsest.analysis.cost import cost_table, prices
 from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.analysis.table import counted, listed
 from palimpsest.criteria.axes import chosen
@@ -21,6 +22,7 @@ from palimpsest.report.answer import acceptance_counts
 from palimpsest.report.palette import MARKS, Style, in_order, styles
 from palimpsest.report.plots import answer, cell_plots, matrix, paper
 from palimpsest.report.positions import cell_axes, control_label, known, reference_distances
+from palimpsest.report.tables import has_paper
 from palimpsest.verdict import Finding
 
 MOST_ROWS = 40
@@ -45,7 +47,7 @@ def all_figures(results: RunResults) -> tuple[Picture, ...]:
         return ()
     single = (retrainings, forget_deltas, measures, relearning)
     many = (acceptance, axes_by_group, relearning_by_family)
-    shared = (diagnostic, fewer_probes, panel_acceptance)
+    shared = (closeness, *((diagnostic, fewer_probes, panel_acceptance) * has_paper(results)))
     own = single if len(results.planned) == 1 else many
     made = [draw(results) for draw in (*own, *shared)]
     return tuple(picture for picture in made if picture is not None)
@@ -263,15 +265,30 @@ def relearning_by_family(results: RunResults) -> Picture | None:
     return Picture("relearning", reading, figure)
 
 
+def closeness(results: RunResults) -> Picture | None:
+    """Return how near to retraining every candidate comes, against its cost."""
+    priced = prices(results)
+    if not priced:
+        return None
+    verdicts = [cell.verdict for cell in results.cells if cell.verdict is not None]
+    distances = [
+        abs(control.comparison.worst.sd)
+        for verdict in verdicts
+        for control in verdict.controls
+        if control.expected == "accept"
+        and control.comparison is not None
+        and control.comparison.worst.sd is not None
+    ]
+    usual = float(np.median(distances)) if distances else None
+    figure = matrix.closeness(priced, styles(results.methods), usual)
+    return Picture("cost", cost_table(results).reading, figure)
+
+
 # -- the paper's edition --------------------------------------------------------------------------
 
 
 def diagnostic(results: RunResults) -> Picture | None:
     """Return the paper's first figure."""
-    for cell, name in results.candidates():
-        model = cell.evaluation[name]
-        if not cell.evaluation.references or model.oracle_kl is None or model.retain_nll is None:
-            return None
     points, looks = trained_probes.diagnostic(results), styles(results.methods)
     figure = paper.diagnostic(points, {name: looks[name] for name in in_order(results.methods)})
     reading = trained_probes.matched_sentence(points, results.rules.matched_within)

@@ -73,17 +73,22 @@ def all_tables(
 
 
 def has_paper(results: RunResults) -> bool:
-    """Return whether the paper's edition can be computed: references, round trip and oracle-KL."""
+    """Return whether a run has the paper's design: a study of methods whose every cell has
+    references, round trip and oracle-KL."""
     known = ("retain_nll", "residual", "oracle_kl")
-    return bool(results.cells) and all(
-        cell.candidates
-        and cell.evaluation.references
-        and "injected" in cell.evaluation
-        and cell.evaluation.injected.curve is not None
+    return (
+        bool(results.cells)
+        and "methods" in results.plan
         and all(
-            getattr(cell.evaluation[name], key) is not None
-            for name in ("injected", cell.evaluation.references[0], *cell.candidates)
-            for key in known
+            cell.candidates
+            and cell.evaluation.references
+            and "injected" in cell.evaluation
+            and cell.evaluation.injected.curve is not None
+            and all(
+                getattr(cell.evaluation[name], key) is not None
+                for name in ("injected", cell.evaluation.references[0], *cell.candidates)
+                for key in known
+            )
+            for cell in results.cells
         )
-        for cell in results.cells
     )
