@@ -92,11 +92,6 @@ class CellResult:
             if (role["failure"]["kind"] != "not_applicable") == applicable
         }
 
-    def of_method(self, method: str) -> tuple[str, ...]:
-        """Return the candidates a method made."""
-        methods = self.methods
-        return tuple(name for name in self.candidates if methods[name] == method)
-
     @property
     def survivors(self) -> tuple[str, ...]:
         """Candidates the screen did not exclude."""

@@ -136,13 +136,7 @@ class Rules:
         for key in FRACTIONS:
             number = 0 < getattr(self, key) < 1
             checks.append((key, "a number strictly between 0 and 1", number))
-        for key in (
-            "power_shift",
-            "recipe_limit",
-            "retain_limit",
-            "residual_limit",
-            "matched_within",
-        ):
+        for key in POSITIVE:
             checks.append((key, "a positive number", 0 < getattr(self, key) < math.inf))
         for key in ("margin", "detection_limit", "degeneracy_deltas", "relearn_margin"):
             checks.append((key, "a number of at least 0", 0 <= getattr(self, key) < math.inf))

@@ -5,9 +5,16 @@ from collections.abc import Iterable
 from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.analysis.table import Estimate, Row, Share, Table, counted, row
 from palimpsest.criteria.axes import Axis, chosen
+from palimpsest.criteria.controls import Control
 from palimpsest.criteria.intervals import clopper_pearson
 from palimpsest.criteria.retraining import Comparison
-from palimpsest.report.positions import ROLES, control_label, label, positions
+from palimpsest.report.positions import (
+    ROLES,
+    control_label,
+    known,
+    label,
+    reference_distances,
+)
 from palimpsest.verdict import Finding
 
 KINDS = {
@@ -162,15 +169,25 @@ def models_table(results: RunResults) -> Table:
 
 
 def positions_table(results: RunResults) -> Table:
-    """Return every model on every axis, one row each: the data of the figures of axes."""
-    rows: list[Row] = [
-        row(
-            "cell|model|role|axis", position.cell, position.model, position.role, position.axis.name
-        )
-        | row("value|standard deviations from retraining", position.value, position.z)
-        for cell in results.cells
-        for position in positions(cell, results.rules)
-    ]
+    """Return every model on every axis on which it was measured, one row each: the data of the
+    figures of axes. Distances are the verdict's; those of the references are from the same bag."""
+    rows: list[Row] = []
+    for cell in results.cells:
+        judged: list[Finding | Control] = []
+        if cell.verdict is not None:
+            judged += [*cell.verdict.findings, *cell.verdict.controls]
+        distances = {model.name: known(model.comparison) for model in judged}
+        distances |= reference_distances(cell, results.rules)
+        names = {name: str(cell.roles.get(name, {}).get("role", "")) for name in cell.evaluation}
+        for role, name in ((role, name) for role in ROLES for name in names if names[name] == role):
+            for axis in chosen(results.rules):
+                value = axis.read(cell.evaluation[name])
+                z = distances.get(name, {}).get(axis.name)
+                if value is not None:
+                    rows.append(
+                        row("cell|model|role|axis", cell.id, name, role, axis.name)
+                        | row("value|standard deviations from retraining", value, z)
+                    )
     reading = f"The data of the figures of axes: {len(rows)} rows."
     return Table.of("positions", "Every model on every axis", reading, rows)
 
