@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from palimpsest.analysis.table import Estimate, Share, Table, Value, shown
 
+__all__ = ["Estimate", "Share", "Table", "Value", "as_csv", "as_latex", "as_markdown", "shown"]
+
 _MORE: dict[type | None, tuple[str, ...]] = {Share: (" of",), Estimate: (" low", " high")}
 """The further CSV columns of a column that holds shares or estimates."""
 
