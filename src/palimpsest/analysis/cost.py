@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from palimpsest.analysis.results import RunResults
-from palimpsest.analysis.table import Row, Share, Table, row
+from palimpsest.analysis.table import Row, Share, Table, counted, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def cost_table(results: RunResults) -> Table:
             reading = (
                 f"The cheapest candidate that cannot be told from a retraining is "
                 f"{least.candidate}: {least.retrainings:.2f} retrainings, in {least.clears} of "
-                f"{least.cells} cells."
+                f"{counted(least.cells, 'cell')}."
             )
     forms = {"cost, retrainings": ".2f", "worst axis, sd": ".1f"}
     return Table.of("cost", "Closeness against cost", reading, rows, forms)

@@ -115,7 +115,7 @@ def leaderboard_table(runs: Runs) -> Table:
             | row("p over cells", max(p_values, default=None))
             | row("candidates|survive the screen", len(findings), Share(survive, len(findings)))
         )
-    forms = {"p over cells": ".2g", "cost, retrainings": ".2f"}
+    forms = {"p over cells": ".2g", "cost, retrainings": ".2f", "worst axis, sd": ".1f"}
     reading = _reading(runs, methods)
     return Table.of("leaderboard", "Does this method restore?", reading, rows, forms)
 
@@ -149,7 +149,7 @@ def leaderboard_cells_table(runs: Runs) -> Table:
                 | row("cost, retrainings", entry.cost)
             )
     reading = f"{counted(len(rows), 'pair')} of a method and a cell, each by its nearest candidate."
-    forms = {"p": ".2g", "cost, retrainings": ".2f"}
+    forms = {"p": ".2g", "cost, retrainings": ".2f", "worst axis, sd": ".1f"}
     return Table.of("leaderboard-cells", "Methods, cell by cell", reading, rows, forms)
 
 

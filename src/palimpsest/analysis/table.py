@@ -127,8 +127,8 @@ def shown(value: Value, form: str = "") -> str:
         return f"{value.count}/{value.total}"
     if isinstance(value, Estimate):
         if value.low is None or value.high is None:
-            return number(value.value)
-        return f"{number(value.value)} [{number(value.low)}, {number(value.high)}]"
+            return shown(value.value, form)
+        return f"{shown(value.value, form)} [{shown(value.low, form)}, {shown(value.high, form)}]"
     if isinstance(value, float):
         return format(value + 0.0, form).replace("%", " %") if form else number(value)
     return str(value)

@@ -18,6 +18,7 @@ def compare(
     """Rank methods by how close to retraining they come, over all cells of the runs."""
     from palimpsest.report.compare import compared, comparison_page
     from palimpsest.report.formats import as_csv
+    from palimpsest.report.html import BOARD
     from palimpsest.report.terminal import table_lines
     from palimpsest.run.store import write_bytes
 
@@ -32,5 +33,4 @@ def compare(
     if as_json:
         answer({table.name: table.plain() for table in tables})
         return
-    columns = ("rank", "method", "restores in", "certified in", "worst axis, sd")
-    answer(table_lines(board.only([*columns, "cost, retrainings", "p over cells"])))
+    answer(table_lines(board.only(BOARD)))

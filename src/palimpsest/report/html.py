@@ -41,6 +41,11 @@ MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
 """A hyphen that means a minus."""
 LONG = 34
 """Letters beyond which the text of a table may be broken."""
+BOARD = (
+    *("rank", "method", "restores in", "certified in", "worst axis, sd"),
+    *("most frequent worst axis", "cost, retrainings", "p over cells"),
+)
+"""Columns of the leaderboard on the page; its CSV has more."""
 OUTCOMES = ("accepted", "survives the screen", "excluded by the screen")
 """What the candidate table filters by; accepted candidates survive the screen too."""
 
@@ -99,7 +104,7 @@ def render_page(
         first=drawn.get("retrainings") or drawn.get("acceptance") or drawn.get("forget-deltas"),
         gaps=_gaps(named["candidates"], results, single),
         controls=_controls(named, results, single),
-        leaderboard=named["leaderboard"] if _is_study(results) else None,
+        leaderboard=named["leaderboard"].only(BOARD) if _is_study(results) else None,
         pictures=drawn,
         words=WORDS,
         cells=named["cells"],

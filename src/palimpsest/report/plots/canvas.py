@@ -253,13 +253,16 @@ def end_labels(axes: Axes, ends: Mapping[str, float], colours: Mapping[str, str]
         axes.annotate(
             shortened(name, 22),
             (1.0, value),
-            xytext=(1.03, place),
+            xytext=(1.05, place),
             xycoords=axes.get_yaxis_transform(),
             textcoords=axes.get_yaxis_transform(),
             va="center",
             fontsize=7,
             color=colours[name],
-            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": colours[name]},
+            arrowprops={
+                **{"arrowstyle": "-", "linewidth": 0.5, "color": colours[name]},
+                **{"relpos": (0.0, 0.5), "shrinkA": 1, "shrinkB": 0},
+            },
         )
 
 

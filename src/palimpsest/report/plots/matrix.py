@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
 
 from palimpsest.analysis.cost import Price
 from palimpsest.criteria.axes import Axis
@@ -101,6 +102,7 @@ def closeness(prices: Sequence[Price], looks: Mapping[str, Style], usual: float 
     panel.set_yscale("symlog", linthresh=LINEAR)
     panel.set_ylim(0, 1.5 * max(LINEAR, *(price.sd for price in prices)))
     panel.set_xlim(0, 1.1 * max(1.0, *(price.retrainings for price in prices)))
+    panel.yaxis.set_major_locator(FixedLocator([0, 1, 2, 3, 10, 30, 100, 300, 1000]))
     panel.yaxis.set_major_formatter("{x:g}")
     canvas.rule(panel, 1.0, "one retraining")
     if usual is not None:
