@@ -187,12 +187,16 @@ def _bar(results: RunResults) -> Values:
     }
 
 
+SELECTORS = ("recalibrated certificate pick", "absolute-bar pick", "trained-probe best")
+
+
 def _selection(results: RunResults) -> Values:
     axes = ("forget distance", "retain damage+", "round-trip damage+", "trained-probe KL")
     values: Values = {}
     for row in recalibrated.selection_table(results).records():
         key = f"selection-{str(row['selector']).split()[0]}"
-        if key not in values:  # the paper's own version, without the veto, comes first
+        # The paper's own version, without the veto, comes first; fallbacks are no part of it.
+        if key not in values and row["selector"] in SELECTORS:
             means = [mean for axis in axes if isinstance(mean := row[axis], Estimate)]
             values[key] = ", ".join(number(mean.value) for mean in means) or None
     return values
