@@ -260,8 +260,8 @@ def end_labels(axes: Axes, ends: Mapping[str, float], colours: Mapping[str, str]
             fontsize=7,
             color=colours[name],
             arrowprops={
-                **{"arrowstyle": "-", "linewidth": 0.5, "color": colours[name]},
-                **{"relpos": (0.0, 0.5), "shrinkA": 1, "shrinkB": 0},
+                "arrowstyle": "-", "linewidth": 0.5, "color": colours[name],
+                "relpos": (0.0, 0.5), "shrinkA": 1, "shrinkB": 0,
             },
         )
 
