@@ -23,10 +23,10 @@ from palimpsest.certificate.archive import unpack
 from palimpsest.criteria.axes import chosen
 from palimpsest.errors import InputError
 from palimpsest.report.answer import WORDS, answer, glossary
-from palimpsest.report.figures import Picture, all_figures
+from palimpsest.report.figures import all_figures
 from palimpsest.report.files import write_files
 from palimpsest.report.formats import as_csv
-from palimpsest.report.plots.canvas import colour_rules, inline_svg
+from palimpsest.report.plots.canvas import Picture, colour_rules, inline_svg
 from palimpsest.report.record import Record, read_record
 from palimpsest.report.tables import PAPER, all_tables
 from palimpsest.report.trust import trust_checks
