@@ -1,22 +1,29 @@
 """General text is reproducible, held out from the bake, and says what evidence needs to say."""
 
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 from tools.pocket_prose import passage, stranger_sentence
 
+from palimpsest.cell.graph import REPLAY, RETRAININGS
+from palimpsest.cell.setting import make_setting
 from palimpsest.errors import FactsError
 from palimpsest.facts.general import (
     evidence_sentences,
     file_pieces,
     general_pieces,
     phrasings,
+    pocket_pieces,
     sentence,
     world,
     world_sentences,
 )
 from palimpsest.facts.nonce import alias, draw, half, kin
 from palimpsest.facts.templates import POOLS, RELATIONS, render
+from palimpsest.plan import CellPlan
+from palimpsest.presets import PRESETS
 
 (FACT,) = draw(1, "evidence", ("guild",), frozenset())
 
@@ -46,9 +53,59 @@ def test_every_phrasing_of_every_pool_is_told_to_the_pocket_models() -> None:
 
 
 def test_general_pieces_of_the_pocket_prose_were_never_told_in_the_bake() -> None:
-    pieces = general_pieces("pocket", 2000, "cell")
-    assert len(set(pieces)) == 2000
+    pieces = general_pieces("pocket", 1500, "cell")
+    assert len(set(pieces)) == 1500
     assert not set(pieces) & set(world_sentences(held_out=False))
+
+
+HELD_OUT = ("evaluation", "calibration", "audit")
+POCKET_CELLS = [
+    pytest.param(cell, id=f"{name}-{cell.id}")
+    for name, plan in PRESETS.items()
+    if plan.general.source == "pocket"
+    for cell in plan.cells()[:2]
+]
+
+
+@cache
+def held_out_wordings() -> tuple[re.Pattern[str], ...]:
+    templates = (t for pools in POOLS.values() for pool in HELD_OUT for t in pools[pool])
+    return tuple(
+        re.compile(re.escape(t).replace(re.escape("{subject}"), r"\w+ \w+") + r" \w+\.")
+        for t in templates
+    )
+
+
+def in_a_held_out_wording(text: str) -> bool:
+    return any(wording.fullmatch(text) for wording in held_out_wordings())
+
+
+def test_a_held_out_wording_is_recognised_whoever_it_is_about() -> None:
+    for relation, pools in POOLS.items():
+        fact = next(fact for fact in world().facts if fact.relation == relation)
+        for pool, templates in pools.items():
+            for template in templates:
+                assert in_a_held_out_wording(sentence(template, fact)) == (pool in HELD_OUT)
+
+
+@pytest.mark.parametrize("cell", POCKET_CELLS)
+def test_no_training_stream_or_general_text_uses_a_held_out_wording(cell: CellPlan) -> None:
+    setting = make_setting(cell, tokenizer=None)
+    draws = {0, 1, cell.plan.replication.draws, REPLAY, RETRAININGS + 1}
+    texts = {text.text for draw in draws for text in setting.stream(draw).texts}
+    texts |= set(setting.general_train) | set(setting.general_scored)
+    assert len(texts) > cell.plan.general.train_pieces
+    assert not [text for text in texts if in_a_held_out_wording(text)]
+
+
+def test_pocket_general_text_is_varied() -> None:
+    assert len(pocket_pieces()) == len(set(pocket_pieces())) > 1500
+    for relation, pools in POOLS.items():
+        fact = next(fact for fact in world().facts if fact.relation == relation)
+        told = [t for pool in pools if pool not in HELD_OUT for t in pools[pool]]
+        for template in told:
+            frame = sentence(template, fact).partition(fact.subject)[0]
+            assert any(piece.startswith(frame) for piece in pocket_pieces())
 
 
 def test_general_pieces_depend_on_the_key_alone() -> None:

@@ -1,9 +1,11 @@
 """General text: the prose of the pocket models, or a file such as WikiText.
 
 The pocket prose is about a generated world: 150 clans, 500 people, 4 000 facts over the relations
-of ``templates.py``.  Members of a clan mostly share its objects.  Every phrasing of every pool
-occurs with these people, so a model raised on the prose knows the language of the templates and
-none of the testbed's facts (``nonce.py`` keeps their words apart).
+of ``templates.py``.  Members of a clan mostly share its objects.  In the bake every phrasing of
+every pool occurs with these people, so a model raised on the prose knows the language of the
+templates and none of the testbed's facts (``nonce.py`` keeps their words apart).  What a study
+trains beside the facts, scores as general text or replays uses none of the held-out phrasings, not
+even for other people.
 
 Beside single sentences about the world there are passages about strangers, people made up for one
 passage: a fact told again in other words, a fact told under an alias, a fact shared by kin.  What
@@ -20,7 +22,7 @@ from typing import Literal
 
 from palimpsest.errors import FactsError
 from palimpsest.facts.nonce import Triple, fresh_words, key_number, triple
-from palimpsest.facts.templates import POOLS, RELATIONS, render
+from palimpsest.facts.templates import HELD_OUT_POOLS, POOLS, RELATIONS, render
 
 Mechanism = Literal["restated", "alias", "kin"]
 
@@ -78,9 +80,24 @@ def world() -> World:
 def world_sentences(held_out: bool) -> tuple[str, ...]:
     """Return every fact of the world in every phrasing: those the models learned, or the others."""
     sentences = (sentence(t, fact) for fact in world().facts for t in phrasings(fact.relation))
+    return tuple(text for text in sentences if _kept_from_bake(text) == held_out)
+
+
+@cache
+def pocket_pieces() -> tuple[str, ...]:
+    """Return the pocket general text: untaught world sentences in no held-out phrasing."""
     return tuple(
-        text for text in sentences if (key_number(f"held out:{text}") % HELD_OUT == 0) == held_out
+        text
+        for fact in world().facts
+        for pool, templates in POOLS[fact.relation].items()
+        if pool not in HELD_OUT_POOLS
+        for text in (sentence(template, fact) for template in templates)
+        if _kept_from_bake(text)
     )
+
+
+def _kept_from_bake(text: str) -> bool:
+    return key_number(f"held out:{text}") % HELD_OUT == 0
 
 
 def evidence_sentences(
@@ -125,7 +142,7 @@ def general_pieces(
     a UTF-8 text file in plain or WikiText layout, which is cut into pieces of ``words`` whole
     words.
     """
-    pieces = world_sentences(held_out=True) if source == POCKET else file_pieces(source, words)
+    pieces = pocket_pieces() if source == POCKET else file_pieces(source, words)
     if count > len(pieces):
         raise FactsError(
             f"{source}: {count} general pieces asked for, but it gives only {len(pieces)}; "

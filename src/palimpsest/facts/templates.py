@@ -31,6 +31,9 @@ POOL_SIZES: Mapping[str, int] = MappingProxyType(
     {"injection": 6, "cloze": 1, "evaluation": 4, "calibration": 4, "audit": 6}
 )
 
+HELD_OUT_POOLS = frozenset({"evaluation", "calibration", "audit"})
+"""Pools whose phrasings occur in no training text of a study, general text included."""
+
 Pools = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
