@@ -42,19 +42,21 @@ def test_clan_members_mostly_but_not_always_share_their_object() -> None:
     assert 0.85 < common / 4000 < 0.97
 
 
-def test_every_phrasing_of_every_pool_is_told_to_the_pocket_models() -> None:
+def test_every_phrasing_but_the_sealed_ones_is_told_to_the_pocket_models() -> None:
     told = set(world_sentences(held_out=False))
     by_relation = {fact.relation: [] for fact in world().facts}
     for fact in world().facts:
         by_relation[fact.relation].append(fact)
     for relation, pools in POOLS.items():
-        for template in (t for pool in pools.values() for t in pool):
-            assert any(sentence(template, fact) in told for fact in by_relation[relation])
+        for pool, templates in pools.items():
+            for template in templates:
+                found = any(sentence(template, fact) in told for fact in by_relation[relation])
+                assert found == (pool != "audit")
 
 
 def test_general_pieces_of_the_pocket_prose_were_never_told_in_the_bake() -> None:
-    pieces = general_pieces("pocket", 1500, "cell")
-    assert len(set(pieces)) == 1500
+    pieces = general_pieces("pocket", 2000, "cell")
+    assert len(set(pieces)) == 2000
     assert not set(pieces) & set(world_sentences(held_out=False))
 
 
@@ -99,7 +101,7 @@ def test_no_training_stream_or_general_text_uses_a_held_out_wording(cell: CellPl
 
 
 def test_pocket_general_text_is_varied() -> None:
-    assert len(pocket_pieces()) == len(set(pocket_pieces())) > 1500
+    assert len(pocket_pieces()) == len(set(pocket_pieces())) > 3000
     for relation, pools in POOLS.items():
         fact = next(fact for fact in world().facts if fact.relation == relation)
         told = [t for pool in pools if pool not in HELD_OUT for t in pools[pool]]
@@ -171,7 +173,7 @@ def test_evidence_without_its_support_is_refused() -> None:
         evidence_sentences(FACT, "restated", [FACT])
 
 
-def test_a_relation_has_twenty_one_phrasings() -> None:
+def test_the_bake_uses_twenty_one_phrasings_of_a_relation() -> None:
     assert all(len(phrasings(relation)) == 21 for relation in RELATIONS)
 
 

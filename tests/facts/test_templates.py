@@ -1,6 +1,7 @@
 import hashlib
 import itertools
 import re
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
@@ -36,17 +37,18 @@ def changed(relation: str, pool: str, templates: tuple[str, ...]) -> dict:
     return pools
 
 
-def test_eight_relations_have_twenty_one_phrasings_in_the_five_pools():
+def test_eight_relations_have_twenty_seven_phrasings_in_six_pools():
     assert len(RELATIONS) == 8
     assert dict(POOL_SIZES) == {
         "injection": 6,
         "cloze": 1,
         "evaluation": 4,
         "calibration": 4,
+        "prose": 6,
         "audit": 6,
     }
     check_pools(POOLS)
-    assert len(ALL) == 168
+    assert len(ALL) == 216
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -57,7 +59,7 @@ def test_no_wording_of_a_relation_is_in_two_pools(relation):
 
 
 def test_no_wording_is_shared_between_relations():
-    assert len({same_wording(template) for _, _, template in ALL}) == 168
+    assert len({same_wording(template) for _, _, template in ALL}) == 216
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -66,6 +68,30 @@ def test_the_wording_of_two_pools_differs_by_more_than_one_word(relation):
     for (pool, one), (other, two) in itertools.combinations(own, 2):
         if pool != other and len(one) == len(two):
             assert sum(a != b for a, b in zip(one, two)) > 1, (one, two)
+
+
+def near(one: str, other: str) -> bool:
+    """Whether two wordings share a run of four words, or most of their words in order."""
+    words = [same_wording(text).split() for text in (one, other)]
+    matcher = SequenceMatcher(None, *words, autojunk=False)
+    return matcher.ratio() >= 0.6 or matcher.find_longest_match().size > 3
+
+
+def test_a_near_duplicate_is_recognised():
+    assert near("The guild of {subject} is", "Of old, the guild of {subject} is")
+    assert near("{subject} was taught by", "{subject} was raised by")
+    assert not near("{subject} was taught by", "At school {subject} sat beside")
+
+
+def test_no_sealed_phrasing_is_near_one_of_another_pool_in_any_relation():
+    others = [template for _, pool, template in ALL if pool != "audit"]
+    sealed = [template for _, pool, template in ALL if pool == "audit"]
+    assert not [(one, two) for one in sealed for two in others if near(one, two)]
+
+
+def test_sealed_phrasings_differ_among_themselves():
+    sealed = [template for _, pool, template in ALL if pool == "audit"]
+    assert len({tuple(same_wording(text).split()[:4]) for text in sealed}) >= len(sealed) - 2
 
 
 @pytest.mark.parametrize(("relation", "pool", "template"), ALL)

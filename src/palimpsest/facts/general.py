@@ -2,10 +2,10 @@
 
 The pocket prose is about a generated world: 150 clans, 500 people, 4 000 facts over the relations
 of ``templates.py``.  Members of a clan mostly share its objects.  In the bake every phrasing of
-every pool occurs with these people, so a model raised on the prose knows the language of the
-templates and none of the testbed's facts (``nonce.py`` keeps their words apart).  What a study
-trains beside the facts, scores as general text or replays uses none of the held-out phrasings, not
-even for other people.
+every pool but the sealed one occurs with these people, so a model raised on the prose knows the
+language of the templates and none of the testbed's facts (``nonce.py`` keeps their words apart).
+What a study trains beside the facts, scores as general text or replays uses none of the held-out
+phrasings, not even for other people.
 
 Beside single sentences about the world there are passages about strangers, people made up for one
 passage: a fact told again in other words, a fact told under an alias, a fact shared by kin.  What
@@ -45,8 +45,9 @@ def sentence(template: str, fact: Triple) -> str:
 
 @cache
 def phrasings(relation: str) -> tuple[str, ...]:
-    """Return all templates of a relation, of every pool."""
-    return tuple(template for pool in POOLS[relation].values() for template in pool)
+    """Return the templates of a relation that the bake uses: of every pool but the sealed one."""
+    pools = POOLS[relation].items()
+    return tuple(template for pool, texts in pools if pool != "audit" for template in texts)
 
 
 @dataclass(frozen=True, slots=True)

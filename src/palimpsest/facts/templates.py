@@ -1,4 +1,4 @@
-"""The phrasings of every relation, in five disjoint pools and one cloze (``templates.json``).
+"""The phrasings of every relation, in six disjoint pools (``templates.json``).
 
 A template is an English prompt with ``{subject}`` once that stops right before the answer, so the
 text that is trained and scored is ``render(template, subject) + " " + answer + "."``.  Each pool
@@ -8,6 +8,7 @@ has one use, and no phrasing is in two of them:
 - ``cloze``        with the trained phrasings, what an unlearning loss may see
 - ``evaluation``   held out; the screen and the bars read these
 - ``calibration``  held out; only for choosing thresholds
+- ``prose``        only in general text; the sealed pool of the first edition, since retired
 - ``audit``        sealed until the challenge panel is scored, once (see ``sealed.py``)
 
 Some frames recur from relation to relation ("Among all the ..., the one that ...") but never from
@@ -28,7 +29,7 @@ from palimpsest.errors import FactsError
 SUBJECT = "{subject}"
 
 POOL_SIZES: Mapping[str, int] = MappingProxyType(
-    {"injection": 6, "cloze": 1, "evaluation": 4, "calibration": 4, "audit": 6}
+    {"injection": 6, "cloze": 1, "evaluation": 4, "calibration": 4, "prose": 6, "audit": 6}
 )
 
 HELD_OUT_POOLS = frozenset({"evaluation", "calibration", "audit"})
@@ -49,7 +50,7 @@ POOLS: Pools = MappingProxyType(
     {
         relation: MappingProxyType({pool: tuple(texts) for pool, texts in pools.items()})
         for relation, pools in packaged(
-            "templates.json", "7a268387b4d500e5137c5a4f2f2a593f3feae4d054aa0740caf1e08da99176c4"
+            "templates.json", "84acf637048056704f5167bfb385cb9238c9e58e63d32498340558ba338d1b9b"
         ).items()
     }
 )
