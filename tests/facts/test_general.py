@@ -198,6 +198,15 @@ def test_a_wikitext_file_is_cleaned_and_cut_into_whole_words(tmp_path: Path) -> 
     assert set(general_pieces(file, 4, "k", words=5)) == set(file_pieces(file, 5))
 
 
+def test_short_lines_are_joined_up_to_a_blank_one(tmp_path: Path) -> None:
+    file = tmp_path / "wrapped.txt"
+    file.write_text("one two three\nfour five\n\nsix\nseven eight nine ten\n", encoding="utf-8")
+    assert file_pieces(file, 5) == ("one two three four five", "six seven eight nine ten")
+    file.write_text("one two\nthree\n\nfour\n", encoding="utf-8")
+    with pytest.raises(FactsError, match=r"only 0 of 5 words \(shorter lines are left out\)"):
+        general_pieces(file, 1, "k", words=5)
+
+
 def test_a_short_file_is_refused_with_what_it_gives(tmp_path: Path) -> None:
     file = tmp_path / "wiki.txt"
     file.write_text(WIKITEXT, encoding="utf-8")

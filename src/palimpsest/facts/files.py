@@ -212,6 +212,9 @@ def _scan(path: Path | str, role: str | None) -> tuple[list[tuple[int, Fact]], l
     lines: dict[str, int] = {}
     name = shown_path(path)
     try:
+        if name.lower().endswith(".csv"):
+            convert = f"palimpsest facts from-csv {name} --out {name[:-4]}.jsonl"
+            raise FactsError(f"{name}: is a table; make a file of facts of it with `{convert}`")
         for line, row in numbered_rows(path):
             fact, wrong = make_fact(row, role)
             if fact is not None and fact.id in lines:

@@ -17,6 +17,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -146,8 +147,8 @@ def general_pieces(
     pieces = pocket_pieces() if source == POCKET else file_pieces(source, words)
     if count > len(pieces):
         raise FactsError(
-            f"{source}: {count} general pieces asked for, but it gives only {len(pieces)}; "
-            "ask for fewer or give a longer text"
+            f"{source}: {count} general pieces asked for, but it gives only {len(pieces)} of "
+            f"{words} words (shorter lines are left out); ask for fewer or give a longer text"
         )
     order = sorted(
         range(len(pieces)),
@@ -159,6 +160,7 @@ def general_pieces(
 def file_pieces(path: str | Path, words: int) -> tuple[str, ...]:
     """Return the paragraphs of a file, cut into pieces of whole words, without headings.
 
+    A line is a paragraph; when every line is shorter than a piece, blank lines part paragraphs.
     WikiText writes headings as "= Title =", hyphens in words and numbers as "@-@", and rare words
     as "<unk>"; pieces with such a hole are left out, and so are repeated ones.
     """
@@ -176,16 +178,24 @@ def file_pieces(path: str | Path, words: int) -> tuple[str, ...]:
         raise FactsError(
             f"{path} line {line}: byte {error.start} is not UTF-8; save the text as UTF-8"
         ) from error
-    pieces: dict[str, None] = {}
-    for row in text.splitlines():
-        paragraph = row.strip()
-        if not paragraph or (paragraph.startswith("=") and paragraph.endswith("=")):
-            continue
-        for joiner in "-,.":
-            paragraph = paragraph.replace(f" @{joiner}@ ", joiner)
-        tokens = paragraph.split()
-        for start in range(0, len(tokens) - words + 1, words):
-            piece = tokens[start : start + words]
-            if "<unk>" not in piece:
-                pieces[" ".join(piece)] = None
-    return tuple(pieces)
+    lines = [_running_text(line.strip()).split() for line in text.splitlines()]
+    if max(map(len, lines), default=0) < words:
+        # Lines were broken by hand, as in a poem or at column 72: join those between blank ones.
+        runs = [list(run) for filled, run in groupby(lines, key=bool) if filled]
+        lines = [[word for line in run for word in line] for run in runs]
+    pieces = [
+        " ".join(line[start : start + words])
+        for line in lines
+        for start in range(0, len(line) - words + 1, words)
+        if "<unk>" not in line[start : start + words]
+    ]
+    return tuple(dict.fromkeys(pieces))
+
+
+def _running_text(line: str) -> str:
+    """Return a line without WikiText's marks; nothing of a heading."""
+    if line.startswith("=") and line.endswith("="):
+        return ""
+    for joiner in "-,.":
+        line = line.replace(f" @{joiner}@ ", joiner)
+    return line
