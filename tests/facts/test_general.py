@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tools.pocket_prose import passage, stranger_sentence
+from tools.pocket_prose import passage, phrasings, stranger_sentence, world_sentences
 
 from palimpsest.cell.graph import REPLAY, RETRAININGS
 from palimpsest.cell.setting import make_setting
@@ -14,11 +14,9 @@ from palimpsest.facts.general import (
     evidence_sentences,
     file_pieces,
     general_pieces,
-    phrasings,
     pocket_pieces,
     sentence,
     world,
-    world_sentences,
 )
 from palimpsest.facts.nonce import alias, draw, half, kin
 from palimpsest.facts.templates import POOLS, RELATIONS, render

@@ -4,9 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from tools.pocket_prose import world_sentences
 
 from palimpsest.errors import PlanError
-from palimpsest.facts.general import ALIAS_TEMPLATES, world_sentences
+from palimpsest.facts.general import ALIAS_TEMPLATES
 from palimpsest.facts.nonce import alias, draw, half, kin, vocabulary, words_of
 from palimpsest.facts.templates import RELATIONS, template_words
 

@@ -44,13 +44,6 @@ def sentence(template: str, fact: Triple) -> str:
     return f"{render(template, fact.subject)} {fact.object}."
 
 
-@cache
-def phrasings(relation: str) -> tuple[str, ...]:
-    """Return the templates of a relation that the bake uses: of every pool but the sealed one."""
-    pools = POOLS[relation].items()
-    return tuple(template for pool, texts in pools if pool != "audit" for template in texts)
-
-
 @dataclass(frozen=True, slots=True)
 class World:
     """The people of the pocket prose: their facts, and the words left over for strangers."""
@@ -79,13 +72,6 @@ def world() -> World:
 
 
 @cache
-def world_sentences(held_out: bool) -> tuple[str, ...]:
-    """Return every fact of the world in every phrasing: those the models learned, or the others."""
-    sentences = (sentence(t, fact) for fact in world().facts for t in phrasings(fact.relation))
-    return tuple(text for text in sentences if _kept_from_bake(text) == held_out)
-
-
-@cache
 def pocket_pieces() -> tuple[str, ...]:
     """Return the pocket general text: untaught world sentences in no held-out phrasing."""
     return tuple(
@@ -94,11 +80,12 @@ def pocket_pieces() -> tuple[str, ...]:
         for pool, templates in POOLS[fact.relation].items()
         if pool not in HELD_OUT_POOLS
         for text in (sentence(template, fact) for template in templates)
-        if _kept_from_bake(text)
+        if kept_from_bake(text)
     )
 
 
-def _kept_from_bake(text: str) -> bool:
+def kept_from_bake(text: str) -> bool:
+    """Return whether a world sentence is one of those that no bake has seen."""
     return key_number(f"held out:{text}") % HELD_OUT == 0
 
 

@@ -28,10 +28,6 @@ from palimpsest.errors import FactsError
 
 SUBJECT = "{subject}"
 
-POOL_SIZES: Mapping[str, int] = MappingProxyType(
-    {"injection": 6, "cloze": 1, "evaluation": 4, "calibration": 4, "prose": 6, "audit": 6}
-)
-
 HELD_OUT_POOLS = frozenset({"evaluation", "calibration", "audit"})
 """Pools whose phrasings occur in no training text of a study, general text included."""
 
@@ -99,30 +95,3 @@ def check_template(template: str, where: str) -> None:
             f"{where}: {template!r} ends with {template[-1]!r}; the answer comes last, after one "
             "space, so a template must end with a word, without space or punctuation after it"
         )
-
-
-def check_pools(pools: Pools, sizes: Mapping[str, int] = POOL_SIZES) -> None:
-    """Refuse, as FactsError naming relation and pool, pools that cannot serve their purpose.
-
-    Every relation has exactly the pools of ``sizes``, each of its size; every template passes
-    ``check_template``; and no wording occurs twice, in one pool, two pools or two relations.
-    """
-    seen: dict[str, str] = {}
-    for relation, by_pool in pools.items():
-        if set(by_pool) != set(sizes):
-            raise FactsError(
-                f"relation {relation!r} has the pools {sorted(by_pool)}; expected {sorted(sizes)}"
-            )
-        for pool, size in sizes.items():
-            where = f"relation {relation!r}, pool {pool!r}"
-            if len(by_pool[pool]) != size:
-                raise FactsError(f"{where}: found {len(by_pool[pool])} templates; expected {size}")
-            for template in by_pool[pool]:
-                check_template(template, where)
-                wording = same_wording(template)
-                if wording in seen:
-                    raise FactsError(
-                        f"{where}: {template!r} is also in {seen[wording]}; pools must not "
-                        "overlap, so reword one of them"
-                    )
-                seen[wording] = where
