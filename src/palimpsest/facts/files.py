@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.names import name_problem, shown, shown_path
+from palimpsest.facts.names import kind, name_problem, shown, shown_path
 from palimpsest.facts.rows import (
     FACTS_LIMIT,
     PROMPT_LIMIT,
     PROMPTS_LIMIT,
     Unreadable,
-    kind,
     numbered_rows,
 )
 
 KEYS = ("id", "answer", "trained", "heldout", "evidence", "subject", "relation")
+_LISTS = ("trained", "heldout", "evidence")
 
 ANSWER_LIMIT = 2_000
 """Longest answer, in characters."""
@@ -124,46 +124,22 @@ def make_fact(row: object, role: str | None = None) -> tuple[Fact | None, list[s
         for key in row
         if key not in KEYS
     ]
-    for key in ("id", "answer"):
-        if key not in values:
-            wrong.append(f'"{key}" is missing; every fact needs one')
-    if "id" in values:
-        why = (
-            name_problem(values["id"])
-            if isinstance(values["id"], str)
-            else f"is {kind(values['id'])}; expected a string"
-        )
-        if why:
-            wrong.append(f"id {why}")
-    if "answer" in values:
-        why = text_problem(values["answer"], ANSWER_LIMIT)
-        if why == "is empty":
-            why += '; every fact needs a non-empty "answer"'
-        if why:
-            wrong.append(f"answer {why}")
-    for key in ("subject", "relation"):
-        if values.get(key, "") != "":
-            why = text_problem(values[key], PROMPT_LIMIT)
-            if why:
-                wrong.append(f"{key} {why}")
     needed = NEEDED.get(role or "", ("trained", "heldout"))
-    for key in ("trained", "heldout", "evidence"):
-        wrong += _list_problems(key, values.get(key), key in needed)
-    if wrong:
-        return None, wrong
-    trained, heldout = (tuple(values.get(key, ())) for key in ("trained", "heldout"))
-    wrong += _repetitions(trained, heldout)
-    if wrong:
-        return None, wrong
-    return Fact(
-        id=values["id"],
-        answer=values["answer"],
-        trained=trained,
-        heldout=heldout,
-        evidence=tuple(values.get("evidence", ())),
-        subject=values.get("subject", ""),
-        relation=values.get("relation", ""),
-    ), []
+    for key in KEYS:
+        value = values.get(key)
+        if key in _LISTS:
+            wrong += _list_problems(key, value, key in needed)
+        elif key in ("id", "answer") and value is None:
+            wrong.append(f'"{key}" is missing; every fact needs one')
+        elif key in ("id", "answer") or value not in (None, ""):
+            limit = ANSWER_LIMIT if key == "answer" else PROMPT_LIMIT
+            why = name_problem(value) if key == "id" else text_problem(value, limit)
+            if why == "is empty" and key == "answer":
+                why += '; every fact needs a non-empty "answer"'
+            wrong += [f"{key} {why}"] if why else []
+    lists = {key: tuple(values.get(key, ())) for key in _LISTS} if not wrong else {}
+    wrong = wrong or _repetitions(lists["trained"], lists["heldout"])
+    return (None, wrong) if wrong else (Fact(**values | lists), [])
 
 
 def _list_problems(key: str, value: object, needed: bool) -> list[str]:
@@ -374,14 +350,14 @@ def _refuse(issues: Iterable[Problem]) -> None:
 
 def as_rows(facts: Iterable[Fact]) -> list[dict[str, object]]:
     """Return one dictionary per fact with the keys of a file, without empty optional ones."""
-    rows: list[dict[str, object]] = []
-    for fact in facts:
-        row: dict[str, object] = {"id": fact.id, "answer": fact.answer}
-        row |= {"trained": list(fact.trained), "heldout": list(fact.heldout)}
-        row |= {"evidence": list(fact.evidence)} if fact.evidence else {}
-        row |= {key: value for key in ("subject", "relation") if (value := getattr(fact, key))}
-        rows.append(row)
-    return rows
+    return [
+        {
+            key: list(value) if key in _LISTS else value
+            for key in KEYS
+            if (value := getattr(fact, key)) or key in ("trained", "heldout")
+        }
+        for fact in facts
+    ]
 
 
 def as_jsonl(facts: Iterable[Fact]) -> bytes:
