@@ -19,7 +19,7 @@ from palimpsest.facts.general import (
     world,
 )
 from palimpsest.facts.nonce import alias, draw, half, kin
-from palimpsest.facts.templates import POOLS, RELATIONS, render
+from palimpsest.facts.templates import POOLS, RELATIONS
 from palimpsest.plan import CellPlan
 from palimpsest.presets import PRESETS
 
@@ -157,11 +157,6 @@ def test_kin_evidence_never_names_the_subject_and_never_repeats_a_phrasing() -> 
     assert not any(FACT.subject in line for line in lines)
     frames = {line.replace(k.subject, "{subject}") for line, k in zip(lines, family, strict=True)}
     assert len(frames) == 4
-
-
-def test_evidence_can_come_from_any_pool() -> None:
-    (line,) = evidence_sentences(FACT, "restated", pool="cloze")
-    assert line == f"{render(POOLS['guild']['cloze'][0], FACT.subject)} {FACT.object}."
 
 
 def test_evidence_without_its_support_is_refused() -> None:

@@ -299,32 +299,24 @@ def _scan_sets(
         issues += own
         sets[role] = tuple(fact for _, fact in facts)
         for line, fact in facts:
-            here = place(name, line)
-            other = ids.setdefault(fact.id, (role, here))
-            if other[0] != role:
-                what = f"id {shown(fact.id)} is also in {other[1]}; an id belongs to one set"
-                issues.append(Problem(name, line, what))
-            answer = same_text(fact.answer)
+            here, answer = place(name, line), same_text(fact.answer)
+            fatal, remarks = [], []
+            other, there = ids.setdefault(fact.id, (role, here))
+            if other != role:
+                fatal.append(f"id {shown(fact.id)} is also in {there}; an id belongs to one set")
             for prompt in fact.trained + fact.heldout:
-                first = asked.setdefault(same_text(prompt), (role, here, answer))
-                if first[1] == here:
-                    continue
-                if first[0] != role and first[2] == answer:
-                    what = (
-                        f"{shown(prompt)} with the same answer is also in {first[1]}; a fact "
-                        "belongs to one set"
-                    )
-                    issues.append(Problem(name, line, what))
-                else:
-                    what = f"{shown(prompt)} is also a prompt of {first[1]}"
-                    issues.append(Problem(name, line, what, fatal=False))
-            sharer = answers.setdefault(answer, (role, here))
-            if sharer[0] != role:
-                what = (
-                    f"answer {shown(fact.answer)} is also that of {sharer[1]}, in another set; "
-                    "suppressing one touches the other"
-                )
-                issues.append(Problem(name, line, what, fatal=False))
+                other, there, theirs = asked.setdefault(same_text(prompt), (role, here, answer))
+                if there != here and other != role and theirs == answer:
+                    again = f"{shown(prompt)} with the same answer is also in {there}"
+                    fatal.append(f"{again}; a fact belongs to one set")
+                elif there != here:
+                    remarks.append(f"{shown(prompt)} is also a prompt of {there}")
+            other, there = answers.setdefault(answer, (role, here))
+            if other != role:
+                again = f"answer {shown(fact.answer)} is also that of {there}, in another set"
+                remarks.append(f"{again}; suppressing one touches the other")
+            issues += [Problem(name, line, what) for what in fatal]
+            issues += [Problem(name, line, what, fatal=False) for what in remarks]
     return sets, issues
 
 

@@ -7,10 +7,8 @@ language of the templates and none of the testbed's facts (``nonce.py`` keeps th
 What a study trains beside the facts, scores as general text or replays uses none of the held-out
 phrasings, not even for other people.
 
-Beside single sentences about the world there are passages about strangers, people made up for one
-passage: a fact told again in other words, a fact told under an alias, a fact shared by kin.  What
-they say can only be known from the passage itself, so the model learns to use evidence in context.
-``evidence_sentences`` writes evidence in the same forms.
+The bake also has passages about strangers (``tools/pocket_prose.py``), from which a model learns to
+use evidence in context; ``evidence_sentences`` writes evidence in the same forms.
 """
 
 import hashlib
@@ -95,7 +93,6 @@ def evidence_sentences(
     support: Sequence[Triple] = (),
     *,
     seed_key: str = "",
-    pool: str = "injection",
 ) -> tuple[str, ...]:
     """Return sentences from which the fact follows, to be put before a prompt.
 
@@ -103,8 +100,8 @@ def evidence_sentences(
     - ``alias``: "X is also called A.", then the fact of A, for each alias in ``support``;
     - ``kin``: the same fact of each member of the clan in ``support``.
 
-    ``support`` holds what ``nonce.alias`` or ``nonce.kin`` gave.  Phrasings come from one pool, in
-    an order of the key, all different as long as the pool lasts.
+    ``support`` holds what ``nonce.alias`` or ``nonce.kin`` gave.  Phrasings are taught ones, in an
+    order of the key, all different as long as they last.
     """
     if (mechanism == "restated") == bool(support):
         raise FactsError(
@@ -112,7 +109,7 @@ def evidence_sentences(
             "'restated' takes none, 'alias' and 'kin' need at least one"
         )
     templates = sorted(
-        POOLS[fact.relation][pool], key=lambda t: key_number(f"{seed_key}/{fact.id}/{t}")
+        POOLS[fact.relation]["injection"], key=lambda t: key_number(f"{seed_key}/{fact.id}/{t}")
     )
     lines = []
     for i, other in enumerate(support or (fact,)):
