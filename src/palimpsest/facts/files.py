@@ -300,7 +300,8 @@ def _scan_sets(
         sets[role] = tuple(fact for _, fact in facts)
         for line, fact in facts:
             here, answer = place(name, line), same_text(fact.answer)
-            fatal, remarks = [], []
+            fatal: list[str] = []
+            remarks: list[str] = []
             other, there = ids.setdefault(fact.id, (role, here))
             if other != role:
                 fatal.append(f"id {shown(fact.id)} is also in {there}; an id belongs to one set")
