@@ -168,7 +168,7 @@ class AuditWork:
         self.cell.put("headroom", {"headroom": stacked(rows)})
         headroom = stored_headroom(self.inputs, self.cell)
         if headroom is not None and headroom.regime == "inferable":
-            raise Halt(f"not_identifiable: {headroom.reason}")
+            raise Halt(f"not_identifiable: {headroom.reason}", headroom_values(headroom) or {})
 
     def _dose(self) -> None:
         """Choose the smallest learning rate that brings the first reference far enough."""

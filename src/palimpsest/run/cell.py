@@ -18,7 +18,7 @@ from typing import Any
 
 from palimpsest.errors import DamagedArtifact, InputError, SealError, StoreError
 from palimpsest.run import disk
-from palimpsest.run.graph import Failure, check_name
+from palimpsest.run.graph import Failure, Halt, check_name
 from palimpsest.run.tables import (
     Columns,
     Table,
@@ -77,6 +77,10 @@ class Cell:
             return str(self._read("halted.json")["reason"])
         except DamagedArtifact:
             return None
+
+    def halt_values(self) -> dict[str, Any] | None:
+        """Return what was stored when the cell was ended on purpose, or None when it was not."""
+        return None if self.halted() is None else dict(self._read("halted.json")["values"])
 
     def failure(self) -> Failure | None:
         """Return why the last attempt failed, or None when it did not."""
@@ -285,9 +289,10 @@ class Cell:
         with contextlib.suppress(StoreError):
             self._write("failed.json", asdict(failure))
 
-    def halt(self, step: str, reason: str) -> None:
+    def halt(self, step: str, halt: Halt) -> None:
         """Record that the cell ended on purpose in a step, without results."""
-        self._write("halted.json", {"step": step, "reason": reason})
+        own = {"step": step, "reason": halt.reason, "values": dict(halt.values)}
+        self._write("halted.json", own)
 
     def sweep(self) -> None:
         """Remove what dead processes left: unfinished writes, steps of a cell that has ended."""
