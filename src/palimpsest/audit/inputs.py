@@ -6,7 +6,7 @@ tokens and batches, and which models will be asked.
 
 import filecmp
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from palimpsest.facts.questions import Question, Testbed, file_questions
 from palimpsest.models.adapter import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.encode import chat_prompt, start_remark
 from palimpsest.models.inspect_folder import read_weights
-from palimpsest.models.load import Outline, check_compatible, outline, resolve, rounded
+from palimpsest.models.load import Loaded, Outline, check_compatible, outline, resolve, rounded
+from palimpsest.models.net import WholeNet
 from palimpsest.plan import CellPlan, Plan
 from palimpsest.run.store import Run, canonical, digest, environment
 from palimpsest.scoring.answers import Sheet, make_sheet
@@ -146,6 +147,10 @@ class Inputs(Checked):
             request.checkpointing,
             request.optimizer,
         )
+
+    def net(self, model: AuditModel) -> AbstractContextManager[tuple[Loaded, WholeNet]]:
+        """Provide a model ready to score and train; it is dropped when the block ends."""
+        return self.given(model).net(self.outline)
 
     def terms(self) -> dict[str, Any]:
         request, plan = self.request, self.plan.as_dict()

@@ -21,6 +21,7 @@ from palimpsest.errors import InputError, PlanError
 
 if TYPE_CHECKING:
     from palimpsest.plan import Plan
+    from palimpsest.run.executor import Event, OnEvent
 
 Text = str | None
 Whole = int | None
@@ -130,8 +131,19 @@ class RunFlags(Flags):
         """Provide the options of ``carry_out``, with what shows and tracks the events."""
         options = self.runner()
         with tracked(track) as tracking, Watch() as watch:
-            on_run = None if tracking is None else tracking.begin
-            yield {**options, "on_event": watch, "on_run": on_run}
+
+            def begin(run: Path) -> "OnEvent":
+                listeners = [watch.begin(run)]
+                if tracking is not None:
+                    listeners.append(tracking.begin(run))
+
+                def tell(event: "Event") -> None:
+                    for listen in listeners:
+                        listen(event)
+
+                return tell
+
+            yield {**options, "on_run": begin}
 
 
 def changed(plan: "Plan", engine: EngineFlags, rules: RuleFlags | None = None) -> "Plan":

@@ -3,12 +3,18 @@
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from palimpsest.report.tracking import Tracking
-    from palimpsest.run.executor import Event
+    from palimpsest.run.executor import Event, OnEvent
+
+REFRESH = 0.5
+"""Seconds between two looks at a run that is shown on a terminal."""
 
 
 def answer(value: Any) -> None:
@@ -41,65 +47,52 @@ def tracked(name: str | None) -> Iterator["Tracking | None"]:
 
 
 class Watch:
-    """Shows the events of a run on stderr: bars on a terminal, plain lines otherwise."""
+    """Shows a run on stderr: on a terminal what ``status`` shows, else one line per event."""
 
     def __init__(self) -> None:
-        self._done = self._total = 0
-        self._bars: dict[str, Any] = {}
-        self._progress: Any = None
+        self._live: Any = None
+        self._next = 0.0
 
     def __enter__(self) -> "Watch":
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.live import Live
 
-            self._progress = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self._progress.start()
+            console = Console(stderr=True, markup=False, highlight=False)
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        if self._live is not None:
+            self._live.stop()
 
-    def say(self, text: str) -> None:
-        """Print a line beside the bars."""
-        if self._progress is not None:
-            self._progress.console.print(text, markup=False, highlight=False)
+    def begin(self, run: Path) -> "OnEvent":
+        """Return what shows the events of a run."""
+        return partial(self._show, run)
+
+    def _say(self, text: str) -> None:
+        if self._live is not None:
+            self._live.console.print(text)
         else:
             say(text)
 
-    def __call__(self, event: "Event") -> None:
-        """Show one event: the beginning of the work, a step of a cell, its end, or its failure."""
+    def _show(self, run: Path, event: "Event") -> None:
         if event.kind == "run":
-            self._done, self._total = event.done, event.total
-            self.say(event.words)
-        elif event.kind in ("step", "done"):
-            if self._progress is None and event.kind == "step":
-                self.say(f"{event.cell}: {event.words} ({event.done}/{event.total})")
-            self._bar(event.cell, f"{event.cell} {event.words}", event.done, event.total)
-            return
+            self._say(event.words)
+        elif event.kind == "step" and self._live is None:
+            self._say(f"{event.cell}: {event.words} ({event.done}/{event.total})")
         elif event.kind == "again":
-            self.say(f"{event.cell}: {event.words}")
-            return
+            self._say(f"{event.cell}: {event.words}")
         elif event.kind == "finished":
-            self._done += 1
-            self.say(f"{event.cell}: finished ({self._done}/{self._total})")
-        else:
-            self.say(f"{event.cell}: {event.step} {event.kind}: {event.words}")
-        if event.cell in self._bars:
-            self._progress.remove_task(self._bars.pop(event.cell))
-        if self._total > 1:
-            self._bar("", "cells", self._done, self._total)
+            self._say(f"{event.cell}: finished")
+        elif event.kind in ("failed", "halted"):
+            self._say(f"{event.cell}: {event.step} {event.kind}: {event.words}")
+        if self._live is not None and (began := time.monotonic()) > self._next:
+            from palimpsest.report.live import view
+            from palimpsest.run.status import status
 
-    def _bar(self, name: str, words: str, done: int, total: int) -> None:
-        if self._progress is None:
-            return
-        if name not in self._bars:
-            self._bars[name] = self._progress.add_task(words, total=total)
-        self._progress.update(self._bars[name], description=words, completed=done, total=total)
+            self._live.update(view(run.name, status(run)), refresh=True)
+            # A look at a run of many steps takes long; it must not hold up the scheduling.
+            took = time.monotonic() - began
+            self._next = began + max(REFRESH, 20 * took)

@@ -18,7 +18,7 @@ from typing import Any
 
 from palimpsest.errors import DamagedArtifact, InputError, SealError, StoreError
 from palimpsest.run import disk
-from palimpsest.run.graph import Failure, Halt, check_name
+from palimpsest.run.graph import Failure, check_name
 from palimpsest.run.tables import (
     Columns,
     Table,
@@ -289,9 +289,9 @@ class Cell:
         with contextlib.suppress(StoreError):
             self._write("failed.json", asdict(failure))
 
-    def halt(self, step: str, halt: Halt) -> None:
+    def halt(self, step: str, reason: str, values: Mapping[str, Any] | None = None) -> None:
         """Record that the cell ended on purpose in a step, without results."""
-        own = {"step": step, "reason": halt.reason, "values": dict(halt.values)}
+        own = {"step": step, "reason": reason, "values": dict(values or {})}
         self._write("halted.json", own)
 
     def sweep(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from palimpsest import cost
 from palimpsest.audit.run import check_out, failed
-from palimpsest.cell.graph import Task
+from palimpsest.cell.graph import Task, TaskWork
 from palimpsest.cell.measure import stacked
 from palimpsest.cell.sources import Given, source_digest
 from palimpsest.criteria.headroom import Headroom, read_headroom
@@ -21,7 +21,7 @@ from palimpsest.criteria.rules import Rules
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact, as_jsonl, read_facts
 from palimpsest.facts.questions import Question, file_questions
-from palimpsest.models.device import check_device, machine_faults, repeatable
+from palimpsest.models.device import check_device
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.plan import Computing
 from palimpsest.run.executor import carry_out
@@ -76,22 +76,18 @@ class HeadroomJob(Computing):
         return cost.scoring(size, page, device=self.device, dtype=self.dtype).device
 
 
-class HeadroomWork:
+class HeadroomWork(TaskWork):
     """One step per model."""
 
     def __init__(self, job: HeadroomJob) -> None:
-        self.job = job
-        self.tasks = {
-            f"ask-{name}": Task(Step(f"ask-{name}", f"asking {name}"), partial(self._ask, name))
-            for name in job.places
-        }
-        self.steps = tuple(task.step for task in self.tasks.values())
+        self.job, self.device = job, job.device
+        super().__init__()
 
-    def do(self, step: str, cell: Cell) -> None:
-        repeatable(self.job.device)
-        self.cell = cell
-        with machine_faults():
-            self.tasks[step].action(step)
+    def tasks(self) -> list[Task]:
+        return [
+            Task(Step(f"ask-{name}", f"asking {name}"), partial(self._ask, name))
+            for name in self.job.places
+        ]
 
     def finish(self, cell: Cell) -> dict[str, Any]:
         return {"facts": len(self.job.facts)}
