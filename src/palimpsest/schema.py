@@ -150,7 +150,7 @@ def _number(value: Any) -> Any:
 
 
 def is_unicode(text: str) -> bool:
-    """Tell whether a text can be written as UTF-8: it holds no lone surrogates."""
+    """Return whether a text can be written as UTF-8: it holds no lone surrogates."""
     return text.encode("utf-8", "replace").decode() == text
 
 

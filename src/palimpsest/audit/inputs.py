@@ -343,7 +343,7 @@ def copied_weights(models: Sequence[AuditModel]) -> tuple[str, ...]:
 
 
 def _same_weights(model: AuditModel, other: AuditModel) -> bool:
-    """Tell whether two models have the same weight files; reads up to the first difference."""
+    """Return whether two models have the same weight files; reads up to the first difference."""
     mine, theirs = _weight_files(model), _weight_files(other)
     if model.place == other.place or not mine or mine.keys() != theirs.keys():
         return model.place == other.place

@@ -263,7 +263,7 @@ def _add_folders(given: dict[str, Any]) -> None:
                     f"{place}: {error}; name it with --candidate NAME={place}"
                 ) from error
         given["candidates"] += tuple((checkpoint.name, checkpoint.path) for checkpoint in found)
-        given["notes"] = tuple((one.name, one.notes) for one in found if one.notes)
+        given["notes"] = tuple((each.name, each.notes) for each in found if each.notes)
         left_out += others
     given["left_out"] = tuple(left_out)
 

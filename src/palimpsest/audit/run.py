@@ -172,7 +172,7 @@ def begun(run: Run, command: str, new: bool) -> Iterator[None]:
 
 
 def is_new(out: Path) -> bool:
-    """Tell whether a run folder would be made here; refuse a place where none can be."""
+    """Return whether a run folder would be made here; refuse a place where none can be."""
     check_out(out)
     return not out.exists() or not any(out.iterdir())
 

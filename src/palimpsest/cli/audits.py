@@ -111,14 +111,16 @@ def tofu(
         Several,
         Option("--retain", help="Model trained without the forget authors. Repeatable."),
     ] = None,
-    train: Annotated[bool, Option("--train", help="Train both from the base instead.")] = False,
+    train: Annotated[
+        bool, Option("--train", help="Train these two from the base instead.")
+    ] = False,
     seeds: Annotated[Whole, Option(help="Number of cells, each with its own items.")] = None,
     forget_items: Annotated[Whole, Option(help="Questions to forget.")] = None,
     retain_items: Annotated[Whole, Option(help="Questions to keep.")] = None,
     probes: Annotated[Whole, Option(help="Never-learned questions.")] = None,
     longest: Annotated[Whole, Option(help="Longest item in words. 0 is no limit.")] = None,
     evidence: Annotated[Whole, Option(help="Retained questions in context, for headroom.")] = None,
-    grid: Annotated[Text, Option(help="Candidates: paper, or one per method.")] = None,
+    grid: Annotated[Text, Option(help="Candidates: paper (its grid) or one (per method).")] = None,
     method: Methods = None,
     draws: Annotated[Whole, Option(help="References to train.")] = None,
     steps: Annotated[Whole, Option(help="Steps of fine-tuning.")] = None,
@@ -134,7 +136,7 @@ def tofu(
     general: Annotated[Text, Option(help="Plain-text file of general prose, or pocket.")] = None,
     scored_pieces: Annotated[Whole, Option(help="Pieces of general text to score.")] = None,
 ) -> None:
-    """Run the TOFU study: test whether the level of never-learned facts can be reached at all."""
+    """Run the TOFU study: test whether retraining reaches the level of never-learned facts."""
     given = {n: value for n, value in locals().items() if value is not None and n not in APART}
     given.pop("retain", None)
     from palimpsest import tofu as study

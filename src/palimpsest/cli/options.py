@@ -88,7 +88,7 @@ class FolderFlags(Flags):
     panel = "Run folder"
     out: Out = None
     fork: Annotated[
-        bool, Option("--fork", help="Start a new run beside one that has other terms.")
+        bool, Option("--fork", help="Start a new run beside one that has other settings.")
     ] = False
     track: Track = None
 
@@ -121,8 +121,8 @@ class RunFlags(Flags):
         given = {name: value for name, value in options.items() if value is not None}
         if given and self.executor != "ray":
             raise PlanError(
-                "--address and --…-per-step belong to Ray; expected --executor ray beside them; "
-                f"{self.executor} runs one step per worker process"
+                "--address and the resources per step are for Ray; add --executor ray, or leave "
+                "them out"
             )
         return {"executor": self.executor, **given}
 

@@ -50,7 +50,7 @@ def study(
     rules: RuleFlags,
     engine: EngineFlags,
     run: RunFlags,
-    pool: Annotated[Path | None, Option(help="Your sealed pool.")] = None,
+    pool: Annotated[Path | None, Option(help="File of your own sealed pool.")] = None,
     method: Methods = None,
     general: Annotated[
         str | None, Option(help="Plain-text file of general prose, for example WikiText.")

@@ -65,7 +65,7 @@ def retrain(
     general_items: GeneralItems = None,
     seed: Seed = 0,
 ) -> None:
-    """Retrain references for an audit: the recipe without the forget data, drawn anew each time."""
+    """Train references for an audit: the recipe without the forget data, drawn anew each time."""
     flags = dict(locals())
     from palimpsest.unlearn.request import Retrain
 

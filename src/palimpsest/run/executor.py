@@ -158,7 +158,7 @@ class Work:
         task, failure = self.scheduler.lost(worker, why)
         self.run.note("worker lost", worker=worker, cell=task.cell, step=task.step, why=why)
         if failure is None:
-            self._tell("again", task, f"{why}; the step is begun again")
+            self._tell("again", task, f"{why}; the step is started again")
         else:
             self._failed(task, failure)
         self._clear_halted(task.cell)
