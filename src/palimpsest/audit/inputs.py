@@ -77,8 +77,9 @@ class Checked:
         known = self.known
         digests = {m.name: known.get(m.place) or source_digest(m.place) for m in self.models}
         for cell in self.cells:
+            which = f" of {cell.id}" if len(self.cells) > 1 else ""
             for name, facts in cell.sets.items():
-                digests[f"{name} facts of {cell.id}"] = digest(as_jsonl(facts))
+                digests[f"{name} facts{which}"] = digest(as_jsonl(facts))
         scored = [list(cell.setting.general_scored) for cell in self.cells]
         return digests | {"general text": digest(canonical(scored))}
 
