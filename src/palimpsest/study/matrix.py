@@ -15,7 +15,6 @@ from palimpsest.cell.work import StudyWork
 from palimpsest.challenge.registry import chosen
 from palimpsest.errors import PlanError, SealError, StudyFailed
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, open_file, seal
-from palimpsest.facts.templates import POOLS, check_pools
 from palimpsest.methods import candidates
 from palimpsest.models.families import POCKET, family_of
 from palimpsest.models.load import load_config
@@ -50,7 +49,6 @@ class StudyJob:
 def start(plan: Plan, out: Path, *, fork: bool = False) -> Run:
     """Return the run folder of a plan, created or resumed; every check comes before training."""
     check(plan)
-    check_pools(POOLS)
     candidates(plan.methods)
     chosen(plan.panel.models)
     for cell in plan.cells():
