@@ -16,6 +16,7 @@ from palimpsest.errors import PlanError, SealError, StudyFailed
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, open_file, seal
 from palimpsest.facts.templates import POOLS, check_pools
 from palimpsest.methods import candidates
+from palimpsest.methods.plugins import check_plugins, plugin_digests
 from palimpsest.models.families import POCKET, family_of
 from palimpsest.models.load import load_config
 from palimpsest.plan import CellPlan, Plan, check, plan_from_dict
@@ -35,6 +36,7 @@ class StudyJob:
         run = Run.open(self.run_path)
         plan = plan_from_dict(run.plan)
         cell = planned(plan, cell_id)
+        check_plugins(plan.methods, run.environment["inputs"])
         return StudyWork(
             cell,
             draws=draws(cell),
@@ -133,9 +135,10 @@ def sealed_pool(plan: Plan, pool_file: Path | str | None) -> AuditPool | None:
 
 
 def inputs(plan: Plan) -> dict[str, str]:
-    """Return the digest of every model and text that goes in."""
+    """Return the digest of every model, text and plug-in that goes in."""
     local = dict(plan.local_models)
     digests = {name: source_digest(local.get(name, name)) for name in plan.models}
+    digests |= plugin_digests(plan.methods)
     if plan.general.source != "pocket":
         try:
             text = Path(plan.general.source).read_bytes()
