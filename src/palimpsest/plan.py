@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, cast
 from annotated_types import Ge, Gt, Le
 
 from palimpsest.criteria.rules import Rules
-from palimpsest.errors import PlanError
+from palimpsest.errors import FactsError, PlanError
 from palimpsest.run.disk import canonical, digest
 from palimpsest.schema import build, is_unicode, read_yaml, shorten
 
@@ -28,6 +28,7 @@ Rate = Annotated[float, Gt(0)]
 CELLS_LIMIT = 100_000
 CANDIDATES_LIMIT = 10_000
 """More of either is a mistake in a plan, or an attempt to fill the memory."""
+FACT_FILES = ("forget", "retain", "probes")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class Counts:
     probes: Some = 16
     phrasings: Annotated[int, Ge(1), Le(6)] = 3
     """Injection phrasings each fact is trained on (the paper's K)."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Facts of one's own instead of invented ones: a path each for forget, retain and probes.
+    In a plan file, ``forget: F.jsonl`` in the place of a number does the same and counts them."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +260,16 @@ def check(plan: Plan) -> Plan:
             raise PlanError(f"{key}: {shorten(list(values))} has an entry twice; remove one")
     if len({cell.id for cell in plan.cells()}) != len(plan.cells()):
         raise PlanError("models: two names differ only in signs such as '/'; rename one folder")
+    if plan.facts.files and sorted(dict(plan.facts.files)) != sorted(FACT_FILES):
+        found = shorten([name for name, _ in plan.facts.files])
+        raise PlanError(
+            f"facts.files: {found} found; expected one path each for forget, retain, probes"
+        )
+    if plan.facts.files and plan.panel.enabled:
+        raise PlanError(
+            "panel.enabled: true found with facts.files; the sealed pool phrases invented facts "
+            "alone; expected false"
+        )
     return plan
 
 
@@ -264,17 +278,66 @@ def plan_from_dict(data: Mapping[str, Any]) -> Plan:
     return check(build(Plan, data))
 
 
-def plan_from_yaml(path: Path) -> Plan:
-    """Return the plan in a YAML file; its ``preset`` key names the preset it starts from."""
+def plan_from_yaml(source: Path | str) -> Plan:
+    """Return the plan in a YAML file, or in YAML text; ``preset`` names what it starts from.
+
+    A string with a line break or a colon and a space is text, any other one is a path.
+    """
     from palimpsest.presets import preset
 
-    data = read_yaml(path, "a plan with keys such as 'preset: pocket'")
+    data = read_yaml(source, "a plan with keys such as 'preset: pocket'")
     name = data.pop("preset", None)
-    if name is None:
-        return plan_from_dict(data)
-    if not isinstance(name, str):
+    files = _fact_files(data)
+    if name is not None and not isinstance(name, str):
         raise PlanError(f"preset: {shorten(name)} found; expected the name of a preset")
-    return plan_from_dict(_merged(preset(name).as_dict(), data))
+    plan = plan_from_dict(data if name is None else _merged(preset(name).as_dict(), data))
+    return with_facts(plan, **files) if files else plan
+
+
+def with_facts(plan: Plan, forget: str, retain: str, probes: str) -> Plan:
+    """Return the plan with facts from files, counted, and without the panel.
+
+    The known-label panel is scored on sealed phrasings of invented facts, which these have not.
+    """
+    from palimpsest.facts.files import check_sets
+
+    files = {"forget": forget, "retain": retain, "probes": probes}
+    try:
+        sets = check_sets(files)
+    except FactsError as error:
+        raise PlanError(f"facts: {error}") from error
+    counts = {name: len(facts) for name, facts in sets.items()}
+    own = dataclasses.replace(plan.facts, files=tuple(files.items()), **counts)
+    panel = dataclasses.replace(plan.panel, enabled=False)
+    return check(dataclasses.replace(plan, facts=own, panel=panel))
+
+
+def _fact_files(data: dict[str, Any]) -> dict[str, str]:
+    """Take the fact files out of a plan file's values; empty where it has numbers of facts."""
+    facts = data.get("facts")
+    if not isinstance(facts, dict):
+        return {}
+    files = {
+        name: value
+        for name in FACT_FILES
+        if isinstance(value := facts.get(name), str) and not _is_number(value)
+    }
+    if files and len(files) < len(FACT_FILES):
+        missing = next(name for name in FACT_FILES if name not in files)
+        raise PlanError(
+            f"facts.{missing}: {shorten(facts.get(missing))} found beside a file; expected a file "
+            "each for forget, retain and probes"
+        )
+    data["facts"] = {name: value for name, value in facts.items() if name not in files}
+    return files
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,6 +358,9 @@ def _plain(value: Any) -> Any:
         plain = {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
         if "local_models" in plain:
             plain["local_models"] = dict(plain["local_models"])
+        if "files" in plain:  # left out where there are none, so that older plans keep their hash
+            files = dict(plain.pop("files"))
+            plain |= {"files": files} if files else {}
         return plain
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]

@@ -71,9 +71,13 @@ def json_schema(kind: type) -> dict[str, Any]:
     return TypeAdapter(kind).json_schema()
 
 
-def read_yaml(path: Path, expected: str) -> dict[str, Any]:
-    """Return the keys and values of a YAML file; ``expected`` says what a message asks for."""
+def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
+    """Return the keys and values of a YAML file, or of YAML text (a string of several lines or
+    with a colon and a space); ``expected`` says what a message asks for."""
     import yaml
+
+    is_text = isinstance(source, str) and ("\n" in source or ": " in source)
+    path = "plan" if is_text else source
 
     class Loader(yaml.SafeLoader):
         """Refuses a key that occurs twice, of which YAML would silently keep the last."""
@@ -90,7 +94,7 @@ def read_yaml(path: Path, expected: str) -> dict[str, Any]:
             return super().construct_mapping(node, deep)
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = str(source) if is_text else Path(source).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise PlanError(f"{path}: cannot be read ({error}); expected {expected}") from error
     try:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, distribution, packages_distributions
 from pathlib import Path
 
-from palimpsest.errors import DriftError, MethodError
+from palimpsest.errors import MethodError
 from palimpsest.methods import BUILT_IN, method_class
 from palimpsest.plan import MethodGrid
 from palimpsest.run.disk import canonical, digest, file_digest
@@ -21,16 +21,6 @@ def plugin_digests(grids: Iterable[MethodGrid]) -> dict[str, str]:
     """Return the source digest of every plug-in among the methods, as ``method NAME``."""
     names = dict.fromkeys(grid.name for grid in grids if grid.name not in BUILT_IN)
     return {f"method {name}": plugin_digest(name) for name in names}
-
-
-def check_plugins(grids: Iterable[MethodGrid], recorded: dict[str, str]) -> None:
-    """Refuse a plug-in whose source here differs from the one the run was begun with."""
-    for key, found in plugin_digests(grids).items():
-        if recorded.get(key, found) != found:
-            raise DriftError(
-                f"inputs.{key}: the run has {recorded[key]}, found {found}; expected the source "
-                "the run was begun with; put it on this machine, or start a new run with --fork"
-            )
 
 
 def plugin_digest(name: str) -> str:

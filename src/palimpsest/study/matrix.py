@@ -5,6 +5,7 @@ the same terms. ``StudyJob`` is what an executor hands to its workers.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,16 +13,17 @@ from palimpsest.cell.setting import make_setting
 from palimpsest.cell.sources import source_digest
 from palimpsest.cell.work import StudyWork
 from palimpsest.challenge.registry import chosen
-from palimpsest.errors import PlanError, SealError, StudyFailed
+from palimpsest.errors import DriftError, PlanError, SealError, StudyFailed
+from palimpsest.facts.files import as_jsonl, check_sets
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, open_file, seal
 from palimpsest.facts.templates import POOLS, check_pools
 from palimpsest.methods import candidates
-from palimpsest.methods.plugins import check_plugins, plugin_digests
+from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.families import POCKET, family_of
 from palimpsest.models.load import load_config
 from palimpsest.plan import CellPlan, Plan, check, plan_from_dict
 from palimpsest.run.executor import OnEvent, executor, silent
-from palimpsest.run.store import Run, environment
+from palimpsest.run.store import Run, digest, environment
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class StudyJob:
         run = Run.open(self.run_path)
         plan = plan_from_dict(run.plan)
         cell = planned(plan, cell_id)
-        check_plugins(plan.methods, run.environment["inputs"])
+        _check_inputs(plan, run.environment["inputs"])
         return StudyWork(
             cell,
             draws=draws(cell),
@@ -138,7 +140,7 @@ def inputs(plan: Plan) -> dict[str, str]:
     """Return the digest of every model, text and plug-in that goes in."""
     local = dict(plan.local_models)
     digests = {name: source_digest(local.get(name, name)) for name in plan.models}
-    digests |= plugin_digests(plan.methods)
+    digests |= _own(plan)
     if plan.general.source != "pocket":
         try:
             text = Path(plan.general.source).read_bytes()
@@ -149,3 +151,20 @@ def inputs(plan: Plan) -> dict[str, str]:
             ) from error
         digests["general text"] = f"sha256:{hashlib.sha256(text).hexdigest()}"
     return digests
+
+
+def _own(plan: Plan) -> dict[str, str]:
+    """Return the digests of what a worker reads for itself: plug-ins and fact files."""
+    digests = plugin_digests(plan.methods)
+    sets = check_sets(dict(plan.facts.files))
+    return digests | {f"{name} facts": digest(as_jsonl(facts)) for name, facts in sets.items()}
+
+
+def _check_inputs(plan: Plan, recorded: Mapping[str, str]) -> None:
+    """Refuse a plug-in or facts file that is another here than when the run began."""
+    for key, found in _own(plan).items():
+        if recorded.get(key, found) != found:
+            raise DriftError(
+                f"inputs.{key}: the run has {recorded[key]}, found {found}; expected what the run "
+                "was begun with; put it on this machine, or start a new run with --fork"
+            )

@@ -15,7 +15,6 @@ from annotated_types import Ge
 
 from palimpsest.audit.inputs import (
     AuditModel,
-    audit_questions,
     check_length,
     copied_weights,
     sheet_of,
@@ -29,7 +28,7 @@ from palimpsest.errors import FactsError, ModelError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl
 from palimpsest.facts.general import POCKET, general_pieces
 from palimpsest.facts.nonce import Triple
-from palimpsest.facts.questions import Question, Testbed
+from palimpsest.facts.questions import Question, Testbed, audit_questions
 from palimpsest.facts.stream import Stream, injection_stream
 from palimpsest.methods import candidates
 from palimpsest.models.device import check_device
