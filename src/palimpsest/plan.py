@@ -36,8 +36,11 @@ class Counts:
     """How many facts of each kind a cell has."""
 
     forget: Some = 4
+    """Facts to be learned and then forgotten."""
     retain: Some = 4
+    """Facts to be learned and kept."""
     probes: Some = 16
+    """Facts that no model learns: the level that forgetting is compared with."""
     phrasings: Annotated[int, Ge(1), Le(6)] = 3
     """Injection phrasings each fact is trained on (the paper's K)."""
     files: tuple[tuple[str, str], ...] = ()
@@ -50,8 +53,11 @@ class Injection:
     """Continued pretraining: of the injected model and, without the forget set, the reference."""
 
     steps: Some = 200
+    """Optimiser steps."""
     learning_rate: Rate = 2e-5
+    """Of AdamW, constant."""
     fact_items: Some = 4
+    """Fact sentences of each step."""
     general_items: Annotated[int, Ge(0)] = 12
     """General texts beside the fact sentences of each step (the paper's 3:1 mix)."""
 
@@ -61,11 +67,15 @@ class Unlearning:
     """Budget shared by every gradient method: same steps, same items a step."""
 
     steps: Some = 110
+    """Optimiser steps."""
     learning_rate: Rate = 2e-5
+    """For methods that pull towards a distribution."""
     ascent_learning_rate: Rate = 5e-6
     """For gradient ascent, NPO and their kin, which move much faster than reversion."""
     forget_items: Some = 4
+    """Forget texts of each step."""
     retain_items: Some = 4
+    """Retain texts of each step."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +83,13 @@ class RoundTrip:
     """Re-acquisition of the forget set, the same batches for every model of a cell."""
 
     steps: Some = 75
+    """Optimiser steps."""
     chunks: Some = 5
+    """Equal parts of the steps; models are measured after each."""
     learning_rate: Rate = 2e-5
+    """Of AdamW, constant; as in injection."""
     items: Some = 4
+    """Forget sentences of each step."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +99,11 @@ class General:
     source: str = "pocket"
     """``pocket`` for generated prose, or the path of a plain-text file."""
     train_pieces: Some = 600
+    """Pieces that training draws from."""
     scored_pieces: Some = 24
+    """Other pieces, on which damage is measured."""
     piece_tokens: Annotated[int, Ge(4)] = 28
+    """Tokens that a piece is cut to."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +111,7 @@ class MethodGrid:
     """One method and the values its knobs take; every combination is a candidate."""
 
     name: str
+    """Name of a method (``palimpsest methods``), or ``package.module:Class``."""
     grid: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
 
     def settings(self) -> tuple[dict[str, Knob], ...]:
@@ -130,6 +148,7 @@ class Panel:
     """Known-label models, scored once on the sealed pool."""
 
     enabled: bool = True
+    """Whether they are made and measured."""
     penalty: float = 10.0
     """Subtracted from the forget-answer token logits by the suppression model."""
     models: tuple[str, ...] = (
@@ -160,6 +179,7 @@ class Engine:
     """How numbers are computed; none of these may change a verdict."""
 
     device: str = "cpu"
+    """cpu, cuda or cuda:N."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights; moments and, beside bfloat16, master weights are float32 always."""
     stack: Some = 4
@@ -173,6 +193,9 @@ class Engine:
     optimizer: Literal["device", "host"] = "device"
     """Where the float32 master weights and moments of AdamW are kept."""
     keep_models: bool = False
+    """Keep the weights of the injected model, references and retrainings in the run folder."""
+    keep_candidates: bool = False
+    """Keep the weights of the candidates too."""
 
 
 @dataclass(frozen=True)
@@ -180,14 +203,18 @@ class Plan:
     """A study: models times seeds, with everything that is done in each cell."""
 
     name: str = "pocket"
+    """Of the study; its run folder is ``runs/NAME`` unless ``--out`` says otherwise."""
     models: tuple[str, ...] = ()
+    """Pocket models, folders or Hugging Face ids; each with each seed is a cell."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Seeds; facts, texts and order of a cell are derived from its model and seed."""
     facts: Counts = field(default_factory=Counts)
     injection: Injection = field(default_factory=Injection)
     unlearning: Unlearning = field(default_factory=Unlearning)
     round_trip: RoundTrip = field(default_factory=RoundTrip)
     general: General = field(default_factory=General)
     methods: tuple[MethodGrid, ...] = ()
+    """List of ``{name: …, knob: value or list of values}``; every combination is a candidate."""
     panel: Panel = field(default_factory=Panel)
     replication: Replication = field(default_factory=Replication)
     rules: Rules = field(default_factory=Rules)
@@ -358,9 +385,11 @@ def _plain(value: Any) -> Any:
         plain = {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
         if "local_models" in plain:
             plain["local_models"] = dict(plain["local_models"])
-        if "files" in plain:  # left out where there are none, so that older plans keep their hash
-            files = dict(plain.pop("files"))
-            plain |= {"files": files} if files else {}
+        if "files" in plain:
+            plain["files"] = dict(plain["files"])
+        for key in ("files", "keep_candidates"):
+            if not plain.get(key, True):  # so that plans without them keep their hash
+                del plain[key]
         return plain
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]

@@ -18,7 +18,7 @@ import typer
 import typer.core
 
 from palimpsest import __version__
-from palimpsest.cli import audits, certificates, facts, planning, studies, unlearn
+from palimpsest.cli import audits, certificates, facts, planning, plans, studies, unlearn
 from palimpsest.cli.output import answer, say
 from palimpsest.cli.studies import _answer
 from palimpsest.errors import PalimpsestError
@@ -29,6 +29,7 @@ __all__ = ["_answer", "app", "main", "say"]
 COMMANDS: tuple[Callable[..., None], ...] = (
     studies.demo,
     planning.design,
+    plans.plan,
     studies.study,
     studies.status,
     planning.methods,

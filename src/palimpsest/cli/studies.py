@@ -32,6 +32,7 @@ from palimpsest.cli.options import (
     workers_for,
 )
 from palimpsest.cli.output import answer, say, tracked
+from palimpsest.errors import InputError
 
 if TYPE_CHECKING:
     from palimpsest.plan import Plan
@@ -84,13 +85,25 @@ def study(
     optimizer: Optimizer = None,
     fork: Fork = False,
     track: Track = None,
+    keep: Annotated[
+        list[str] | None,
+        Option(help="Keep weights in the run folder: models, candidates. Repeatable."),
+    ] = None,
+    add_method: Annotated[
+        list[str] | None,
+        Option(help="Add a method to the finished run, in a new run beside it. Repeatable."),
+    ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a study: models and seeds as cells. Run it again to resume."""
     from dataclasses import replace
 
-    chosen = _with_methods(_plan(plan), method)
+    chosen = _with_methods(named_plan(plan), method)
+    if unknown := set(keep or ()) - {"models", "candidates"}:
+        raise InputError(f"--keep: {sorted(unknown)[0]} found; expected models or candidates")
+    kept = {f"keep_{what}": True for what in keep or ()}
+    chosen = replace(chosen, engine=replace(chosen.engine, **kept))
     if general is not None:
         chosen = replace(chosen, general=replace(chosen.general, source=general))
     rules = rule_flags(alpha, detection_limit, margin)
@@ -107,6 +120,15 @@ def study(
         return
     where = out or Path("runs") / chosen.name
     _study(chosen, where, track, workers, pool=pool, fork=fork, **runner(executor, address))
+    if add_method:
+        from palimpsest.run.store import Run
+        from palimpsest.study.added import start_added
+        from palimpsest.study.progress import complete
+
+        run, job = start_added(Run.open(where), add_method)
+        count = workers_for(chosen, workers)
+        complete(run, job, "palimpsest study", workers=count, **runner(executor, address))
+        where = run.path
     _conclude(where, as_json)
 
 
@@ -230,7 +252,8 @@ def second_suite(
     answer(f"{second_lines(selectors)}\n\nrun: {second.path}")
 
 
-def _plan(name: str) -> "Plan":
+def named_plan(name: str) -> "Plan":
+    """Return the plan of a preset or of a YAML file."""
     from palimpsest.plan import plan_from_yaml
     from palimpsest.presets import PRESETS, preset
 

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from palimpsest.cell.setting import make_setting
 from palimpsest.cell.sources import source_digest
@@ -38,7 +39,7 @@ class StudyJob:
         run = Run.open(self.run_path)
         plan = plan_from_dict(run.plan)
         cell = planned(plan, cell_id)
-        _check_inputs(plan, run.environment["inputs"])
+        check_inputs(plan, run.environment["inputs"])
         return StudyWork(
             cell,
             draws=draws(cell),
@@ -51,21 +52,25 @@ class StudyJob:
 
 def start(plan: Plan, out: Path, *, fork: bool = False) -> Run:
     """Return the run folder of a plan, created or resumed; every check comes before training."""
+    check_plan(plan)
+    cells = [cell.id for cell in plan.cells()]
+    return Run.create_or_resume(out, *terms(plan), cells=cells, fork=fork)
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise for whatever can be known to be wrong before anything is trained."""
     check(plan)
     check_pools(POOLS)
     candidates(plan.methods)
     chosen(plan.panel.models)
     for cell in plan.cells():
         make_setting(cell, None)
-    return Run.create_or_resume(
-        out,
-        plan.as_dict(),
-        plan.as_dict()["rules"],
-        environment(inputs(plan)),
-        {"commitment": str(commitment(plan)), "pool": "own" if plan.seal else "built-in"},
-        cells=[cell.id for cell in plan.cells()],
-        fork=fork,
-    )
+
+
+def terms(plan: Plan) -> tuple[Mapping[str, Any], ...]:
+    """Return what a run fixes before it begins: plan, rules, environment and seal."""
+    sealed = {"commitment": str(commitment(plan)), "pool": "own" if plan.seal else "built-in"}
+    return plan.as_dict(), plan.as_dict()["rules"], environment(inputs(plan)), sealed
 
 
 def run_cell(
@@ -160,7 +165,7 @@ def _own(plan: Plan) -> dict[str, str]:
     return digests | {f"{name} facts": digest(as_jsonl(facts)) for name, facts in sets.items()}
 
 
-def _check_inputs(plan: Plan, recorded: Mapping[str, str]) -> None:
+def check_inputs(plan: Plan, recorded: Mapping[str, str]) -> None:
     """Refuse a plug-in or facts file that is another here than when the run began."""
     for key, found in _own(plan).items():
         if recorded.get(key, found) != found:
