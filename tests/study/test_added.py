@@ -1,4 +1,4 @@
-"""A method added to a finished run: old rows stay, only what is new is made, and the run says so."""
+"""A method added to a finished run: old rows stay, only what is new is made, the run says so."""
 
 from dataclasses import replace
 from pathlib import Path
