@@ -16,7 +16,7 @@ demo: $(VENV)/.installed
 
 # Files of tests side by side, one per core.
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -n logical --dist loadfile
+	$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks examples

@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-
-def palimpsest(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "palimpsest.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+from palimpsest.cli.options import RunFlags
+from palimpsest.errors import PlanError
+from palimpsest.run.ray import RayExecutor
+from tests.command import palimpsest
 
 
 def test_design_answers_in_the_promised_keys() -> None:
@@ -32,7 +27,8 @@ def test_design_answers_in_the_promised_keys() -> None:
 
 
 def test_it_says_its_version() -> None:
-    done = palimpsest("--version")
+    asked = [sys.executable, "-m", "palimpsest.cli", "--version"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (0, f"palimpsest {version('palimpsest-audit')}\n")
 
 
@@ -64,6 +60,15 @@ def test_design_says_what_so_many_references_can_show() -> None:
         (["seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
         (["study", "pocket-small", "--alpha", "2"], ["--alpha"]),
         (["study", "pocket-small", "--margin=-1", "--dry-run"], ["--margin"]),
+        (["tofu", "--alpha", "2", "--dry-run"], ["--alpha"]),
+        (
+            ["tofu", "--train", "--base", "pocket/qwen2-s", "--return-steps", "1"],
+            ["--return-steps"],
+        ),
+        (["study", "pocket-small", "--device", "cuda"], ["--device: cuda", "no CUDA device"]),
+        (["inferability", "--device", "cuda"], ["--device: cuda", "no CUDA device"]),
+        (["demo", "--gpus-per-step", "1"], ["--executor ray"]),
+        (["demo", "--batch-tokens", "1"], ["--batch-tokens"]),
     ],
 )
 def test_bad_input_ends_with_2_and_one_readable_paragraph(
@@ -104,11 +109,33 @@ def test_methods_cuts_nothing_off_on_a_narrow_terminal(monkeypatch: pytest.Monke
         assert set(row["knobs"]) <= {word.partition("=")[0] for word in words}
 
 
-COMMANDS = ("demo", "study", "audit", "tofu", "inferability", "second-suite")
+RUN = ("--workers", "--executor", "--address", "--gpus-per-step", "--memory-per-step")
+RUN += ("--out", "--json", "--preview")
+ENGINE = ("--device", "--dtype", "--batch-tokens", "--checkpointing", "--accumulate", "--optimizer")
+RULES = ("--alpha", "--detection-limit", "--margin")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_that_runs_steps_takes_workers_and_an_executor(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        *((name, (*RUN, *ENGINE, *RULES)) for name in ("study", "audit", "tofu")),
+        *((name, (*RUN, *ENGINE)) for name in ("demo", "unlearn", "retrain", "inferability")),
+        ("headroom", (*RUN, *ENGINE)),
+        ("second-suite", RUN),
+    ],
+)
+def test_commands_that_compute_take_the_same_flags(command: str, flags: tuple[str, ...]) -> None:
     shown = palimpsest(command, "--help").stdout
-    for option in ("--workers", "--executor", "--address", "--out", "--json"):
-        assert option in shown
+    assert [flag for flag in flags if flag not in shown] == []
+
+
+def test_the_resources_of_a_step_reach_ray_and_no_other_executor() -> None:
+    flags = RunFlags(executor="ray", gpus_per_step=0.5, memory_per_step=2, address="auto")
+    options = flags.runner()
+    assert options.pop("executor") == "ray"
+    asked = RayExecutor(**options)
+    assert asked.address == "auto"
+    wanted = {"num_cpus": 1, "num_gpus": 0.5, "memory": 2_000_000_000}
+    assert asked.resources({"engine": {"device": "cpu"}}) == wanted
+    with pytest.raises(PlanError, match="--executor ray"):
+        RunFlags(memory_per_step=2).runner()

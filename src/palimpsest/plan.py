@@ -174,16 +174,14 @@ class Replication:
     """Further retrainings of a cell, judged as candidates and never used as references."""
 
 
-@dataclass(frozen=True)
-class Engine:
-    """How numbers are computed; none of these may change a verdict."""
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """How numbers are computed: keys of a plan's ``engine``, and of an audit's request itself."""
 
     device: str = "cpu"
     """cpu, cuda or cuda:N."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights; moments and, beside bfloat16, master weights are float32 always."""
-    stack: Some = 4
-    """Pocket-sized candidates trained side by side; 1 trains them one after the other."""
     batch_tokens: Annotated[int, Ge(64)] = 8192
     """Padded tokens in one scoring batch."""
     accumulate: Some = 1
@@ -192,10 +190,24 @@ class Engine:
     """Compute activations again on the way back instead of keeping them."""
     optimizer: Literal["device", "host"] = "device"
     """Where the float32 master weights and moments of AdamW are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(Computing):
+    """How numbers are computed; none of these may change a verdict."""
+
+    stack: Some = 4
+    """Pocket-sized candidates trained side by side; 1 trains them one after the other."""
     keep_models: bool = False
     """Keep the weights of the injected model, references and retrainings in the run folder."""
     keep_candidates: bool = False
     """Keep the weights of the candidates too."""
+
+    @classmethod
+    def of(cls, request: Computing) -> "Engine":
+        """Return the engine of a request that has the same settings as keys of its own."""
+        names = (item.name for item in dataclasses.fields(Computing))
+        return cls(**{name: getattr(request, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -306,10 +318,7 @@ def plan_from_dict(data: Mapping[str, Any]) -> Plan:
 
 
 def plan_from_yaml(source: Path | str) -> Plan:
-    """Return the plan in a YAML file, or in YAML text; ``preset`` names what it starts from.
-
-    A string with a line break or a colon and a space is text, any other one is a path.
-    """
+    """Return the plan in a YAML file, or in YAML text; ``preset`` names what it starts from."""
     from palimpsest.presets import preset
 
     data = read_yaml(source, "a plan with keys such as 'preset: pocket'")

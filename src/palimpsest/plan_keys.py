@@ -72,9 +72,11 @@ def plan_schema() -> dict[str, Any]:
 @cache
 def meanings(kind: type) -> dict[str, str]:
     """Return the docstring under each field of a dataclass, on one line."""
+    said: dict[str, str] = {}
+    for parent in kind.__bases__:
+        said |= meanings(parent) if dataclasses.is_dataclass(parent) else {}
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
-    said = {}
     for node, below in zip(body.body, body.body[1:]):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             match below:

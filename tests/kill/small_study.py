@@ -73,7 +73,7 @@ def study(folder: Path, *options: str) -> None:
     """Run or resume the study as the command does; ends the process with the exit code."""
     arguments = [str(folder.parent / "plan.yaml"), "--out", str(folder), *options]
     sys.argv = ["palimpsest", "study", *arguments]
-    cli._answer = lambda run, as_json: None  # the report is no part of the study
+    cli.studies._answer = lambda run, as_json: None  # the report is no part of the study
     cli.main()
 
 
@@ -380,7 +380,7 @@ class Study:
             def work(_: Path) -> None:
                 sys.argv = ["palimpsest", "study", str(self.base / f"{name}.yaml")]
                 sys.argv += ["--out", str(folder)]
-                cli._answer = lambda run, as_json: None
+                cli.studies._answer = lambda run, as_json: None
                 cli.main()
 
             told = self.base / f"{name}-attempt"

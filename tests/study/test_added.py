@@ -12,7 +12,7 @@ from palimpsest.certificate import certify, verify
 from palimpsest.errors import DriftError, InputError
 from palimpsest.models.load import state_digest
 from palimpsest.plan import MethodGrid, Plan
-from palimpsest.run.executor import Event, executor
+from palimpsest.run.executor import InlineExecutor
 from palimpsest.run.store import Run
 from palimpsest.study.added import start_added
 from palimpsest.study.matrix import start
@@ -39,13 +39,7 @@ def rows(run: Run) -> dict[str, list[tuple]]:
 
 def added(old: Run, names: list[str]) -> tuple[Run, list[str]]:
     run, job = start_added(old, names)
-    steps: list[str] = []
-
-    def watch(event: Event) -> None:
-        if event.kind == "done":
-            steps.append(event.step)
-
-    outcome = executor("inline").execute(job, run.path, run.cells, workers=1, on_event=watch)
+    outcome = InlineExecutor().execute(job, run.path, run.cells)
     assert not outcome.failed, outcome.failed
     return run, [step["step"] for step in run.cell(run.cells[0]).summary()["steps"]]
 

@@ -27,7 +27,7 @@ ASSUMES = (
 def generated_probes(
     forget: Sequence[Fact], count: int, others: Iterable[Fact] = ()
 ) -> tuple[Fact, ...]:
-    """Give ``count`` probes matched to the forget facts in turn, the same for the same facts."""
+    """Return ``count`` probes matched to the forget facts in turn, the same for the same facts."""
     known = [*forget, *others]
     taken = frozenset(
         re.sub(r"[^\w\s]", " ", text)

@@ -19,12 +19,12 @@ import typer.core
 
 from palimpsest import __version__
 from palimpsest.cli import audits, certificates, facts, planning, plans, studies, unlearn
+from palimpsest.cli.options import with_flags
 from palimpsest.cli.output import answer, say
-from palimpsest.cli.studies import _answer
 from palimpsest.errors import PalimpsestError
 from palimpsest.run.stop import Raised
 
-__all__ = ["_answer", "app", "main", "say"]
+__all__ = ["app", "main", "say"]
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     studies.demo,
@@ -96,7 +96,7 @@ def _palimpsest(
 
 
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command()(with_flags(_command))
 app.add_typer(facts.app, name="facts")
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -122,20 +123,30 @@ def table_lines(table: Table, width: int | None = None, dim: int = 0) -> str:
         [printable(table.shown(*pair)).replace("–", "") for pair in zip(table.columns, values)]
         for values in table.rows
     ]
+    if texts:  # names first: they are broken at their hyphens, where they do not fit on a line
+        heads = [column.split("\n") for column in table.columns]
+        columns = zip(heads, zip(*texts))
+        others = sum(max(map(len, (*head, *cells))) + 2 for head, cells in list(columns)[1:])
+        for values in texts:
+            values[0] = _folded(values[0], max(9, wide - others - 2))
     for place, column in enumerate(table.columns):
         words = any(isinstance(values[place], str) for values in table.rows)
         words = words and column not in table.forms
-        least = max((len(values[place]) for values in texts), default=0)
+        lines = [line for values in texts for line in values[place].split("\n")]
+        least = max(map(len, lines), default=0)
         justify: Literal["left", "right"] = "left" if words else "right"
         grid.add_column(
-            column, justify=justify, overflow="fold", min_width=min(9, least) if words else least
+            column,
+            justify=justify,
+            overflow="fold",
+            min_width=min(9, least) if words and place else least,
         )
     for place, values in enumerate(texts):
         grid.add_row(*values, style="dim" if place < dim else None, end_section=place == dim - 1)
     out = io.StringIO()
     Console(file=out, width=wide, markup=False, highlight=False).print(grid)
-    lines = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]
-    return "\n".join([*lines, "", *textwrap.wrap(table.reading, wide, break_on_hyphens=False)])
+    drawn = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]
+    return "\n".join([*drawn, "", *textwrap.wrap(table.reading, wide, break_on_hyphens=False)])
 
 
 def _axes(verdict: Verdict | None) -> tuple[Axis, ...]:
@@ -181,6 +192,16 @@ def _distance(comparison: Retraining, name: str) -> str:
         return ""
     text = f"{value:+.1f}" if abs(value) < 10 else f"{value:+.0f}"
     return f"{text}*" if comparison.worst.axis == name else text
+
+
+def _folded(name: str, width: int) -> str:
+    """Return a name on as many lines as it needs, broken after its hyphens and underscores."""
+    lines = [""]
+    for part in re.findall(r"[^-_]*[-_]?", name):
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _narrow(name: str) -> str:

@@ -25,7 +25,14 @@ from palimpsest.models.stored import stored_state
 from palimpsest.plan import CellPlan, MethodGrid, Plan, plan_from_dict
 from palimpsest.run.graph import Step
 from palimpsest.run.store import Cell, Run
-from palimpsest.study.matrix import check_inputs, check_plan, commitment, planned, terms
+from palimpsest.study.matrix import (
+    check_inputs,
+    check_plan,
+    commitment,
+    complete,
+    planned,
+    terms,
+)
 
 CARRIED = "carried"
 """The step that stores what the old run found; the last, as it stands for the opened seal."""
@@ -77,6 +84,12 @@ def start_added(old: Run, names: Sequence[str], out: Path | None = None) -> tupl
     else:
         run = Run.create(path, *fixed, cells=cells, fork_of=origin)
     return run, AddedJob(run.path.resolve(), old.path.resolve())
+
+
+def run_added(old: Run, names: Sequence[str], **options: Any) -> Run:
+    """Run what is left of a study with added methods; options are those of ``complete``."""
+    run, job = start_added(old, names)
+    return complete(run, job, "palimpsest study", **options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.families import POCKET, family_of
 from palimpsest.models.load import load_config
 from palimpsest.plan import CellPlan, Plan, check, plan_from_dict
-from palimpsest.run.executor import OnEvent, executor, silent
+from palimpsest.run.executor import InlineExecutor, OnEvent, carry_out, silent
+from palimpsest.run.graph import Job
 from palimpsest.run.store import Run, digest, environment
 
 
@@ -82,9 +83,33 @@ def run_cell(
 ) -> None:
     """Do what is left of one cell in this process; StudyFailed if a step of it fails."""
     job = StudyJob(Path(run_path), None if pool_file is None else Path(pool_file))
-    outcome = executor("inline").execute(job, run_path, [cell_id], workers=1, on_event=on_event)
+    outcome = InlineExecutor().execute(job, run_path, [cell_id], on_event=on_event)
     for cell, failure in outcome.failed.items():
         raise StudyFailed(f"cell {cell}, step {failure.step}: {failure.reason}")
+
+
+def run_study(
+    plan: Plan, out: Path, *, pool: Path | None = None, fork: bool = False, **options: Any
+) -> Run:
+    """Run what is left of a study; further options are those of ``complete``."""
+    run = start(plan, out, fork=fork)
+    job = StudyJob(run.path.resolve(), None if pool is None else pool.resolve())
+    return complete(run, job, "palimpsest study", **options)
+
+
+def complete(run: Run, job: Job, command: str, **options: Any) -> Run:
+    """Do what is left of a run; StudyFailed names the cells that did not finish.
+
+    Further options are those of ``carry_out``.
+    """
+    failed = carry_out(job, run, command, **options).failed
+    if failed:
+        reasons = "; ".join(f"{cell}, {why.step}: {why.reason}" for cell, why in failed.items())
+        raise StudyFailed(
+            f"{len(failed)} of {len(run.cells)} cells failed ({reasons}); the others are kept; run "
+            "the same command again to retry them"
+        )
+    return run
 
 
 def planned(plan: Plan, cell_id: str) -> CellPlan:

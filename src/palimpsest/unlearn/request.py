@@ -24,9 +24,17 @@ from palimpsest.facts.names import shown_path
 from palimpsest.facts.questions import Testbed, file_questions
 from palimpsest.methods import candidates, method_class, used
 from palimpsest.methods.plugins import plugin_digests
-from palimpsest.models.device import check_device
 from palimpsest.models.load import Outline, check_compatible, outline, resolve
-from palimpsest.plan import CellPlan, Injection, Knob, MethodGrid, Plan, plan_from_dict
+from palimpsest.plan import (
+    CellPlan,
+    Computing,
+    Engine,
+    Injection,
+    Knob,
+    MethodGrid,
+    Plan,
+    plan_from_dict,
+)
 from palimpsest.presets import POCKET_MATRIX
 from palimpsest.run.store import digest, file_digest
 from palimpsest.schema import build
@@ -39,7 +47,7 @@ Count = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Computing):
     """The recipe, and where things are; None takes the default of the model's kind."""
 
     retain: str
@@ -54,8 +62,6 @@ class Request:
     fact_items: Count | None = None
     general_items: Annotated[int, Ge(0)] | None = None
     seed: Annotated[int, Ge(0)] = 0
-    device: str = "cpu"
-    dtype: str = "float32"
 
     @property
     def model(self) -> str:
@@ -82,7 +88,7 @@ class Request:
                 "injection": Injection(**{**vars(recipe), **values}).__dict__,
                 "general": text,
                 "methods": [],
-                "engine": {"device": self.device, "dtype": self.dtype},
+                "engine": vars(Engine.of(self)),
             }
         )
 
@@ -124,7 +130,6 @@ class Request:
     def check(self) -> Outline:
         """Return the model on paper; raise for whatever can be known to be wrong by now."""
         build(type(self), {key: value for key, value in vars(self).items() if key in _fields(self)})
-        check_device(self.device)
         check_new(Path(self.out))
         _ = self.sets
         if 0 < len(self.pieces) < (self.general_items or 0):

@@ -100,12 +100,10 @@ class Preview:
             time = "?" if row.seconds is None else duration(row.seconds)
             fetched = f", download {row.download / GB:.1f} GB" if row.download else ""
             lines.append(f"  {row.model}: {row.source}{fetched}; a cell: {memory}, {time}")
-        lines.append(
-            f"to download: {self.download / GB:.1f} GB; memory of the largest cell: "
-            f"{self.memory / GB:.1f} GB; in all roughly {duration(self.seconds(workers))}"
-            + (f" with {workers} workers" if workers > 1 else "")
-        )
-        return [*lines, *self.notes]
+        if self.download:
+            lines.append(f"to download: {self.download / GB:.1f} GB")
+        total = cost.total(self.memory, self.seconds(workers), self.device, workers)
+        return [*lines, total, *self.notes]
 
 
 def preview(plan: Plan) -> Preview:
@@ -143,12 +141,12 @@ def _row(plan: Plan, model: str, seen: set[str]) -> Row:
         2 + round(retrained),
         sources.get(where.kind, f"from {where.path}"),
         size.stored if fetched and size is not None else 0,
-        None if size is None else _memory(plan, size),
+        None if size is None else cell_memory(plan, size),
         None if size is None else _seconds(plan, size, made, unlearned, retrained),
     )
 
 
-def _memory(plan: Plan, size: Size) -> int:
+def cell_memory(plan: Plan, size: Size) -> int:
     """Return the bytes one worker needs on its device; a router trains two nets at once."""
     engine, inject, general = plan.engine, plan.injection, plan.general
     items = inject.fact_items + inject.general_items
@@ -197,14 +195,11 @@ def _seconds(plan: Plan, size: Size, made: int, unlearned: int, retrained: float
 
 def _folder_size(path: Path, config: dict[str, Any]) -> Size | None:
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else []
-    width = config.get("hidden_size", config.get("n_embd"))
-    layers = config.get("num_hidden_layers", config.get("n_layer"))
-    vocabulary = config.get("vocab_size")
-    if not files or not all(isinstance(n, int) for n in (width, layers, vocabulary)):
+    if not files or not config:
         return None
     stored = sum(file.stat().st_size for file in files)
     each = cost.WIDTHS.get(str(config.get("dtype") or config.get("torch_dtype")), 4)
-    return Size(stored // each, layers, width, vocabulary, stored)  # type: ignore[arg-type]
+    return cost.size_of(stored // each, config)._replace(stored=stored)
 
 
 def _config(path: Path) -> dict[str, Any]:
