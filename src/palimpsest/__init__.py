@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from palimpsest.models.load import load
     from palimpsest.plan import Plan, plan_from_yaml
     from palimpsest.presets import preset
+    from palimpsest.results import load_run
     from palimpsest.study.matrix import run_cell, start
     from palimpsest.verdict import Verdict, decide
 
@@ -29,6 +30,7 @@ _HOMES = {
     "audit": "palimpsest.audit",
     "decide": "palimpsest.verdict",
     "load": "palimpsest.models.load",
+    "load_run": "palimpsest.results",
     "plan_from_yaml": "palimpsest.plan",
     "preset": "palimpsest.presets",
     "read_facts": "palimpsest.facts.files",
@@ -45,6 +47,7 @@ __all__ = [
     "audit",
     "decide",
     "load",
+    "load_run",
     "plan_from_yaml",
     "preset",
     "read_facts",

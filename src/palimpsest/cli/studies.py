@@ -253,7 +253,9 @@ def _answer(run: Path, as_json: bool) -> None:
     """Write the report and print the outcome."""
     from palimpsest.report.html import write_report
     from palimpsest.report.terminal import summary_json, summary_lines
+    from palimpsest.results import write_results
 
+    write_results(run)
     page = write_report(run)
     if as_json:
         answer(summary_json(run) | {"report": str(page), "run": str(run)})
