@@ -37,7 +37,7 @@ def test_models_and_facts_in_memory(tiny_checkpoint: Any, tmp_path: Path) -> Non
         "candidates": {"retrained": models["retrained"]},
         "forget": rows,
         "retain": list(read_facts(files["retain"])),
-        "probes": pd.DataFrame([json.loads(x) for x in Path(files["probes"]).open()]),
+        "probes": pd.DataFrame(map(json.loads, Path(files["probes"]).read_text().splitlines())),
         "tokenizer": load(str(made["base"])).tokenizer,
         "out": tmp_path / "b",
     }
