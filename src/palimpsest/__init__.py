@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from palimpsest.results import load_run
     from palimpsest.study.matrix import run_cell, start
     from palimpsest.verdict import Verdict, decide
+    from palimpsest.watching import watch
 
 __version__ = "0.2.0"
 
@@ -36,6 +37,7 @@ _HOMES = {
     "read_facts": "palimpsest.facts.files",
     "run_cell": "palimpsest.study.matrix",
     "start": "palimpsest.study.matrix",
+    "watch": "palimpsest.watching",
 }
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "read_facts",
     "run_cell",
     "start",
+    "watch",
 ]
 
 
