@@ -124,7 +124,7 @@ def write_results(path: Path | str) -> None:
 
 def _is_study(path: Path) -> bool:
     try:
-        return json.loads(path.read_bytes()).get("format") == FORMAT
+        return bool(json.loads(path.read_bytes()).get("format") == FORMAT)
     except (ValueError, AttributeError):
         return True
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -72,7 +72,7 @@ def study(
     chosen = _with_methods(named_plan(plan), method)
     if unknown := set(keep or ()) - {"models", "candidates"}:
         raise InputError(f"--keep: {sorted(unknown)[0]} found; expected models or candidates")
-    kept = {f"keep_{what}": True for what in keep or ()}
+    kept: dict[str, Any] = {f"keep_{what}": True for what in keep or ()}
     chosen = replace(chosen, engine=replace(chosen.engine, **kept))
     if general is not None:
         chosen = replace(chosen, general=replace(chosen.general, source=general))

@@ -68,9 +68,8 @@ def start_added(old: Run, names: Sequence[str], out: Path | None = None) -> tupl
     check_plan(plan)
     fixed = terms(plan)
     same = ("code", "packages")
-    environment = cast(Mapping[str, Any], fixed[2])
     for key in same:
-        if old.environment[key] != environment[key]:
+        if old.environment[key] != fixed[2][key]:
             raise DriftError(
                 f"{old.path}: {key} are others now than when the run was made; expected the same, "
                 "so that old and new candidates can be compared; run the whole study again"
@@ -138,7 +137,8 @@ class AddedWork(StudyWork):
 
     def roles(self, cell: Cell) -> Roles:
         """Return what is recorded of each model, the old ones first."""
-        return cell.get(CARRIED)[1]["models"] | super().roles(cell)
+        carried: Roles = cell.get(CARRIED)[1]["models"]
+        return carried | super().roles(cell)
 
     def _train(self, model: Descendant, step: str) -> None:
         super()._train(model, step)
