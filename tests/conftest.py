@@ -19,11 +19,16 @@ def pytest_configure(config: pytest.Config) -> None:
 LONGEST = (
     "kill/test_study_kill.py",
     "audit/test_tutorial.py",
+    "study/test_cell.py",
+    "device/test_precision.py",
+    "device/test_placement.py",
     "test_benchmarks.py",
-    "run/test_ray.py",
-    "study/test_real_cell.py",
     "audit/test_certificate.py",
-    "test_supply_chain.py",
+    "audit/test_audit.py",
+    "run/test_ray.py",
+    "unlearn/test_unlearn.py",
+    "study/test_real_cell.py",
+    "kill/test_store_kill.py",
 )
 """Files that take longest, which `make test` begins with: files run side by side, one per core."""
 

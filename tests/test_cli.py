@@ -1,5 +1,6 @@
 """The command line answers on stdout, complains on stderr, and ends with the promised code."""
 
+import io
 import json
 import subprocess
 import sys
@@ -9,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from palimpsest.cli.options import RunFlags
+from palimpsest.cli.output import Watch
 from palimpsest.errors import PlanError
+from palimpsest.run.executor import Event
 from palimpsest.run.ray import RayExecutor
+from palimpsest.run.store import Run
 from tests.command import palimpsest
 
 
@@ -139,3 +143,41 @@ def test_the_resources_of_a_step_reach_ray_and_no_other_executor() -> None:
     assert asked.resources({"engine": {"device": "cpu"}}) == wanted
     with pytest.raises(PlanError, match="--executor ray"):
         RunFlags(memory_per_step=2).runner()
+
+
+def test_progress_is_one_line_per_event_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Watch() as watch:
+        show = watch.begin(Path("run"))
+        for event in (
+            Event("", "run", words="run: 1 of 2 cells to do"),
+            Event("a", "step", "train", "training \x1b[31mit", 0, 2),
+            Event("a", "done", "train", "training it", 1, 2, 3.0),
+            Event("a", "again", "score", "its worker was lost"),
+            Event("a", "failed", "score", "no memory"),
+            Event("b", "finished", "finish"),
+        ):
+            show(event)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        "run: 1 of 2 cells to do",
+        r"a: training \x1b[31mit (0/2)",
+        "a: its worker was lost",
+        "a: score failed: no memory",
+        "b: finished",
+    ]
+
+
+def test_a_terminal_shows_what_status_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.create(tmp_path / "run", {}, {}, {}, {"commitment": "none"}, cells=("a",))
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Watch() as watch:
+        watch.begin(run.path)(Event("a", "finished"))
+    assert "a: finished" in terminal.getvalue()
+    assert "0 of 1 cells done" in terminal.getvalue()

@@ -210,7 +210,7 @@ def test_a_dry_run_says_which_dose_was_left_at_its_default_and_counts_start_up_a
         del values[key]
     said = audit(**values, dry_run=True).paragraph
     assert "re-acquisition: 75 steps of 4 sentences at learning rate 2e-05" in said
-    assert "start-up and report included" in said and "references: 0, so no candidate" in said
+    assert "time: roughly" in said and "references: 0, so no candidate" in said
     values["references"] = [str(world["made"][name]) for name in ("reference", "again")]
     said = audit(**values, dry_run=True).paragraph
     assert "at a learning rate that is chosen on a reference" in said

@@ -28,7 +28,7 @@ def run_path(tiny_checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
         facts=Counts(forget=4, retain=2, probes=8, phrasings=2),
         injection=replace(plan.injection, steps=6, fact_items=2, general_items=2),
         unlearning=replace(plan.unlearning, steps=2, forget_items=2, retain_items=2),
-        round_trip=replace(plan.round_trip, steps=5, items=2),
+        round_trip=replace(plan.round_trip, steps=3, chunks=3, items=2),
         general=replace(plan.general, train_pieces=8, scored_pieces=2, piece_tokens=12),
         methods=(
             *(MethodGrid(name, weights) for name in ("kl_reversion", "gate_mask", "ga", "npo")),

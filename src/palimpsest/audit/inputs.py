@@ -46,7 +46,7 @@ class AuditModel:
 class CellInputs:
     """What the models of one cell are asked."""
 
-    cell: CellPlan
+    id: str
     sets: Mapping[str, tuple[Fact, ...]]
     """The facts: forget, retain and probe."""
     setting: Setting
@@ -77,15 +77,16 @@ class Checked:
         known = self.known
         digests = {m.name: known.get(m.place) or source_digest(m.place) for m in self.models}
         for cell in self.cells:
+            which = f" of {cell.id}" if len(self.cells) > 1 else ""
             for name, facts in cell.sets.items():
-                digests[f"{name} facts of {cell.cell.id}"] = digest(as_jsonl(facts))
+                digests[f"{name} facts{which}"] = digest(as_jsonl(facts))
         scored = [list(cell.setting.general_scored) for cell in self.cells]
         return digests | {"general text": digest(canonical(scored))}
 
     def commitment(self) -> str:
         """Return the digest of the held-out questions, which no candidate may have been shown."""
         heldout = [
-            [cell.cell.id, q.id, q.prompt, q.answer]
+            [cell.id, q.id, q.prompt, q.answer]
             for cell in self.cells
             for q in cell.setting.facts.questions
             if q.pool == "evaluation"
@@ -100,7 +101,7 @@ class Checked:
             self.plan.as_dict()["rules"],
             environment(self.digests()),
             {"commitment": self.commitment(), "pool": "held-out questions"},
-            cells=[cell.cell.id for cell in self.cells],
+            cells=[cell.id for cell in self.cells],
             fork=fork,
         )
 
@@ -205,7 +206,7 @@ def prepare(request: AuditRequest) -> Inputs:
         plan=plan,
         models=models,
         outline=base,
-        cells=(CellInputs(setting.cell, sets, setting, with_evidence),),
+        cells=(CellInputs(CELL, sets, setting, with_evidence),),
         bound=bound,
         known=digests,
         request=request,

@@ -5,16 +5,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from palimpsest.report.tracking import Tracking
     from palimpsest.run.executor import Event, OnEvent
-
-REFRESH = 0.5
-"""Seconds between two looks at a run that is shown on a terminal."""
 
 
 def answer(value: Any) -> None:
@@ -26,9 +22,12 @@ def answer(value: Any) -> None:
 
 def say(text: str) -> None:
     """Print what is not the answer on stderr, with control characters escaped."""
-    shown = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-    sys.stderr.write(shown + "\n")
+    sys.stderr.write(_escaped(text) + "\n")
     sys.stderr.flush()
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 @contextlib.contextmanager
@@ -50,7 +49,9 @@ class Watch:
     """Shows a run on stderr: on a terminal what ``status`` shows, else one line per event."""
 
     def __init__(self) -> None:
+        self._run: Path | None = None
         self._live: Any = None
+        self._seen: Any = ""
         self._next = 0.0
 
     def __enter__(self) -> "Watch":
@@ -59,7 +60,9 @@ class Watch:
             from rich.live import Live
 
             console = Console(stderr=True, markup=False, highlight=False)
-            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live = Live(
+                console=console, get_renderable=self._view, refresh_per_second=2, transient=True
+            )
             self._live.start()
         return self
 
@@ -69,15 +72,29 @@ class Watch:
 
     def begin(self, run: Path) -> "OnEvent":
         """Return what shows the events of a run."""
-        return partial(self._show, run)
+        self._run = run
+        return self._show
+
+    def _view(self) -> Any:
+        """Return what ``status`` shows now, for the thread that draws it."""
+        began = time.monotonic()
+        if self._run is not None and began > self._next:
+            from palimpsest.report.live import view
+            from palimpsest.run.status import status
+
+            with contextlib.suppress(Exception):  # the folder may be removed at the end
+                self._seen = view(self._run.name, status(self._run))
+            # A look at a run of very many steps takes long.
+            self._next = began + 20 * (time.monotonic() - began)
+        return self._seen
 
     def _say(self, text: str) -> None:
         if self._live is not None:
-            self._live.console.print(text)
+            self._live.console.print(_escaped(text))
         else:
             say(text)
 
-    def _show(self, run: Path, event: "Event") -> None:
+    def _show(self, event: "Event") -> None:
         if event.kind == "run":
             self._say(event.words)
         elif event.kind == "step" and self._live is None:
@@ -88,11 +105,3 @@ class Watch:
             self._say(f"{event.cell}: finished")
         elif event.kind in ("failed", "halted"):
             self._say(f"{event.cell}: {event.step} {event.kind}: {event.words}")
-        if self._live is not None and (began := time.monotonic()) > self._next:
-            from palimpsest.report.live import view
-            from palimpsest.run.status import status
-
-            self._live.update(view(run.name, status(run)), refresh=True)
-            # A look at a run of many steps takes long; it must not hold up the scheduling.
-            took = time.monotonic() - began
-            self._next = began + max(REFRESH, 20 * took)

@@ -36,7 +36,7 @@ class TofuJob:
     prepared: Prepared
 
     def cell(self, cell_id: str) -> "TofuWork":
-        inputs = next(cell for cell in self.prepared.cells if cell.cell.id == cell_id)
+        inputs = next(cell for cell in self.prepared.cells if cell.id == cell_id)
         return TofuWork(self.prepared, inputs)
 
 
@@ -47,7 +47,7 @@ class TofuWork(StudyWork):
         self.request = prepared.request
         self.tofu = inputs
         super().__init__(
-            inputs.cell, draws=prepared.request.references, given=prepared.request.sources()
+            inputs.setting.cell, draws=prepared.request.references, given=prepared.request.sources()
         )
 
     def tasks(self) -> list[Task]:

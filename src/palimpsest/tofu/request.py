@@ -243,7 +243,7 @@ def prepare(request: TofuRequest) -> Prepared:
         except FactsError as error:
             raise FactsError(f"{error}; or leave long items out with --longest WORDS") from error
         with_evidence = _with_evidence(setting, items.evidence, base)
-        cells.append(CellInputs(cell, sets, setting, with_evidence))
+        cells.append(CellInputs(cell.id, sets, setting, with_evidence))
     return Prepared(
         plan=plan,
         models=tuple(models),

@@ -87,7 +87,9 @@ def _answer(run: Run, prepared: Prepared) -> TofuResult:
     rows = [
         {"cell": cell.id} | row for cell in results.cells for row in score_rows(cell, results.rules)
     ]
-    probes = {f"probes-seed{cell.cell.seed}.jsonl": cell.sets["probe"] for cell in prepared.cells}
+    probes = {
+        f"probes-seed{cell.setting.cell.seed}.jsonl": cell.sets["probe"] for cell in prepared.cells
+    }
     write_answer(run, document, rows, probes)
     return TofuResult(run.path, str(document["paragraph"]), document)
 
