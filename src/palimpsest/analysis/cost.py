@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from palimpsest.analysis.results import RunResults
+from palimpsest.analysis.table import Row, Share, Table, counted, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +71,39 @@ def priced(results: RunResults) -> tuple[Priced, ...]:
 def prices(results: RunResults) -> tuple[Price, ...]:
     """Return one row per candidate, over the cells that have it."""
     by_name: dict[str, list[Priced]] = {}
-    for row in priced(results):
-        by_name.setdefault(row.candidate, []).append(row)
+    for candidate in priced(results):
+        by_name.setdefault(candidate.candidate, []).append(candidate)
     return tuple(
         Price(
             name,
-            rows[0].method,
-            len(rows),
-            median(row.retrainings for row in rows),
-            median(row.sd for row in rows),
-            sum(row.clears for row in rows),
+            mine[0].method,
+            len(mine),
+            median(candidate.retrainings for candidate in mine),
+            median(candidate.sd for candidate in mine),
+            sum(candidate.clears for candidate in mine),
         )
-        for name, rows in by_name.items()
+        for name, mine in by_name.items()
     )
+
+
+def cost_table(results: RunResults) -> Table:
+    """Return closeness against cost, the cheapest candidate first."""
+    rows: list[Row] = [
+        row("candidate|method|cells", price.candidate, price.method, price.cells)
+        | row("cost, retrainings|worst axis, sd", price.retrainings, price.sd)
+        | row("cannot be told from a retraining", Share(price.clears, price.cells))
+        for price in sorted(prices(results), key=lambda price: (price.retrainings, price.sd))
+    ]
+    reading = "No candidate that was compared has its cost recorded."
+    if rows:
+        cheap = [price for price in prices(results) if price.clears]
+        reading = "No candidate that cannot be told from a retraining has its cost recorded."
+        if cheap:
+            least = min(cheap, key=lambda price: (price.retrainings, price.sd))
+            reading = (
+                f"The cheapest candidate that cannot be told from a retraining is "
+                f"{least.candidate}: {least.retrainings:.2f} retrainings, in {least.clears} of "
+                f"{counted(least.cells, 'cell')}."
+            )
+    forms = {"cost, retrainings": ".2f", "worst axis, sd": ".1f"}
+    return Table.of("cost", "Closeness against cost", reading, rows, forms)

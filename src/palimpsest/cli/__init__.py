@@ -5,7 +5,8 @@ codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy
 imported inside the commands, so ``palimpsest --help`` answers at once.
 
 A command is a plain function in the module of its subject: `planning`, `studies`, `unlearn`,
-`audits`, `certificates`, `facts`. `options` holds what several of them take, `output` prints.
+`audits`, `certificates`, `compare`, `facts`. `options` holds what several of them take, `output`
+prints.
 """
 
 import os
@@ -18,7 +19,16 @@ import typer
 import typer.core
 
 from palimpsest import __version__
-from palimpsest.cli import audits, certificates, facts, planning, plans, studies, unlearn
+from palimpsest.cli import (
+    audits,
+    certificates,
+    compare,
+    facts,
+    planning,
+    plans,
+    studies,
+    unlearn,
+)
 from palimpsest.cli.options import with_flags
 from palimpsest.cli.output import answer, say
 from palimpsest.errors import PalimpsestError
@@ -35,6 +45,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     planning.methods,
     planning.seal,
     studies.report,
+    compare.compare,
     unlearn.retrain,
     unlearn.unlearn,
     audits.audit,

@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from palimpsest.cli.options import AsJson
-from palimpsest.cli.output import answer
+from palimpsest.cli.output import answer, say
 from palimpsest.errors import BundleError, InputError
 
 
@@ -66,6 +66,7 @@ def _in_words(verdict: Mapping[str, Any]) -> str:
 def verify(
     bundle: Annotated[Path, Argument(help="Archive that certify wrote.")],
     key: Annotated[Path | None, Option(help="Public key (PEM) that must have signed it.")] = None,
+    page: Annotated[Path | None, Option(help="New folder to write the run's page into.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the verdicts of a certificate and check hashes, rules, seal and signature."""
@@ -80,6 +81,10 @@ def verify(
     answer(result.to_json() if as_json else "\n".join(result.lines()))
     if not result.ok:
         raise typer.Exit(1)
+    if page is not None:
+        from palimpsest.report.html import write_bundle_report
+
+        say(f"page: {write_bundle_report(bundle, page)}")
 
 
 def keygen(

@@ -178,8 +178,6 @@ def second_suite(
     track: Track = None,
 ) -> None:
     """Fix the candidate each selector picks, then score the picks on an unused pool."""
-    from dataclasses import asdict
-
     from palimpsest.analysis.second_suite import compared
     from palimpsest.plan import plan_from_dict
     from palimpsest.report.terminal import second_lines
@@ -196,7 +194,7 @@ def second_suite(
         second = run_second(run, where, workers=workers, **options)
     selectors = compared(run, second.path)
     if flags.as_json:
-        rows = {selector.selector: asdict(selector) for selector in selectors}
+        rows = {str(values["selector"]): values for values in selectors.plain()}
         answer({"run": str(second.path), "selectors": rows})
         return
     answer(f"{second_lines(selectors)}\n\nrun: {second.path}")

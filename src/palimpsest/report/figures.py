@@ -5,26 +5,24 @@ new figure is such a function, one function here that gives it numbers and a sen
 and its title in ``template/words.toml``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from palimpsest.analysis import panel, trained_probe
+from palimpsest.analysis import panel, trained_probes
+from palimpsest.analysis.cost import cost_table, prices
 from palimpsest.analysis.results import CellResult, RunResults
-from palimpsest.analysis.subpanels import sub_panels
+from palimpsest.analysis.table import counted, listed
 from palimpsest.criteria.axes import chosen
 from palimpsest.criteria.controls import Control
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.report.answer import acceptance_counts
-from palimpsest.report.bar_tables import BATTERIES, entries, panel_table
-from palimpsest.report.formats import Share, counted, listed
 from palimpsest.report.palette import MARKS, Style, in_order, styles
-from palimpsest.report.paper_tables import matched_sentence, sub_panel_table
 from palimpsest.report.plots import answer, cell_plots, matrix, paper
 from palimpsest.report.positions import cell_axes, control_label, known, reference_distances
+from palimpsest.report.tables import has_paper
 from palimpsest.verdict import Finding
 
 MOST_ROWS = 40
@@ -49,7 +47,7 @@ def all_figures(results: RunResults) -> tuple[Picture, ...]:
         return ()
     single = (retrainings, forget_deltas, measures, relearning)
     many = (acceptance, axes_by_group, relearning_by_family)
-    shared = (diagnostic, fewer_probes, panel_acceptance)
+    shared = (closeness, *((diagnostic, fewer_probes, panel_acceptance) * has_paper(results)))
     own = single if len(results.planned) == 1 else many
     made = [draw(results) for draw in (*own, *shared)]
     return tuple(picture for picture in made if picture is not None)
@@ -267,43 +265,60 @@ def relearning_by_family(results: RunResults) -> Picture | None:
     return Picture("relearning", reading, figure)
 
 
+def closeness(results: RunResults) -> Picture | None:
+    """Return how near to retraining every candidate comes, against its cost."""
+    priced = prices(results)
+    if not priced:
+        return None
+    verdicts = [cell.verdict for cell in results.cells if cell.verdict is not None]
+    distances = [
+        abs(control.comparison.worst.sd)
+        for verdict in verdicts
+        for control in verdict.controls
+        if control.expected == "accept"
+        and control.comparison is not None
+        and control.comparison.worst.sd is not None
+    ]
+    usual = float(np.median(distances)) if distances else None
+    figure = matrix.closeness(priced, styles(results.methods), usual)
+    return Picture("cost", cost_table(results).reading, figure)
+
+
 # -- the paper's edition --------------------------------------------------------------------------
 
 
 def diagnostic(results: RunResults) -> Picture | None:
     """Return the paper's first figure."""
-    for cell, name in results.candidates():
-        model = cell.evaluation[name]
-        if not cell.evaluation.references or model.oracle_kl is None or model.retain_nll is None:
-            return None
-    points, looks = trained_probe.diagnostic(results), styles(results.methods)
+    points, looks = trained_probes.diagnostic(results), styles(results.methods)
     figure = paper.diagnostic(points, {name: looks[name] for name in in_order(results.methods)})
-    return Picture("diagnostic", matched_sentence(points), figure)
+    reading = trained_probes.matched_sentence(points, results.rules.matched_within)
+    return Picture("diagnostic", reading, figure)
 
 
 def fewer_probes(results: RunResults) -> Picture | None:
     """Return how many candidates the screen excludes with fewer probes."""
-    sizes = sub_panels(results)
+    sizes = trained_probes.sub_panels(results)
     if not sizes:
         return None
-    return Picture("probes", sub_panel_table(results).reading, paper.fewer_probes(sizes))
+    return Picture(
+        "probes", trained_probes.sub_panel_table(results).reading, paper.fewer_probes(sizes)
+    )
 
 
 def panel_acceptance(results: RunResults) -> Picture | None:
     """Return the share of cells in which the paper's batteries accept each known-label model."""
-    judged = panel.challenge_panel(results)
+    judged = panel.by_challenge(panel.challenge_panel(results))
     if not judged or len(results.cells) < 2:
         return None
-    short = entries(results)
-    parts: dict[str, Mapping[str, Share | None]] = {}
-    for axis in ("screen", "forward", "relearning"):
-        shares: dict[str, Share | None] = {}
-        for name in panel.challenges(judged):
-            rate = panel.acceptance(judged, results, name, axis)
-            shares[short.get(name, name)] = Share(rate.count, rate.total) if rate.total else None
-        if any(shares.values()):
-            parts[BATTERIES[axis]] = shares
-    return Picture("panel", panel_table(results).reading, paper.panel_acceptance(parts))
+    parts = {
+        panel.BATTERIES[battery]: {
+            label: panel.acceptance(models, battery, results.rules).share
+            for label, models in judged.items()
+        }
+        for battery in ("screen", "forward", "relearning")
+    }
+    kept = {title: shares for title, shares in parts.items() if any(shares.values())}
+    return Picture("panel", panel.panel_table(results).reading, paper.panel_acceptance(kept))
 
 
 # -- pieces ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from palimpsest.report.formats import printable
+from palimpsest.analysis.table import printable
 from palimpsest.run.status import Status, StepAtWork, status
 from palimpsest.run.store import Run
 

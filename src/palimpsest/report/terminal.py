@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from palimpsest.analysis.results import CellResult, read_run
-from palimpsest.analysis.second_suite import Comparison
+from palimpsest.analysis.table import Table, Value, percent, printable, row
 from palimpsest.criteria.axes import Axis, axis
 from palimpsest.criteria.controls import Control
-from palimpsest.criteria.retraining import Comparison as Retraining
-from palimpsest.report.bar_tables import second_suite_table
+from palimpsest.criteria.retraining import Comparison
 from palimpsest.report.cell_tables import outcome
-from palimpsest.report.formats import Table, Value, percent, printable, row
 from palimpsest.report.positions import label
 from palimpsest.verdict import Finding, Verdict
 
@@ -98,9 +96,8 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
     return table_lines(table, width, controls)
 
 
-def second_lines(comparisons: Sequence[Comparison], width: int | None = None) -> str:
+def second_lines(table: Table, width: int | None = None) -> str:
     """Return what a second suite found, one row per selector, as a table that fits the terminal."""
-    table = second_suite_table(tuple(comparisons))
     about = (
         f"{table.reading} forget distance: |median forget delta − the reference's| on the second "
         "pool, nats, mean over cells; difference: minus the trained-probe best's in the same "
@@ -185,7 +182,7 @@ def _legend(verdict: Verdict | None, axes: Sequence[Axis], compared: bool) -> It
         yield f"{entry.short}: {words if words[1].isupper() else words[0].lower() + words[1:]}"
 
 
-def _distance(comparison: Retraining, name: str) -> str:
+def _distance(comparison: Comparison, name: str) -> str:
     """Return a distance in as few digits as it needs, marked on the worst axis."""
     value = comparison.z.get(name)
     if value is None:

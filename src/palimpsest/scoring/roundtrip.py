@@ -1,9 +1,9 @@
 """The round trip: re-acquire the forget set and measure what does not come back.
 
 After re-acquiring F, a restored model is close to the injected model again; collateral damage of
-suppression persists. The residual is KL(reacquire_F(C) ‖ injected), the mean over retain answer
-positions and the mean over general-text positions with equal weight. Re-acquisition is logged in
-chunks, so every model has a relearning curve.
+suppression persists. The residual is KL(reacquire_F(C) ‖ injected): its mean over retain answer
+positions plus its mean over general-text positions. Re-acquisition is logged in chunks, so every
+model has a relearning curve.
 """
 
 from collections.abc import Sequence

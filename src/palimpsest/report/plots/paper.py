@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from palimpsest.analysis.subpanels import SubPanel
-from palimpsest.analysis.trained_probe import Point
-from palimpsest.report.formats import Share, number
+from palimpsest.analysis.table import Share, number
+from palimpsest.analysis.trained_probes import Point, SubPanel
 from palimpsest.report.palette import Style, styles
 from palimpsest.report.plots.canvas import drawing, key, legend, points, rows, rule, sheet
 
