@@ -53,6 +53,11 @@ def relearning_by_family(run: Source) -> "Figure":
     return _drawn("relearning_by_family", _loaded(run).results)
 
 
+def closeness(run: Source) -> "Figure":
+    """Return how close to retraining each method comes against what it costs."""
+    return _drawn("closeness", _loaded(run).results)
+
+
 def diagnostic(run: Source) -> "Figure":
     """Return the paper's first figure: the trained-probe criterion against held-out forgetting."""
     return _drawn("diagnostic", _loaded(run).results)
