@@ -93,16 +93,15 @@ class LoadedRun:
                 yield cell, verdict_values(cell.verdict) | paragraph
 
     def _tables(self, name: str) -> "DataFrame":
-        import pandas as pd
-
-        frames = []
+        pandas, frames = _pandas(), []
         for cell in self.results.cells:
-            frame = pd.DataFrame(self._run.cell(cell.id).table(name))
+            frame = pandas.DataFrame(self._run.cell(cell.id).table(name))
             frame.insert(0, "cell", cell.id)
             frames.append(frame)
         if not frames:
             raise InputError(f"{self.path}: no cell is finished, so there is no table {name}")
-        return pd.concat(frames, ignore_index=True)
+        whole: DataFrame = pandas.concat(frames, ignore_index=True)
+        return whole
 
 
 def load_run(path: Path | str) -> LoadedRun:
@@ -148,6 +147,16 @@ def _named(cell: "CellResult") -> dict[str, Any]:
 
 
 def _frame(rows: list[dict[str, Any]]) -> "DataFrame":
-    import pandas as pd
+    frame: DataFrame = _pandas().DataFrame(rows)
+    return frame
 
-    return pd.DataFrame(rows)
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "frames need pandas, which is not installed; pip install 'palimpsest-audit[pandas]', "
+            "or read summary() and scores.parquet"
+        ) from error
+    return pandas
