@@ -17,7 +17,6 @@ from palimpsest.challenge.registry import chosen
 from palimpsest.errors import DriftError, PlanError, SealError, StudyFailed
 from palimpsest.facts.files import as_jsonl, check_sets
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, open_file, seal
-from palimpsest.facts.templates import POOLS, check_pools
 from palimpsest.methods import candidates
 from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.families import POCKET, family_of
@@ -61,7 +60,6 @@ def start(plan: Plan, out: Path, *, fork: bool = False) -> Run:
 def check_plan(plan: Plan) -> None:
     """Raise for whatever can be known to be wrong before anything is trained."""
     check(plan)
-    check_pools(POOLS)
     candidates(plan.methods)
     chosen(plan.panel.models)
     for cell in plan.cells():

@@ -19,7 +19,7 @@ from palimpsest.cell.setting import Setting
 from palimpsest.cell.sources import source_digest
 from palimpsest.errors import FactsError, InputError, MethodError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
-from palimpsest.facts.general import POCKET, file_pieces, general_pieces, world_sentences
+from palimpsest.facts.general import POCKET, file_pieces, general_pieces, pocket_pieces
 from palimpsest.facts.names import shown_path
 from palimpsest.facts.questions import Testbed, file_questions
 from palimpsest.methods import candidates, method_class, used
@@ -96,7 +96,7 @@ class Request(Computing):
     def pieces(self) -> tuple[str, ...]:
         """The general text, cut into pieces."""
         if self.general == POCKET:
-            return world_sentences(held_out=True)
+            return pocket_pieces()
         pieces = file_pieces(self.general, 20)
         if not pieces:
             raise FactsError(
