@@ -32,7 +32,7 @@ class Size(NamedTuple):
     stored: int = 0
 
 
-def size_of(parameters: int, config: Any) -> Size:
+def size_of(config: Any, parameters: int) -> Size:
     """Return the size of a model from its configuration, which is an object or a mapping."""
 
     def read(default: int, *names: str) -> int:

@@ -199,7 +199,7 @@ def _folder_size(path: Path, config: dict[str, Any]) -> Size | None:
         return None
     stored = sum(file.stat().st_size for file in files)
     each = cost.WIDTHS.get(str(config.get("dtype") or config.get("torch_dtype")), 4)
-    return cost.size_of(stored // each, config)._replace(stored=stored)
+    return cost.size_of(config, stored // each)._replace(stored=stored)
 
 
 def _config(path: Path) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def seconds(inputs: Inputs, workers: int = 1) -> float:
 
 
 def _size(inputs: Inputs) -> Size:
-    return cost.size_of(inputs.outline.parameters, inputs.outline.config)
+    return cost.size_of(inputs.outline.config, inputs.outline.parameters)
 
 
 def _references(inputs: Inputs) -> str:

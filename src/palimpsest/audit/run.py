@@ -45,22 +45,28 @@ class AuditFailed(PalimpsestError):
 
 
 @dataclass(frozen=True)
-class AuditResult:
-    """What an audit came to."""
+class Answer:
+    """What an audit or a TOFU study came to."""
 
-    verdict: Verdict | None
-    """None after a dry run."""
     paragraph: str
     """The verdict for a person; after a dry run, what would be done."""
     run: Path | None
     """The run folder; None where nothing had to be run."""
     summary: Mapping[str, Any]
-    """The document of ``summary.json``."""
+    """The document of ``summary.json``; empty after a dry run."""
 
     @property
     def exit_code(self) -> int:
         """0 when a candidate is certified (or nothing was to be decided), 3 when none is."""
-        return 0 if self.verdict is None or self.verdict.certified else 3
+        return int(self.summary.get("exit_code", 0))
+
+
+@dataclass(frozen=True)
+class AuditResult(Answer):
+    """What an audit came to."""
+
+    verdict: Verdict | None = None
+    """None after a dry run."""
 
 
 def audit(
@@ -136,7 +142,7 @@ def run_audit(
     workers = workers or suitable_workers(inputs)
     if dry_run:
         lines = preview_lines(inputs, inputs.digests(), workers)
-        return AuditResult(None, "\n".join(lines), None, {})
+        return AuditResult("\n".join(lines), None, {})
     check_memory(inputs)
     for sentence in inputs.repeated:
         notify(sentence)
@@ -217,7 +223,7 @@ def _judged(run: Run, inputs: "Inputs") -> AuditResult:
         inputs, cell.verdict, paragraph, rules_hash=run.rules_hash, stored=stored, cell=cell
     )
     _write(run, inputs, document, score_rows(cell, results.rules))
-    return AuditResult(cell.verdict, paragraph, run.path, document)
+    return AuditResult(paragraph, run.path, document, cell.verdict)
 
 
 def _chosen_dose(inputs: "Inputs", dose: Mapping[str, Any] | None) -> list[str]:
@@ -239,7 +245,7 @@ def _underpowered(inputs: "Inputs") -> AuditResult:
     verdict = Verdict("uncertified", None, None, "underpowered", "screen", numbers)
     paragraph = f"{verdict.paragraph()} No model was loaded and nothing was written."
     document = summary(inputs, verdict, paragraph, rules_hash=inputs.plan.rules_hash())
-    return AuditResult(verdict, paragraph, None, document)
+    return AuditResult(paragraph, None, document, verdict)
 
 
 def _stopped(run: Run, inputs: "Inputs", headroom: Mapping[str, Any]) -> AuditResult:
@@ -265,7 +271,7 @@ def _stopped(run: Run, inputs: "Inputs", headroom: Mapping[str, Any]) -> AuditRe
         inputs, verdict, paragraph, rules_hash=run.rules_hash, stored={"headroom": headroom}
     )
     _write(run, inputs, document, [])
-    return AuditResult(verdict, paragraph, run.path, document)
+    return AuditResult(paragraph, run.path, document, verdict)
 
 
 def _write(

@@ -22,8 +22,7 @@ from palimpsest.cli.output import answer, say
 from palimpsest.errors import PlanError
 
 if TYPE_CHECKING:
-    from palimpsest.audit import AuditResult
-    from palimpsest.tofu import TofuResult
+    from palimpsest.audit.run import Answer, AuditResult
 
 Base = Annotated[Text, Option(help="Model before it was trained on the forget data.")]
 Injected = Annotated[Text, Option(help="Model trained on forget and retain data.")]
@@ -209,7 +208,7 @@ def _candidate_table(result: "AuditResult") -> str:
     return candidate_lines(read_run(result.run).cells[0])
 
 
-def _conclude(result: "AuditResult | TofuResult", as_json: bool, candidates: str = "") -> NoReturn:
+def _conclude(result: "Answer", as_json: bool, candidates: str = "") -> NoReturn:
     """Write the report where there is something to report, answer, and exit."""
     page = None
     if result.run is not None:

@@ -62,7 +62,7 @@ class HeadroomJob(Computing):
             yield f"{name}: {place}"
         yield f"{len(self.facts)} facts, {len(self.questions())} questions, base asked twice"
         words = sum(len(q.prompt.split()) for q in self.questions(evidence=True))
-        size = cost.size_of(self.outline.parameters, self.outline.config)
+        size = cost.size_of(self.outline.config, self.outline.parameters)
         each = cost.seconds(size, 2 * words, device=self.device)
         each += cost.loading(size, device=self.device, dtype=self.dtype)
         seconds = each * (len(self.places) + 1) / min(workers, len(self.places))
@@ -71,7 +71,7 @@ class HeadroomJob(Computing):
     @property
     def memory(self) -> float:
         """Bytes that scoring one model takes."""
-        size = cost.size_of(self.outline.parameters, self.outline.config)
+        size = cost.size_of(self.outline.config, self.outline.parameters)
         page = cost.Step(self.batch_tokens, self.batch_tokens)
         return cost.scoring(size, page, device=self.device, dtype=self.dtype).device
 

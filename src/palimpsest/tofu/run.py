@@ -9,12 +9,11 @@ the verdict is *uncertified: not_identifiable*.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from palimpsest.analysis.results import CellResult, RunResults, read_run
-from palimpsest.audit.run import begun, is_new, write_answer
+from palimpsest.audit.run import Answer, begun, is_new, write_answer
 from palimpsest.audit.summary import design, score_rows, verdict_values
 from palimpsest.cost import workers_for
 from palimpsest.criteria.measures import ModelMeasures
@@ -30,19 +29,8 @@ from palimpsest.tofu.request import Prepared, TofuRequest, prepare
 FORMAT = "palimpsest-tofu/2"
 
 
-@dataclass(frozen=True)
-class TofuResult:
+class TofuResult(Answer):
     """What a study came to."""
-
-    run: Path | None
-    """None after a dry run."""
-    paragraph: str
-    summary: Mapping[str, Any]
-    """The document of ``summary.json``."""
-
-    @property
-    def exit_code(self) -> int:
-        return int(self.summary.get("exit_code", 0))
 
 
 def run_tofu(
@@ -68,7 +56,7 @@ def run_tofu(
     workers = workers or workers_for(costs.memory, request.device)
     if dry_run:
         lines = (*preview_lines(prepared), *costs.lines(workers))
-        return TofuResult(None, "\n".join(lines), {})
+        return TofuResult("\n".join(lines), None, {})
     run = prepared.run(out, fork=fork)
     with begun(run, command, new):
         outcome = carry_out(TofuJob(prepared), run, command, workers=workers, **options)
@@ -91,7 +79,7 @@ def _answer(run: Run, prepared: Prepared) -> TofuResult:
         f"probes-seed{cell.setting.cell.seed}.jsonl": cell.sets["probe"] for cell in prepared.cells
     }
     write_answer(run, document, rows, probes)
-    return TofuResult(run.path, str(document["paragraph"]), document)
+    return TofuResult(str(document["paragraph"]), run.path, document)
 
 
 def summary(run: Run, prepared: Prepared, results: RunResults) -> dict[str, Any]:

@@ -184,11 +184,11 @@ def preview_lines(
 
 def memory(request: Request, known: Outline) -> float:
     """Return the bytes that a worker needs."""
-    return cell_memory(request.plan, cost.size_of(known.parameters, known.config))
+    return cell_memory(request.plan, cost.size_of(known.config, known.parameters))
 
 
 def _seconds(request: Request, work: OwnWork, known: Outline) -> float:
-    plan, size = request.plan, cost.size_of(known.parameters, known.config)
+    plan, size = request.plan, cost.size_of(known.config, known.parameters)
 
     def steps(number: int, texts: int) -> float:
         tokens = texts * plan.general.piece_tokens
