@@ -11,26 +11,6 @@ from palimpsest.analysis.table import Row, Share, Table, counted, row
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
-    """One candidate of one cell that was compared with its references.
-
-    retrainings: tokens trained on in units of one retraining, ``shared`` of them in models that
-    other candidates use too; sd: distance on its worst axis in standard deviations of retraining.
-    """
-
-    cell: str
-    candidate: str
-    method: str
-    retrainings: float
-    shared: float
-    flops: float
-    axis: str
-    sd: float
-    p: float
-    clears: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Price:
     """One candidate over all cells: medians of cost and distance, and in how many it clears."""
 
@@ -38,52 +18,31 @@ class Price:
     method: str
     cells: int
     retrainings: float
+    """Tokens trained on, in units of one retraining, in models made for it included."""
     sd: float
+    """Distance on its worst axis in standard deviations of retraining."""
     clears: int
 
 
-def priced(results: RunResults) -> tuple[Priced, ...]:
-    """Return every candidate that has a cost and a comparison, in the order of the tables."""
-    rows = []
+def prices(results: RunResults) -> tuple[Price, ...]:
+    """Return one row per candidate that has a cost and a comparison, over its cells."""
+    compared: dict[str, list[tuple[float, float, bool]]] = {}
+    methods: dict[str, str] = {}
     for cell in results.cells:
         for finding in cell.verdict.findings if cell.verdict is not None else ():
             cost = cell.roles[finding.name].get("cost")
             comparison = finding.comparison
             if cost is None or comparison is None or comparison.worst.sd is None:
                 continue
-            rows.append(
-                Priced(
-                    cell.id,
-                    finding.name,
-                    cell.methods[finding.name],
-                    float(cost["retrainings"]),
-                    float(cost["shared_retrainings"]),
-                    float(cost["flops"]),
-                    comparison.worst.axis,
-                    abs(comparison.worst.sd),
-                    comparison.p,
-                    finding.clears,
-                )
-            )
+            numbers = (float(cost["retrainings"]), abs(comparison.worst.sd), finding.clears)
+            compared.setdefault(finding.name, []).append(numbers)
+            methods[finding.name] = cell.methods[finding.name]
+    rows = []
+    for name, mine in compared.items():
+        costs, distances, clears = zip(*mine)
+        averages = (median(costs), median(distances), sum(clears))
+        rows.append(Price(name, methods[name], len(mine), *averages))
     return tuple(rows)
-
-
-def prices(results: RunResults) -> tuple[Price, ...]:
-    """Return one row per candidate, over the cells that have it."""
-    by_name: dict[str, list[Priced]] = {}
-    for candidate in priced(results):
-        by_name.setdefault(candidate.candidate, []).append(candidate)
-    return tuple(
-        Price(
-            name,
-            mine[0].method,
-            len(mine),
-            median(candidate.retrainings for candidate in mine),
-            median(candidate.sd for candidate in mine),
-            sum(candidate.clears for candidate in mine),
-        )
-        for name, mine in by_name.items()
-    )
 
 
 def cost_table(results: RunResults) -> Table:

@@ -16,10 +16,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Rank methods by how close to retraining they come, over all cells of the runs."""
-    from palimpsest.report.compare import compared, comparison_page
+    from palimpsest.report.compare import board_lines, compared, comparison_page
     from palimpsest.report.formats import as_csv
-    from palimpsest.report.html import BOARD
-    from palimpsest.report.terminal import table_lines
     from palimpsest.run.store import write_bytes
 
     tables = compared(runs)
@@ -33,4 +31,4 @@ def compare(
     if as_json:
         answer({table.name: table.plain() for table in tables})
         return
-    answer(table_lines(board.only(BOARD)))
+    answer(board_lines(board))

@@ -117,25 +117,14 @@ def rated_adequate(model: ModelMeasures, injected: ModelMeasures, rules: Rules) 
     return model.need("oracle_kl") <= rules.adequate_fraction * injected.need("oracle_kl")
 
 
-@dataclass(frozen=True, slots=True)
-class RelearnVeto:
-    """A model's first-chunk fall of held-out forget NLL against the reference draws'."""
-
-    fall: float
-    reference_fall: float
-    """Mean over the cell's draws."""
-    margin: float
-    """What a further draw exceeds the mean by with chance ``rules.relearn_alpha`` at most."""
-    vetoed: bool
-
-
 def relearn_veto(
     model: ModelMeasures,
     references: Sequence[ModelMeasures],
     tolerances: Tolerances,
     rules: Rules,
-) -> RelearnVeto:
-    """Return the veto; its null and its tolerance are stated with the rules."""
+) -> bool:
+    """Return whether the model's first-chunk fall of held-out forget NLL exceeds the reference
+    draws' by more than a further draw would; null and tolerance are stated with the rules."""
     if not references:
         raise ScoreError("the relearn veto needs at least one reference draw with a curve")
     if tolerances.fall_deviation is None:
@@ -148,7 +137,7 @@ def relearn_veto(
     quantile = float(stdtrit(tolerances.draws - 1, 1 - rules.relearn_alpha))
     noise = quantile * tolerances.fall_deviation * math.sqrt(1 + 1 / len(references))
     margin = max(rules.relearn_margin, noise)
-    return RelearnVeto(fall, reference_fall, margin, fall > reference_fall + margin)
+    return fall > reference_fall + margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +153,7 @@ class DamageBar:
     """(iv), shifted by epsilon_f(residual) for a model of another draw; None in a forward-only
     battery."""
     degenerate: bool
-    relearn: RelearnVeto | None
+    vetoed: bool | None
     """None when the rules or a forward-only battery leave it out."""
     delta_f: float
 
@@ -185,7 +174,7 @@ class DamageBar:
             self.retain_damage > self.delta_f,
             (self.residual_damage or 0.0) > self.delta_f,
             self.degenerate,
-            self.relearn is not None and self.relearn.vetoed,
+            bool(self.vetoed),
         )
         return tuple(name for name, fails in zip(FAILURES, failed) if fails)
 
@@ -216,12 +205,12 @@ def damage_bar(
     draws = [cell[reference] for reference in names]
     retain_nll, injected_retain = model.need("retain_nll"), injected.need("retain_nll")
     across = bool(cell.roles.get(name, {}).get("draw"))
-    residual_damage, relearn = None, None
+    residual_damage, vetoed = None, None
     if not (forward_only or _spared(model, passes_screen)):
         residual_damage = model.need("residual") - cell.floor
         residual_damage += tolerances.epsilon_residual if across else 0.0
         if rules.relearn_veto:
-            relearn = relearn_veto(model, draws, tolerances, rules)
+            vetoed = relearn_veto(model, draws, tolerances, rules)
     gate = tolerances.epsilon_retain + rules.degeneracy_deltas * tolerances.delta_f
     return DamageBar(
         screen=passes_screen,
@@ -229,7 +218,7 @@ def damage_bar(
         retain_damage=retain_nll - injected_retain + (tolerances.epsilon_retain if across else 0.0),
         residual_damage=residual_damage,
         degenerate=injected_retain - retain_nll > gate,
-        relearn=relearn,
+        vetoed=vetoed,
         delta_f=tolerances.delta_f,
     )
 

@@ -1,17 +1,13 @@
 """Every figure of a run with its words, in the order a reader needs them.
 
-Drawing is done in ``plots/``: each figure is one function there that returns a matplotlib figure. A
-new figure is such a function, one function here that gives it numbers and a sentence about them,
-and its title in ``template/words.toml``.
+Drawing is done in ``plots/``: each figure is one function there that returns a matplotlib figure,
+or a picture from the results themselves. A new figure is such a function, its line in
+``all_figures`` and its title in ``template/words.toml``.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from palimpsest.analysis import panel, trained_probes
 from palimpsest.analysis.cost import cost_table, prices
 from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.analysis.table import counted, listed
@@ -21,6 +17,7 @@ from palimpsest.criteria.screen import screen_alone
 from palimpsest.report.answer import acceptance_counts
 from palimpsest.report.palette import MARKS, Style, in_order, styles
 from palimpsest.report.plots import answer, cell_plots, matrix, paper
+from palimpsest.report.plots.canvas import Picture
 from palimpsest.report.positions import cell_axes, control_label, known, reference_distances
 from palimpsest.report.tables import has_paper
 from palimpsest.verdict import Finding
@@ -29,27 +26,15 @@ MOST_ROWS = 40
 """Rows of candidates that a figure of one cell shows; all are in the tables."""
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A figure with one sentence computed from its numbers."""
-
-    name: str
-    """File name without ending, and key of its words."""
-    reading: str
-    figure: Figure
-    narrow: Figure | None = None
-    """The same for a phone."""
-
-
 def all_figures(results: RunResults) -> tuple[Picture, ...]:
     """Return the figures that this run has the numbers for."""
     if not any(cell.candidates for cell in results.cells):
         return ()
     single = (retrainings, forget_deltas, measures, relearning)
     many = (acceptance, axes_by_group, relearning_by_family)
-    shared = (closeness, *((diagnostic, fewer_probes, panel_acceptance) * has_paper(results)))
     own = single if len(results.planned) == 1 else many
-    made = [draw(results) for draw in (*own, *shared)]
+    last = (paper.diagnostic, paper.fewer_probes, paper.panel_acceptance)
+    made = [draw(results) for draw in (*own, closeness, *(last if has_paper(results) else ()))]
     return tuple(picture for picture in made if picture is not None)
 
 
@@ -282,43 +267,6 @@ def closeness(results: RunResults) -> Picture | None:
     usual = float(np.median(distances)) if distances else None
     figure = matrix.closeness(priced, styles(results.methods), usual)
     return Picture("cost", cost_table(results).reading, figure)
-
-
-# -- the paper's edition --------------------------------------------------------------------------
-
-
-def diagnostic(results: RunResults) -> Picture | None:
-    """Return the paper's first figure."""
-    points, looks = trained_probes.diagnostic(results), styles(results.methods)
-    figure = paper.diagnostic(points, {name: looks[name] for name in in_order(results.methods)})
-    reading = trained_probes.matched_sentence(points, results.rules.matched_within)
-    return Picture("diagnostic", reading, figure)
-
-
-def fewer_probes(results: RunResults) -> Picture | None:
-    """Return how many candidates the screen excludes with fewer probes."""
-    sizes = trained_probes.sub_panels(results)
-    if not sizes:
-        return None
-    return Picture(
-        "probes", trained_probes.sub_panel_table(results).reading, paper.fewer_probes(sizes)
-    )
-
-
-def panel_acceptance(results: RunResults) -> Picture | None:
-    """Return the share of cells in which the paper's batteries accept each known-label model."""
-    judged = panel.by_challenge(panel.challenge_panel(results))
-    if not judged or len(results.cells) < 2:
-        return None
-    parts = {
-        panel.BATTERIES[battery]: {
-            label: panel.acceptance(models, battery, results.rules).share
-            for label, models in judged.items()
-        }
-        for battery in ("screen", "forward", "relearning")
-    }
-    kept = {title: shares for title, shares in parts.items() if any(shares.values())}
-    return Picture("panel", panel.panel_table(results).reading, paper.panel_acceptance(kept))
 
 
 # -- pieces ---------------------------------------------------------------------------------------

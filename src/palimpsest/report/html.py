@@ -23,14 +23,14 @@ from palimpsest.certificate.archive import unpack
 from palimpsest.criteria.axes import chosen
 from palimpsest.errors import InputError
 from palimpsest.report.answer import WORDS, answer, glossary
-from palimpsest.report.figures import Picture, all_figures
+from palimpsest.report.figures import all_figures
 from palimpsest.report.files import write_files
 from palimpsest.report.formats import as_csv
-from palimpsest.report.plots.canvas import colour_rules, inline_svg
+from palimpsest.report.plots.canvas import Picture, colour_rules, inline_svg
 from palimpsest.report.record import Record, read_record
 from palimpsest.report.tables import PAPER, all_tables
 from palimpsest.report.trust import trust_checks
-from palimpsest.run.store import read_json
+from palimpsest.run.store import make_folder, read_json, write_bytes
 
 TEMPLATE = Path(__file__).parent / "template"
 EMBEDDED = 2000
@@ -81,8 +81,8 @@ def write_bundle_report(bundle: Path | str, out: Path) -> Path:
     with TemporaryDirectory() as folder:
         for name, data in unpack(Path(bundle).read_bytes()).items():
             path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            make_folder(path.parent)
+            write_bytes(path, data)
         return write_report(folder, out)
 
 

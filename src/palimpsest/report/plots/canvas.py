@@ -70,6 +70,18 @@ _drawn: WeakKeyDictionary[Figure, bytes] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure with one sentence computed from its numbers."""
+
+    name: str
+    """File name without ending, and key of its words."""
+    reading: str
+    figure: Figure
+    narrow: Figure | None = None
+    """The same for a phone."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tag:
     """What a mark stands for, so that the page can name, filter and highlight it."""
 

@@ -97,7 +97,7 @@ def measures(
 
 LINES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)))
 """Lines by which the settings of one method are told apart."""
-LABELLED = 24
+LABELLED = 18
 """Curves of a panel up to which each has its name at its end."""
 
 
