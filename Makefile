@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test lint bench reliability pocket smollm2 advisories clean
+.PHONY: demo test lint bench reliability notebook pocket smollm2 advisories clean
 
 demo: $(VENV)/.installed
 	$(BIN)/palimpsest demo
@@ -32,6 +32,10 @@ RELIABILITY_SEED ?= 7
 reliability: $(VENV)/.dev
 	PALIMPSEST_FULL=1 PALIMPSEST_SEED=$(RELIABILITY_SEED) $(BIN)/python -m pytest tests \
 		-m reliability --hypothesis-seed=$(RELIABILITY_SEED) --durations=20 --timeout=14400
+
+# Runs the notebook and writes its outputs into it.
+notebook: $(VENV)/.dev
+	$(BIN)/jupyter execute --inplace examples/tour.ipynb
 
 pocket: $(VENV)/.dev
 	$(BIN)/python -m tools.bake_pocket
