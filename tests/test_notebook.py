@@ -14,7 +14,7 @@ NOTEBOOK = Path(__file__).parents[1] / "examples" / "tour.ipynb"
 def printed(notebook: object) -> list[str]:
     """The kinds of output of every cell of code, in order."""
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]  # type: ignore[index]
-    return ["+".join(o["output_type"] for o in cell["outputs"]) for cell in cells]
+    return ["+".join(sorted({o["output_type"] for o in cell["outputs"]})) for cell in cells]
 
 
 @pytest.mark.slow

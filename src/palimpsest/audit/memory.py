@@ -50,13 +50,15 @@ def _model(key: str, value: Any, tokenizer: Any, folder: Path) -> Any:
     if tokenizer is None:
         raise PlanError(f"{key}: a model in memory; give its tokenizer too, with tokenizer=…")
     from palimpsest.models.load import state_digest
+    from palimpsest.models.quiet import quiet
 
     config = value.config.to_json_string()
     name = digest((state_digest(value.state_dict()) + config).encode())[7:23]
     place = folder / name
     if not (place / "config.json").exists():
-        tokenizer.save_pretrained(place)
-        value.save_pretrained(place)
+        with quiet():
+            tokenizer.save_pretrained(place)
+            value.save_pretrained(place)
     return str(place)
 
 
