@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from palimpsest.analysis.results import read_run
 from palimpsest.audit import AuditResult, audit, job, make_request, preview, request_from_yaml
 from palimpsest.audit.folder import checkpoints_in
-from palimpsest.audit.inputs import audit_questions, prepare
+from palimpsest.audit.inputs import prepare
 from palimpsest.audit.probes import generated_probes
 from palimpsest.audit.run import AuditFailed, run_audit
 from palimpsest.cell import measure, sources
@@ -25,6 +25,7 @@ from palimpsest.cli import app
 from palimpsest.criteria.axes import AXES
 from palimpsest.errors import DriftError, FactsError, InputError
 from palimpsest.facts.files import Fact, read_facts
+from palimpsest.facts.questions import audit_questions
 from palimpsest.report.html import write_report
 from palimpsest.report.terminal import candidate_lines, summary_lines
 from palimpsest.run.store import Run, table_from_bytes

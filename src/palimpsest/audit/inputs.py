@@ -19,7 +19,7 @@ from palimpsest.criteria.multiplicity import Certifiability, certifiability
 from palimpsest.errors import FactsError, ModelError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
 from palimpsest.facts.general import general_pieces
-from palimpsest.facts.questions import Question, Testbed, file_questions
+from palimpsest.facts.questions import Question, Testbed, audit_questions
 from palimpsest.models.adapter import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.encode import chat_prompt, start_remark
 from palimpsest.models.inspect_folder import read_weights
@@ -212,21 +212,6 @@ def prepare(request: AuditRequest) -> Inputs:
         request=request,
         repeated=repeated,
         remarks=(*repeated, *remarks, *_precision(request, models, base)),
-    )
-
-
-def audit_questions(sets: Mapping[str, tuple[Fact, ...]]) -> tuple[Question, ...]:
-    """Return the questions of a user's facts.
-
-    Trained prompts are pool ``trained`` and held-out ones pool ``evaluation``. The retain axis is
-    measured on pool ``cloze``, which files do not have: there it is each retain fact's first
-    trained prompt, moved and not repeated, so that no position counts twice in the residual.
-    """
-    return tuple(
-        replace(question, pool="cloze")
-        if question.set == "retain" and question.pool == "trained" and question.template == 0
-        else question
-        for question in file_questions(sets)
     )
 
 

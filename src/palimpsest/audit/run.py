@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palimpsest.audit.memory import on_disk
 from palimpsest.audit.request import AuditRequest, make_request
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError, ModelError, PalimpsestError, PlanError, StoreError
@@ -31,7 +32,11 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, and how many of how many steps are done."""
 Notify = Callable[[str], None]
 Place = str | os.PathLike[str]
-_OWN = ("executor", "workers", "dry_run", "fork", "progress", "settings")
+Model = Any
+"""A path, a Hugging Face id, or a ``transformers`` module."""
+Facts = Any
+"""A path, or rows of facts."""
+_OWN = ("tokenizer", "executor", "workers", "dry_run", "fork", "progress", "settings")
 """Arguments of ``audit`` that are not part of the request."""
 
 
@@ -65,16 +70,17 @@ class AuditResult(Answer):
 
 
 def audit(
-    base: Place,
-    injected: Place,
-    candidates: Mapping[str, Place] | Sequence[str],
-    forget: Place,
-    retain: Place,
-    probes: Place | None = None,
+    base: Model,
+    injected: Model,
+    candidates: Mapping[str, Model] | Sequence[str],
+    forget: Facts,
+    retain: Facts,
+    probes: Facts | None = None,
     general: Place = "pocket",
-    references: Sequence[Place] = (),
+    references: Sequence[Model] = (),
     *,
     out: Place,
+    tokenizer: Any = None,
     round_trip: str = "survivors",
     rules: Rules | Mapping[str, Any] | None = None,
     executor: str = "inline",
@@ -86,10 +92,13 @@ def audit(
 ) -> AuditResult:
     """Return the verdict on the candidates; see ``AuditRequest`` for the ``settings``.
 
+    Models are paths, Hugging Face ids or, with their ``tokenizer``, ``transformers`` modules; facts
+    are paths, or rows (dicts, ``Fact`` objects, a pandas frame). What is in memory is written
+    beside the run folder, to ``OUT.given/``.
     executor: ``inline`` does everything in this process, ``local`` in worker processes, ``ray`` on
     a cluster. Running it again with the same arguments resumes it.
     """
-    asked = {key: value for key, value in locals().items() if key not in _OWN}
+    asked = on_disk({key: value for key, value in locals().items() if key not in _OWN}, tokenizer)
 
     def on_event(event: Event) -> None:
         if progress is not None and event.kind == "step":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from palimpsest.errors import PlanError
 from palimpsest.facts.general import general_pieces
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import (
@@ -17,6 +18,7 @@ from palimpsest.facts.questions import (
     Question,
     Testbed,
     draw_testbed,
+    file_testbed,
     pool_questions,
 )
 from palimpsest.facts.sealed import AuditPool
@@ -58,6 +60,8 @@ class Setting:
     def pool_sheet(self, pool: str, templates: AuditPool | None = None) -> Sheet:
         """One more pool for all facts: ``audit`` when the seal is opened, or a later suite."""
         sets = self.facts.sets()
+        if self.cell.plan.facts.files:
+            raise PlanError(f"pool {pool}: facts from files have no phrasings there")
         if templates is None:
             return self._sheet(pool_questions(sets, pool))
         pools = {relation: {pool: given} for relation, given in templates.phrasings.items()}
@@ -137,7 +141,10 @@ def make_setting(cell: CellPlan, tokenizer: Any) -> Setting:
     """Return the setting of a cell; too few names or too short a text is an error here."""
     plan = cell.plan
     counts = plan.facts
-    facts = draw_testbed(cell.id, counts.forget, counts.retain, counts.probes, counts.phrasings)
+    if counts.files:
+        facts = file_testbed(dict(counts.files))
+    else:
+        facts = draw_testbed(cell.id, counts.forget, counts.retain, counts.probes, counts.phrasings)
     train, scored = plan.general.train_pieces, plan.general.scored_pieces
     pieces = general_pieces(plan.general.source, train + scored, f"{cell.id}/general")
     return Setting(cell, tokenizer, facts, pieces[:train], pieces[train:])

@@ -14,7 +14,7 @@ from palimpsest.cell.measure import (
     reference_teacher,
     tables,
 )
-from palimpsest.cell.sources import Given, State
+from palimpsest.cell.sources import Given, State, save_weights
 from palimpsest.challenge import Entry, Unavailable, Workshop, chosen, interpolated
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, verify
 from palimpsest.methods.context import Method
@@ -98,11 +98,21 @@ class StudyWork(Bench):
         summary = super().finish(cell)
         base = summary["models"]["base"]
         summary |= {name: base.pop(name) for name in DESCRIBED}
+        for role in summary["models"].values():
+            role.pop("weights", None)  # the name of a step's file; the cell's is the model's
         facts = {
             name: [[fact.id, fact.subject, fact.relation, fact.object] for fact in triples]
             for name, triples in self.setting.facts.sets().items()
         }
         return summary | {"base_digest": base["digest"], "facts": facts, "headroom": None}
+
+    def keep(self) -> dict[str, tuple[str, str]]:
+        kept = super().keep()
+        for step in self.steps:
+            for name, role in self.cell.get(step.name)[1].get("models", {}).items():
+                if file := role.get("weights"):
+                    kept[f"{name}.safetensors"] = (step.name, file)
+        return kept
 
     # -- the steps ---------------------------------------------------------------------------
 
@@ -156,6 +166,10 @@ class StudyWork(Bench):
                 else:
                     roles[name]["digest"] = state_digest(result)
                     states[name] = result
+                    if self.plan.plan.engine.keep_candidates:
+                        file = f"candidate_{len(roles)}.safetensors"
+                        roles[name]["weights"] = file
+                        self.cell.put_file(step, file, partial(save_weights, result))
                 if (cost := self.cost(name)) is not None:
                     roles[name]["cost"] = cost
             del made, result

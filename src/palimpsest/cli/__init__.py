@@ -19,7 +19,16 @@ import typer
 import typer.core
 
 from palimpsest import __version__
-from palimpsest.cli import audits, certificates, compare, facts, planning, studies, unlearn
+from palimpsest.cli import (
+    audits,
+    certificates,
+    compare,
+    facts,
+    planning,
+    plans,
+    studies,
+    unlearn,
+)
 from palimpsest.cli.options import with_flags
 from palimpsest.cli.output import answer, say
 from palimpsest.errors import PalimpsestError
@@ -30,6 +39,7 @@ __all__ = ["app", "main", "say"]
 COMMANDS: tuple[Callable[..., None], ...] = (
     studies.demo,
     planning.design,
+    plans.plan,
     studies.study,
     studies.status,
     planning.methods,
@@ -48,6 +58,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     studies.second_suite,
 )
 """In the order of ``--help``, which ends with the commands of `facts`."""
+MODELS = ("torch", "transformers", "tokenizers", "safetensors")
+"""Packages of the extra ``models``, without which certificates are verified and runs are read."""
 
 
 class Stopped(Exception):
@@ -118,6 +130,14 @@ def main() -> None:
         why = error.__cause__ or error
         say(str(why) or str(_stopped(signal.SIGINT)))
         sys.exit(getattr(why, "exit_code", 128 + (asked.signum or signal.SIGINT)))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in MODELS:
+            raise
+        say(
+            f"error: {error.name} is not installed; this command loads or trains models; install "
+            "what it needs with: pip install 'palimpsest-audit[models]'"
+        )
+        sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

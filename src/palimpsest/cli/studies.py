@@ -1,8 +1,9 @@
 """Studies on the testbed, and their run folders."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -19,6 +20,7 @@ from palimpsest.cli.options import (
     workers_for,
 )
 from palimpsest.cli.output import answer, say
+from palimpsest.errors import InputError
 
 if TYPE_CHECKING:
     from palimpsest.plan import Plan
@@ -55,15 +57,27 @@ def study(
     general: Annotated[
         str | None, Option(help="Plain-text file of general prose, for example WikiText.")
     ] = None,
+    keep: Annotated[
+        list[str] | None,
+        Option(help="Keep weights in the run folder: models, candidates. Repeatable."),
+    ] = None,
+    add_method: Annotated[
+        list[str] | None,
+        Option(help="Add a method to the finished run, in a new run beside it. Repeatable."),
+    ] = None,
 ) -> None:
     """Run a study: models and seeds as cells. Run it again to resume."""
     from dataclasses import replace
 
-    chosen = _with_methods(_plan(plan), method)
+    chosen = _with_methods(named_plan(plan), method)
+    if unknown := set(keep or ()) - {"models", "candidates"}:
+        raise InputError(f"--keep: {sorted(unknown)[0]} found; expected models or candidates")
+    kept: dict[str, Any] = {f"keep_{what}": True for what in keep or ()}
+    chosen = replace(chosen, engine=replace(chosen.engine, **kept))
     if general is not None:
         chosen = replace(chosen, general=replace(chosen.general, source=general))
     chosen = changed(chosen, engine, rules)
-    _study(chosen, Path("runs") / chosen.name, folder, run, pool)
+    _study(chosen, Path("runs") / chosen.name, folder, run, pool, add_method or ())
 
 
 def status(
@@ -186,7 +200,8 @@ def second_suite(
     answer(f"{second_lines(selectors)}\n\nrun: {second.path}")
 
 
-def _plan(name: str) -> "Plan":
+def named_plan(name: str) -> "Plan":
+    """Return the plan of a preset or of a YAML file."""
     from palimpsest.plan import plan_from_yaml
     from palimpsest.presets import PRESETS, preset
 
@@ -205,11 +220,17 @@ def _with_methods(plan: "Plan", names: list[str] | None) -> "Plan":
 
 
 def _study(
-    plan: "Plan", default: Path, folder: FolderFlags, run: RunFlags, pool: Path | None = None
+    plan: "Plan",
+    default: Path,
+    folder: FolderFlags,
+    run: RunFlags,
+    pool: Path | None = None,
+    added: Sequence[str] = (),
 ) -> None:
     """Do what is left of a study, write its report and print the outcome; or preview it."""
     from palimpsest.models.device import check_device
     from palimpsest.preview import preview
+    from palimpsest.study.added import run_added
     from palimpsest.study.matrix import run_study
 
     workers = workers_for(plan, run.workers)
@@ -221,6 +242,8 @@ def _study(
     where = folder.out or default
     with run.shown(folder.track) as options:
         made = run_study(plan, where, pool=pool, fork=folder.fork, workers=workers, **options)
+        if added:
+            made = run_added(made, added, workers=workers, **options)
     _answer(made.path, run.as_json)
 
 
@@ -228,7 +251,9 @@ def _answer(run: Path, as_json: bool) -> None:
     """Write the report and print the outcome."""
     from palimpsest.report.html import write_report
     from palimpsest.report.terminal import summary_json, summary_lines
+    from palimpsest.results import write_results
 
+    write_results(run)
     page = write_report(run)
     if as_json:
         answer(summary_json(run) | {"report": str(page), "run": str(run)})

@@ -17,7 +17,6 @@ from palimpsest.audit.inputs import (
     AuditModel,
     CellInputs,
     Checked,
-    audit_questions,
     check_length,
     checked_outline,
     copied_weights,
@@ -33,7 +32,7 @@ from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.files import Fact
 from palimpsest.facts.general import POCKET, general_pieces
 from palimpsest.facts.nonce import Triple
-from palimpsest.facts.questions import Question, Testbed
+from palimpsest.facts.questions import Question, Testbed, audit_questions
 from palimpsest.facts.stream import Stream, injection_stream
 from palimpsest.methods import candidates
 from palimpsest.models.encode import encode_answers

@@ -23,6 +23,7 @@ from palimpsest.facts.general import POCKET, file_pieces, general_pieces, pocket
 from palimpsest.facts.names import shown_path
 from palimpsest.facts.questions import Testbed, file_questions
 from palimpsest.methods import candidates, method_class, used
+from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.load import Outline, check_compatible, outline, resolve
 from palimpsest.plan import (
     CellPlan,
@@ -154,6 +155,7 @@ class Request(Computing):
         """Return the digests of the models, facts and text that are given."""
         digests = {name: source_digest(place) for name, place in self.places().items()}
         digests |= {f"{name} facts": digest(as_jsonl(facts)) for name, facts in self.sets.items()}
+        digests |= plugin_digests(self.plan.methods)
         if self.general != POCKET:
             digests["general text"] = file_digest(Path(self.general))
         return digests
