@@ -106,6 +106,15 @@ PRESETS = {
         replication=Replication(draws=9),
         engine=Engine(stack=1, batch_tokens=2048),
     ),
+    "criteria": replace(
+        POCKET_MATRIX,
+        name="criteria",
+        seeds=(100, 101, 102),
+        methods=(),
+        # The first reference serves criteria that need one; 19 others are left for each of 20.
+        replication=Replication(draws=21, retrainings=5),
+        measures="all",
+    ),
     "paper": PAPER_MATRIX,
     "fair-sweep": replace(DEMO, name="fair-sweep", seeds=(0, 1, 2), methods=FAIR_SWEEP),
 }

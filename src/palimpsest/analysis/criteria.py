@@ -13,6 +13,7 @@ never set a threshold: how many of them are accepted is measured, not arranged.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -34,7 +35,7 @@ Floats = NDArray[np.float64]
 TEACHER = 0
 """Draw of the reference that criteria may use."""
 EASY = 0.5
-"""Share of injected weights left from which a mixture counts as easy, as the injected model does."""
+"""Share of injected weights left from which a mixture is easy, as the injected model is."""
 REJECTED = 0.05
 
 
@@ -81,10 +82,10 @@ class Row:
     accepted: Mapping[str, tuple[int, int]]
     """Models of each kind of adversary accepted, of how many were measured."""
 
-    @property
-    def hard(self) -> tuple[int, int]:
-        """Adversaries accepted in all, of how many; an easy one counts like any other."""
-        return sum(n for n, _ in self.accepted.values()), sum(n for _, n in self.accepted.values())
+    def total(self, labels: Sequence[str]) -> tuple[int, int]:
+        """Return how many models of these kinds are accepted, of how many."""
+        counts = [self.accepted[label] for label in labels]
+        return sum(n for n, _ in counts), sum(n for _, n in counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +324,7 @@ def _row(
         good = [_finite(s[p.of_kind("reference", "fresh")]) for p, s in zip(panels, scores)]
         bad = [_finite(s[p.of_kind("adversary", easy=easy)]) for p, s in zip(panels, scores)]
         both[easy] = aucs(good, bad, rules)
-    counts = {label: count(lambda panel: panel.labelled(label)) for label in labels}
+    counts = {label: count(partial(_Panel.labelled, label=label)) for label in labels}
     return Row(
         name,
         form,

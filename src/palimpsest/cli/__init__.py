@@ -4,8 +4,9 @@ stdout carries the answer (one JSON document with ``--json``), everything else g
 codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy modules are
 imported inside the commands, so ``palimpsest --help`` answers at once.
 
-A command is a plain function in the module of its subject: `planning`, `studies`, `unlearn`,
-`audits`, `certificates`, `facts`. `options` holds what several of them take, `output` prints.
+A command is a plain function in the module of its subject: `planning`, `studies`, `criteria`,
+`unlearn`, `audits`, `certificates`, `facts`. `options` holds what several of them take, `output`
+prints.
 """
 
 import os
@@ -18,7 +19,7 @@ import typer
 import typer.core
 
 from palimpsest import __version__
-from palimpsest.cli import audits, certificates, facts, planning, studies, unlearn
+from palimpsest.cli import audits, certificates, criteria, facts, planning, studies, unlearn
 from palimpsest.cli.output import answer, say
 from palimpsest.cli.studies import _answer
 from palimpsest.errors import PalimpsestError
@@ -44,6 +45,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     certificates.keygen,
     studies.inferability,
     studies.second_suite,
+    criteria.criteria,
 )
 """In the order of ``--help``, which ends with the commands of `facts`."""
 

@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.criteria.axes import chosen
 from palimpsest.report.answer import WORDS, answer, glossary
+from palimpsest.report.criteria_page import write_criteria
 from palimpsest.report.figures import Picture, all_figures
 from palimpsest.report.files import write_files
 from palimpsest.report.formats import Estimate, Share, Table, Value, as_csv, percent, printable
@@ -58,7 +59,9 @@ def write_report(run_path: Path | str) -> Path:
         read_record(run_path),
         read_json(summary) if summary.exists() else None,
     )
-    return write_files(run_path / "report", page, tables, pictures)
+    path = write_files(run_path / "report", page, tables, pictures)
+    write_criteria(results, path.parent)
+    return path
 
 
 def render_page(
