@@ -37,6 +37,8 @@ TEACHER = 0
 EASY = 0.5
 """Share of injected weights left from which a mixture is easy, as the injected model is."""
 REJECTED = 0.05
+NOT_RESTORED = ("injected", "partial", "suppressed")
+"""Truths that a criterion must not accept; others are counted apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,9 @@ class Known:
 
     cell: str
     name: str
-    kind: Literal["reference", "fresh", "adversary", "twin"]
-    """A reference of the bag, a retraining outside it, a model that is not restored, or one that is
-    restored though it was made in another way."""
+    kind: Literal["reference", "fresh", "adversary", "other"]
+    """A reference of the bag, a retraining outside it, a model that is not restored, or one whose
+    truth is another: restored in another way, or graded between the two."""
     label: str
     """What it is, the same in every cell."""
     easy: bool = False
@@ -61,6 +63,11 @@ class Adversary:
     truth: str
     knows: str
     easy: bool
+
+    @property
+    def wrong(self) -> bool:
+        """Whether accepting it is an error."""
+        return self.truth in NOT_RESTORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,7 @@ def has_trial(results: RunResults) -> bool:
 def run_trial(results: RunResults) -> Trial:
     """Return the trial of every criterion that the run measured."""
     panels = [_Panel.of(cell, results.rules) for cell in results.cells]
-    adversaries = _adversaries(results, panels)
+    adversaries = _adversaries(panels)
     labels = [adversary.label for adversary in adversaries]
     rows = []
     for criterion in CRITERIA:
@@ -168,31 +175,27 @@ def _known(cell: CellResult) -> Iterator[Known]:
         elif kind == "retraining":
             yield Known(cell.id, name, "fresh", "fresh retraining")
         elif kind in ("injected", "control", "challenge"):
-            label = str(role.get("entry") or "injected") if share is None else _mixture(share)
+            truth = role.get("truth", "partial")
+            mixed = share is not None and truth == "partial"
+            label = f"{share:.0%} injected" if mixed else str(role.get("entry") or "injected")
             if label in seen:
                 continue  # the same mixture as a control and on the panel
             seen.add(label)
-            restored = role.get("truth") == "restored"
-            easy = kind == "injected" or (share is not None and share >= EASY)
-            yield Known(cell.id, name, "twin" if restored else "adversary", label, easy)
+            easy = kind == "injected" or (mixed and share >= EASY)
+            known = "adversary" if truth in NOT_RESTORED else "other"
+            yield Known(cell.id, name, known, label, easy)
 
 
-def _mixture(share: float) -> str:
-    return f"{share:.0%} injected"
-
-
-def _adversaries(results: RunResults, panels: Sequence[_Panel]) -> tuple[Adversary, ...]:
+def _adversaries(panels: Sequence[_Panel]) -> tuple[Adversary, ...]:
     found: dict[str, Adversary] = {}
     for panel in panels:
         for model in panel.known:
-            if model.kind in ("adversary", "twin") and model.label not in found:
+            if model.kind in ("adversary", "other") and model.label not in found:
                 role = panel.cell.roles[model.name]
-                truth = str(
-                    role.get("truth") or ("injected" if model.label == "injected" else "partial")
-                )
-                knows = str(role.get("knows") or "")
-                found[model.label] = Adversary(model.label, truth, knows, model.easy)
-    order = {"injected": 0, "partial": 1, "suppressed": 2, "restored": 3}
+                plain = "injected" if model.label == "injected" else "partial"
+                truth, knows = str(role.get("truth") or plain), role.get("knows_of", "")
+                found[model.label] = Adversary(model.label, truth, str(knows), model.easy)
+    order = {"injected": 0, "partial": 1, "suppressed": 2, "graded": 3, "restored": 4}
 
     def place(adversary: Adversary) -> tuple[int, float]:
         mixed = adversary.label.partition("%")[0]

@@ -101,7 +101,7 @@ def catalogue_table() -> Table:
 
 def sentences(trial: Trial, rules: Rules) -> list[str]:
     """Return what the trial shows, from its numbers."""
-    bad = [a.label for a in trial.adversaries if a.truth != "restored"]
+    bad = [a.label for a in trial.adversaries if a.wrong]
     said = [
         f"{len({r.name for r in trial.rows if r.criterion})} criteria in two forms, on "
         f"{trial.models} models of known truth in {trial.cells} cells, "
@@ -138,7 +138,7 @@ def sentences(trial: Trial, rules: Rules) -> list[str]:
 
 def _criteria(trial: Trial, rules: Rules) -> Table:
     labels = [adversary.label for adversary in trial.adversaries]
-    bad = [a.label for a in trial.adversaries if a.truth != "restored"]
+    bad = [a.label for a in trial.adversaries if a.wrong]
     rows: list[dict[str, Value]] = []
     for row in trial.rows:
         about = row.criterion
@@ -221,8 +221,8 @@ def _heat_map(trial: Trial, form: str) -> plots.Figure:
     rows = [row for row in trial.rows if row.form == form]
     groups = [row.criterion.group if row.criterion else "certificate" for row in rows]
     dividers = [n for n in range(1, len(rows)) if groups[n] != groups[n - 1]]
-    right = [a.label for a in trial.adversaries if a.truth == "restored"]
-    columns = [a.label for a in trial.adversaries if a.truth != "restored"] + right + [FRESH]
+    right = [a.label for a in trial.adversaries if not a.wrong]
+    columns = [a.label for a in trial.adversaries if a.wrong] + right + [FRESH]
     named = [(_title(row), {**row.accepted, FRESH: row.fresh}) for row in rows]
     return plots.heat_map(named, columns, dividers, len(right) + 1)
 
@@ -235,7 +235,7 @@ def _alt(form: str) -> str:
     return (
         f"Each row is a criterion, {FORMS[form]}; each column a kind of model. The number says in "
         "how many cells it is accepted, and the darker a field, the larger the share. Right of the "
-        "line stand restored models, which should be accepted."
+        "line stand graded and restored models; the latter should be accepted."
     )
 
 

@@ -16,7 +16,7 @@ def from_states(gauge: Gauge, net: Net) -> list[Values]:
     exam, injected, forward = gauge.exam, gauge.injected, gauge.forward
     found = white.states(net, exam.looked_into, exam.pad)
     own = gauge.weights(net)
-    through_own = white.lens(forward, own, found) if own else None
+    through_own = white.lens(gauge.forward_of(net), own, found) if own else None
     target = gauge.frozen_states
     batch, _ = exam.heldout
     # Every layer's state read through the injected model's norm and head.
@@ -103,8 +103,10 @@ def from_weights(gauge: Gauge, net: Net) -> list[Values]:
     weights = gauge.weights(net)
     if not weights:
         return [{} for _ in range(net.stack)]
-    injected = {name: value.detach()[0] for name, value in gauge.injected.params.items()}
-    reference = {name: gauge.exam.state("reference")[name] for name in injected}
+    injected, reference = (
+        {name: gauge.exam.state(model)[name] for name in weights}
+        for model in ("injected", "reference")
+    )
     unit = white.distance(reference, injected)
     values = []
     for member in range(net.stack):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from palimpsest.errors import ModelError
 from palimpsest.facts.nonce import key_number
-from palimpsest.models.forward import Forward
+from palimpsest.models.forward import HEAD, Forward
 from palimpsest.models.net import Net, collate
 from palimpsest.models.stacked import StackedNet
 from palimpsest.scoring import interventions as change
@@ -119,9 +119,19 @@ class Gauge:
         return np.asarray(told.double().numpy() @ weights)
 
     def weights(self, net: Net) -> dict[str, Tensor]:
-        """Return the parameters of a net under their plain names; empty where it has none such."""
+        """Return the parameters of a net under their plain names; empty where it has none such.
+
+        A head that was tied and is no more has its own name.
+        """
         names = change.plain_names(net, frozenset(self.injected.params))
-        return {name: net.params[inner].detach() for name, inner in names.items()}
+        found = {name: net.params[inner].detach() for name, inner in names.items()}
+        if found and HEAD in net.params:
+            found[HEAD] = net.params[HEAD].detach()
+        return found
+
+    def forward_of(self, net: Net) -> Forward:
+        """Return the forward of a net: the cell's, unless its configuration is its own."""
+        return Forward(net.config) if isinstance(net, StackedNet) else self.forward
 
 
 def probed(gauge: Gauge, net: Net) -> list[float]:

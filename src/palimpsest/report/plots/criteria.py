@@ -26,7 +26,7 @@ def heat_map(
     """Draw how many models of each kind a criterion accepts; a field without number: none measured.
 
     dividers: rows before which a group of criteria begins; rights: how many of the last columns are
-    restored models, which should be accepted.
+    graded or restored models, which a line sets apart.
     """
     size = (2.1 + 0.37 * len(columns), 1.5 + 0.165 * len(rows))
     figure, (panel,) = canvas.sheet(1, 1, size)
