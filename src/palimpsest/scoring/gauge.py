@@ -5,6 +5,7 @@ means less restored**; what they mean, where they come from and what they cost i
 ``criteria/catalogue.py``. Measures are taken of pocket-sized models, whose passes a stack shares.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -33,8 +34,13 @@ class Gauge:
 
     # -- frozen models ---------------------------------------------------------------------------
 
+    @cached_property
+    def states(self) -> dict[str, Mapping[str, Tensor]]:
+        """Weights of the frozen models, read once."""
+        return {name: self.exam.state(name) for name in ("base", "injected", "reference")}
+
     def frozen(self, name: str) -> Net:
-        return self.exam.net([self.exam.state(name)])
+        return self.exam.net([self.states[name]])
 
     @cached_property
     def base(self) -> Tokens:
@@ -56,7 +62,7 @@ class Gauge:
                 return torch.randn(value.shape, generator=generator) * 0.02
             return torch.zeros_like(value) if name.endswith("bias") else torch.ones_like(value)
 
-        state = {name: start(v, name) for name, v in sorted(self.exam.state("base").items())}
+        state = {name: start(v, name) for name, v in sorted(self.states["base"].items())}
         return self.exam.read(self.exam.net([state]))[0]
 
     @cached_property
