@@ -11,6 +11,7 @@ from palimpsest.scoring import whitebox as white
 from palimpsest.scoring.gauge import Floats, Gauge, Values, gradients, probed
 
 
+@torch.no_grad()
 def from_states(gauge: Gauge, net: Net) -> list[Values]:
     """Return what the states behind each layer say of each member."""
     exam, injected, forward = gauge.exam, gauge.injected, gauge.forward
@@ -39,31 +40,28 @@ def from_states(gauge: Gauge, net: Net) -> list[Values]:
             falls.append(whole - gauge.answer_means(torch.log_softmax(logits, -1))[0])
         return np.array(falls)
 
-    with torch.no_grad():
-        drop_reference = dropped(target["reference"])
-        values = []
-        for member in range(net.stack):
-            states, layers = found[member], range(found.shape[1])
-            gap = [
-                1 - white.linear_cka(target["injected"][n], target["reference"][n]) for n in layers
-            ]
-            near = [white.linear_cka(states[n], target["reference"][n]) for n in layers]
-            shifts = [white.component_shift(states[n], target["reference"][n]) for n in layers]
-            closed = [c - (1 - g) for c, g in zip(near, gap)]
-            some: Values = {
-                "lens_depth": 1
-                - white.closed_share(at_injected - at_reference, at_injected - mine[member]),
-                "uds": 1 - white.closed_share(drop_reference, dropped(states)),
-                "cka": 1 - white.closed_share(gap, closed, 0.0),
-                "pca_similarity": 1 - float(np.mean([similar for similar, _ in shifts])),
-                "pca_shift": float(np.mean([moved for _, moved in shifts])),
-            }
-            if through_own is not None:
-                logp = through_own[member]
-                right = (logp.argmax(-1) == batch.targets).double().mean(-1)
-                some["lens_accuracy"] = float(right.max())
-                some["lens_best"] = float(gauge.answer_means(logp).max())
-            values.append(some)
+    drop_reference = dropped(target["reference"])
+    values = []
+    for member in range(net.stack):
+        states, layers = found[member], range(found.shape[1])
+        gap = [1 - white.linear_cka(target["injected"][n], target["reference"][n]) for n in layers]
+        near = [white.linear_cka(states[n], target["reference"][n]) for n in layers]
+        shifts = [white.component_shift(states[n], target["reference"][n]) for n in layers]
+        closed = [c - (1 - g) for c, g in zip(near, gap)]
+        some: Values = {
+            "lens_depth": 1
+            - white.closed_share(at_injected - at_reference, at_injected - mine[member]),
+            "uds": 1 - white.closed_share(drop_reference, dropped(states)),
+            "cka": 1 - white.closed_share(gap, closed, 0.0),
+            "pca_similarity": 1 - float(np.mean([similar for similar, _ in shifts])),
+            "pca_shift": float(np.mean([moved for _, moved in shifts])),
+        }
+        if through_own is not None:
+            logp = through_own[member]
+            right = (logp.argmax(-1) == batch.targets).double().mean(-1)
+            some["lens_accuracy"] = float(right.max())
+            some["lens_best"] = float(gauge.answer_means(logp).max())
+        values.append(some)
     return values
 
 
@@ -104,8 +102,7 @@ def from_weights(gauge: Gauge, net: Net) -> list[Values]:
     if not weights:
         return [{} for _ in range(net.stack)]
     injected, reference = (
-        {name: gauge.exam.state(model)[name] for name in weights}
-        for model in ("injected", "reference")
+        {name: gauge.states[model][name] for name in weights} for model in ("injected", "reference")
     )
     unit = white.distance(reference, injected)
     values = []
