@@ -26,7 +26,7 @@ from palimpsest.criteria.catalogue import CRITERIA, Criterion
 from palimpsest.criteria.controls import axis_values
 from palimpsest.criteria.intervals import Interval, bootstrap_interval, clopper_pearson
 from palimpsest.criteria.multiplicity import exact_level
-from palimpsest.criteria.retraining import exact_counts, student_p_values, which_test
+from palimpsest.criteria.retraining import TIE, exact_counts, student_p_values, which_test
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import screen_alone
 
@@ -37,6 +37,8 @@ TEACHER = 0
 EASY = 0.5
 """Share of injected weights left from which a mixture is easy, as the injected model is."""
 REJECTED = 0.05
+FARTHEST = 1e9
+"""Distance in standard deviations that stands for any larger one."""
 NOT_RESTORED = ("injected", "partial", "suppressed")
 """Truths that a criterion must not accept; others are counted apart."""
 
@@ -267,21 +269,29 @@ def compared(
     count = len(values)
     p, distance = np.full(count, np.nan), np.full(count, np.nan)
     bag = values[:references]
-    if not np.isfinite(bag).all() or references < 3:
+    if references < 4 or not np.isfinite(bag).all():
         return p, distance
-    for model in np.flatnonzero(np.isfinite(values).all(axis=1)):
-        others = np.delete(bag, model, axis=0) if model < references else bag
-        mine = values[model]
-        if which_test(len(others), alpha) == "exact":
-            whole = np.concatenate([mine[None], others])
-            p[model] = exact_counts(whole, sides)[0] / len(whole)
+    finite = np.flatnonzero(np.isfinite(values).all(axis=1))
+    for group in (finite[finite < references], finite[finite >= references]):
+        if not len(group):
+            continue
+        if group[0] < references:
+            kept = np.array([[n for n in range(references) if n != model] for model in group])
+            others = bag[kept]
         else:
-            p[model] = min(1.0, float(student_p_values(mine, others, sides).min()) * len(sides))
-        spread = np.sort(others, axis=0).std(axis=0, ddof=1)
-        offset = np.abs(mine - np.sort(others, axis=0).mean(axis=0))
+            others = np.broadcast_to(bag, (len(group), *bag.shape))
+        mine = values[group]
+        if which_test(others.shape[1], alpha) == "exact":
+            whole = np.concatenate([mine[:, None], others], axis=1)
+            p[group] = exact_counts(whole, sides)[:, 0] / whole.shape[1]
+        else:
+            smallest = student_p_values(mine, others, sides).min(axis=-1)
+            p[group] = np.minimum(1.0, smallest * len(sides))
+        ordered = np.sort(others, axis=1)
+        spread, offset = ordered.std(axis=1, ddof=1), np.abs(mine - ordered.mean(axis=1))
         with np.errstate(divide="ignore", invalid="ignore"):
-            z = np.where(spread > 0, offset / spread, np.where(offset > 1e-12, np.inf, 0.0))
-        distance[model] = min(float(z.max()), 1e9)
+            z = np.where(spread > 0, offset / spread, np.where(offset > TIE, np.inf, 0.0))
+        distance[group] = np.minimum(z.max(axis=1), FARTHEST)
     return p, distance
 
 
