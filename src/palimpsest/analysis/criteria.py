@@ -37,6 +37,7 @@ TEACHER = 0
 EASY = 0.5
 """Share of injected weights left from which a mixture is easy, as the injected model is."""
 REJECTED = 0.05
+ONE_CELL = "one cell: no interval"
 FARTHEST = 1e9
 """Distance in standard deviations that stands for any larger one."""
 NOT_RESTORED = ("injected", "partial", "suppressed")
@@ -374,15 +375,14 @@ def aucs(
     weights = np.concatenate([np.ones((1, count)), weights])
     means = weights @ within / count
     pooled = ((weights @ wins) * weights).sum(axis=1) / (weights @ sizes).prod(axis=1)
-    if count < 2:
-        bare = [
-            Interval(float(v[0]), float(v[0]), float(v[0]), rules.confidence, "one cell")
-            for v in (means, pooled)
-        ]
-        return bare[0], bare[1]
-    return tuple(
-        bootstrap_interval(float(v[0]), v[1:], rules, "cluster bootstrap") for v in (means, pooled)
-    )  # type: ignore[return-value]
+    results = []
+    for values in (means, pooled):
+        first = float(values[0])
+        if count < 2:
+            results.append(Interval(first, first, first, rules.confidence, ONE_CELL))
+        else:
+            results.append(bootstrap_interval(first, values[1:], rules, "cluster bootstrap"))
+    return results[0], results[1]
 
 
 def _wins(bad: Floats, good: Floats) -> float:

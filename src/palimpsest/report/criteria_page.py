@@ -10,9 +10,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from palimpsest.analysis.criteria import Row, Trial, has_trial, run_trial, share_interval
+from palimpsest.analysis.criteria import ONE_CELL, Row, Trial, has_trial, run_trial, share_interval
 from palimpsest.analysis.results import RunResults
 from palimpsest.criteria.catalogue import CRITERIA, INPUTS
+from palimpsest.criteria.intervals import Interval
 from palimpsest.criteria.rules import Rules
 from palimpsest.report.formats import Estimate, Share, Table, Value, as_csv, as_markdown, shown
 from palimpsest.report.plots import criteria as plots
@@ -150,10 +151,10 @@ def _criteria(trial: Trial, rules: Rules) -> Table:
                 "inputs": about.inputs if about else "CBIRPT",
                 "cost": about.cost if about else "training",
                 "form": FORMS[row.form],
-                "AUC within cells": Estimate.of(row.within),
-                "AUC pooled": Estimate.of(row.pooled),
-                "AUC within, hard": Estimate.of(row.hard_within),
-                "AUC pooled, hard": Estimate.of(row.hard_pooled),
+                "AUC within cells": _estimate(row.within),
+                "AUC pooled": _estimate(row.pooled),
+                "AUC within, hard": _estimate(row.hard_within),
+                "AUC pooled, hard": _estimate(row.hard_pooled),
                 "fresh accepted": _share(row.fresh),
                 "not restored, accepted": _share(row.total(bad)),
             }
@@ -246,7 +247,14 @@ def _hard(row: Row) -> float:
 def _auc(row: Row) -> str:
     interval = row.hard_within
     assert interval is not None
-    return f"{interval.estimate:.2f} ({interval.low:.2f} to {interval.high:.2f})"
+    limits = f" ({interval.low:.2f} to {interval.high:.2f})" if interval.method != ONE_CELL else ""
+    return f"{interval.estimate:.2f}{limits}"
+
+
+def _estimate(interval: Interval | None) -> Estimate | None:
+    """Return an AUC with its limits, which one cell cannot give."""
+    alone = interval is not None and interval.method == ONE_CELL
+    return Estimate.of(None if alone else interval, interval.estimate if interval else None)
 
 
 def _of(count: tuple[int, int]) -> str:
