@@ -68,7 +68,6 @@ def test_the_min_rank_p_value_is_that_of_enumeration(m: int, n: int) -> None:
     for below in range(n + 1):
         some = [c for c in itertools.combinations(ranks, m) if c[0] <= below]
         forget = np.array([below + 0.5] + [100.0] * (m - 1))
-        probes = np.array([float(k) for k in range(below)] and list(range(1, below + 1)))
         probes = np.concatenate([np.arange(below) - 1.0, np.full(n - below, 50.0)])
         expected = len(some) / math.comb(m + n, m)
         assert like.min_rank_p(forget, probes) == pytest.approx(expected)

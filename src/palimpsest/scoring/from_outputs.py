@@ -37,8 +37,9 @@ def _of_tokens(gauge: Gauge, mine: Tokens) -> Values:
     reference = gauge.reference
     theirs = gauge.nll(reference)
     other = theirs[exam.where(("forget",), ("distractor",))].reshape(len(held), DISTRACTORS)
-    ratios = [b / a for a, b in (like.truth_ratios(nll[held], wrong),)]
-    expected = [b / a for a, b in (like.truth_ratios(theirs[held], other),)]
+    right, others = like.truth_ratios(nll[held], wrong)
+    right_there, others_there = like.truth_ratios(theirs[held], other)
+    quality = like.forget_quality(others / right, others_there / right_there)
     on_forget = np.isin(owners, held)
 
     def attack(scores: Callable[[NDArray[np.int64]], Floats]) -> float:
@@ -62,7 +63,7 @@ def _of_tokens(gauge: Gauge, mine: Tokens) -> Values:
         "paraphrase_probability": like.probability(nll[held]),
         "truth_ratio": -like.truth_ratio(nll[held], wrong),
         "truth_knowledge": like.truth_knowledge(nll[held], wrong),
-        "forget_quality": -math.log(max(like.forget_quality(ratios[0], expected[0]), 1e-300)),
+        "forget_quality": -math.log(max(quality, 1e-300)),
         "exact_memorisation": like.exact_memorisation([hits[n] for n in trained]),
         "extraction_strength": like.extraction_strength([hits[n] for n in trained]),
         "multiple_choice": like.multiple_choice(nll[held], wrong),

@@ -94,6 +94,8 @@ def first_component(values: Tensor) -> tuple[Tensor, Tensor, float]:
 def component_shift(mine: Tensor, reference: Tensor) -> tuple[float, float]:
     """Return [42] |cos| of the two first components, and the distance of the centres along the
     reference's, in its standard deviations. arXiv:2505.16831."""
+    if not bool(torch.isfinite(mine).all()):
+        return math.nan, math.nan
     centre, direction, _ = first_component(mine)
     other, along, spread = first_component(reference)
     moved = float((centre - other) @ along) / spread if spread > 0 else math.nan
@@ -107,6 +109,8 @@ def probe_auc(values: Tensor, true: ArrayLike, facts: Sequence[str], left: Seque
     is about; left: the facts that are left out one at a time. The mean of their AUCs. Ridge-
     penalised logistic regression on standardised states. arXiv:2402.16835.
     """
+    if not bool(torch.isfinite(values).all()):
+        return math.nan
     spread = values.double().std(0)
     x = (values.double() - values.double().mean(0)) / torch.where(spread > 0, spread, 1.0)
     labels = torch.tensor(np.asarray(true, np.float64))
@@ -165,6 +169,8 @@ def masked_fisher(
 
 def stable_rank(change: Tensor) -> float:
     """Return [48] ‖D‖_F² / ‖D‖₂² of a matrix (rows, columns), 0 where nothing changed."""
+    if not bool(torch.isfinite(change).all()):
+        return math.nan
     largest = float(torch.linalg.matrix_norm(change, 2))
     return float(torch.linalg.matrix_norm(change)) ** 2 / largest**2 if largest > 0 else 0.0
 
