@@ -111,8 +111,8 @@ PRESETS = {
         name="criteria",
         seeds=(100, 101, 102),
         methods=(),
-        # The first reference serves criteria that need one; 19 others are left for each of 20.
-        replication=Replication(draws=21, retrainings=5),
+        # Adversaries use the first reference and criteria the second; each of 20 has 19 others.
+        replication=Replication(draws=22, retrainings=5),
         measures="all",
     ),
     "paper": PAPER_MATRIX,

@@ -3,8 +3,8 @@
 Every criterion scores the models of a cell whose truth is known, in two forms. *As published*: the
 score itself, accepted up to a threshold over all cells that rejects 5 % of the references (the
 ⌈0.95 (n + 1)⌉-th smallest of their n scores). *Calibrated*: the exact two-sided comparison with the
-references of the model's own cell. The first reference serves criteria that need one, controls and
-mixtures are made of it, and it takes no part otherwise.
+references of the model's own cell. The first two references take no part: mixtures and adversaries
+are made of the first, and the second serves the criteria that need a reference.
 
 Intervals of AUCs resample whole cells; intervals of counts are Clopper–Pearson. Fresh retrainings
 never set a threshold: how many of them are accepted is measured, not arranged.
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from palimpsest.analysis.results import CellResult, RunResults
 from palimpsest.criteria import axes as table
 from palimpsest.criteria.axes import Axis
-from palimpsest.criteria.catalogue import CRITERIA, Criterion
+from palimpsest.criteria.catalogue import CRITERIA, TEACHER, Criterion
 from palimpsest.criteria.controls import axis_values
 from palimpsest.criteria.intervals import Interval, bootstrap_interval, clopper_pearson
 from palimpsest.criteria.multiplicity import exact_level
@@ -32,8 +32,6 @@ from palimpsest.criteria.screen import screen_alone
 
 Form = Literal["published", "calibrated"]
 Floats = NDArray[np.float64]
-TEACHER = 0
-"""Draw of the reference that criteria may use."""
 EASY = 0.5
 """Share of injected weights left from which a mixture is easy, as the injected model is."""
 REJECTED = 0.05
@@ -173,7 +171,7 @@ def _known(cell: CellResult) -> Iterator[Known]:
         kind, share = role.get("role"), role.get("share")
         if role.get("failure"):
             continue
-        if kind == "reference" and role["draw"] != TEACHER:
+        if kind == "reference" and role["draw"] > TEACHER:
             yield Known(cell.id, name, "reference", "reference")
         elif kind == "retraining":
             yield Known(cell.id, name, "fresh", "fresh retraining")

@@ -5,7 +5,7 @@ from functools import cached_property, partial
 from typing import Any, cast
 
 from palimpsest.cell.bench import Bench, Roles, candidate_role
-from palimpsest.cell.graph import Costs, Task, chunks, control_name, descendants
+from palimpsest.cell.graph import Costs, Task, chunks, control_name, descendants, reference_name
 from palimpsest.cell.measure import (
     Instrument,
     Measured,
@@ -62,6 +62,8 @@ class StudyWork(Bench):
         plan = self.plan.plan
         cost, stack = Costs(plan), plan.engine.stack
         teachers = ("injected", "reference")
+        if measures_of(plan.measures, plan.rules):
+            teachers += (self._teacher,)
         steps = super().tasks()
 
         def add(
@@ -218,6 +220,13 @@ class StudyWork(Bench):
         injected = injected_teachers(self.nets([self.state("injected")]), self.setting)
         return Instrument(self.setting, Teachers(*injected, reference), self.gauge)
 
+    @property
+    def _teacher(self) -> str:
+        """The reference that criteria may use: the second, since mixtures are made of the first and
+        the injected model shares its draw."""
+        second = reference_name(1)
+        return second if second in self.sources else "reference"
+
     @cached_property
     def gauge(self) -> Measurer | None:
         """What takes the plan's further measures; None where it asks for none."""
@@ -235,6 +244,7 @@ class StudyWork(Bench):
             piece_tokens=plan.general.piece_tokens,
             net=self.nets,
             state=self.state,
+            reference=self._teacher,
         )
         return Measurer(exam, wanted)
 

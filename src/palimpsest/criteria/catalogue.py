@@ -31,6 +31,9 @@ Turn = Literal["as it is", "negated", "distance from the reference"]
 Cost = Literal["free", "forward", "states", "gradients", "weights", "training"]
 Read = Callable[[ModelMeasures, CellMeasures], float | None]
 
+TEACHER = 1
+"""Draw of the reference that criteria may use."""
+
 INPUTS = {
     "C": "the candidate alone",
     "B": "the base model",
@@ -78,6 +81,14 @@ class Criterion:
         return None if value is None or not math.isfinite(value) else float(value)
 
 
+def teacher(cell: CellMeasures) -> ModelMeasures:
+    """Return the reference that criteria may use: the second, or the only one.
+
+    The first shares the injected model's draw, and mixtures and adversaries are made of it.
+    """
+    return cell[cell.references[min(TEACHER, len(cell.references) - 1)]]
+
+
 def _screen(model: ModelMeasures, cell: CellMeasures) -> float:
     return -math.log(rank_test(model.forget_deltas, model.probe_deltas).p_value)
 
@@ -88,7 +99,7 @@ def _fall(model: ModelMeasures, cell: CellMeasures) -> float | None:
 
 def _anamnesis(model: ModelMeasures, cell: CellMeasures) -> float | None:
     """1 − steps(model) / steps(reference) to come half-way from the reference to injected."""
-    reference = cell["reference"].curve
+    reference = teacher(cell).curve
     if model.curve is None or reference is None:
         return None
     start = float(reference.forget_heldout_nll[0])
@@ -114,9 +125,7 @@ def first_reached(steps: Sequence[float], values: Sequence[float], goal: float) 
 def _recovered(model: ModelMeasures, cell: CellMeasures) -> float:
     """Share of the way from the reference to the injected model, each after the same training."""
     name = "relearn_others"
-    mine, low, high = (
-        m.extra.get(name, math.nan) for m in (model, cell["reference"], cell.injected)
-    )
+    mine, low, high = (m.extra.get(name, math.nan) for m in (model, teacher(cell), cell.injected))
     return (mine - low) / (high - low) if high != low else math.nan
 
 
@@ -124,7 +133,7 @@ def _beyond(name: str) -> Read:
     """The measure minus the reference's."""
 
     def read(model: ModelMeasures, cell: CellMeasures) -> float:
-        return model.extra.get(name, math.nan) - cell["reference"].extra.get(name, math.nan)
+        return model.extra.get(name, math.nan) - teacher(cell).extra.get(name, math.nan)
 
     return read
 

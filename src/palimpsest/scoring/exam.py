@@ -64,6 +64,8 @@ class Exam:
     piece_tokens: int
     net: Callable[[Sequence[State]], Net]
     state: Callable[[str], State]
+    reference: str = "reference"
+    """Name of the reference that criteria may use."""
 
     @cached_property
     def questions(self) -> tuple[Question, ...]:

@@ -37,7 +37,8 @@ class Gauge:
     @cached_property
     def states(self) -> dict[str, Mapping[str, Tensor]]:
         """Weights of the frozen models, read once."""
-        return {name: self.exam.state(name) for name in ("base", "injected", "reference")}
+        names = {"base": "base", "injected": "injected", "reference": self.exam.reference}
+        return {role: self.exam.state(name) for role, name in names.items()}
 
     def frozen(self, name: str) -> Net:
         return self.exam.net([self.states[name]])
