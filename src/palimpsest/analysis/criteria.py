@@ -168,7 +168,7 @@ def _known(cell: CellResult) -> Iterator[Known]:
     seen: set[str] = set()
     for name in cell.evaluation:
         role = cell.roles.get(name, {})
-        kind, share = role.get("role"), role.get("share")
+        kind, share = role.get("role"), float(role.get("share") or 0.0)
         if role.get("failure"):
             continue
         if kind == "reference" and role["draw"] > TEACHER:
@@ -177,14 +177,14 @@ def _known(cell: CellResult) -> Iterator[Known]:
             yield Known(cell.id, name, "fresh", "fresh retraining")
         elif kind in ("injected", "control", "challenge"):
             truth = role.get("truth", "partial")
-            mixed = share is not None and truth == "partial"
+            mixed = share > 0 and truth == "partial"
             label = f"{share:.0%} injected" if mixed else str(role.get("entry") or "injected")
             if label in seen:
                 continue  # the same mixture as a control and on the panel
             seen.add(label)
             easy = kind == "injected" or (mixed and share >= EASY)
-            known = "adversary" if truth in NOT_RESTORED else "other"
-            yield Known(cell.id, name, known, label, easy)
+            wrong = truth in NOT_RESTORED
+            yield Known(cell.id, name, "adversary" if wrong else "other", label, easy)
 
 
 def _adversaries(panels: Sequence[_Panel]) -> tuple[Adversary, ...]:

@@ -61,9 +61,8 @@ class StudyWork(Bench):
         """Return the steps of the cell in plan order."""
         plan = self.plan.plan
         cost, stack = Costs(plan), plan.engine.stack
-        teachers = ("injected", "reference")
-        if measures_of(plan.measures, plan.rules):
-            teachers += (self._teacher,)
+        measuring = bool(measures_of(plan.measures, plan.rules))
+        teachers = ("injected", "reference", *((self._teacher,) if measuring else ()))
         steps = super().tasks()
 
         def add(

@@ -10,7 +10,7 @@ holds for.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ Scored = Tensor | None  # the scored nodes, told to the last layer only
 Watch = Callable[[int, Tensor, Scored], Tensor]
 """Sees the states (stack, nodes, width) after a layer and where the scored nodes are among them
 (None: they are all), and returns the states to go on with."""
+_watching: list[Watch] = []
 HEAD = "lm_head.weight"
 POSITIONS = "transformer.wpe.weight"  # only GPT-2 learns them
 QKV = ("q_proj", "k_proj", "v_proj")
@@ -43,8 +44,6 @@ def supports(config: Any) -> bool:
 
 class Forward:
     """Logits of one configuration as a function of parameters and a tree of texts."""
-
-    watch: ClassVar[Watch | None] = None
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -69,11 +68,11 @@ class Forward:
         last = self.config.num_hidden_layers - 1
         for at in range(last):
             hidden = family.layer(tape, f"{family.layers}.{at}.", hidden, layout, None)
-            if self.watch is not None:
-                hidden = Var(self.watch(at, hidden.value, tree.scored), False)
+            if _watching:
+                hidden = Var(_watching[-1](at, hidden.value, tree.scored), False)
         hidden = family.layer(tape, f"{family.layers}.{last}.", hidden, layout, tree.scored)
-        if self.watch is not None:
-            hidden = Var(self.watch(last, hidden.value, None), False)
+        if _watching:
+            hidden = Var(_watching[-1](last, hidden.value, None), False)
         return self.read_out(tape, hidden)
 
     def read_out(self, tape: Tape, hidden: Var) -> Var:
@@ -103,11 +102,11 @@ class Forward:
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
     """Let ``watch`` see, and change, the states of every forward without gradient in this block."""
-    Forward.watch = staticmethod(watch)
+    _watching.append(watch)
     try:
         yield
     finally:
-        Forward.watch = None
+        _watching.pop()
 
 
 class _Whole(torch.autograd.Function):

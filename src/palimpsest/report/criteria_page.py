@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from palimpsest.analysis.criteria import ONE_CELL, Row, Trial, has_trial, run_trial, share_interval
 from palimpsest.analysis.results import RunResults
@@ -143,23 +144,21 @@ def _criteria(trial: Trial, rules: Rules) -> Table:
     rows: list[dict[str, Value]] = []
     for row in trial.rows:
         about = row.criterion
-        rows.append(
-            {
-                "criterion": row.name,
-                "number": about.number if about and about.number else None,
-                "group": about.group if about else "certificate",
-                "inputs": about.inputs if about else "CBIRPT",
-                "cost": about.cost if about else "training",
-                "form": FORMS[row.form],
-                "AUC within cells": _estimate(row.within),
-                "AUC pooled": _estimate(row.pooled),
-                "AUC within, hard": _estimate(row.hard_within),
-                "AUC pooled, hard": _estimate(row.hard_pooled),
-                "fresh accepted": _share(row.fresh),
-                "not restored, accepted": _share(row.total(bad)),
-            }
-            | {label: _share(row.accepted[label]) for label in labels}
-        )
+        values: dict[str, Value] = {
+            "criterion": row.name,
+            "number": about.number if about and about.number else None,
+            "group": about.group if about else "certificate",
+            "inputs": about.inputs if about else "CBIRPT",
+            "cost": about.cost if about else "training",
+            "form": FORMS[row.form],
+            "AUC within cells": _estimate(row.within),
+            "AUC pooled": _estimate(row.pooled),
+            "AUC within, hard": _estimate(row.hard_within),
+            "AUC pooled, hard": _estimate(row.hard_pooled),
+            "fresh accepted": _share(row.fresh),
+            "not restored, accepted": _share(row.total(bad)),
+        }
+        rows.append(values | {label: _share(row.accepted[label]) for label in labels})
     reading = (
         "AUC of models that are not restored above retrainings, with limits from resampling cells; "
         " hard: without the injected model and mixtures of half of it or more. "
@@ -218,7 +217,7 @@ def _adversaries(trial: Trial, rules: Rules) -> Table:
     )
 
 
-def _heat_map(trial: Trial, form: str) -> plots.Figure:
+def _heat_map(trial: Trial, form: str) -> Figure:
     rows = [row for row in trial.rows if row.form == form]
     groups = [row.criterion.group if row.criterion else "certificate" for row in rows]
     dividers = [n for n in range(1, len(rows)) if groups[n] != groups[n - 1]]

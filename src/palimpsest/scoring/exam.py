@@ -227,7 +227,7 @@ class Exam:
     def _behind_others(self) -> Iterator[Question]:
         """The cloze of every fact behind sentences of probes, which no model learned."""
         cloze = {q.fact: q for q in self._asked(("forget", "probe"), ("cloze",))}
-        last = [probe.id for probe in self.facts.probe[-2:]]
+        last = [probe.id for probe in self.facts.probe[1:][-2:]]
         prefix = " ".join(cloze[fact].sentence for fact in last)
         for fact, question in cloze.items():
             if fact not in last:

@@ -16,7 +16,7 @@ from palimpsest.scoring.distribution import (
     zero_retrain_forgetting,
 )
 from palimpsest.scoring.elicitation import ASKED
-from palimpsest.scoring.exam import DISTRACTORS, Exam, Tokens
+from palimpsest.scoring.exam import Exam, Tokens
 from palimpsest.scoring.gauge import Floats, Gauge, Values
 
 
@@ -30,13 +30,13 @@ def _of_tokens(gauge: Gauge, mine: Tokens) -> Values:
     nll, base = gauge.nll(mine), gauge.nll(gauge.base)
     trained, held = exam.where(("forget",), TRAINED_POOLS), exam.where(("forget",), ("evaluation",))
     probes = exam.where(("probe",), TRAINED_POOLS)
-    wrong = nll[exam.where(("forget",), ("distractor",))].reshape(len(held), DISTRACTORS)
+    wrong = nll[exam.where(("forget",), ("distractor",))].reshape(len(held), -1)
     hits = like.per_item(mine.hit, owners, len(nll))
     asked = np.isin(owners, np.concatenate([held, exam.where(("probe",), ("evaluation",))]))
     counts = np.array(exam.sheet.tokens, np.float64)
     reference = gauge.reference
     theirs = gauge.nll(reference)
-    other = theirs[exam.where(("forget",), ("distractor",))].reshape(len(held), DISTRACTORS)
+    other = theirs[exam.where(("forget",), ("distractor",))].reshape(len(held), -1)
     right, others = like.truth_ratios(nll[held], wrong)
     right_there, others_there = like.truth_ratios(theirs[held], other)
     quality = like.forget_quality(others / right, others_there / right_there)
