@@ -63,6 +63,7 @@ class Adversary:
     label: str
     truth: str
     knows: str
+    """What it knows of the audit."""
     easy: bool
 
     @property
@@ -194,8 +195,9 @@ def _adversaries(panels: Sequence[_Panel]) -> tuple[Adversary, ...]:
             if model.kind in ("adversary", "other") and model.label not in found:
                 role = panel.cell.roles[model.name]
                 plain = "injected" if model.label == "injected" else "partial"
-                truth, knows = str(role.get("truth") or plain), role.get("knows_of", "")
-                found[model.label] = Adversary(model.label, truth, str(knows), model.easy)
+                truth, knows = str(role.get("truth") or plain), role.get("knows", "")
+                listed = knows if isinstance(knows, str) else ", ".join(knows)
+                found[model.label] = Adversary(model.label, truth, listed, model.easy)
     order = {"injected": 0, "partial": 1, "suppressed": 2, "graded": 3, "restored": 4}
 
     def place(adversary: Adversary) -> tuple[int, float]:
