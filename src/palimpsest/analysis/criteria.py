@@ -254,7 +254,9 @@ def _calibrated(
         p, distance = compared(values, int(panel.of_kind("reference").sum()), sides, rules.alpha)
         passes = p > float(exact_level(rules.alpha)) + 1e-12
         accepted.append(passes & panel.screened if screened else passes)
-        known.append(np.isfinite(p))
+        # The certificate accepts no model that lacks an axis; a lone criterion says nothing of it.
+        judged = np.isfinite(values).any(axis=1) & np.isfinite(p).any() if screened else False
+        known.append(np.isfinite(p) | judged)
         distances.append(distance)
     return _row(name, "calibrated", criterion, panels, distances, accepted, known, labels, rules)
 
