@@ -99,16 +99,16 @@ def _fall(model: ModelMeasures, cell: CellMeasures) -> float | None:
 
 def _anamnesis(model: ModelMeasures, cell: CellMeasures) -> float | None:
     """1 − steps(model) / steps(reference) to come half-way from the reference to injected."""
-    reference = teacher(cell).curve
-    if model.curve is None or reference is None:
+    curves = (model.curve, teacher(cell).curve)
+    if curves[0] is None or curves[1] is None:
         return None
-    start = float(reference.forget_heldout_nll[0])
-    goal = 0.5 * (start + cell.injected.forget_nll)
-
-    def steps(curve: object) -> float:
-        return first_reached(curve.step, curve.forget_heldout_nll, goal)  # type: ignore[attr-defined]
-
-    return 1 - steps(model.curve) / steps(reference)
+    goal = 0.5 * (float(curves[1].forget_heldout_nll[0]) + cell.injected.forget_nll)
+    mine, theirs = (
+        first_reached(curve.step.tolist(), curve.forget_heldout_nll.tolist(), goal)
+        for curve in curves
+        if curve is not None
+    )
+    return 1 - mine / theirs if theirs > 0 else None
 
 
 def first_reached(steps: Sequence[float], values: Sequence[float], goal: float) -> float:
