@@ -3,8 +3,9 @@
 Every criterion scores the models of a cell whose truth is known, in two forms. *As published*: the
 score itself, accepted up to a threshold over all cells that rejects 5 % of the references (the
 ⌈0.95 (n + 1)⌉-th smallest of their n scores). *Calibrated*: the exact two-sided comparison with the
-references of the model's own cell. The first two references take no part: mixtures and adversaries
-are made of the first, and the second serves the criteria that need a reference.
+references of the model's own cell. The first two references are not among these: mixtures and
+adversaries are made of the first, which shares the injected model's draw and is counted apart as a
+restored model, and the second serves the criteria that need a reference.
 
 Intervals of AUCs resample whole cells; intervals of counts are Clopper–Pearson. Fresh retrainings
 never set a threshold: how many of them are accepted is measured, not arranged.
@@ -38,6 +39,8 @@ REJECTED = 0.05
 ONE_CELL = "one cell: no interval"
 FARTHEST = 1e9
 """Distance in standard deviations that stands for any larger one."""
+SAME_DRAW = "same-draw retraining"
+"""The first reference: retrained on the injected model's own texts in their order."""
 NOT_RESTORED = ("injected", "partial", "suppressed")
 """Truths that a criterion must not accept; others are counted apart."""
 
@@ -174,6 +177,8 @@ def _known(cell: CellResult) -> Iterator[Known]:
             continue
         if kind == "reference" and role["draw"] > TEACHER:
             yield Known(cell.id, name, "reference", "reference")
+        elif kind == "reference" and role["draw"] == 0:
+            yield Known(cell.id, name, "other", SAME_DRAW)
         elif kind == "retraining":
             yield Known(cell.id, name, "fresh", "fresh retraining")
         elif kind in ("injected", "control", "challenge"):
@@ -194,7 +199,7 @@ def _adversaries(panels: Sequence[_Panel]) -> tuple[Adversary, ...]:
         for model in panel.known:
             if model.kind in ("adversary", "other") and model.label not in found:
                 role = panel.cell.roles[model.name]
-                plain = "injected" if model.label == "injected" else "partial"
+                plain = {"injected": "injected", SAME_DRAW: "restored"}.get(model.label, "partial")
                 truth, knows = str(role.get("truth") or plain), role.get("knows", "")
                 listed = knows if isinstance(knows, str) else ", ".join(knows)
                 found[model.label] = Adversary(model.label, truth, listed, model.easy)

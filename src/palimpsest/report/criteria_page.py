@@ -234,8 +234,9 @@ def _title(row: Row) -> str:
 def _alt(form: str) -> str:
     return (
         f"Each row is a criterion, {FORMS[form]}; each column a kind of model. The number says in "
-        "how many cells it is accepted, and the darker a field, the larger the share. Right of the "
-        "line stand graded and restored models; the latter should be accepted."
+        "how many cells it is accepted, none where a field is empty; a dash: not measured. The "
+        "darker a field, the larger the share. Right of the line stand graded and restored models; "
+        "the latter should be accepted."
     )
 
 

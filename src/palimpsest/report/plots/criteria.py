@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from palimpsest.report.palette import INK, QUIET
 from palimpsest.report.plots import canvas
 
-SHADES = LinearSegmentedColormap.from_list("accepted", ["#f4f1ea", "#e8b27a", "#8c2d04"])
-"""From none accepted to all."""
-LIGHT = "#f4f1ea"
+WRONG = LinearSegmentedColormap.from_list("wrong", ["#f6e3cf", "#e8b27a", "#8c2d04"])
+RIGHT = LinearSegmentedColormap.from_list("right", ["#dcebe6", "#6fb8a4", "#0b5d48"])
+"""From few accepted to all: of models that should not be, and of the others."""
+LIGHT, DARK = "#f4f1ea", "#333333"
 
 Counts = Mapping[str, tuple[int, int]]
 """Accepted, of how many, by kind of model."""
@@ -23,7 +25,8 @@ def heat_map(
     dividers: Sequence[int],
     rights: int,
 ) -> Figure:
-    """Draw how many models of each kind a criterion accepts; a field without number: none measured.
+    """Draw how many models of each kind a criterion accepts: nothing where it accepts none, a dash
+    where none was measured.
 
     dividers: rows before which a group of criteria begins; rights: how many of the last columns are
     graded or restored models, which a line sets apart.
@@ -35,15 +38,16 @@ def heat_map(
     for place, (_, counts) in enumerate(rows):
         for at, column in enumerate(columns):
             accepted, total = counts.get(column, (0, 0))
-            if not total:
+            if total and not accepted:
                 continue
-            share = accepted / total
-            colour = SHADES(share)
-            panel.fill_between(
-                [at - 0.48, at + 0.48], place - 0.46, place + 0.46, color=colour, linewidth=0
-            )
-            ink = LIGHT if share > 0.55 else "#333333"
-            panel.text(at, place, f"{accepted}", ha="center", va="center", color=ink, fontsize=6)
+            share = accepted / total if total else 0.0
+            shades = RIGHT if at >= len(columns) - rights else WRONG
+            if total:
+                corner = (at - 0.48, place - 0.46)
+                panel.add_patch(Rectangle(corner, 0.96, 0.92, color=shades(share), linewidth=0))
+            ink = LIGHT if share > 0.55 else DARK if total else QUIET
+            text = str(accepted) if total else "–"
+            panel.text(at, place, text, ha="center", va="center", color=ink, fontsize=6)
     panel.set_yticks(range(len(rows)), [canvas.shortened(name, 34) for name, _ in rows])
     panel.set_xticks(range(len(columns)), [canvas.shortened(name, 30) for name in columns])
     panel.tick_params(
