@@ -18,7 +18,7 @@ RELEARN_STEPS, UNRELATED_STEPS, ITEMS = 10, 8, 4
 
 def from_barrier(gauge: Gauge, net: Net) -> list[Values]:
     """Return how little the forget loss rises on the way to the injected model."""
-    own = change.plain_names(net, frozenset(gauge.injected.params))
+    own = change.plain_names(net, tuple(gauge.injected.params))
     if not own:
         return [{} for _ in range(net.stack)]
     start = gauge.heldout_nll(net).mean(1)

@@ -130,7 +130,7 @@ class Gauge:
 
         A head that was tied and is no more has its own name.
         """
-        names = change.plain_names(net, frozenset(self.injected.params))
+        names = change.plain_names(net, tuple(self.injected.params))
         found = {name: net.params[inner].detach() for name, inner in names.items()}
         if found and HEAD in net.params:
             found[HEAD] = net.params[HEAD].detach()
@@ -152,7 +152,7 @@ def probed(gauge: Gauge, net: Net) -> list[float]:
 def gradients(gauge: Gauge, net: Net) -> tuple[dict[str, Floats], list[dict[str, Tensor]]]:
     """Return the mean norm of the gradient over parameter tensors, by set (stack, texts), and each
     member's squared gradients of the forget answers, under plain names."""
-    names = change.plain_names(net, frozenset(gauge.injected.params))
+    names = change.plain_names(net, tuple(gauge.injected.params))
     norms: dict[str, list[list[float]]] = {}
     squares = [
         {n: torch.zeros_like(v[0]) for n, v in gauge.injected.params.items()}

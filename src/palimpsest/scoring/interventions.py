@@ -4,7 +4,7 @@ Every intervention puts the weights back exactly, so that what is measured after
 depend on which criteria were asked for. Numbers are those of the catalogue.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -35,7 +35,7 @@ def set_weights(net: Net, weights: Mapping[str, Tensor]) -> None:
         net.params[name].copy_(value)
 
 
-def plain_names(net: Net, names: frozenset[str]) -> dict[str, str]:
+def plain_names(net: Net, names: Sequence[str]) -> dict[str, str]:
     """Return the parameters of a net by their names in a plain checkpoint.
 
     A net made of several checkpoints is represented by the last of them, the one that answers when
