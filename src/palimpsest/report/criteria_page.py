@@ -11,7 +11,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from palimpsest.analysis.criteria import ONE_CELL, Row, Trial, has_trial, run_trial, share_interval
+from palimpsest.analysis.criteria import (
+    ONE_CELL,
+    SAME_DRAW,
+    Row,
+    Trial,
+    has_trial,
+    run_trial,
+    share_interval,
+)
 from palimpsest.analysis.results import RunResults
 from palimpsest.criteria.catalogue import CRITERIA, INPUTS
 from palimpsest.criteria.intervals import Interval
@@ -111,18 +119,27 @@ def sentences(trial: Trial, rules: Rules) -> list[str]:
     ]
     for form, words in FORMS.items():
         rows = [r for r in trial.rows if r.form == form and r.criterion and r.hard_within]
-        real = [r for r in rows if r.criterion and r.criterion.group != "negative control"]
+        controls = [r for r in rows if r.criterion and not r.criterion.number]
+        real = [r for r in rows if r not in controls and not _kinship(r)]
         if not real:
             continue
-        best = max(real, key=lambda r: r.hard_within.estimate if r.hard_within else 0.0)
+        best = max(real, key=_hard)
         fewest = min(real, key=lambda r: r.total(bad)[0] / max(1, r.total(bad)[1]))
-        most = max((r for r in rows if r not in real), key=_hard, default=None)
-        said.append(
+        parts = [
             f"{words.capitalize()}, the largest AUC within cells without the easy models is "
             f"{_auc(best)} ({best.name}); {fewest.name} accepts the fewest models that are not "
             f"restored, {_of(fewest.total(bad))}."
-            + (f" The better negative control reaches {_auc(most)} ({most.name})." if most else "")
-        )
+        ]
+        if controls:
+            most = max(controls, key=_hard)
+            parts.append(f"The better negative control reaches {_auc(most)} ({most.name}).")
+        if kin := [r.name for r in rows if _kinship(r)]:
+            verb = "rejects" if len(kin) == 1 else "reject"
+            parts.append(
+                f"Left out here: {', '.join(kin)}, which {verb} retrainings of the injected "
+                "model's own draw and so see kinship, not knowledge."
+            )
+        said.append(" ".join(parts))
     for row in trial.rows:
         if row.name == "certificate":
             through = [
@@ -249,6 +266,12 @@ def _auc(row: Row) -> str:
     assert interval is not None
     limits = f" ({interval.low:.2f} to {interval.high:.2f})" if interval.method != ONE_CELL else ""
     return f"{interval.estimate:.2f}{limits}"
+
+
+def _kinship(row: Row) -> bool:
+    """Tell whether a criterion rejects most retrainings of the injected model's own draw."""
+    accepted, total = row.accepted.get(SAME_DRAW, (0, 0))
+    return 2 * accepted < total
 
 
 def _estimate(interval: Interval | None) -> Estimate | None:

@@ -12,7 +12,8 @@ from palimpsest.report.plots import canvas
 WRONG = LinearSegmentedColormap.from_list("wrong", ["#f6e3cf", "#e8b27a", "#8c2d04"])
 RIGHT = LinearSegmentedColormap.from_list("right", ["#dcebe6", "#6fb8a4", "#0b5d48"])
 """From few accepted to all: of models that should not be, and of the others."""
-LIGHT, DARK = "#f4f1ea", "#333333"
+LIGHT, DARK = "#fdf8f0", "#3a2a1a"
+"""Ink on fields, whose colours are the same on a dark page."""
 
 Counts = Mapping[str, tuple[int, int]]
 """Accepted, of how many, by kind of model."""
