@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, cast
 
 from annotated_types import Ge, Gt, Le
 
+from palimpsest.criteria.catalogue import measures_of
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.run.disk import canonical, digest
@@ -230,6 +231,9 @@ class Plan:
     panel: Panel = field(default_factory=Panel)
     replication: Replication = field(default_factory=Replication)
     rules: Rules = field(default_factory=Rules)
+    measures: Literal["all", "none"] | tuple[str, ...] = "none"
+    """Further measures of every model: published criteria by name (``palimpsest criteria --list``).
+    Those that the axes of the rules need are taken in any case."""
     engine: Engine = field(default_factory=Engine)
     seal: str = ""
     """Commitment of a user's own sealed pool (``palimpsest seal``); empty for the built-in pool."""
@@ -288,6 +292,7 @@ def check(plan: Plan) -> Plan:
             f"seeds: {len(plan.models)} models and {len(plan.seeds)} seeds; expected at most "
             f"{CELLS_LIMIT} cells"
         )
+    measures_of(plan.measures, plan.rules)
     count = sum(math.prod(len(values) for _, values in grid.grid) for grid in plan.methods)
     if count > CANDIDATES_LIMIT:
         raise PlanError(

@@ -106,6 +106,15 @@ PRESETS = {
         replication=Replication(draws=9),
         engine=Engine(stack=1, batch_tokens=2048),
     ),
+    "criteria": replace(
+        POCKET_MATRIX,
+        name="criteria",
+        seeds=(100, 101, 102),
+        methods=(),
+        # Adversaries use the first reference and criteria the second; each of 20 has 19 others.
+        replication=Replication(draws=22, retrainings=5),
+        measures="all",
+    ),
     "paper": PAPER_MATRIX,
     "fair-sweep": replace(DEMO, name="fair-sweep", seeds=(0, 1, 2), methods=FAIR_SWEEP),
 }

@@ -73,6 +73,8 @@ class Measured:
     name: str
     items: list[Columns] = field(default_factory=list)
     curves: list[Columns] = field(default_factory=list)
+    measures: dict[str, float] = field(default_factory=dict)
+    """Further measures, by name."""
     failure: Failed | None = None
 
     def check(self) -> None:
@@ -87,9 +89,16 @@ class Measured:
 class Instrument:
     """Measures models of one cell, alone or in a stack."""
 
-    def __init__(self, setting: Setting, teachers: Teachers) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        teachers: Teachers,
+        gauge: Callable[[Net], Sequence[dict[str, float]]] | None = None,
+    ) -> None:
+        """gauge: takes the further measures of a net's members, and leaves their weights alone."""
         self.setting = setting
         self.teachers = teachers
+        self.gauge = gauge
 
     def measure(
         self,
@@ -108,6 +117,9 @@ class Instrument:
         scores = self.forward(results, net)
         for sheet in also:
             self.forward(results, net, sheet)
+        if self.gauge is not None and round_trip is not False:
+            for result, values in zip(results, self.gauge(net)):
+                result.measures = values
         if round_trip(scores) if callable(round_trip) else round_trip:
             self.back(results, net)
         return results
@@ -170,13 +182,20 @@ def not_finite(scores: Scores) -> Failed | None:
 
 
 def tables(results: Iterable[Measured]) -> dict[str, Columns]:
-    """Return the tables ``items`` and ``curves`` of all models that did not fail."""
+    """Return the tables ``items``, ``curves`` and ``measures`` of all models that did not fail."""
     sound = [result for result in results if result.failure is None]
     rows = {
         "items": [row for result in sound for row in result.items],
         "curves": [row for result in sound for row in result.curves],
+        "measures": [measure_columns(r.name, r.measures) for r in sound if r.measures],
     }
     return {name: stacked(columns) for name, columns in rows.items() if columns}
+
+
+def measure_columns(model: str, values: Mapping[str, float]) -> Columns:
+    """Return the rows of ``measures.parquet`` for one model, as columns."""
+    numbers = np.array(list(values.values()), dtype=np.float64)
+    return {"model": [model] * len(values), "measure": list(values), "value": numbers}
 
 
 def stacked(rows: Sequence[Mapping[str, Any]]) -> Columns:

@@ -5,7 +5,7 @@ from functools import cached_property, partial
 from typing import Any, cast
 
 from palimpsest.cell.bench import Bench, Roles, candidate_role
-from palimpsest.cell.graph import Costs, Task, chunks, control_name, descendants
+from palimpsest.cell.graph import Costs, Task, chunks, control_name, descendants, reference_name
 from palimpsest.cell.measure import (
     Instrument,
     Measured,
@@ -16,6 +16,7 @@ from palimpsest.cell.measure import (
 )
 from palimpsest.cell.sources import Given, State, save_weights
 from palimpsest.challenge import Entry, Unavailable, Workshop, chosen, interpolated
+from palimpsest.criteria.catalogue import measures_of
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, verify
 from palimpsest.methods.context import Method
 from palimpsest.methods.running import Failure
@@ -25,6 +26,8 @@ from palimpsest.plan import CellPlan
 from palimpsest.run.graph import Step
 from palimpsest.run.store import Cell
 from palimpsest.scoring.answers import Scores, Sheet
+from palimpsest.scoring.exam import Exam
+from palimpsest.scoring.measures import Measurer
 
 DESCRIBED = ("family", "gated", "parameters", "revision")
 """What is recorded of a cell's base beside its digest."""
@@ -58,7 +61,8 @@ class StudyWork(Bench):
         """Return the steps of the cell in plan order."""
         plan = self.plan.plan
         cost, stack = Costs(plan), plan.engine.stack
-        teachers = ("injected", "reference")
+        measuring = bool(measures_of(plan.measures, plan.rules))
+        teachers = ("injected", "reference", *((self._teacher,) if measuring else ()))
         steps = super().tasks()
 
         def add(
@@ -227,7 +231,35 @@ class StudyWork(Bench):
         """What measures the models; records first what the frozen models say."""
         reference = reference_teacher(self.nets([self.state("reference")]), self.setting)
         injected = injected_teachers(self.nets([self.state("injected")]), self.setting)
-        return Instrument(self.setting, Teachers(*injected, reference))
+        return Instrument(self.setting, Teachers(*injected, reference), self.gauge)
+
+    @property
+    def _teacher(self) -> str:
+        """The reference that criteria may use: the second, since mixtures are made of the first and
+        the injected model shares its draw."""
+        second = reference_name(1)
+        return second if second in self.sources else "reference"
+
+    @cached_property
+    def gauge(self) -> Measurer | None:
+        """What takes the plan's further measures; None where it asks for none."""
+        plan, setting = self.plan.plan, self.setting
+        wanted = measures_of(plan.measures, plan.rules)
+        if not wanted:
+            return None
+        exam = Exam(
+            tokenizer=self.loaded.tokenizer,
+            facts=setting.facts,
+            general=setting.general_train,
+            seed_key=self.plan.id,
+            pad=setting.pad,
+            learning_rate=plan.round_trip.learning_rate,
+            piece_tokens=plan.general.piece_tokens,
+            net=self.nets,
+            state=self.state,
+            reference=self._teacher,
+        )
+        return Measurer(exam, wanted)
 
     @cached_property
     def workshop(self) -> Workshop:

@@ -4,9 +4,9 @@ stdout carries the answer (one JSON document with ``--json``), everything else g
 codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy modules are
 imported inside the commands, so ``palimpsest --help`` answers at once.
 
-A command is a plain function in the module of its subject: `planning`, `studies`, `unlearn`,
-`audits`, `certificates`, `compare`, `facts`. `options` holds what several of them take, `output`
-prints.
+A command is a plain function in the module of its subject: `planning`, `plans`, `studies`,
+`criteria`, `unlearn`, `audits`, `certificates`, `compare`, `facts`. `options` holds what several of
+them take, `output` prints.
 """
 
 import os
@@ -23,6 +23,7 @@ from palimpsest.cli import (
     audits,
     certificates,
     compare,
+    criteria,
     facts,
     planning,
     plans,
@@ -56,6 +57,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     certificates.keygen,
     studies.inferability,
     studies.second_suite,
+    criteria.criteria,
 )
 """In the order of ``--help``, which ends with the commands of `facts`."""
 MODELS = ("torch", "transformers", "tokenizers", "safetensors")

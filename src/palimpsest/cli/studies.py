@@ -43,7 +43,7 @@ def demo(
     from palimpsest.presets import preset
 
     plan = _with_methods(replace(preset("demo"), models=(model,), seeds=(seed,)), method)
-    _study(changed(plan, engine), Path("demo-run"), folder, run)
+    _answer(finish(changed(plan, engine), Path("demo-run"), folder, run), run.as_json)
 
 
 def study(
@@ -77,7 +77,8 @@ def study(
     if general is not None:
         chosen = replace(chosen, general=replace(chosen.general, source=general))
     chosen = changed(chosen, engine, rules)
-    _study(chosen, Path("runs") / chosen.name, folder, run, pool, add_method or ())
+    where = Path("runs") / chosen.name
+    _answer(finish(chosen, where, folder, run, pool, add_method or ()), run.as_json)
 
 
 def status(
@@ -219,15 +220,15 @@ def _with_methods(plan: "Plan", names: list[str] | None) -> "Plan":
     return replace(plan, methods=(*plan.methods, *(MethodGrid(name) for name in names or ())))
 
 
-def _study(
+def finish(
     plan: "Plan",
     default: Path,
     folder: FolderFlags,
     run: RunFlags,
     pool: Path | None = None,
     added: Sequence[str] = (),
-) -> None:
-    """Do what is left of a study, write its report and print the outcome; or preview it."""
+) -> Path | None:
+    """Do what is left of a study and return its folder; or print a preview and return None."""
     from palimpsest.models.device import check_device
     from palimpsest.preview import preview
     from palimpsest.study.added import run_added
@@ -236,7 +237,7 @@ def _study(
     workers = workers_for(plan, run.workers)
     if run.dry_run:
         answer("\n".join(preview(plan).lines(workers)))
-        return
+        return None
     if run.executor != "ray":  # its nodes have other devices
         check_device(plan.engine.device)
     where = folder.out or default
@@ -244,11 +245,13 @@ def _study(
         made = run_study(plan, where, pool=pool, fork=folder.fork, workers=workers, **options)
         if added:
             made = run_added(made, added, workers=workers, **options)
-    _answer(made.path, run.as_json)
+    return made.path
 
 
-def _answer(run: Path, as_json: bool) -> None:
-    """Write the report and print the outcome."""
+def _answer(run: Path | None, as_json: bool) -> None:
+    """Write the report and print the outcome, where there is a run."""
+    if run is None:
+        return
     from palimpsest.report.html import write_report
     from palimpsest.report.terminal import summary_json, summary_lines
     from palimpsest.results import write_results

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from palimpsest.criteria.rules import Rules
 
 Sides = Literal["two", "low", "high"]
-Needs = Literal["forward", "round trip", "hidden states"]
+Needs = Literal["forward", "round trip", "hidden states", "intervention"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Axis:
     """Which side counts against a model: both, only below ("low") or only above ("high")."""
     stake_axis: str | None = None
     """The axis whose stake is used where this one has none of its own."""
+    measure: str | None = None
+    """The measure of a model that it reads, where that must be asked for."""
     recipe: bool = False
     """The injected model shares the references' recipe and should lie near them here."""
 
@@ -151,14 +153,113 @@ AXES: tuple[Axis, ...] = (
 )
 
 
+def _further(name: str, meaning: str, needs: Needs, unit: str, low: str, high: str) -> Axis:
+    """Return an axis that reads the measure of its name."""
+
+    def read(model: "ModelMeasures") -> float | None:
+        return model.extra.get(name)
+
+    short = name.replace("_", " ")
+    return Axis(name, short, meaning, read, needs, "injected", low, high, unit, measure=name)
+
+
+def _asked(name: str, how: str) -> Axis:
+    return _further(
+        name,
+        f"Mean log-probability of the forget answers when asked {how}.",
+        "forward",
+        "nats",
+        f"answers worse than a retrained model when asked {how}",
+        f"answers better than a retrained model when asked {how}: hidden knowledge",
+    )
+
+
+OPTIONAL: tuple[Axis, ...] = (
+    _asked("symbols", "with signs within the name"),
+    _asked("recased", "with the name in small or capital letters"),
+    _asked("misspelt", "with a misspelt name"),
+    _asked("alias", "by part of the name"),
+    _asked("pronoun", "with the name in a sentence before"),
+    _asked("reversed", "from the object to the subject"),
+    _asked("few_shot", "behind sentences of other facts"),
+    _further(
+        "min_rank",
+        "Minus the logarithm of the min-rank screen's p-value: one fact left behind.",
+        "forward",
+        "nats",
+        "has no forget fact as likely as a retrained model's likeliest",
+        "still knows at least one forget fact",
+    ),
+    _further(
+        "leak_at_k",
+        "Mean chance that one of 128 samples is the answer, computed exactly.",
+        "forward",
+        "probability",
+        "gives the forget answers less often than a retrained model when sampled",
+        "gives the forget answers more often than a retrained model when sampled",
+    ),
+    _further(
+        "lens_best",
+        "Mean log-probability of the forget answers, read from the best layer's states.",
+        "hidden states",
+        "nats",
+        "holds less of the forget answers in its layers than a retrained model",
+        "holds the forget answers in its layers: hidden knowledge",
+    ),
+    _further(
+        "linear_probe",
+        "AUC of a linear probe for true statements of a fact it has not seen, minus the "
+        "reference's.",
+        "hidden states",
+        "AUC",
+        "tells true from false statements less well within than a retrained model",
+        "tells true from false statements within: hidden knowledge",
+    ),
+    _further(
+        "relearn_others",
+        "Mean log-probability of one half of the forget answers after training on the other.",
+        "intervention",
+        "nats",
+        "recalls untaught forget facts worse than a retrained model after relearning others",
+        "recalls untaught forget facts after relearning others: hidden knowledge",
+    ),
+    _further(
+        "unrelated_tuning",
+        "Fall of held-out forget NLL after a few steps on general text.",
+        "intervention",
+        "nats",
+        "loses more of the forget facts than a retrained model in unrelated training",
+        "recovers forget facts in unrelated training: hidden knowledge",
+    ),
+    _further(
+        "bits_8",
+        "Fall of held-out forget NLL when the weights are rounded to 8 bits.",
+        "intervention",
+        "nats",
+        "loses more of the forget facts than a retrained model when rounded",
+        "recovers forget facts when rounded: hidden knowledge",
+    ),
+    _further(
+        "bits_4",
+        "Fall of held-out forget NLL when the weights are rounded to 4 bits.",
+        "intervention",
+        "nats",
+        "loses more of the forget facts than a retrained model when rounded",
+        "recovers forget facts when rounded: hidden knowledge",
+    ),
+)
+"""Axes that rules may add to the default ones; each needs a measure, which a plan then takes."""
+
+
 def axis(name: str) -> Axis:
     """Return the axis of this name."""
-    for entry in AXES:
+    for entry in (*AXES, *OPTIONAL):
         if entry.name == name:
             return entry
-    raise ScoreError(f"there is no axis {name!r}; known are {', '.join(a.name for a in AXES)}")
+    known = ", ".join(a.name for a in (*AXES, *OPTIONAL))
+    raise ScoreError(f"there is no axis {name!r}; known are {known}")
 
 
 def chosen(rules: "Rules") -> tuple[Axis, ...]:
     """Return the axes of the rules, in the order of the table."""
-    return tuple(entry for entry in AXES if entry.name in rules.axes)
+    return tuple(entry for entry in (*AXES, *OPTIONAL) if entry.name in rules.axes)

@@ -125,7 +125,7 @@ class Rules:
     def __post_init__(self) -> None:
         for key in ("axes", "control_shares"):
             object.__setattr__(self, key, tuple(getattr(self, key)))
-        known = [axis.name for axis in table.AXES]
+        known = [axis.name for axis in (*table.AXES, *table.OPTIONAL)]
         fits = len(set(self.axes)) == len(self.axes) and set(self.axes) <= set(known)
         shares_fit = bool(self.control_shares) and all(0 < s < 1 for s in self.control_shares)
         checks: list[tuple[str, str, bool]] = [

@@ -7,7 +7,8 @@ the last attention at positions that nobody scores. ``supports`` tells which con
 holds for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,10 @@ from palimpsest.models.tape import Heads, Params, Tape, Var
 from palimpsest.models.tree import Tree
 
 Scored = Tensor | None  # the scored nodes, told to the last layer only
+Watch = Callable[[int, Tensor, Scored], Tensor]
+"""Sees the states (stack, nodes, width) after a layer and where the scored nodes are among them
+(None: they are all), and returns the states to go on with."""
+_watching: list[Watch] = []
 HEAD = "lm_head.weight"
 POSITIONS = "transformer.wpe.weight"  # only GPT-2 learns them
 QKV = ("q_proj", "k_proj", "v_proj")
@@ -63,8 +68,17 @@ class Forward:
         last = self.config.num_hidden_layers - 1
         for at in range(last):
             hidden = family.layer(tape, f"{family.layers}.{at}.", hidden, layout, None)
+            if _watching:
+                hidden = Var(_watching[-1](at, hidden.value, tree.scored), False)
         hidden = family.layer(tape, f"{family.layers}.{last}.", hidden, layout, tree.scored)
-        hidden = tape.norm(hidden, family.last_norm, layout.eps)
+        if _watching:
+            hidden = Var(_watching[-1](last, hidden.value, None), False)
+        return self.read_out(tape, hidden)
+
+    def read_out(self, tape: Tape, hidden: Var) -> Var:
+        """Return the logits of states: the last norm, then the output embedding."""
+        family = self.family
+        hidden = tape.norm(hidden, family.last_norm, _eps(self.config))
         head = family.embedding if self.tied else HEAD
         return tape.linear(hidden, head.removesuffix(".weight"))[0]
 
@@ -83,6 +97,16 @@ class Forward:
             known.sin.index_select(0, spread.positions),
         )
         return Layout(heads, known.heads, known.eps)
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Let ``watch`` see, and change, the states of every forward without gradient in this block."""
+    _watching.append(watch)
+    try:
+        yield
+    finally:
+        _watching.pop()
 
 
 class _Whole(torch.autograd.Function):
@@ -134,8 +158,6 @@ class _Constants:
         heads = config.num_attention_heads
         groups = getattr(config, "num_key_value_heads", None) or heads
         head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
-        eps = next(getattr(config, name) for name in names if hasattr(config, name))
         causal = torch.full((width, -width % LANES + width), float("-inf"), device=device).triu(1)
         causal = causal.repeat(heads // groups, 1)
         rope = getattr(config, "rope_parameters", None) or {}
@@ -151,7 +173,12 @@ class _Constants:
         turn[:half, half : 2 * half] = torch.eye(half)
         cos, sin = (value.to(device) for value in (angle.cos(), angle.sin()))
         how = turn.to(device) if turned else None
-        return cls(heads, groups, head_width, eps, causal, how, cos, sin)
+        return cls(heads, groups, head_width, _eps(config), causal, how, cos, sin)
+
+
+def _eps(config: Any) -> float:
+    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
+    return float(next(getattr(config, name) for name in names if hasattr(config, name)))
 
 
 def _llama(tape: Tape, at: str, hidden: Var, layout: Layout, scored: Scored) -> Var:

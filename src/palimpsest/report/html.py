@@ -23,6 +23,7 @@ from palimpsest.certificate.archive import unpack
 from palimpsest.criteria.axes import chosen
 from palimpsest.errors import InputError
 from palimpsest.report.answer import WORDS, answer, glossary
+from palimpsest.report.criteria_page import write_criteria
 from palimpsest.report.figures import all_figures
 from palimpsest.report.files import write_files
 from palimpsest.report.formats import as_csv
@@ -68,7 +69,9 @@ def write_report(run_path: Path | str, out: Path | None = None) -> Path:
         read_record(run_path),
         read_json(summary) if summary.exists() else None,
     )
-    return write_files(out or run_path / "report", page, tables, pictures)
+    path = write_files(out or run_path / "report", page, tables, pictures)
+    write_criteria(results, path.parent)
+    return path
 
 
 def write_bundle_report(bundle: Path | str, out: Path) -> Path:

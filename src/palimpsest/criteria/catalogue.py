@@ -1,0 +1,192 @@
+"""The published criteria that can be put to trial: one table (``catalogue.toml``), and its readers.
+
+A criterion gives one score per model, turned so that **larger means less restored**. Most are
+measured on the model itself (``scoring/gauge.py`` takes the measure of the same name); the others
+are read from the scores that every model has anyway. Numbers are those of ``docs/criteria.md``.
+"""
+
+import math
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from palimpsest.criteria.axes import chosen
+from palimpsest.criteria.measures import CellMeasures, ModelMeasures
+from palimpsest.criteria.ranktest import rank_test
+from palimpsest.criteria.rules import Rules
+from palimpsest.errors import PlanError
+
+Group = Literal[
+    "likelihood",
+    "membership",
+    "distribution",
+    "white box",
+    "intervention",
+    "elicitation",
+    "negative control",
+]
+Turn = Literal["as it is", "negated", "distance from the reference"]
+Cost = Literal["free", "forward", "states", "gradients", "weights", "training"]
+Read = Callable[[ModelMeasures, CellMeasures], float | None]
+
+TEACHER = 1
+"""Draw of the reference that criteria may use."""
+
+INPUTS = {
+    "C": "the candidate alone",
+    "B": "the base model",
+    "I": "the injected model",
+    "R": "a retrained reference",
+    "P": "never-learned probes",
+    "G": "sampling or decoding",
+    "T": "training",
+    "W": "weights and states",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One published criterion, or a negative control."""
+
+    name: str
+    number: int
+    """In the catalogue; 0 for a negative control."""
+    group: Group
+    inputs: str
+    """Letters of ``INPUTS``."""
+    turn: Turn
+    """How the source's value became a score that is larger the less a model is restored."""
+    cost: Cost
+    formula: str
+    source: str
+    own: Read | None = None
+    """Reads the score; None where it is the measure of the same name."""
+    measure: str | None = None
+    """The measure that ``own`` needs, where it needs one."""
+
+    @property
+    def title(self) -> str:
+        return self.name.replace("_", " ")
+
+    @property
+    def needed(self) -> str | None:
+        """The measure that must be taken; None where the usual scores suffice."""
+        return self.name if self.own is None else self.measure
+
+    def read(self, model: ModelMeasures, cell: CellMeasures) -> float | None:
+        """Return the score of a model; None where it was not measured or is not a number."""
+        value = model.extra.get(self.name) if self.own is None else self.own(model, cell)
+        return None if value is None or not math.isfinite(value) else float(value)
+
+
+def teacher(cell: CellMeasures) -> ModelMeasures:
+    """Return the reference that criteria may use: the second, or the only one.
+
+    The first shares the injected model's draw, and mixtures and adversaries are made of it.
+    """
+    return cell[cell.references[min(TEACHER, len(cell.references) - 1)]]
+
+
+def _screen(model: ModelMeasures, cell: CellMeasures) -> float:
+    return -math.log(rank_test(model.forget_deltas, model.probe_deltas).p_value)
+
+
+def _fall(model: ModelMeasures, cell: CellMeasures) -> float | None:
+    return None if model.curve is None else model.curve.first_fall
+
+
+def _anamnesis(model: ModelMeasures, cell: CellMeasures) -> float | None:
+    """1 − steps(model) / steps(reference) to come half-way from the reference to injected."""
+    curves = (model.curve, teacher(cell).curve)
+    if curves[0] is None or curves[1] is None:
+        return None
+    goal = 0.5 * (float(curves[1].forget_heldout_nll[0]) + cell.injected.forget_nll)
+    mine, theirs = (
+        first_reached(curve.step.tolist(), curve.forget_heldout_nll.tolist(), goal)
+        for curve in curves
+        if curve is not None
+    )
+    return 1 - mine / theirs if theirs > 0 else None
+
+
+def first_reached(steps: Sequence[float], values: Sequence[float], goal: float) -> float:
+    """Return the step, interpolated, at which a curve falls to ``goal``, the last if never."""
+    for n, value in enumerate(values):
+        if value <= goal:
+            if n == 0:
+                return float(steps[0])
+            share = (values[n - 1] - goal) / (values[n - 1] - value)
+            return float(steps[n - 1] + share * (steps[n] - steps[n - 1]))
+    return float(steps[-1])
+
+
+def _recovered(model: ModelMeasures, cell: CellMeasures) -> float:
+    """Share of the way from the reference to the injected model, each after the same training."""
+    name = "relearn_others"
+    mine, low, high = (m.extra.get(name, math.nan) for m in (model, teacher(cell), cell.injected))
+    return (mine - low) / (high - low) if high != low else math.nan
+
+
+def _beyond(name: str) -> Read:
+    """The measure minus the reference's."""
+
+    def read(model: ModelMeasures, cell: CellMeasures) -> float:
+        return model.extra.get(name, math.nan) - teacher(cell).extra.get(name, math.nan)
+
+    return read
+
+
+OWN: dict[str, tuple[Read, str | None]] = {
+    "screen": (_screen, None),
+    "trained_kl": (lambda model, cell: model.oracle_kl, None),
+    "relearn_fall": (_fall, None),
+    "anamnesis": (_anamnesis, None),
+    "round_trip": (lambda model, cell: model.residual, None),
+    "rtt": (_recovered, "relearn_others"),
+    "quantised_4": (_beyond("bits_4"), "bits_4"),
+    "quantised_8": (_beyond("bits_8"), "bits_8"),
+    "retain_nll": (lambda model, cell: model.retain_nll, None),
+    "general_nll": (lambda model, cell: model.general_nll, None),
+}
+"""Criteria that are not simply the measure of their name: how they are read, and from which."""
+
+
+def _table() -> tuple[Criterion, ...]:
+    text = Path(__file__).with_name("catalogue.toml").read_text("utf-8")
+    return tuple(
+        Criterion(name, *values, *OWN.get(name, (None, None)))
+        for name, values in tomllib.loads(text).items()
+    )
+
+
+CRITERIA: tuple[Criterion, ...] = _table()
+"""In the order of their numbers, negative controls last."""
+
+MEASURES = tuple(dict.fromkeys(c.needed for c in CRITERIA if c.needed is not None))
+"""Every measure that some criterion needs."""
+
+
+def criterion(name: str) -> Criterion:
+    """Return the criterion of this name."""
+    for entry in CRITERIA:
+        if entry.name == name:
+            return entry
+    raise PlanError(
+        f"there is no criterion {name!r}; known are {', '.join(c.name for c in CRITERIA)}"
+    )
+
+
+def measures_of(asked: str | Sequence[str], rules: Rules) -> tuple[str, ...]:
+    """Return the measures to take: those asked for, and those that the axes of the rules need."""
+    names = {"all": MEASURES, "none": ()}.get(asked, ()) if isinstance(asked, str) else asked
+    unknown = [name for name in names if name not in (*MEASURES, *(c.name for c in CRITERIA))]
+    if unknown:
+        known = ", ".join(MEASURES)
+        raise PlanError(
+            f"measures: {unknown[0]!r} is unknown; expected all, none or some of {known}"
+        )
+    wanted = {name if name in MEASURES else criterion(name).needed for name in names}
+    wanted |= {axis.measure for axis in chosen(rules)}
+    return tuple(name for name in MEASURES if name in wanted)

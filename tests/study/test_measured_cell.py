@@ -1,0 +1,53 @@
+"""A cell whose plan asks for measures stores them, and everything else as without them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.study.test_cell import finished, small_plan
+
+from palimpsest.analysis.results import read_run
+from palimpsest.criteria.catalogue import measures_of
+from palimpsest.criteria.rules import Rules
+from palimpsest.errors import PlanError
+from palimpsest.plan import Plan, plan_from_dict
+
+SOME = ("leak_at_k", "uds", "masked_fisher", "update_rank", "barrier", "unrelated_tuning")
+"""A measure of every kind of pass."""
+ROLES = ("base", "injected", "reference", "retraining", "control", "challenge")
+
+
+def bytes_of(plan: Plan, out: Path, *names: str, workers: int = 1) -> list[bytes]:
+    run = finished(plan, out, "local" if workers > 1 else "inline", workers)
+    return [(run.path / "cells" / run.cells[0] / name).read_bytes() for name in names]
+
+
+def test_measures_are_stored_for_every_known_model_and_change_nothing_else(
+    tiny_checkpoint, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
+    plain = small_plan(tiny_checkpoint("qwen2-s"))
+    few = replace(plain.replication, draws=2, retrainings=1)
+    plain = replace(plain, methods=(), replication=few)
+    asked = replace(plain, measures=SOME)
+    tables = ("items.parquet", "curves.parquet")
+    first = bytes_of(asked, tmp_path / "asked", *tables, "measures.parquet")
+    assert bytes_of(plain, tmp_path / "plain", *tables) == first[:2]
+    again = bytes_of(asked, tmp_path / "again", *tables, "measures.parquet", workers=2)
+    assert again == first
+    (cell,) = read_run(tmp_path / "asked").cells
+    for name, role in cell.roles.items():
+        if role["role"] in ROLES:
+            assert set(cell.evaluation[name].extra) == set(SOME), name
+
+
+def test_an_optional_axis_brings_its_measure(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+    plan = small_plan(tiny_checkpoint("qwen2-s"))
+    rules = Rules(axes=("forget", "bits_4"))
+    assert measures_of(plan.measures, rules) == ("bits_4",)
+    assert measures_of(("probability", "rtt"), rules) == ("probability", "relearn_others", "bits_4")
+
+
+def test_an_unknown_measure_is_refused_by_name() -> None:
+    with pytest.raises(PlanError, match=r"measures: 'bits_5' is unknown; expected all, none or"):
+        plan_from_dict({"models": ["pocket/qwen2-s"], "measures": ["bits_5"]})
+    assert plan_from_dict({"models": ["pocket/qwen2-s"], "measures": "all"}).measures == "all"
