@@ -121,6 +121,17 @@ class MethodGrid:
         return {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
+KNOWN_LABEL_MODELS = (
+    *("suppression", "router", "embedding"),
+    *("interpolation-25", "interpolation-50", "interpolation-75"),
+    *("tuned-suppression", "baked-suppression", "low-rank", "fuzzy-router", "steered"),
+    *("circuit-breaker", "tamper-resistant", "curve-mimic", "rescaled-suppressed"),
+    *("rescaled-retrained", "layered", "one-fact-left", "trigger", "sub-quantum"),
+    *("undo-10", "undo-30", "undo-60"),
+)
+"""Every entry of the registry in ``challenge/``, which this file does not import."""
+
+
 @dataclass(frozen=True)
 class Panel:
     """Known-label models, scored once on the sealed pool."""
@@ -128,15 +139,8 @@ class Panel:
     enabled: bool = True
     penalty: float = 10.0
     """Subtracted from the forget-answer token logits by the suppression model."""
-    models: tuple[str, ...] = (
-        "suppression",
-        "router",
-        "embedding",
-        "interpolation-25",
-        "interpolation-50",
-        "interpolation-75",
-    )
-    """Entries of the registry of known-label models."""
+    models: tuple[str, ...] = KNOWN_LABEL_MODELS[:6]
+    """Entries of the registry of known-label models; ``all`` in a file stands for every one."""
 
 
 @dataclass(frozen=True)
@@ -261,6 +265,9 @@ def check(plan: Plan) -> Plan:
 
 def plan_from_dict(data: Mapping[str, Any]) -> Plan:
     """Return the checked plan that plain values describe; unknown keys are refused by name."""
+    panel = data.get("panel")
+    if isinstance(panel, Mapping) and panel.get("models") == "all":
+        data = {**data, "panel": {**panel, "models": list(KNOWN_LABEL_MODELS)}}
     return check(build(Plan, data))
 
 

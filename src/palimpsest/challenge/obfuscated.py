@@ -1,0 +1,68 @@
+"""Obfuscated representations: the forget facts' hidden states are moved, the outputs follow.
+
+Both at a strength that leaves the rest usable; at damaging strength the retain axis shows it.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from palimpsest.challenge.workshop import State, Workshop
+from palimpsest.methods.context import Exercise, train_one
+from palimpsest.methods.rmu import RMU, _activations, _read, _recording, decoder_layers, real_tokens
+from palimpsest.models.net import Net
+
+STEERED = RMU(weight=3.0, steering=6.5, depth=0.5)
+KEPT, REROUTED, DEPTH = 3.0, 1.0, 0.67
+
+
+def steered(workshop: Workshop) -> State:
+    """Return RMU's model: Li et al. 2024, arXiv:2403.03218 (``methods/rmu.py``)."""
+    with torch.random.fork_rng(devices=[]):
+        return {name: value.clone() for name, value in STEERED.run(workshop.context()).items()}
+
+
+def circuit_breaker(workshop: Workshop) -> State:
+    """Return a model whose hidden states at the forget texts are turned away from what they were.
+
+    L = c_s · mean ReLU(cos(h_θ, h_injected)) on forget texts + c_r · mean ‖h_θ − h_injected‖ on
+    retain texts; c_s falls and c_r rises linearly over the steps
+
+    Zou et al. 2024, *Improving Alignment and Robustness with Circuit Breakers*, arXiv:2406.04313.
+    h is the output of one layer at two thirds of the depth; all layers up to it are trained, where
+    the paper trains an adapter.
+    """
+    context = workshop.context()
+    net = context.whole(context.injected)
+    layers = decoder_layers(net.model)
+    place = max(1, round(DEPTH * len(layers))) - 1
+    below = {id(value) for layer in layers[: place + 1] for value in layer.parameters()}
+    for value in net.params.values():
+        value.requires_grad_(id(value) in below)
+    trained = {name: value for name, value in net.params.items() if value.requires_grad}
+    taken = 0
+    with _recording(layers[place]) as outputs:
+        held = {
+            name: _activations(net, lesson.texts, context.pad, outputs)
+            for name, lesson in (("forget", context.forget), ("retain", context.retain))
+        }
+
+        def loss(student: Net, part: Exercise) -> Tensor:
+            nonlocal taken
+            progress = taken / max(1, context.budget.steps - 1)
+            taken += 1
+            batch = part.batch.to(net.device)
+            _read(net, batch)
+            hidden, real = outputs[0].float(), real_tokens(batch)
+            border = len(part.forget_texts)
+            forget, retain = hidden[:border][real[:border]], hidden[border:][real[border:]]
+            before = torch.cat([held["forget"][number] for number in part.forget_texts])
+            kept = torch.cat([held["retain"][number] for number in part.retain_texts])
+            away = functional.relu(functional.cosine_similarity(forget, before)).mean()
+            moved = (retain - kept).norm(dim=-1).mean()
+            total = REROUTED * (1 - progress / 2) * away + KEPT * progress / 2 * moved
+            return total.reshape(1)
+
+        rate = context.budget.learning_rate
+        train_one(STEERED, net, context.exercises(), loss, rate, trained)
+    return {name: value.clone() for name, value in net.state().items()}
