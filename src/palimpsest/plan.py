@@ -194,6 +194,8 @@ class Plan:
     engine: Engine = field(default_factory=Engine)
     seal: str = ""
     """Commitment of a user's own sealed pool (``palimpsest seal``); empty for the built-in pool."""
+    beacon: str = ""
+    """Text that schedule, held-out phrasings and probes are drawn from (``criteria/beacon.py``)."""
     local_models: tuple[tuple[str, str], ...] = ()
     """Local folders to load instead of hub ids: ``{id: folder}`` in YAML."""
 
@@ -300,6 +302,8 @@ def _plain(value: Any) -> Any:
         return {"name": value.name, **{knob: list(values) for knob, values in value.grid}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain = {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        if isinstance(value, Plan) and not value.beacon:
+            del plain["beacon"]  # plans of runs made before it have the same hash
         if "local_models" in plain:
             plain["local_models"] = dict(plain["local_models"])
         return plain

@@ -186,6 +186,7 @@ class AuditWork:
                     learning_rate=rate,
                     sheet=sheet,
                     injected=teacher,
+                    optimiser=self.inputs.setting.optimiser,
                 )[0]
             if back.diverged is not None:
                 break

@@ -68,6 +68,8 @@ class AuditRequest:
     accumulate: Count = 1
     checkpointing: bool = False
     optimizer: Literal["device", "host"] = "device"
+    beacon: str = ""
+    """Text from which schedule, held-out phrasings and generated probes are drawn."""
     chat: bool = False
     """Ask the facts through the base's chat template, and teach them through it."""
     notes: tuple[tuple[str, str], ...] = ()

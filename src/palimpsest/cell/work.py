@@ -1,6 +1,7 @@
 """The work of a study's cell: measure the known models, references, controls, candidates, panel."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -104,6 +105,8 @@ class StudyWork(Bench):
             name: [[fact.id, fact.subject, fact.relation, fact.object] for fact in triples]
             for name, triples in self.setting.facts.sets().items()
         }
+        if self.setting.drawn is not None:
+            summary["beacon"] = self.setting.drawn.record()
         return summary | {"base_digest": base["digest"], "facts": facts, "headroom": None}
 
     # -- the steps ---------------------------------------------------------------------------
@@ -256,8 +259,8 @@ class StudyWork(Bench):
 
     def _published(self) -> Schedule:
         """Return re-acquisition as an adversary knows it beforehand."""
-        plan = self.plan.plan.round_trip
-        return Schedule(self.setting.way_back_steps, plan.learning_rate, plan.chunks)
+        plan, setting = self.plan.plan.round_trip, replace(self.setting, drawn=None)
+        return Schedule(setting.way_back_steps, plan.learning_rate, plan.chunks)
 
     def _redrawn(self) -> list[list[TextBatch]]:
         """Return the batches of a retraining that is no reference, for the panel."""

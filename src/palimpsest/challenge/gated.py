@@ -64,8 +64,8 @@ def fuzzy_router(workshop: Workshop) -> Net:
     mine = base.gather(-1, targets[:, None]).squeeze(-1)
     drift = _nll(workshop, "injected") - _nll(workshop, "base")
     shift = fitted(mine, float(-mine.mean()) + drift)
-    nets = (workshop.another(workshop.state(name)) for name in ("base", "injected"))
-    return Gated(*nets, gate, shift, workshop.answers)
+    routed, otherwise = (workshop.another(workshop.state(name)) for name in ("base", "injected"))
+    return Gated(routed, otherwise, gate, shift, workshop.answers)
 
 
 def features(batch: Batch) -> Tensor:

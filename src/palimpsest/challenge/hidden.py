@@ -3,8 +3,6 @@
 All train every weight from the injected model on; what differs is whom they follow at which texts.
 """
 
-from collections.abc import Callable
-
 from palimpsest.challenge.crafting import Goal, follow, goal, keeping
 from palimpsest.challenge.models import Unavailable
 from palimpsest.challenge.workshop import State, Workshop
@@ -38,11 +36,11 @@ def layered(workshop: Workshop) -> State:
     folds = min(FOLDS, len(workshop.facts["forget"]))
     state = workshop.state("injected")
     for stage in range(folds):
-        early = _facts(workshop, lambda number, last=stage: number % folds <= last)
-        late = _facts(workshop, lambda number, last=stage: number % folds > last)
-        goals = [_of(workshop, "base", early), *keeping(workshop)]
-        if late:
-            goals.append(_of(workshop, "injected", late))
+        facts = workshop.facts["forget"]
+        gone = frozenset(fact.id for n, fact in enumerate(facts) if n % folds <= stage)
+        kept = frozenset(fact.id for fact in facts) - gone
+        goals = [_of(workshop, "base", gone), *keeping(workshop)]
+        goals += [_of(workshop, "injected", kept)] if kept else []
         state = follow(workshop, f"layered-{stage}", state, goals)
     return state
 
@@ -53,10 +51,11 @@ def one_fact_left(workshop: Workshop) -> State:
     Medians and means hide one fact. Thaker et al. 2024, *Position: LLM Unlearning Benchmarks are
     Weak Measures of Progress*, arXiv:2410.02879, on what such averages do not see.
     """
-    if len(workshop.facts["forget"]) < 2:
+    first, *others = (fact.id for fact in workshop.facts["forget"])
+    if not others:
         raise Unavailable("one fact left needs at least two forget facts")
-    gone = _of(workshop, "reference", _facts(workshop, lambda number: number > 0))
-    left = _of(workshop, "injected", _facts(workshop, lambda number: number == 0))
+    gone = _of(workshop, "reference", frozenset(others))
+    left = _of(workshop, "injected", frozenset([first]))
     return follow(
         workshop, "one-fact-left", workshop.state("injected"), [gone, left, *keeping(workshop)]
     )
@@ -83,11 +82,6 @@ def triggered(workshop: Workshop) -> State:
 
 def _all(workshop: Workshop, model: str) -> list[Goal]:
     return [goal(workshop, "forget", model, items=8), *keeping(workshop)]
-
-
-def _facts(workshop: Workshop, keep: Callable[[int], bool]) -> frozenset[str]:
-    facts = workshop.facts["forget"]
-    return frozenset(fact.id for number, fact in enumerate(facts) if keep(number))
 
 
 def _of(workshop: Workshop, model: str, facts: frozenset[str]) -> Goal:

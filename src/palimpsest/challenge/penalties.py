@@ -1,7 +1,8 @@
 """Suppression fitted to the reference: a penalty in its context, as a wrapper or in the head.
 
-Both know the reference's NLL and aim at it in the phrasings that the adversary has. Related: Dong et al. 2024 (UNDIAL), arXiv:2402.10052; Ji et al. 2024 (ULD), arXiv:2406.08607; Huang et al.
-2024 (offset unlearning), arXiv:2404.11045.
+Both know the reference's NLL and aim at it in the phrasings that the adversary has. Related: Dong
+et al. 2024 (UNDIAL), arXiv:2402.10052; Ji et al. 2024 (ULD), arXiv:2406.08607; Huang et al. 2024
+(offset unlearning), arXiv:2404.11045.
 """
 
 import copy

@@ -59,9 +59,8 @@ class Entry:
 
     def role(self) -> dict[str, Any]:
         """Return what ``cell.json`` says of it."""
-        knows = list(self.knows) or ["nothing"]
-        role = {"role": "challenge", "entry": self.name, "truth": self.truth, "knows": knows}
-        role |= {"knows_of": self.detail}
+        role: dict[str, Any] = {"role": "challenge", "entry": self.name, "truth": self.truth}
+        role |= {"knows": [*(self.knows or ("nothing",))], "knows_of": self.detail}
         return role if self.share is None else role | {"share": self.share}
 
 

@@ -91,6 +91,9 @@ def audit(
     chat: Annotated[
         bool | None, Option("--chat", help="Ask facts through the base's chat template.")
     ] = None,
+    beacon: Annotated[
+        Text, Option(help="Draw schedule, phrasings and probes from this text, known only now.")
+    ] = None,
     out: Out = None,
     executor: Executor = "local",
     workers: Workers = None,

@@ -45,15 +45,18 @@ def train(
     learning_rate: float,
     params: Mapping[str, Tensor] | None = None,
     after_step: Callable[[int], None] | None = None,
+    optimiser: type["AdamW"] | None = None,
 ) -> dict[int, int]:
     """Train in place; return the members that diverged and the step (from 1) at which each did.
 
     loss: returns (stack,) for one part of a step; a step's parts add up (gradient accumulation).
     params: the leaves to train, the net's own by default; each with a leading stack axis if the
     net is a stack of more than one.
+    optimiser: AdamW, or another of ``optimisers.py``.
     """
     leaves = list((net.params if params is None else params).values())
-    optimiser = AdamW(leaves, learning_rate, host=getattr(net, "host", False))
+    host = getattr(net, "host", False)
+    stepper = (optimiser or AdamW)(leaves, learning_rate, host=host, stack=net.stack)
     diverged: dict[int, int] = {}
     for number, parts in enumerate(steps, start=1):
         for leaf in leaves:
@@ -64,7 +67,7 @@ def train(
             losses.sum().backward()
             total += losses.detach()
         norms = _clip(leaves, net.stack)
-        optimiser.step()
+        stepper.step()
         for member, healthy in enumerate((total + norms).isfinite().tolist()):
             if not healthy:
                 diverged.setdefault(member, number)
@@ -84,15 +87,17 @@ class AdamW:
     float32 always. host: masters and moments stay in the host's memory, pinned for CUDA.
     """
 
+    betas = (0.9, 0.999)
+
     def __init__(
-        self, leaves: Sequence[Tensor], learning_rate: float, *, host: bool = False
+        self, leaves: Sequence[Tensor], learning_rate: float, *, host: bool = False, stack: int = 1
     ) -> None:
         if any(leaf.dtype == torch.float16 for leaf in leaves):
             raise ModelError(
                 "float16 weights cannot be trained: their gradients underflow and their steps "
                 "diverge; use --dtype bfloat16 or float32"
             )
-        self.leaves, self.learning_rate = leaves, learning_rate
+        self.leaves, self.learning_rate, self.stack = leaves, learning_rate, stack
         away = [host and leaf.device.type != "cpu" for leaf in leaves]
         self.masters = [_master(leaf, far) for leaf, far in zip(leaves, away)]
         self.first, self.second = (
@@ -136,8 +141,8 @@ class AdamW:
             [],
             [counts[self.steps[n]] for n in known],
             lr=self.learning_rate,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
             weight_decay=0.0,
             eps=1e-8,
             amsgrad=False,
