@@ -125,8 +125,8 @@ def prepare(request: AuditRequest) -> Inputs:
     plan = request.plan()
     drawn = None
     if request.beacon:
-        digests = {name: source_digest(place) for name, place in request.candidates}
-        drawn = Draw(request.beacon, digests)
+        handed_in = {name: source_digest(place) for name, place in request.candidates}
+        drawn = Draw(request.beacon, handed_in)
     sets, remarks = _facts(request, drawn)
     general = plan.general
     pieces = general_pieces(general.source, general.scored_pieces, f"{CELL}/general")
