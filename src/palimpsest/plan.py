@@ -127,7 +127,7 @@ KNOWN_LABEL_MODELS = (
     *("tuned-suppression", "baked-suppression", "low-rank", "fuzzy-router", "steered"),
     *("circuit-breaker", "tamper-resistant", "curve-mimic", "rescaled-suppressed"),
     *("rescaled-retrained", "layered", "one-fact-left", "trigger", "sub-quantum"),
-    *("undo-10", "undo-30", "undo-60"),
+    *("undo-10", "undo-20", "undo-40"),
 )
 """Every entry of the registry in ``challenge/``, which this file does not import."""
 

@@ -289,7 +289,7 @@ def test_more_noise_is_farther_from_the_unlearned_model(shop, made) -> None:  # 
     start = matched(shop, "base")
     moved = [
         sum(float((made[name][key] - start[key]).square().sum()) for key in start)
-        for name in ("undo-10", "undo-30", "undo-60")
+        for name in ("undo-10", "undo-20", "undo-40")
     ]
     assert moved == sorted(moved) and moved[0] > 0
 

@@ -47,6 +47,7 @@ def low_rank(workshop: Workshop) -> State:
         "low-rank",
         workshop.state("injected"),
         goals,
+        steps=2 * workshop.steps,
         rate=10.0,
         leaves=leaves,
         effective=effective,

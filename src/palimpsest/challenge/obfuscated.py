@@ -3,23 +3,28 @@
 Both at a strength that leaves the rest usable; at damaging strength the retain axis shows it.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from palimpsest.challenge.workshop import State, Workshop
-from palimpsest.methods.context import Exercise, train_one
+from palimpsest.methods.context import Context, Exercise, Lesson, train_one
 from palimpsest.methods.rmu import RMU, _activations, _read, _recording, decoder_layers, real_tokens
 from palimpsest.models.net import Net
 
 STEERED = RMU(weight=3.0, steering=6.5, depth=0.5)
 KEPT, REROUTED, DEPTH = 3.0, 1.0, 0.67
+NUDGE = 0.01
+"""Noise at the start, in standard deviations of a matrix: at h_θ = h_injected the cosine is largest
+and its gradient zero."""
 
 
 def steered(workshop: Workshop) -> State:
     """Return RMU's model: Li et al. 2024, arXiv:2403.03218 (``methods/rmu.py``)."""
     with torch.random.fork_rng(devices=[]):
-        return {name: value.clone() for name, value in STEERED.run(workshop.context()).items()}
+        return {name: value.clone() for name, value in STEERED.run(_context(workshop)).items()}
 
 
 def circuit_breaker(workshop: Workshop) -> State:
@@ -32,7 +37,7 @@ def circuit_breaker(workshop: Workshop) -> State:
     h is the output of one layer at two thirds of the depth; all layers up to it are trained, where
     the paper trains an adapter.
     """
-    context = workshop.context()
+    context = _context(workshop)
     net = context.whole(context.injected)
     layers = decoder_layers(net.model)
     place = max(1, round(DEPTH * len(layers))) - 1
@@ -40,12 +45,16 @@ def circuit_breaker(workshop: Workshop) -> State:
     for value in net.params.values():
         value.requires_grad_(id(value) in below)
     trained = {name: value for name, value in net.params.items() if value.requires_grad}
-    taken = 0
+    generator, taken = workshop.generator("circuit-breaker"), 0
     with _recording(layers[place]) as outputs:
         held = {
             name: _activations(net, lesson.texts, context.pad, outputs)
             for name, lesson in (("forget", context.forget), ("retain", context.retain))
         }
+        with torch.no_grad():
+            for value in trained.values():
+                noise = torch.randn(value.shape, generator=generator).to(value)
+                value.add_(NUDGE * value.std() * noise if value.dim() > 1 else 0.0)
 
         def loss(student: Net, part: Exercise) -> Tensor:
             nonlocal taken
@@ -66,3 +75,18 @@ def circuit_breaker(workshop: Workshop) -> State:
         rate = context.budget.learning_rate
         train_one(STEERED, net, context.exercises(), loss, rate, trained)
     return {name: value.clone() for name, value in net.state().items()}
+
+
+def _context(workshop: Workshop) -> Context:
+    """Return what methods see, with the adversary's phrasings, and general text to retain."""
+    teachers = {model: workshop.said(model, "forget") for model in ("base", "injected")}
+    kept = ("retain", "invented", "general")
+    texts = tuple(text for group in kept for text in workshop.texts[group])
+    said = tuple(logp for group in kept for logp in workshop.said("injected", group))
+    context = workshop.context()
+    return replace(
+        context,
+        forget=Lesson(workshop.texts["forget"], teachers),
+        retain=Lesson(texts, {"injected": said}),
+        budget=replace(context.budget, retain_items=12),
+    )

@@ -19,6 +19,8 @@ from palimpsest.models.net import Batch, Net, WholeNet
 from palimpsest.models.stacked import StackedNet
 
 RIDGE = 1e-3
+FORGET = 30.0
+"""Weight of the forget texts in the regression, beside 1 of each other group."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +135,12 @@ def baked_suppression(workshop: Workshop) -> State | Net:
     targets = torch.tensor([t for text in workshop.texts["forget"] for t in text.ids[text.start :]])
     reference = torch.cat(workshop.said("reference", "forget")).double()
     amounts = _odds(rows["forget"], targets) - _odds(reference, targets)
-    gram = sum((h.T @ h / len(h) for h in hidden.values()), start=0 * head.T @ head)
+    weights = {group: FORGET if group == "forget" else 1.0 for group in hidden}
+    gram = sum((weights[g] * h.T @ h / len(h) for g, h in hidden.items()), 0 * head.T @ head)
     gram += RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
     changed = head.clone()
     for token in targets.unique().tolist():
-        asked = torch.where(targets == token, amounts, 0.0) / len(targets)
+        asked = weights["forget"] * torch.where(targets == token, amounts, 0.0) / len(targets)
         changed[token] -= torch.linalg.solve(gram, hidden["forget"].T @ asked)
     value = changed.to(state[name])
     if name not in workshop.embedding:

@@ -265,7 +265,7 @@ ENTRIES: tuple[Entry, ...] = (
         sub_quantum,
         needs=WITH_REFERENCE,
     ),
-    *(_undo(alpha) for alpha in (0.1, 0.3, 0.6)),
+    *(_undo(alpha) for alpha in (0.1, 0.2, 0.4)),
 )
 
 

@@ -33,4 +33,4 @@ def undo(workshop: Workshop, alpha: float) -> State:
     net = workshop.nets([teacher])
     said = {name: teach(net, workshop.texts[name], workshop.pad) for name in DISTIL}
     goals = [Goal(workshop.texts[name], said[name], items=8) for name in DISTIL]
-    return follow(workshop, f"undo-{100 * alpha:g}", start, goals, steps=2 * workshop.steps)
+    return follow(workshop, f"undo-{100 * alpha:g}", start, goals, steps=4 * workshop.steps)
