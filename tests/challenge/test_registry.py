@@ -44,6 +44,7 @@ def test_an_entry_that_is_added_is_built_measured_and_given_its_role(  # type: i
         "knows_of": "nothing",
         "digest": "",
     }
+    assert cell.summary()["models"]["panel:router"]["wrapper"] is True
     items = cell.table("items")
     mine = items["model"] == "panel:noise"
     assert {"audit", "evaluation"} <= set(items["pool"][mine])

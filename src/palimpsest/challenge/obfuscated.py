@@ -14,8 +14,8 @@ from palimpsest.methods.context import Context, Exercise, Lesson, train_one
 from palimpsest.methods.rmu import RMU, _activations, _read, _recording, decoder_layers, real_tokens
 from palimpsest.models.net import Net
 
-STEERED = RMU(weight=3.0, steering=6.5, depth=0.5)
-KEPT, REROUTED, DEPTH = 3.0, 1.0, 0.67
+STEERED = RMU(weight=1.0, steering=6.5, depth=0.9, rate=6.0)
+KEPT, REROUTED = 1.0, 1.0
 NUDGE = 0.01
 """Noise at the start, in standard deviations of a matrix: at h_θ = h_injected the cosine is largest
 and its gradient zero."""
@@ -34,19 +34,17 @@ def circuit_breaker(workshop: Workshop) -> State:
     retain texts; c_s falls and c_r rises linearly over the steps
 
     Zou et al. 2024, *Improving Alignment and Robustness with Circuit Breakers*, arXiv:2406.04313.
-    h is the output of one layer at two thirds of the depth; all layers up to it are trained, where
-    the paper trains an adapter.
+    h is the output of the last layer; all layers are trained, where the paper trains an adapter.
     """
     context = _context(workshop)
     net = context.whole(context.injected)
     layers = decoder_layers(net.model)
-    place = max(1, round(DEPTH * len(layers))) - 1
-    below = {id(value) for layer in layers[: place + 1] for value in layer.parameters()}
+    inside = {id(value) for layer in layers for value in layer.parameters()}
     for value in net.params.values():
-        value.requires_grad_(id(value) in below)
+        value.requires_grad_(id(value) in inside)
     trained = {name: value for name, value in net.params.items() if value.requires_grad}
     generator, taken = workshop.generator("circuit-breaker"), 0
-    with _recording(layers[place]) as outputs:
+    with _recording(layers[-1]) as outputs:
         held = {
             name: _activations(net, lesson.texts, context.pad, outputs)
             for name, lesson in (("forget", context.forget), ("retain", context.retain))

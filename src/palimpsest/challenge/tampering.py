@@ -22,7 +22,7 @@ from palimpsest.models.train import TextBatch, text_batch, text_loss, train
 
 INNER = 16
 DECAY = 1 / 16
-ENTROPY = 1.0
+ENTROPY = 0.5
 ROUNDS = 30
 GENERAL = 24
 """Pieces of general text on which the mimic measures its divergence."""
@@ -31,7 +31,7 @@ GENERAL = 24
 def tamper_resistant(workshop: Workshop) -> State:
     """Return a model that follows base at the forget facts and resists their relearning.
 
-    marks_t = −c · exp(λ (t − K + 1)) · entropy at the forget answers, t = 1 … K
+    marks_t = −c · exp(λ (t − K + 1)) · entropy at the forget answers, t = K/2 and K
 
     A first-order form of Tamirisa et al. 2024 (TAR), arXiv:2408.00761: the attacker takes K steps
     of AdamW on the forget sentences, in an order of its own.
@@ -39,7 +39,7 @@ def tamper_resistant(workshop: Workshop) -> State:
     batch = collate(workshop.texts["forget"], workshop.pad)
 
     def mark(step: int) -> Callable[[Net], Tensor]:
-        weight = ENTROPY * math.exp(DECAY * (step - INNER + 1)) / INNER
+        weight = ENTROPY * math.exp(DECAY * (step - INNER + 1))
         return lambda net: -weight * _entropy(net, batch)
 
     goals = [goal(workshop, "forget", "base", items=8), *keeping(workshop)]
@@ -49,7 +49,7 @@ def tamper_resistant(workshop: Workshop) -> State:
         matched(workshop, "base"),
         goals,
         _own_attack(workshop),
-        {step: mark(step) for step in range(4, INNER + 1, 4)},
+        {step: mark(step) for step in range(8, INNER + 1, 8)},
         attack_rate=workshop.rate,
         rounds=ROUNDS,
     )
