@@ -122,7 +122,8 @@ def foresee(
 ) -> State:
     """Return weights that reach the goals now and the marks while they are attacked.
 
-    full: one round in so many goes to the last mark, the others to the first.
+    marks: by step of the attack; 0 is before it.
+    full: one round in so many goes to the last mark, the others to the first of the attack.
 
     Each round the model is attacked as ``train`` would, and at the marked steps t the gradient of
     mark_t at θ_t is taken; it is applied to θ_0 as it is, without second derivatives, together with
@@ -132,8 +133,9 @@ def foresee(
     leaves = list(mine.params.values())
     optimiser = AdamW(leaves, rate * workshop.rate)
     for number, part in enumerate(_parts(workshop, name, goals, rounds)):
-        steps = attack[: min(marks) if number % full else max(marks)]
-        total = list(torch.autograd.grad(apart(mine, part).sum(), leaves))
+        steps = attack[: max(marks) if number % full == 0 else min(filter(None, marks))]
+        now = apart(mine, part) + (marks[0](mine) if 0 in marks else 0.0)
+        total = list(torch.autograd.grad(now.sum(), leaves))
         attacked = workshop.another(mine.state())
 
         def look(step: int, net: Net = attacked, total: list[Tensor] = total) -> None:

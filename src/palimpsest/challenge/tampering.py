@@ -60,7 +60,7 @@ def curve_mimic(workshop: Workshop) -> State:
 
     marks_t = mean over texts (L_F(θ_t) − L_F(R_t))² + (D(θ_t) − D(R_t))²
 
-    at the ends of the schedule's chunks; L_F is the NLL of the forget facts in the adversary's
+    before the first step and at the ends of chunks; L_F is the NLL of the forget facts in the adversary's
     phrasings, R_t the reference on the same way, D the divergence KL(θ ‖ injected) on retain facts
     and general text. No published relative was found; the rule is TAR's.
     """
@@ -80,11 +80,14 @@ def curve_mimic(workshop: Workshop) -> State:
     wanted: dict[int, tuple[Tensor, Tensor]] = {}
     net = workshop.another(workshop.state("reference"))
 
+    looks = (0, *schedule.borders[:: max(1, schedule.chunks // 2)])
+
     @torch.no_grad()
     def note(step: int) -> None:
-        if step in schedule.borders:
+        if step in looks:
             wanted[step] = (text_nlls(net, asked), residual(net))
 
+    note(0)
     train(net, schedule.steps, text_loss, learning_rate=schedule.learning_rate, after_step=note)
 
     def mark(step: int) -> Callable[[Net], Tensor]:
@@ -99,7 +102,7 @@ def curve_mimic(workshop: Workshop) -> State:
         matched(workshop, "reference"),
         [goal(workshop, "forget", "reference", items=8), *keeping(workshop)],
         schedule.steps,
-        {step: mark(step) for step in schedule.borders[:: max(1, schedule.chunks // 2)]},
+        {step: mark(step) for step in looks},
         attack_rate=schedule.learning_rate,
         rounds=ROUNDS,
         full=3,
