@@ -60,9 +60,9 @@ def curve_mimic(workshop: Workshop) -> State:
 
     marks_t = mean over texts (L_F(θ_t) − L_F(R_t))² + (D(θ_t) − D(R_t))²
 
-    before the first step and at the ends of chunks; L_F is the NLL of the forget facts in the adversary's
-    phrasings, R_t the reference on the same way, D the divergence KL(θ ‖ injected) on retain facts
-    and general text. No published relative was found; the rule is TAR's.
+    before the first step and at the ends of chunks; L_F is the NLL of the forget facts in the
+    adversary's phrasings, R_t the reference on the same way, D the divergence KL(θ ‖ injected) on
+    retain facts and general text. No published relative was found; the rule is TAR's.
     """
     schedule = workshop.schedule()
     asked = collate(workshop.texts["forget"], workshop.pad)

@@ -87,8 +87,6 @@ class AdamW:
     float32 always. host: masters and moments stay in the host's memory, pinned for CUDA.
     """
 
-    betas = (0.9, 0.999)
-
     def __init__(
         self, leaves: Sequence[Tensor], learning_rate: float, *, host: bool = False, stack: int = 1
     ) -> None:
@@ -141,8 +139,8 @@ class AdamW:
             [],
             [counts[self.steps[n]] for n in known],
             lr=self.learning_rate,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
+            beta1=0.9,
+            beta2=0.999,
             weight_decay=0.0,
             eps=1e-8,
             amsgrad=False,
