@@ -179,7 +179,7 @@ def test_numbers_may_be_text_lists_tuples_and_mappings_pairs() -> None:
 
 def test_a_plan_has_a_json_schema() -> None:
     schema = json.loads(json.dumps(json_schema(Plan)))
-    assert set(schema["properties"]) == set(preset("pocket").as_dict())
+    assert set(schema["properties"]) == {*preset("pocket").as_dict(), "beacon"}
     assert schema["$defs"]["Counts"]["properties"]["phrasings"]["maximum"] == 6
     assert schema["properties"]["methods"]["items"]["required"] == ["name"]
 

@@ -144,6 +144,17 @@ class MethodGrid:
         return {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
+KNOWN_LABEL_MODELS = (
+    *("suppression", "router", "embedding"),
+    *("interpolation-25", "interpolation-50", "interpolation-75"),
+    *("tuned-suppression", "baked-suppression", "low-rank", "fuzzy-router", "steered"),
+    *("circuit-breaker", "tamper-resistant", "curve-mimic", "rescaled-suppressed"),
+    *("rescaled-retrained", "layered", "one-fact-left", "trigger", "sub-quantum"),
+    *("undo-10", "undo-20", "undo-40"),
+)
+"""Every entry of the registry in ``challenge/``, which this file does not import."""
+
+
 @dataclass(frozen=True)
 class Panel:
     """Known-label models, scored once on the sealed pool."""
@@ -152,15 +163,8 @@ class Panel:
     """Whether they are made and measured."""
     penalty: float = 10.0
     """Subtracted from the forget-answer token logits by the suppression model."""
-    models: tuple[str, ...] = (
-        "suppression",
-        "router",
-        "embedding",
-        "interpolation-25",
-        "interpolation-50",
-        "interpolation-75",
-    )
-    """Entries of the registry of known-label models."""
+    models: tuple[str, ...] = KNOWN_LABEL_MODELS[:6]
+    """Entries of the registry of known-label models; ``all`` in a file stands for every one."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +241,8 @@ class Plan:
     engine: Engine = field(default_factory=Engine)
     seal: str = ""
     """Commitment of a user's own sealed pool (``palimpsest seal``); empty for the built-in pool."""
+    beacon: str = ""
+    """Text that schedule, held-out phrasings and probes are drawn from (``criteria/beacon.py``)."""
     local_models: tuple[tuple[str, str], ...] = ()
     """Local folders to load instead of hub ids: ``{id: folder}`` in YAML."""
 
@@ -319,6 +325,9 @@ def check(plan: Plan) -> Plan:
 
 def plan_from_dict(data: Mapping[str, Any]) -> Plan:
     """Return the checked plan that plain values describe; unknown keys are refused by name."""
+    panel = data.get("panel")
+    if isinstance(panel, Mapping) and panel.get("models") == "all":
+        data = {**data, "panel": {**panel, "models": list(KNOWN_LABEL_MODELS)}}
     return check(build(Plan, data))
 
 
@@ -397,6 +406,8 @@ def _plain(value: Any) -> Any:
         return {"name": value.name, **{knob: list(values) for knob, values in value.grid}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain = {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        if isinstance(value, Plan) and not value.beacon:
+            del plain["beacon"]  # plans of runs made before it have the same hash
         if "local_models" in plain:
             plain["local_models"] = dict(plain["local_models"])
         if "files" in plain:

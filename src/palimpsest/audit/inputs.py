@@ -13,8 +13,9 @@ from typing import Any
 
 from palimpsest.audit.probes import ASSUMES, generated_probes
 from palimpsest.audit.request import LADDER, AuditRequest
-from palimpsest.cell.setting import Setting
+from palimpsest.cell.setting import Setting, used
 from palimpsest.cell.sources import Given, source_digest
+from palimpsest.criteria.beacon import Draw
 from palimpsest.criteria.multiplicity import Certifiability, certifiability
 from palimpsest.errors import FactsError, ModelError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
@@ -170,7 +171,7 @@ class Inputs(Checked):
             "general": {key: value for key, value in plan["general"].items() if key != "source"},
             "engine": plan["engine"] | ({"chat": True} if request.chat else {}),
             "rules": plan["rules"],
-        }
+        } | ({} if self.setting.drawn is None else {"beacon": self.setting.drawn.record()})
 
     def digests(self) -> dict[str, str]:
         digests = super().digests()
@@ -182,13 +183,18 @@ class Inputs(Checked):
 def prepare(request: AuditRequest) -> Inputs:
     """Return the request checked whole; loads no weights."""
     plan = request.plan()
-    sets, remarks = _facts(request)
+    drawn = None
+    if request.beacon:
+        handed_in = {name: source_digest(place) for name, place in request.candidates}
+        drawn = Draw(request.beacon, handed_in)
+    sets, remarks = _facts(request, drawn)
     general = plan.general
     pieces = general_pieces(general.source, general.scored_pieces, f"{CELL}/general")
     models = _models(request, request.references)
     base = checked_outline(models, request.adapter_base)
-    facts = Testbed((), (), (), _asked(request, base, audit_questions(sets)))
-    setting = Setting(CellPlan(CELL, 0, plan), base.tokenizer, facts, (), pieces)
+    questions = used(audit_questions(sets), drawn)
+    facts = Testbed((), (), (), _asked(request, base, questions))
+    setting = Setting(CellPlan(CELL, 0, plan), base.tokenizer, facts, (), pieces, drawn)
     with_evidence = _with_evidence(request, sets, base, setting)
     for sheet in (setting.sheet, with_evidence):
         if sheet is not None:
@@ -236,7 +242,9 @@ def _precision(request: AuditRequest, models: Sequence[AuditModel], base: Outlin
         yield remark
 
 
-def _facts(request: AuditRequest) -> tuple[dict[str, tuple[Fact, ...]], tuple[str, ...]]:
+def _facts(
+    request: AuditRequest, drawn: Draw | None
+) -> tuple[dict[str, tuple[Fact, ...]], tuple[str, ...]]:
     files = {"forget": request.forget, "retain": request.retain}
     if request.probes is not None:
         files["probe"] = request.probes
@@ -253,7 +261,8 @@ def _facts(request: AuditRequest) -> tuple[dict[str, tuple[Fact, ...]], tuple[st
             f"--generate-probes (probes, generate_probes in a file); this design needs at least "
             f"{least}. {ASSUMES}"
         )
-    sets["probe"] = generated_probes(sets["forget"], request.generate_probes, sets["retain"])
+    key = "audit/probes" if drawn is None else drawn.key("probes")
+    sets["probe"] = generated_probes(sets["forget"], request.generate_probes, sets["retain"], key)
     return sets, (*remarks, ASSUMES)
 
 
@@ -355,7 +364,7 @@ def _with_evidence(
         return None
     questions = [
         replace(question, prompt=f"{evidence[question.fact]} {question.prompt}")
-        for question in audit_questions(sets)
+        for question in used(audit_questions(sets), setting.drawn)
         if question.set == "forget" and question.pool == "evaluation" and question.fact in evidence
     ]
     return sheet_of(setting, _asked(request, base, questions))

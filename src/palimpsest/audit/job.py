@@ -170,6 +170,7 @@ class AuditWork(TaskWork):
                     learning_rate=rate,
                     sheet=sheet,
                     injected=teacher,
+                    optimiser=self.inputs.setting.optimiser,
                 )[0]
             if back.diverged is not None:
                 break

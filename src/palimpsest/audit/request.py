@@ -61,6 +61,8 @@ class AuditRequest(Computing):
     """Of re-acquisition; None chooses it on the first reference."""
     scored_pieces: Count = 24
     piece_tokens: Annotated[int, Ge(4)] = 28
+    beacon: str = ""
+    """Text from which schedule, held-out phrasings and generated probes are drawn."""
     chat: bool = False
     """Ask the facts through the base's chat template, and teach them through it."""
     notes: tuple[tuple[str, str], ...] = ()

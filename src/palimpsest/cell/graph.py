@@ -16,6 +16,8 @@ RETRAININGS = 100_000
 """Fresh retrainings are drawn from here on, so that their number and the references' are free."""
 REPLAY = 200_000
 """The draw of the stream that methods replay: no reference and no retraining has it."""
+PANEL = 300_000
+"""The draw of the retraining that the panel of known-label models makes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,9 @@ def audit(
     chat: Annotated[
         bool | None, Option("--chat", help="Ask facts through the base's chat template.")
     ] = None,
+    beacon: Annotated[
+        Text, Option(help="Draw schedule, phrasings and probes from this text, known only now.")
+    ] = None,
 ) -> None:
     """Audit your own models: decide which candidate, if any, can be certified as restored."""
     flags = {name: value for name, value in locals().items() if name not in APART}

@@ -64,9 +64,18 @@ class Testbed:
 
 
 def draw_testbed(
-    cell: str, forget: int, retain: int, probes: int, phrasings: int, pools: Pools = POOLS
+    cell: str,
+    forget: int,
+    retain: int,
+    probes: int,
+    phrasings: int,
+    pools: Pools = POOLS,
+    probe_key: str | None = None,
 ) -> Testbed:
-    """Return the facts of a cell, drawn from three disjoint seeds derived from its id."""
+    """Return the facts of a cell, drawn from three disjoint seeds derived from its id.
+
+    probe_key: another seed for the probes, where they are drawn later.
+    """
     sets: dict[str, tuple[Triple, ...]] = {}
     taken: frozenset[str] = frozenset()
     for name, count, key in (
@@ -74,7 +83,8 @@ def draw_testbed(
         ("retain", retain, "facts.retain"),
         ("probe", probes, "facts.probes"),
     ):
-        sets[name] = draw(count, f"{cell}/{name}", RELATIONS, taken, key=key)
+        seed = probe_key if name == "probe" and probe_key else f"{cell}/{name}"
+        sets[name] = draw(count, seed, RELATIONS, taken, key=key)
         taken |= words_of(sets[name])
     questions = tuple(
         question

@@ -14,6 +14,7 @@ import numpy as np
 
 from palimpsest.facts.questions import TRAINED_POOLS, Question
 from palimpsest.models.net import Net
+from palimpsest.models.optimisers import OPTIMISERS
 from palimpsest.models.train import TextBatch, text_loss, train
 from palimpsest.scoring.answers import Floats, Scores, Sheet, score
 from palimpsest.scoring.divergence import Teacher
@@ -52,6 +53,7 @@ def reacquire(
     learning_rate: float,
     sheet: Sheet,
     injected: Teacher,
+    optimiser: str = "adamw",
 ) -> list[Return]:
     """Train the net on the forget set and return each member's way back.
 
@@ -71,7 +73,14 @@ def reacquire(
             log[member].append({"chunk": chunk, "step": step, **summary(sheet, scores)})
 
     note(0)
-    diverged = train(net, steps, text_loss, learning_rate=learning_rate, after_step=note)
+    diverged = train(
+        net,
+        steps,
+        text_loss,
+        learning_rate=learning_rate,
+        after_step=note,
+        optimiser=OPTIMISERS[optimiser],
+    )
     return [
         Return(tuple(log[member]), final[member], diverged.get(member))
         for member in range(net.stack)
