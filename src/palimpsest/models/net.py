@@ -86,6 +86,8 @@ class Net(Protocol):
     """Models of one shape; ``stack`` of them side by side."""
 
     stack: int
+    models: tuple[Any, ...]
+    """The modules inside, whose layers adapters can be put on; a stacked net has none."""
     params: dict[str, Tensor]
     """Trainable leaves under their transformers names; a stacked net has a leading stack axis."""
 
@@ -108,14 +110,18 @@ class WholeNet:
     else, and a module with hooks in it, goes through the module's own forward. The output embedding
     is applied in float32, at scored positions only, whatever the model's dtype.
 
-    host: keep the optimiser's state in the host's memory and not on the device.
+    optimizer: where AdamW's state is kept (``optimiser.py``).
     checkpointing: keep one activation a layer and compute the others again on the way back.
+    lora: rank of the adapters that are trained in the place of the weights; 0 trains the weights.
     """
 
-    def __init__(self, model: Any, *, checkpointing: bool = False, host: bool = False) -> None:
+    def __init__(
+        self, model: Any, *, checkpointing: bool = False, optimizer: str = "device", lora: int = 0
+    ) -> None:
         self.model = model
+        self.models = (model,)
         self.stack = 1
-        self.host = host
+        self.optimizer, self.lora = optimizer, lora
         self.params: dict[str, Tensor] = dict(model.named_parameters())
         self._head = model.get_output_embeddings()
         self._finish: Finish | None = None
@@ -176,7 +182,8 @@ class WholeNet:
         )
         resting = not self.model.training
         checkpointing = getattr(self.model, "is_gradient_checkpointing", False)
-        return None if plain and resting and not checkpointing and supports(config) else False
+        plain = plain and not self.lora and not checkpointing
+        return None if plain and resting and supports(config) else False
 
     @torch.no_grad()
     def _agrees(self, batch: Batch) -> bool:
