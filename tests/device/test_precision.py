@@ -18,7 +18,8 @@ from palimpsest.models.load import load, load_tokenizer, rounded
 from palimpsest.models.module import head_finish
 from palimpsest.models.net import WholeNet
 from palimpsest.models.nets import Nets
-from palimpsest.models.train import AdamW, text_batch, text_loss, train
+from palimpsest.models.optimiser import AdamW, Packed
+from palimpsest.models.train import text_batch, text_loss, train
 from palimpsest.plan import Engine, plan_from_dict
 from palimpsest.run.local import gpu_of
 from tests.device.pretend import Gauge
@@ -60,12 +61,12 @@ def test_small_steps_add_up_in_the_masters_and_are_lost_without() -> None:
 
 def test_the_optimiser_in_host_memory_gives_the_same_weights(far: str) -> None:
     results = []
-    for host in (False, True):
+    for kept, where in (("device", "pretend"), ("host", "cpu")):
         leaf = torch.linspace(-1, 1, 8).to(far).requires_grad_()
-        optimiser = AdamW([leaf], 1e-2, host=host)
+        optimiser = AdamW([leaf], 1e-2, kept=kept)
         leaf.grad = torch.linspace(1, 2, 8).to(far)
         optimiser.step()
-        assert {state.device.type for state in optimiser.first} == {"cpu" if host else "pretend"}
+        assert {state.device.type for state in optimiser.first} == {where}  # type: ignore[union-attr]
         results.append(leaf.detach().cpu())
     assert torch.equal(*results)
 

@@ -81,6 +81,7 @@ class Inputs:
             request.adapter_base,
             request.checkpointing,
             request.optimizer,
+            request.lora,
         )
 
     def terms(self) -> dict[str, Any]:
@@ -190,6 +191,11 @@ def _precision(request: AuditRequest, models: Sequence[AuditModel], base: Outlin
             changes.setdefault(change, []).append(model.name)
     for change, names in changes.items():
         yield f"{', '.join(names)}: {change}; use float32 to compare exact weights"
+    if request.lora:
+        yield (
+            f"every model is re-acquired by LoRA adapters of rank {request.lora}, merged: residual, "
+            "early and late are those of adapters, and no other audit's but of the same rank"
+        )
     if remark := start_remark(base.tokenizer, base.config.model_type):
         yield remark
 

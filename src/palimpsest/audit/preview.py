@@ -7,8 +7,7 @@ from palimpsest import cost
 from palimpsest.audit.inputs import Inputs
 from palimpsest.audit.request import LADDER
 from palimpsest.cost import GB, Size, duration
-from palimpsest.errors import PlanError
-from palimpsest.models.device import ADVICE
+from palimpsest.models.device import check_room, free_memory
 from palimpsest.models.load import outline, resolve
 from palimpsest.run.local import gpus
 from palimpsest.scoring.answers import Sheet
@@ -69,8 +68,7 @@ def suitable_workers(inputs: Inputs) -> int:
     if inputs.request.device != "cpu":
         return max(1, len(gpus())) if inputs.request.device == "cuda" else 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(cores, passes(inputs)[0], int(free // memory(inputs))))
+    return max(1, min(cores, passes(inputs)[0], int(free_memory() // memory(inputs))))
 
 
 def passes(inputs: Inputs) -> tuple[int, int]:
@@ -98,6 +96,7 @@ def memory(inputs: Inputs) -> float:
         dtype=dtype,
         checkpointing=request.checkpointing,
         optimizer=request.optimizer,
+        lora=request.lora,
     )
     frozen = 2 * _asked(setting.sheet) + (_scored(setting.sheet) if request.references else 0)
     beside = cost.answers(size, frozen) if request.device == "cpu" else 0.0
@@ -105,18 +104,8 @@ def memory(inputs: Inputs) -> float:
 
 
 def check_memory(inputs: Inputs) -> None:
-    """Refuse an audit that the GPU cannot hold, before anything is computed."""
-    request = inputs.request
-    if not request.device.startswith("cuda"):
-        return
-    import torch
-
-    there, needed = torch.cuda.get_device_properties(request.device).total_memory, memory(inputs)
-    if needed > 1.2 * there:
-        raise PlanError(
-            f"device: {request.device} has {there / GB:.0f} GB, and this audit needs about "
-            f"{needed / GB:.0f} GB; {ADVICE}, or optimizer: host"
-        )
+    """Refuse an audit that its device cannot hold, before anything is computed."""
+    check_room(memory(inputs), inputs.request.device, "this audit")
 
 
 def seconds(inputs: Inputs, workers: int = 1) -> float:
@@ -137,10 +126,7 @@ def seconds(inputs: Inputs, workers: int = 1) -> float:
 
 
 def _size(inputs: Inputs) -> Size:
-    config = inputs.outline.config
-    layers = int(getattr(config, "num_hidden_layers", 12))
-    width = int(getattr(config, "hidden_size", 768))
-    return Size(inputs.outline.parameters, layers, width, int(config.vocab_size))
+    return cost.size_of(inputs.outline.config, inputs.outline.parameters)
 
 
 def _references(inputs: Inputs) -> str:

@@ -19,7 +19,7 @@ from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError, PlanError
 from palimpsest.facts.general import POCKET
 from palimpsest.facts.names import candidate_name, shown, shown_path
-from palimpsest.models.device import check_device
+from palimpsest.models.device import check_device, check_lora
 from palimpsest.plan import Engine, General, Plan, RoundTrip, check
 from palimpsest.schema import build, read_yaml
 
@@ -67,7 +67,9 @@ class AuditRequest:
     batch_tokens: Annotated[int, Ge(64)] = 8192
     accumulate: Count = 1
     checkpointing: bool = False
-    optimizer: Literal["device", "host"] = "device"
+    optimizer: Literal["device", "host", "8bit"] = "device"
+    lora: Annotated[int, Ge(0)] = 0
+    """Rank of the adapters that every model is re-acquired with; 0 trains its weights."""
     chat: bool = False
     """Ask the facts through the base's chat template, and teach them through it."""
     notes: tuple[tuple[str, str], ...] = ()
@@ -100,6 +102,7 @@ class AuditRequest:
                     accumulate=self.accumulate,
                     checkpointing=self.checkpointing,
                     optimizer=self.optimizer,
+                    lora=self.lora,
                 ),
                 rules=self.rules,
             )
@@ -109,6 +112,7 @@ class AuditRequest:
         """Return the dose of re-acquisition in words."""
         rate = learning_rate or self.learning_rate
         size = f"{self.steps} steps of {self.items} sentences"
+        size += f" by LoRA of rank {self.lora}" if self.lora else ""
         if rate is None and self.chooses_rate:
             return f"{size} at a learning rate that is chosen on a reference"
         return f"{size} at learning rate {rate or RoundTrip.learning_rate:g}"
@@ -211,6 +215,7 @@ def _check(request: AuditRequest, given: Mapping[str, Any]) -> None:
             )
     request.plan()
     check_device(request.device)
+    check_lora(request.lora)
 
 
 def _plain(value: Any) -> Any:

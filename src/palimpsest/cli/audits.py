@@ -19,6 +19,7 @@ from palimpsest.cli.options import (
     Dtype,
     Executor,
     Fork,
+    Lora,
     Margin,
     Methods,
     Optimizer,
@@ -88,6 +89,7 @@ def audit(
     checkpointing: Checkpointing = None,
     accumulate: Accumulate = None,
     optimizer: Optimizer = None,
+    lora: Lora = None,
     chat: Annotated[
         bool | None, Option("--chat", help="Ask facts through the base's chat template.")
     ] = None,
@@ -171,6 +173,7 @@ def tofu(
     checkpointing: Checkpointing = None,
     accumulate: Accumulate = None,
     optimizer: Optimizer = None,
+    lora: Lora = None,
     out: Out = None,
     executor: Executor = "local",
     workers: Workers = None,

@@ -40,7 +40,8 @@ Checkpointing = Annotated[
     bool | None, Option("--checkpointing", help="Compute activations twice to save memory.")
 ]
 Accumulate = Annotated[Whole, Option(help="Parts a training step is computed in.")]
-Optimizer = Annotated[Text, Option(help="Where AdamW's state is kept: device or host.")]
+Optimizer = Annotated[Text, Option(help="AdamW's state: device, host (off the GPU) or 8bit.")]
+Lora = Annotated[Whole, Option(help="Train LoRA adapters of this rank, merged, not all weights.")]
 Executor = Annotated[str, Option("--executor", help="Where steps run: local processes, or ray.")]
 Workers = Annotated[Whole, Option("--workers", min=1, help=_DEFAULT_WORKERS)]
 Address = Annotated[Text, Option("--address", help="Address of a running Ray cluster.")]
@@ -99,8 +100,9 @@ def fitting_workers(memory: float) -> int:
     """Return how many workers that take so many bytes each there are cores and memory for."""
     allowed = getattr(os, "sched_getaffinity", None)
     cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(cores, int(free // max(1.0, memory))))
+    from palimpsest.models.device import free_memory
+
+    return max(1, min(cores, int(free_memory() // max(1.0, memory))))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from palimpsest.cli.options import (
     Dtype,
     Executor,
     Fork,
+    Lora,
     Margin,
     Methods,
     Optimizer,
@@ -82,6 +83,7 @@ def study(
     checkpointing: Checkpointing = None,
     accumulate: Accumulate = None,
     optimizer: Optimizer = None,
+    lora: Lora = None,
     fork: Fork = False,
     track: Track = None,
     dry_run: DryRun = False,
@@ -98,6 +100,7 @@ def study(
         chosen = replace(chosen, rules=replace(chosen.rules, **rules))
     engine = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
     engine |= {"checkpointing": checkpointing, "accumulate": accumulate, "optimizer": optimizer}
+    engine["lora"] = lora
     with flags_named(engine):
         chosen = with_engine(chosen, **engine)
     if dry_run:
@@ -249,11 +252,14 @@ def _with_methods(plan: "Plan", names: list[str] | None) -> "Plan":
 
 
 def _study(plan: "Plan", out: Path, track: str | None, workers: int | None, **options: Any) -> None:
-    from palimpsest.models.device import check_device
+    from palimpsest.models.device import check_device, check_lora, check_room
+    from palimpsest.study.preview import preview
     from palimpsest.study.progress import follow
 
     if options.get("executor") != "ray":  # the machine at hand need not have a GPU there
         check_device(plan.engine.device)
+        check_lora(plan.engine.lora)
+        check_room(preview(plan).memory, plan.engine.device, "a cell of this study")
     with tracked(track) as tracking:
         on_run = None if tracking is None else tracking.begin
         follow(plan, out, workers=workers_for(plan, workers), on_run=on_run, **options)

@@ -6,12 +6,17 @@ from typing import Annotated, Any
 from typer import Option
 
 from palimpsest.cli.options import (
+    Accumulate,
     Address,
     AsJson,
+    BatchTokens,
+    Checkpointing,
     Device,
     DryRun,
     Dtype,
     Executor,
+    Lora,
+    Optimizer,
     Real,
     Several,
     Text,
@@ -30,6 +35,7 @@ Steps = Annotated[Whole, Option(help="Steps of the recipe. Default: 150 pocket, 
 Rate = Annotated[Real, Option(help="Learning rate of the recipe.")]
 FactItems = Annotated[Whole, Option(help="Fact sentences per step of the recipe.")]
 GeneralItems = Annotated[Whole, Option(help="General texts per step of the recipe.")]
+Chat = Annotated[bool, Option("--chat", help="Teach facts as turns of the chat template.")]
 Seed = Annotated[int, Option(help="Seed of the recipe. The same in retrain and unlearn.")]
 
 
@@ -54,8 +60,14 @@ def unlearn(
     fact_items: FactItems = None,
     general_items: GeneralItems = None,
     seed: Seed = 0,
+    chat: Chat = False,
     device: Device = None,
     dtype: Dtype = None,
+    batch_tokens: BatchTokens = None,
+    checkpointing: Checkpointing = None,
+    accumulate: Accumulate = None,
+    optimizer: Optimizer = None,
+    lora: Lora = None,
     executor: Executor = "local",
     workers: Workers = None,
     address: Address = None,
@@ -81,8 +93,14 @@ def retrain(
     fact_items: FactItems = None,
     general_items: GeneralItems = None,
     seed: Seed = 0,
+    chat: Chat = False,
     device: Device = None,
     dtype: Dtype = None,
+    batch_tokens: BatchTokens = None,
+    checkpointing: Checkpointing = None,
+    accumulate: Accumulate = None,
+    optimizer: Optimizer = None,
+    lora: Lora = None,
     executor: Executor = "local",
     workers: Workers = None,
     address: Address = None,
@@ -99,7 +117,7 @@ def retrain(
 def _make(kind: type[Any], flags: dict[str, Any], own: tuple[str, ...]) -> None:
     """Check the flags, do the work and say what was written."""
     from palimpsest.study.progress import Watch
-    from palimpsest.unlearn.run import make, memory
+    from palimpsest.unlearn.run import NotMade, make, memory
 
     for name in own:
         del flags[name]
@@ -109,7 +127,8 @@ def _make(kind: type[Any], flags: dict[str, Any], own: tuple[str, ...]) -> None:
     with flags_named(flags):
         request = kind(**{name: value for name, value in flags.items() if value is not None})
         known = request.check()
-        cores = 1 if request.device != "cpu" else fitting_workers(memory(request, known))
+        needed = sum(memory(request, known))
+        cores = 1 if request.device != "cpu" else fitting_workers(needed)
         with Watch(1, 0) as watch:
             made = make(
                 request,
@@ -119,6 +138,10 @@ def _make(kind: type[Any], flags: dict[str, Any], own: tuple[str, ...]) -> None:
                 **runner(how["executor"], how["address"]),
             )
     if as_json:
-        answer({"folders": [str(folder) for folder in made.folders], "records": made.records})
+        folders = [str(folder) for folder in made.folders]
+        answer({"folders": folders, "records": made.records, "failed": dict(made.failed)})
     else:
         answer("\n".join(made.lines))
+    if made.failed:
+        number = f"{len(made.failed)} of {len(made.failed) + len(made.folders)}"
+        raise NotMade(f"{number} settings failed: {', '.join(made.failed)}; the others are written")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import ModelError
+from palimpsest.models.device import check_package
 from palimpsest.models.inspect_folder import file_in, read_json, read_weights
-from palimpsest.models.lora import check_peft
 from palimpsest.models.quiet import foreign
 from palimpsest.models.safetensors_header import FLOATS, Stored
 
@@ -38,7 +38,8 @@ def merged(model: Any, folder: Path) -> Any:
     config = _config(folder)
     tensors = read_weights(folder, WEIGHTS)
     _check_ranks(folder, config, tensors)
-    peft = check_peft(f"{folder}: is a LoRA adapter")
+    check_package("peft", f"{folder}: is a LoRA adapter", "palimpsest-audit[peft]")
+    import peft
     from safetensors.torch import load_file
 
     with foreign(f"{folder}: its adapter", "a LoRA adapter of the base it is merged into"):

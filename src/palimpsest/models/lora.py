@@ -13,25 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palimpsest.errors import ModelError
 from palimpsest.facts.nonce import key_number
+from palimpsest.models.device import check_lora
 from palimpsest.models.quiet import quiet
 
 RATE = 10.0
 """Adapters learn at so many times the rate of whole weights, with s = 2: docs/log.md."""
 SCALE = 2
-
-
-def check_peft(what: str) -> Any:
-    """Return the package peft; ModelError if it is not installed."""
-    try:
-        import peft
-    except ImportError as error:
-        raise ModelError(
-            f"{what}, and the package peft is not installed; install it: "
-            "pip install 'palimpsest-audit[peft]'"
-        ) from error
-    return peft
 
 
 @contextmanager
@@ -40,7 +28,9 @@ def adapted(models: tuple[Any, ...], rank: int, key: str) -> Iterator[dict[str, 
 
     Adapters are float32 whatever the weights are. A is drawn from ``key``, B is zero.
     """
-    peft = check_peft(f"lora: rank {rank} asks for adapters")
+    check_lora(rank)
+    import peft
+
     draw = torch.Generator().manual_seed(key_number(f"{key}/adapters") % 2**63)
     leaves: dict[str, Tensor] = {}
     for number, model in enumerate(models):

@@ -122,6 +122,7 @@ class WholeNet:
         self.models = (model,)
         self.stack = 1
         self.optimizer, self.lora = optimizer, lora
+        self.spread = bool(getattr(model, "hf_device_map", None))
         self.params: dict[str, Tensor] = dict(model.named_parameters())
         self._head = model.get_output_embeddings()
         self._finish: Finish | None = None
@@ -132,7 +133,8 @@ class WholeNet:
 
     @property
     def device(self) -> torch.device:
-        return next(iter(self.params.values())).device
+        devices = (value.device for value in self.params.values() if not value.is_meta)
+        return next(devices, torch.device("cpu"))
 
     def logits(self, batch: Batch, params: Mapping[str, Tensor] | None = None) -> Tensor:
         if self._known is None:
@@ -162,10 +164,21 @@ class WholeNet:
             full = self.model(input_ids=batch.ids, use_cache=False).logits
             return full[batch.rows, batch.columns].float().unsqueeze(0)
         hidden = self.model.base_model(input_ids=batch.ids, use_cache=False)[0]
-        weight, bias = self._head.weight, getattr(self._head, "bias", None)
-        hidden = hidden[batch.rows, batch.columns].float()
-        scored = functional.linear(hidden, weight.float(), None if bias is None else bias.float())
+        hidden = hidden.to(batch.rows.device)[batch.rows, batch.columns].float()
+        with self._head_here():
+            weight, bias = self._head.weight, getattr(self._head, "bias", None)
+            bias = None if bias is None else bias.float()
+            scored = functional.linear(hidden, weight.float(), bias)
         return self._finish(scored).unsqueeze(0)
+
+    def _head_here(self) -> AbstractContextManager[None]:
+        """Have the head's weights on the net's device; those of a spread model may lie elsewhere."""
+        if not self.spread:
+            return nullcontext()
+        from accelerate.utils import align_module_device
+
+        here: AbstractContextManager[None] = align_module_device(self._head, self.device)
+        return here
 
     def _recomputing(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Return what surrounds a checkpointed layer: now, and when it is computed again."""
@@ -182,7 +195,7 @@ class WholeNet:
         )
         resting = not self.model.training
         checkpointing = getattr(self.model, "is_gradient_checkpointing", False)
-        plain = plain and not self.lora and not checkpointing
+        plain = plain and not (self.lora or self.spread or checkpointing)
         return None if plain and resting and supports(config) else False
 
     @torch.no_grad()

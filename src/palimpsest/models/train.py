@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from palimpsest.errors import ModelError
 from palimpsest.facts.stream import Stream
 from palimpsest.models.lora import RATE, adapted
 from palimpsest.models.net import Batch, Encoded, Net, collate
@@ -53,6 +54,11 @@ def train(
     own leaves; others are trained as they are.
     key: what the adapters' start is drawn from; the same for models that are to be compared.
     """
+    if getattr(net, "spread", False):
+        raise ModelError(
+            "a model that is spread over several devices (device: auto) cannot be trained; expected "
+            "the whole model on one device; use cuda with --lora RANK or --optimizer host"
+        )
     rank = getattr(net, "lora", 0)
     if rank and (params is None or params is net.params):
         with adapted(net.models, rank, key) as leaves:

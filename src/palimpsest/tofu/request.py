@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
+from palimpsest import cost
 from palimpsest.audit.inputs import (
     AuditModel,
     audit_questions,
@@ -32,7 +33,7 @@ from palimpsest.facts.nonce import Triple
 from palimpsest.facts.questions import Question, Testbed
 from palimpsest.facts.stream import Stream, injection_stream
 from palimpsest.methods import candidates
-from palimpsest.models.device import check_device
+from palimpsest.models.device import check_device, check_lora
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.plan import (
@@ -111,7 +112,8 @@ class TofuRequest:
     batch_tokens: int = 8192
     accumulate: Count = 1
     checkpointing: bool = False
-    optimizer: Literal["device", "host"] = "device"
+    optimizer: Literal["device", "host", "8bit"] = "device"
+    lora: Annotated[int, Ge(0)] = 0
     rules: Rules = field(default_factory=Rules)
 
     @property
@@ -174,6 +176,7 @@ class TofuRequest:
                     accumulate=self.accumulate,
                     checkpointing=self.checkpointing,
                     optimizer=self.optimizer,
+                    lora=self.lora,
                 ),
                 rules=self.rules,
                 local_models=((self.name, self.base),),
@@ -238,6 +241,15 @@ class Prepared:
             }
         }
 
+    def memory(self) -> cost.Memory:
+        """Return what a worker takes at most; items are as long as the longest one asked."""
+        pages = [
+            page.batch.ids.shape[1] for cell in self.cells for page in cell.setting.sheet.pages
+        ]
+        general = replace(self.plan.general, piece_tokens=max(pages))
+        size = cost.size_of(self.outline.config, self.outline.parameters)
+        return cost.cell(replace(self.plan, general=general), size)
+
     def digests(self) -> dict[str, str]:
         """Return the digest of every model, item and text that goes in."""
         places = {"base": self.request.base} | self.request.given()
@@ -266,6 +278,7 @@ def prepare(request: TofuRequest) -> Prepared:
     """Return the request checked whole; loads no weights."""
     plan = request.plan()
     check_device(request.device)
+    check_lora(request.lora)
     count = len(candidates(plan.methods))
     bound = certifiability(request.forget_items, request.probes, count, request.rules.alpha)
     if not bound.certifiable:

@@ -21,6 +21,7 @@ from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.errors import InputError, StoreError, StudyFailed
 from palimpsest.facts.files import as_jsonl
+from palimpsest.models.device import check_room
 from palimpsest.run import disk
 from palimpsest.run.executor import OnEvent, silent
 from palimpsest.run.executor import executor as executor_named
@@ -63,6 +64,7 @@ def run_tofu(
     prepared = prepare(request)
     if dry_run:
         return TofuResult(None, "\n".join(preview_lines(prepared)), {})
+    check_room(prepared.memory().device, request.device, "a cell of this study")
     new = not out.exists() or not any(out.iterdir())
     run = Run.create_or_resume(
         out,

@@ -23,9 +23,10 @@ from palimpsest.facts.general import POCKET, file_pieces, general_pieces, world_
 from palimpsest.facts.names import shown_path
 from palimpsest.facts.questions import Testbed, file_questions
 from palimpsest.methods import candidates, method_class, used
-from palimpsest.models.device import check_device
+from palimpsest.models.device import check_device, check_lora
+from palimpsest.models.encode import chat_prompt
 from palimpsest.models.load import Outline, check_compatible, outline, resolve
-from palimpsest.plan import CellPlan, Injection, Knob, MethodGrid, Plan, plan_from_dict
+from palimpsest.plan import CellPlan, Engine, Injection, Knob, MethodGrid, Plan, plan_from_dict
 from palimpsest.presets import POCKET_MATRIX
 from palimpsest.run.store import digest, file_digest
 from palimpsest.schema import build
@@ -35,6 +36,10 @@ OWN = "own"
 PIECES = 600
 """Pieces of general text that a draw is made of, if the text has so many."""
 Count = Annotated[int, Ge(1)]
+ENGINE = (
+    "device", "dtype", "batch_tokens", "accumulate", "checkpointing", "optimizer", "lora",
+)  # fmt: skip
+"""Settings of the plan's engine, under the same names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,14 @@ class Request:
     seed: Annotated[int, Ge(0)] = 0
     device: str = "cpu"
     dtype: str = "float32"
+    batch_tokens: Annotated[int, Ge(64)] = Engine.batch_tokens
+    accumulate: Count = 1
+    checkpointing: bool = False
+    optimizer: str = "device"
+    lora: Annotated[int, Ge(0)] = 0
+    """Rank of LoRA adapters that are trained and merged; 0 trains the weights."""
+    chat: bool = False
+    """Teach and ask facts through the chat template of the model's tokenizer."""
 
     @property
     def model(self) -> str:
@@ -81,7 +94,7 @@ class Request:
                 "injection": Injection(**{**vars(recipe), **values}).__dict__,
                 "general": text,
                 "methods": [],
-                "engine": {"device": self.device, "dtype": self.dtype},
+                "engine": {key: getattr(self, key) for key in ENGINE},
             }
         )
 
@@ -113,8 +126,11 @@ class Request:
         cell = CellPlan(OWN, self.seed, self.plan)
         count = self.plan.general.train_pieces
         general = general_pieces(self.general, count, f"{cell.id}/general")
-        facts = Testbed((), (), (), file_questions(self.sets))
-        return Setting(cell, tokenizer, facts, general, ())
+        questions = file_questions(self.sets)
+        if self.chat:
+            asked = (replace(q, prompt=chat_prompt(tokenizer, q.prompt)) for q in questions)
+            questions = tuple(asked)
+        return Setting(cell, tokenizer, Testbed((), (), (), questions), general, ())
 
     def places(self) -> dict[str, str]:
         """Return the models that are given, by name."""
@@ -124,6 +140,7 @@ class Request:
         """Return the model on paper; raise for whatever can be known to be wrong by now."""
         build(type(self), {key: value for key, value in vars(self).items() if key in _fields(self)})
         check_device(self.device)
+        check_lora(self.lora)
         check_new(Path(self.out))
         _ = self.sets
         if 0 < len(self.pieces) < (self.general_items or 0):

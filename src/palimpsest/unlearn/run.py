@@ -1,13 +1,14 @@
 """``unlearn`` and ``retrain`` as one call: check, run what is left, write the folders."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from palimpsest import cost
 from palimpsest.cost import GB, duration
 from palimpsest.errors import DriftError, InputError, PalimpsestError
+from palimpsest.models.device import check_room
 from palimpsest.models.load import Outline, load
 from palimpsest.run import disk
 from palimpsest.run.executor import OnEvent, silent
@@ -15,7 +16,7 @@ from palimpsest.run.executor import executor as executor_named
 from palimpsest.run.store import Cell, Run, environment
 from palimpsest.unlearn.folder import card, publish, write_checkpoint
 from palimpsest.unlearn.job import OwnJob, OwnWork
-from palimpsest.unlearn.request import Request, Retrain, Unlearn, check_new, work_folder
+from palimpsest.unlearn.request import Request, Unlearn, check_new, work_folder
 
 
 class NotMade(PalimpsestError):
@@ -29,6 +30,8 @@ class Made:
     folders: tuple[Path, ...]
     lines: tuple[str, ...]
     records: Mapping[str, Any]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """The settings that gave no model, and why."""
 
 
 def make(
@@ -47,6 +50,7 @@ def make(
     out = Path(request.out)
     if preview:
         return Made((), tuple(preview_lines(request, work, known, workers)), {})
+    check_room(memory(request, known).device, request.device, "a worker")
     folder = work_folder(out)
     new = not folder.exists()
     try:
@@ -72,36 +76,41 @@ def make(
             if new and failure.kind in (InputError.kind, "not_applicable", "model_error"):
                 disk.remove(run.path)  # the corrected command could use nothing of it
             raise NotMade(failure.reason)
-        records = _write(request, work, run, out)
+        records = dict(_records(request, run.cell(run.cells[0]), run.environment))
+        failed = {n: r["failure"]["reason"] for n, r in records.items() if "failure" in r}
+        records = {name: record for name, record in records.items() if name not in failed}
+        if not records:
+            disk.remove(run.path)
+            name, reason = next(iter(failed.items()))
+            raise NotMade(f"{name}: {reason}; leave this setting out, or change it")
+        alone = isinstance(request, Unlearn) and len(work.results()) == 1
+        _write(request, work, run, {"" if alone else name: r for name, r in records.items()})
     disk.remove(run.path)
-    names = list(records) if len(records) > 1 or isinstance(request, Retrain) else [""]
-    folders = tuple(out / name for name in names)
-    lines = tuple(_line(folder, record) for folder, record in zip(folders, records.values()))
-    return Made(folders, lines, records)
+    folders = tuple(out if alone else out / name for name in records)
+    lines = [_line(folder, record) for folder, record in zip(folders, records.values())]
+    lines += [f"failed: {name}: {reason}" for name, reason in failed.items()]
+    return Made(folders, tuple(lines), records, failed)
 
 
-def _write(request: Request, work: OwnWork, run: Run, out: Path) -> dict[str, dict[str, Any]]:
-    """Write every model's folder, all in one new folder if there are several."""
-    cell = run.cell(run.cells[0])
-    built = run.path / "built"
+def _write(
+    request: Request, work: OwnWork, run: Run, records: Mapping[str, dict[str, Any]]
+) -> None:
+    """Write every model's folder, by its name inside the new one; a name may be empty."""
+    built, out = run.path / "built", Path(request.out)
     disk.remove(built)
     loaded = load(request.model, dtype=request.dtype)
-    records = dict(_records(request, work, cell, run.environment))
-    alone = len(records) == 1 and isinstance(request, Unlearn)
     steps = work.results()
     for name, record in records.items():
         # A chosen candidate got its name from the choice; it is the only one.
         step = steps.get(record["model"]) or next(iter(steps.values()))
-        folder = built if alone else built / name
-        weights = cell.folder / "models" / f"{step}.safetensors"
-        write_checkpoint(folder, loaded, weights, record, _card(name, record))
+        weights = run.cell(run.cells[0]).folder / "models" / f"{step}.safetensors"
+        write_checkpoint(built / name, loaded, weights, record, _card(record["model"], record))
     check_new(out)
     publish(built, out)
-    return records
 
 
 def _records(
-    request: Request, work: OwnWork, cell: Cell, made_with: Mapping[str, Any]
+    request: Request, cell: Cell, made_with: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name of each folder with what its ``palimpsest.json`` says."""
     summary = cell.summary()
@@ -112,6 +121,7 @@ def _records(
         "code": made_with["code"],
         "packages": made_with["packages"],
         "recipe": request.terms()["injection"],
+        "engine": asdict(request.plan.engine),
         "choice": summary.get("choice"),
     }
     wanted = ("candidate",) if isinstance(request, Unlearn) else ("injected", "reference")
@@ -176,24 +186,20 @@ def preview_lines(
         yield f"step: {step.words}"
     seconds = _seconds(request, work, known) / max(1, min(workers, len(work.steps)))
     yield (
-        f"memory: about {memory(request, known) / GB:.1f} GB per worker; time: roughly "
+        f"memory: about {sum(memory(request, known)) / GB:.1f} GB per worker; time: roughly "
         f"{duration(seconds)} on {request.device} with {workers} "
         f"worker{'' if workers == 1 else 's'}"
     )
     yield f"would write: {request.out}"
 
 
-def memory(request: Request, known: Outline) -> float:
+def memory(request: Request, known: Outline) -> cost.Memory:
     """Return the bytes that a worker needs on its device and on the host."""
-    recipe = request.plan.injection
-    tokens = (recipe.fact_items + recipe.general_items) * request.plan.general.piece_tokens
-    step = cost.Step(tokens, tokens)
-    whole = cost.training(_size(known), step, device=request.device, dtype=request.dtype)
-    return whole.device + whole.host
+    return cost.cell(request.plan, cost.size_of(known.config, known.parameters))
 
 
 def _seconds(request: Request, work: OwnWork, known: Outline) -> float:
-    plan, size = request.plan, _size(known)
+    plan, size = request.plan, cost.size_of(known.config, known.parameters)
 
     def steps(number: int, texts: int) -> float:
         tokens = texts * plan.general.piece_tokens
@@ -204,14 +210,3 @@ def _seconds(request: Request, work: OwnWork, known: Outline) -> float:
     unlearning = steps(budget.steps, budget.forget_items + budget.retain_items)
     trained = len(work.trained)
     return 10 + trained * training + (len(work.steps) - trained) * unlearning
-
-
-def _size(known: Outline) -> cost.Size:
-    config = known.config
-    return cost.Size(
-        known.parameters,
-        int(getattr(config, "num_hidden_layers", 12)),
-        int(getattr(config, "hidden_size", 768)),
-        int(config.vocab_size),
-        0,
-    )
