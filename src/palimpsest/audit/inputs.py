@@ -193,8 +193,8 @@ def _precision(request: AuditRequest, models: Sequence[AuditModel], base: Outlin
         yield f"{', '.join(names)}: {change}; use float32 to compare exact weights"
     if request.lora:
         yield (
-            f"every model is re-acquired by LoRA adapters of rank {request.lora}, merged: residual, "
-            "early and late are those of adapters, and no other audit's but of the same rank"
+            f"every model is re-acquired by LoRA adapters of rank {request.lora}: residual, early "
+            "and late are those of adapters, to be compared with audits of the same rank alone"
         )
     if remark := start_remark(base.tokenizer, base.config.model_type):
         yield remark

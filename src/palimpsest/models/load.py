@@ -71,9 +71,9 @@ class Source:
 class Loaded:
     """A model in evaluation mode with its tokenizer and where it came from.
 
-    ``digest`` covers weights (of a spread model those in memory), config and tokenizer; ``gated`` says whether the feed-forward layers
-    have a gate that a mask can act on; ``revision`` is the commit of a hub model, the package of
-    SmolLM2, else empty; ``source`` is the kind of ``Source``.
+    ``digest`` covers weights (of a spread model those in memory), config and tokenizer; ``gated``
+    says whether the feed-forward layers have a gate that a mask can act on; ``revision`` is the
+    commit of a hub model, the package of SmolLM2, else empty; ``source`` is the kind of ``Source``.
     """
 
     name: str

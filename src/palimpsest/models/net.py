@@ -172,7 +172,7 @@ class WholeNet:
         return self._finish(scored).unsqueeze(0)
 
     def _head_here(self) -> AbstractContextManager[None]:
-        """Have the head's weights on the net's device; those of a spread model may lie elsewhere."""
+        """Have the head's weights on the net's device, where those of a spread model are not."""
         if not self.spread:
             return nullcontext()
         from accelerate.utils import align_module_device

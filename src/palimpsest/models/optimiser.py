@@ -1,4 +1,4 @@
-"""AdamW without weight decay, on float32 masters, with its state on the device, off it, or in 8 bits.
+"""AdamW without weight decay, on float32 masters; its state on the device, off it, or in 8 bits.
 
 A step of AdamW is smaller than what bfloat16 can tell apart, so that weights which are not float32
 are trained through float32 copies of them (master weights). Moments are float32, or 8 bits a number

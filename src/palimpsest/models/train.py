@@ -56,8 +56,8 @@ def train(
     """
     if getattr(net, "spread", False):
         raise ModelError(
-            "a model that is spread over several devices (device: auto) cannot be trained; expected "
-            "the whole model on one device; use cuda with --lora RANK or --optimizer host"
+            "a model that is spread over several devices (device: auto) cannot be trained; "
+            "expected the whole model on one device; use cuda with --lora RANK or --optimizer host"
         )
     rank = getattr(net, "lora", 0)
     if rank and (params is None or params is net.params):
