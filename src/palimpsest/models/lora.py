@@ -39,15 +39,14 @@ def adapted(models: tuple[Any, ...], rank: int, key: str) -> Iterator[dict[str, 
         )
         with quiet(), torch.random.fork_rng(devices=[]):
             peft.inject_adapter_in_model(settings, model)
-        for name, value in model.named_parameters():
-            if not value.requires_grad:
-                continue
-            value.data = value.data.float()
-            if ".lora_A." in name:
-                bound = 1 / math.sqrt(value.shape[1])
-                start = torch.empty(value.shape).uniform_(-bound, bound, generator=draw)
-                value.data.copy_(start)
-            leaves[f"{number}.{name}"] = value
+        for name, part in _layers(model):
+            for matrix, weights in (("A", part.lora_A.float()), ("B", part.lora_B.float())):
+                value = next(iter(weights.parameters()))
+                leaves[f"{number}.{name}.{matrix}"] = value
+                if matrix == "A":
+                    bound = 1 / math.sqrt(value.shape[1])
+                    start = torch.empty(value.shape).uniform_(-bound, bound, generator=draw)
+                    value.detach().copy_(start)
     try:
         yield leaves
     finally:
@@ -55,15 +54,19 @@ def adapted(models: tuple[Any, ...], rank: int, key: str) -> Iterator[dict[str, 
             _merge(model)
 
 
+def _layers(model: Any) -> list[tuple[str, Any]]:
+    from peft.tuners.lora import LoraLayer
+
+    return [(name, part) for name, part in model.named_modules() if isinstance(part, LoraLayer)]
+
+
 @torch.no_grad()
 def _merge(model: Any) -> None:
     """Add the adapters to the weights and take them out of the module."""
-    from peft.tuners.lora import LoraLayer
-
-    layers = [(name, part) for name, part in model.named_modules() if isinstance(part, LoraLayer)]
-    for name, part in layers:
-        part.merge()
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, part.get_base_layer())
+    for name, part in _layers(model):
+        own = part.get_base_layer()
+        own.weight.copy_(own.weight.float() + part.get_delta_weight("default"))
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, own)
     del model.peft_config
     model.requires_grad_(True)

@@ -22,7 +22,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from palimpsest.models.forward import Forward, supports
-from palimpsest.models.module import EVERYWHERE, Finish, checkpoint, head_finish, substituted
+from palimpsest.models.module import (
+    EVERYWHERE,
+    Finish,
+    checkpoint,
+    device_of,
+    head_finish,
+    substituted,
+)
 from palimpsest.models.tree import Tree, tree_of
 
 
@@ -119,7 +126,7 @@ class WholeNet:
         self, model: Any, *, checkpointing: bool = False, optimizer: str = "device", lora: int = 0
     ) -> None:
         self.model = model
-        self.models = (model,)
+        self.models: tuple[Any, ...] = (model,)
         self.stack = 1
         self.optimizer, self.lora = optimizer, lora
         self.spread = bool(getattr(model, "hf_device_map", None))
@@ -133,8 +140,7 @@ class WholeNet:
 
     @property
     def device(self) -> torch.device:
-        devices = (value.device for value in self.params.values() if not value.is_meta)
-        return next(devices, torch.device("cpu"))
+        return device_of(self.params.values())
 
     def logits(self, batch: Batch, params: Mapping[str, Tensor] | None = None) -> Tensor:
         if self._known is None:

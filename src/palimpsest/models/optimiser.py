@@ -7,6 +7,7 @@ are trained through float32 copies of them (master weights). Moments are float32
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,8 @@ class AdamW:
         away = [kept == "host" and leaf.device.type != "cpu" for leaf in leaves]
         self.masters = [_master(leaf, far) for leaf, far in zip(leaves, away)]
         self.packed = [kept == "8bit" and leaf.numel() >= UNPACKED for leaf in leaves]
+        self.first: list[Any]
+        self.second: list[Any]
         self.first, self.second = (
             [
                 Packed(master, signed)

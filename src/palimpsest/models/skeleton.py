@@ -1,7 +1,9 @@
 """The shape a config asks for, compared with the file before memory is allocated, then filled."""
 
 import re
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from torch import Tensor
 from palimpsest.errors import ModelError
 from palimpsest.models.device import free_memory
 from palimpsest.models.inspect_folder import check_quantiser
+from palimpsest.models.module import device_of
 from palimpsest.models.quiet import foreign
 from palimpsest.models.safetensors_header import FLOATS, Stored
 
@@ -70,12 +73,14 @@ def filled(
         check_memory(bare, folder, dtype)
         settings["state_dict"] = _read(tensors, dtype)
     else:
-        # Read by transformers itself; what fits on no device stays in the checkpoint's own files.
+        # Read by transformers itself; what fits on no device stays on the disk.
         place = str(folder)
         settings |= {"device_map": "auto", "max_memory": dict(room) or None}
-        settings |= {"use_safetensors": True, "offload_folder": tempfile.mkdtemp()}
+        settings |= {"use_safetensors": True, "offload_folder": (spare := tempfile.mkdtemp())}
     with foreign(f"{folder}: its weights", f"the weights of a {type(bare).__name__}"):
         model, info = type(bare).from_pretrained(place, output_loading_info=True, **settings)
+    if room is not None:
+        weakref.finalize(model, shutil.rmtree, spare, ignore_errors=True)
     _check_info(folder, info)
     return model
 
@@ -124,7 +129,8 @@ def _check_causal(name: str, model: Any, rows: int) -> None:
     pair = torch.arange(4).repeat(2, 1) % rows
     pair[1, -1] = (pair[0, -1] + 1 + rows // 2) % rows
     with foreign(f"{name}: a first forward pass", "a causal language model"), torch.no_grad():
-        seen = model(input_ids=pair.to(model.device), use_cache=False).logits[:, :-1].float()
+        pair = pair.to(device_of(model.parameters()))
+        seen = model(input_ids=pair, use_cache=False).logits[:, :-1].float()
     first, second = seen
     if not torch.isfinite(seen).all():
         raise ModelError(

@@ -6,7 +6,7 @@ vectors of ``unlearn`` come from one stream.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -160,7 +160,7 @@ class Request:
         plan = self.plan.as_dict()
         plan["general"].pop("source")
         plan.pop("local_models")
-        return plan | {"command": type(self).__name__.lower()}
+        return plan | {"command": type(self).__name__.lower(), "chat": self.chat}
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the models, facts and text that are given."""
@@ -270,15 +270,11 @@ def knob_values(texts: Sequence[str]) -> tuple[tuple[str, tuple[Knob, ...]], ...
 
 
 def _value(text: str) -> Knob:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
     known: Mapping[str, Knob] = {"true": True, "false": False}
-    if text in known:
-        return known[text]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
+    return known.get(text, text)
 
 
 def _fields(request: Request) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ def _records(
         "code": made_with["code"],
         "packages": made_with["packages"],
         "recipe": request.terms()["injection"],
-        "engine": asdict(request.plan.engine),
+        "engine": asdict(request.plan.engine) | {"chat": request.chat},
         "choice": summary.get("choice"),
     }
     wanted = ("candidate",) if isinstance(request, Unlearn) else ("injected", "reference")
