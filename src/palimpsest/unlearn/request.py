@@ -6,7 +6,8 @@ vectors of ``unlearn`` come from one stream.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
