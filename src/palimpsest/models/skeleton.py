@@ -67,10 +67,11 @@ def filled(
     """
     bare = skeleton(config, str(folder))
     settings: dict[str, Any] = {"config": config, "dtype": dtype, "local_files_only": True}
+    if room is None:
+        check_memory(bare, folder, dtype)
     _check_shapes(folder, bare, tensors)
     place = None
     if room is None:
-        check_memory(bare, folder, dtype)
         settings["state_dict"] = _read(tensors, dtype)
     else:
         # Read by transformers itself; what fits on no device stays on the disk.
