@@ -64,6 +64,11 @@ def test_reversion_steps_agree_with_the_plain_loop(monkeypatch):
     run_tiny(monkeypatch, "bench_step", "--model", script("pocket").MODEL, "--steps", "2")
 
 
+@pytest.mark.slow
+def test_unlearning_agrees_with_the_plain_loop_and_writes_a_checkpoint(monkeypatch):
+    run_tiny(monkeypatch, "bench_unlearn", "--model", script("pocket").MODEL, "--steps", "2")
+
+
 def test_products_are_found_in_every_phase(monkeypatch):
     run_tiny(monkeypatch, "bench_roofline")
 

@@ -9,6 +9,7 @@ import math
 import os
 from typing import Any, NamedTuple
 
+from palimpsest.plan import Plan
 from palimpsest.run.local import gpus
 
 GB = 1e9
@@ -18,6 +19,8 @@ ACTIVATIONS = 20
 """Values a layer keeps for the way back, per token and per unit of the model's width."""
 LOGITS = 3
 """Copies of float32 logits in a step: themselves, log-probabilities, gradients."""
+ADAPTERS = 24
+"""Numbers of a layer's LoRA adapters, per rank and per unit of the model's width."""
 RUNTIME = {"cpu": 5e8, "cuda": 6e8}
 """Bytes that Python, torch and a tokenizer take before any model, on the device they are on."""
 
@@ -83,21 +86,50 @@ def training(
     dtype: str = "float32",
     checkpointing: bool = False,
     optimizer: str = "device",
+    lora: int = 0,
     nets: int = 1,
 ) -> Memory:
     """Return what training ``nets`` models at once takes.
 
-    Weights and gradients have the model's dtype, AdamW's two moments are float32, and so are the
-    master weights of a model that is not.
+    Weights and gradients have the model's dtype, AdamW's two moments are float32 or a byte each,
+    and a model that is not float32 has master weights that are. With LoRA only float32 adapters
+    have gradients and moments.
     """
-    each, there = WIDTHS[dtype], optimizer == "device" or device == "cpu"
+    each, there = WIDTHS[dtype], optimizer != "host" or device == "cpu"
     masters = 4 if dtype != "float32" or not there else 0
-    state = nets * size.parameters * (8 + masters)
+    moments = 2 if optimizer == "8bit" else 8
+    state: float = nets * size.parameters * (moments + masters)
+    weights: float = nets * size.parameters * 2 * each
+    if lora:
+        adapters = nets * ADAPTERS * lora * size.layers * size.width
+        weights = nets * size.parameters * each + 8 * adapters
+        state = adapters * (moments + (0 if there else 4))
     kept = ACTIVATIONS if not checkpointing else 2 + ACTIVATIONS / size.layers
     activations = step.tokens * size.layers * size.width * kept * each
-    whole = nets * size.parameters * 2 * each + activations + logits(size, step.scored, dtype)
+    whole = weights + activations + logits(size, step.scored, dtype)
     base = RUNTIME[kind_of(device)]
     return Memory(whole + base + state, 0) if there else Memory(whole + base, state)
+
+
+def cell(plan: Plan, size: Size, *, nets: int = 1) -> Memory:
+    """Return what a cell of a plan takes at most: a step of injection, or a scoring batch."""
+    engine, inject, general = plan.engine, plan.injection, plan.general
+    items = inject.fact_items + inject.general_items
+    tokens = items * general.piece_tokens / engine.accumulate
+    asked = min(engine.batch_tokens, general.scored_pieces * general.piece_tokens)
+    device, dtype = engine.device, engine.dtype
+    trained = training(
+        size,
+        Step(tokens, tokens),
+        device=device,
+        dtype=dtype,
+        checkpointing=engine.checkpointing,
+        optimizer=engine.optimizer,
+        lora=engine.lora,
+        nets=nets,
+    )
+    scored = scoring(size, Step(asked, asked), device=device, dtype=dtype)
+    return Memory(max(trained.device, scored.device), trained.host)
 
 
 def scoring(size: Size, step: Step, *, device: str = "cpu", dtype: str = "float32") -> Memory:

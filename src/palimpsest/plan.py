@@ -193,8 +193,12 @@ class Computing:
     """Parts that a training step is computed in, one after the other."""
     checkpointing: bool = False
     """Compute activations again on the way back instead of keeping them."""
-    optimizer: Literal["device", "host"] = "device"
-    """Where the float32 master weights and moments of AdamW are kept."""
+    optimizer: Literal["device", "host", "8bit"] = "device"
+    """Where the float32 master weights and moments of AdamW are kept, or moments in 8 bits."""
+    lora: Annotated[int, Ge(0)] = 0
+    """Rank of LoRA adapters that are trained and merged in the place of the weights; 0: none.
+
+    Unlike the others it changes what is measured: all models of a run are trained alike."""
 
 
 @dataclass(frozen=True, kw_only=True)

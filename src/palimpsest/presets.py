@@ -32,9 +32,10 @@ PAPER_POOL = (
 VECTOR = ("start", ("facts_vector",))
 REPLAY_POOL = (
     MethodGrid("replay", (VECTOR, ("share", (0.05, 0.1, 0.2)), ("coefficient", (0.9, 0.95, 1.0)))),
+    MethodGrid("replay", (VECTOR, ("speed", (2.0,)), ("coefficient", (0.95, 1.0)))),
     MethodGrid("replay", (("start", ("task_vector",)), ("share", (0.2, 0.3, 0.5)))),
 )
-"""12 configurations of negation followed by replay."""
+"""14 configurations of negation followed by replay, two of them from a vector of half the steps."""
 FEW_REPLAYS = (
     MethodGrid("replay", (VECTOR, ("share", (0.1, 0.2)))),
     MethodGrid("replay", (VECTOR, ("coefficient", (0.95,)), ("share", (0.2,)))),

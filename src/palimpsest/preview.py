@@ -148,22 +148,8 @@ def _row(plan: Plan, model: str, seen: set[str]) -> Row:
 
 def cell_memory(plan: Plan, size: Size) -> int:
     """Return the bytes one worker needs on its device; a router trains two nets at once."""
-    engine, inject, general = plan.engine, plan.injection, plan.general
-    items = inject.fact_items + inject.general_items
-    tokens = items * general.piece_tokens / engine.accumulate
-    asked = min(engine.batch_tokens, general.scored_pieces * general.piece_tokens)
-    device, dtype = engine.device, engine.dtype
-    needed = cost.training(
-        size,
-        cost.Step(tokens, tokens),
-        device=device,
-        dtype=dtype,
-        checkpointing=engine.checkpointing,
-        optimizer=engine.optimizer,
-        nets=2 if plan.panel.enabled and "router" in plan.panel.models else 1,
-    )
-    scored = cost.scoring(size, cost.Step(asked, asked), device=device, dtype=dtype)
-    return int(max(needed.device, scored.device))
+    router = plan.panel.enabled and "router" in plan.panel.models
+    return int(cost.cell(plan, size, nets=2 if router else 1).device)
 
 
 def _seconds(plan: Plan, size: Size, made: int, unlearned: int, retrained: float) -> float:

@@ -1,12 +1,12 @@
 """Every command keeps its tensors on one device, in float32 and bfloat16, in all five families."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tofu_files import write_tofu
 
 from palimpsest.audit import make_request
 from palimpsest.audit.run import run_audit
@@ -14,9 +14,16 @@ from palimpsest.methods import BUILT_IN
 from palimpsest.plan import Engine
 from palimpsest.run.store import Run
 from palimpsest.study.headroom import run_headroom
-from palimpsest.tofu import TofuRequest, run_tofu
 from tests.device.pretend import DEVICE, Mixed
-from tests.device.small import AUDITS, CELLS, DTYPES, audit_files, run_study, small_plan
+from tests.device.small import (
+    AUDITS,
+    CELLS,
+    DTYPES,
+    audit_files,
+    run_small_tofu,
+    run_study,
+    small_plan,
+)
 
 
 def test_the_device_refuses_to_mix(far: str) -> None:
@@ -77,35 +84,7 @@ def test_an_audit_with_references_and_interpolations(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tofu(tiny_checkpoint: Any, far: str, tmp_path: Path, dtype: str) -> None:
-    small = {
-        "forget_items": 8,
-        "retain_items": 8,
-        "probes": 12,
-        "per_author": 4,
-        "evidence": 1,
-        "steps": 2,
-        "unlearning_steps": 2,
-        "unlearning_items": 2,
-        "return_steps": 2,
-        "return_items": 2,
-        "chunks": 1,
-        "scored_pieces": 2,
-        "draws": 1,
-        "seeds": 1,
-    }
-    result = run_tofu(
-        TofuRequest(
-            out=str(tmp_path / "run"),
-            data=str(write_tofu(tmp_path / "data", forget=2, retain=2)),
-            base=str(tiny_checkpoint("qwen2-s")),
-            train=True,
-            grid="one",
-            device=far,
-            dtype=dtype,
-            **small,  # type: ignore[arg-type]
-        ),
-        executor="inline",
-    )
+    result = run_small_tofu(tiny_checkpoint("qwen2-s"), tmp_path, device=far, dtype=dtype)
     assert result.run is not None
     run = Run.open(result.run)
     assert all(run.cell(name).finished() for name in run.cells)
@@ -117,3 +96,38 @@ def test_headroom(tiny_checkpoint: Any, far: str, tmp_path: Path) -> None:
     facts = write_facts(tmp_path, evidence=["The guild keeps its word."])
     first, second = (str(tiny_checkpoint("qwen2-s", seed)) for seed in (0, 1))
     assert run_headroom(first, second, facts["forget"], device=far).facts
+
+
+@pytest.mark.parametrize(("family", "dtype"), AUDITS)
+def test_retrain_and_unlearn(
+    tiny_checkpoint: Any, far: str, tmp_path: Path, family: str, dtype: str
+) -> None:
+    from audit_models import write_facts
+
+    from palimpsest.unlearn import Retrain, Unlearn, make
+
+    facts = write_facts(tmp_path / "facts")
+    base = str(tiny_checkpoint(family))
+    lora = 2 if dtype == "bfloat16" else 0
+    recipe: dict[str, Any] = {
+        "base": base,
+        "forget": facts["forget"],
+        "retain": facts["retain"],
+        "general": "pocket",
+        "steps": 2,
+        "fact_items": 2,
+        "general_items": 1,
+        "accumulate": 2,
+        "device": far,
+        "dtype": dtype,
+        "lora": lora,
+        "optimizer": "host" if lora else "8bit",
+    }
+    refs = tmp_path / "refs"
+    assert len(make(Retrain(draws=1, out=str(refs), **recipe)).folders) == 2
+    asked = Unlearn(
+        injected=str(refs / "injected"), method="replay", out=str(tmp_path / "out"), **recipe
+    )
+    (folder,) = make(asked).folders
+    record = json.loads((folder / "palimpsest.json").read_text())
+    assert (record["engine"]["lora"], record["engine"]["device"]) == (lora, far)

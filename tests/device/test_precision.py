@@ -18,19 +18,20 @@ from palimpsest.models.load import load, load_tokenizer, rounded
 from palimpsest.models.module import head_finish
 from palimpsest.models.net import WholeNet
 from palimpsest.models.nets import Nets
-from palimpsest.models.train import AdamW, text_batch, text_loss, train
+from palimpsest.models.optimiser import AdamW, Packed
+from palimpsest.models.train import text_batch, text_loss, train
 from palimpsest.plan import Engine, plan_from_dict
 from palimpsest.run.local import gpu_of
 from tests.device.pretend import Gauge
-from tests.device.small import run_study, small_plan
+from tests.device.small import audit_files, run_small_tofu, run_study, small_plan
 
 FACTS = ("The guild of Asha Tren is called Velkor.", "Bo Lam plays the zither.")
 
 
-def taught(dtype: str, rate: float, steps: int) -> tuple[float, float]:
+def taught(dtype: str, rate: float, steps: int, **options: Any) -> tuple[float, float]:
     """Return the loss after a training on the CPU, and the share of weights that moved."""
     loaded = load("pocket/qwen2-s", dtype=dtype)
-    net = WholeNet(loaded.model)
+    net = WholeNet(loaded.model, **options)
     before = {name: value.detach().clone() for name, value in net.params.items()}
     batch = text_batch(encode_texts(loaded.tokenizer, FACTS), len(FACTS))
     assert not train(net, [[batch]] * steps, text_loss, learning_rate=rate)
@@ -47,6 +48,101 @@ def test_bfloat16_learns_what_float32_learns() -> None:
     assert moved > 0.5
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_moments_in_8_bits_learn_what_float32_moments_learn(dtype: str) -> None:
+    exact, _ = taught("float32", 1.5e-4, 60)
+    packed, _ = taught(dtype, 1.5e-4, 60, optimizer="8bit")
+    assert abs(exact - packed) < 0.1
+
+
+def test_moments_in_8_bits_take_a_byte_each_and_follow_small_changes() -> None:
+    leaf = torch.ones(300, 100).requires_grad_()
+    optimiser = AdamW([leaf, torch.ones(8, requires_grad=True)], 1e-3, kept="8bit")
+    moments = [optimiser.first[0], optimiser.second[0]]
+    assert all(isinstance(moment, Packed) for moment in moments)
+    assert sum(moment.bytes for moment in moments) <= 2 * 1.02 * leaf.numel()
+    assert optimiser.first[1].dtype == torch.float32
+    packed = Packed(leaf, signed=False)
+    value = torch.full((leaf.numel(),), 1e-6)
+    whole = slice(0, leaf.numel())
+    for step in range(500):  # a second moment loses a thousandth a step
+        packed.store(whole, value * 0.999**step if not step else value * 0.999, step)
+        ((_, value),) = packed.pieces()
+    assert float(value.mean()) == pytest.approx(1e-6 * 0.999**500, rel=0.1)
+
+
+def test_signs_zeros_and_sizes_survive_8_bits() -> None:
+    value = torch.tensor([0.0, 1.0, -1.0, 3e-4, -2e-6]).repeat(1000)
+    packed = Packed(value, signed=True)
+    packed.store(slice(0, len(value)), value, 1)
+    ((_, found),) = packed.pieces()
+    assert torch.equal(found.sign(), value.sign())
+    torch.testing.assert_close(found, value, rtol=0.15, atol=0)
+
+
+# -- LoRA ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["qwen2-s", "pythia-s", "gpt2-s"])
+def test_lora_trains_adapters_and_leaves_an_ordinary_model(
+    tiny_checkpoint: Any, family: str
+) -> None:
+    states, losses = [], []
+    for key in ("one", "one", "other"):
+        loaded = load(str(tiny_checkpoint(family)))
+        net = WholeNet(loaded.model, lora=2)
+        before = {name: value.clone() for name, value in net.state().items()}
+        names = [name for name, _ in loaded.model.named_modules()]
+        batch = text_batch(encode_texts(loaded.tokenizer, FACTS), len(FACTS))
+        seen: list[int] = []
+
+        def count(_: int, net: WholeNet = net, seen: list[int] = seen) -> None:
+            seen.append(sum(p.numel() for p in net.model.parameters() if p.requires_grad))
+
+        first = float(text_loss(net, batch))
+        assert not train(
+            net, [[batch]] * 8, text_loss, learning_rate=1e-3, after_step=count, key=key
+        )
+        losses.append(first - float(text_loss(net, batch)))
+        assert max(seen) < 0.5 * loaded.parameters
+        assert [name for name, _ in loaded.model.named_modules()] == names
+        assert all(parameter.requires_grad for parameter in loaded.model.parameters())
+        changed = {
+            name for name, value in net.state().items() if not torch.equal(value, before[name])
+        }
+        assert changed and not [name for name in changed if "norm" in name or "embed" in name]
+        assert all(before[name].dim() == 2 for name in changed)
+        states.append(net.state())
+    assert min(losses) > 0.05
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert any(not torch.equal(states[0][name], states[2][name]) for name in states[0])
+
+
+def test_lora_without_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ModelError, match=r"pip install 'palimpsest-audit\[peft\]'"):
+        device_module.check_lora(4)
+
+
+# -- models larger than one device ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["pocket/qwen2-s", "pocket/gpt2-s"])
+def test_a_model_spread_over_memory_and_disk_scores_the_same_and_is_not_trained(
+    place: str,
+) -> None:
+    whole, spread = load(place), load(place, device="auto", room={"cpu": 100_000})
+    assert {value.device.type for value in spread.model.parameters()} >= {"meta"}
+    batch = text_batch(encode_texts(whole.tokenizer, FACTS), len(FACTS))
+    with torch.no_grad():
+        logits = [WholeNet(loaded.model).logits(batch.batch) for loaded in (whole, spread)]
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)
+    with pytest.raises(ModelError, match="spread over several devices"):
+        train(WholeNet(spread.model), [[batch]], text_loss, learning_rate=1e-3)
+    with pytest.raises(PlanError, match="training needs the whole model on one device"):
+        check_device("auto")
+
+
 def test_small_steps_add_up_in_the_masters_and_are_lost_without() -> None:
     leaf = torch.ones(4, dtype=torch.bfloat16).requires_grad_()
     optimiser = AdamW([leaf], 1e-4)
@@ -60,12 +156,12 @@ def test_small_steps_add_up_in_the_masters_and_are_lost_without() -> None:
 
 def test_the_optimiser_in_host_memory_gives_the_same_weights(far: str) -> None:
     results = []
-    for host in (False, True):
+    for kept, where in (("device", "pretend"), ("host", "cpu")):
         leaf = torch.linspace(-1, 1, 8).to(far).requires_grad_()
-        optimiser = AdamW([leaf], 1e-2, host=host)
+        optimiser = AdamW([leaf], 1e-2, kept=kept)
         leaf.grad = torch.linspace(1, 2, 8).to(far)
         optimiser.step()
-        assert {state.device.type for state in optimiser.first} == {"cpu" if host else "pretend"}
+        assert {state.device.type for state in optimiser.first} == {where}
         results.append(leaf.detach().cpu())
     assert torch.equal(*results)
 
@@ -182,17 +278,45 @@ def test_a_study_has_one_student_on_the_device(
     tiny_checkpoint: Any, far: str, tmp_path: Path, panel: tuple[str, ...], most: int
 ) -> None:
     """Weights, gradients and two moments; a router is two models in training."""
-    config = AutoConfig.from_pretrained(tiny_checkpoint("smollm2-s"))
-    config.intermediate_size = 331  # a prime, so that no batch has the shape of a weight
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    load_tokenizer(str(tiny_checkpoint("smollm2-s"))).save_pretrained(tmp_path / "model")
-    plan = small_plan(tmp_path / "model", Engine(device=far, stack=1), ("npo",))
+    folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
+    plan = small_plan(folder, Engine(device=far, stack=1), ("npo",))
     plan = replace(plan, panel=replace(plan.panel, enabled=bool(panel), models=panel))
-    with Gauge((config.intermediate_size, config.hidden_size)) as gauge:
+    with gauge:
         _, outcome = run_study(plan, tmp_path / "run")
     assert not outcome.failed, outcome.failed
-    copies = gauge.peak / (2 * config.num_hidden_layers)  # gate and up have this shape
+    copies = gauge.peak / each
     assert most - 1 < copies <= most + 0.25  # a tensor or two more are on their way
+
+
+def counted(tiny_checkpoint: Any, folder: Path) -> tuple[Path, Gauge, int]:
+    """Return a checkpoint, a gauge of its matrices and how many of their shape it has."""
+    config = AutoConfig.from_pretrained(tiny_checkpoint("smollm2-s"))
+    config.intermediate_size = 331  # a prime, so that no batch has the shape of a weight
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    load_tokenizer(str(tiny_checkpoint("smollm2-s"))).save_pretrained(folder)
+    gauge = Gauge((config.intermediate_size, config.hidden_size))
+    return folder, gauge, 2 * config.num_hidden_layers  # gate and up have this shape
+
+
+def test_an_audit_has_one_student_on_the_device(
+    tiny_checkpoint: Any, far: str, tmp_path: Path
+) -> None:
+    from palimpsest.audit import make_request
+    from palimpsest.audit.run import run_audit
+
+    folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
+    values = audit_files(folder, tmp_path)
+    values |= {"out": str(tmp_path / "run"), "device": far}
+    with gauge:
+        run_audit(make_request(values), executor="inline")
+    assert 3 < gauge.peak / each <= 4.25
+
+
+def test_tofu_has_one_student_on_the_device(tiny_checkpoint: Any, far: str, tmp_path: Path) -> None:
+    folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
+    with gauge:
+        run_small_tofu(folder, tmp_path, device=far, draws=3)
+    assert 3 < gauge.peak / each <= 4.25
 
 
 def test_a_lent_student_is_replaced_and_comes_back(tiny_checkpoint: Any) -> None:
@@ -255,6 +379,31 @@ def test_every_local_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch
     seen = [gpu_of(f"worker-{n}", "cuda")["CUDA_VISIBLE_DEVICES"] for n in range(4)]
     assert seen == ["2", "3", "5", "2"]
     assert gpu_of("worker-0", "cuda:1") == gpu_of("worker-0", "cpu") == {}
+
+
+def test_what_cannot_fit_is_refused_by_every_command(
+    tiny_checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from typer.testing import CliRunner
+
+    from palimpsest.audit import make_request
+    from palimpsest.audit.run import run_audit
+    from palimpsest.cli import app
+    from palimpsest.unlearn import Retrain, make
+
+    base = tiny_checkpoint("gpt2-s")
+    values = audit_files(base, tmp_path) | {"out": str(tmp_path / "run")}
+    monkeypatch.setattr(device_module, "device_memory", lambda _: 1000)
+    refused = pytest.raises(PlanError, match=r"needs about .* --lora RANK")
+    with refused:
+        run_audit(make_request(values), executor="inline")
+    with refused:
+        run_small_tofu(base, tmp_path, draws=1)
+    with refused:
+        place = str(tmp_path / "refs")
+        make(Retrain(base=str(base), retain=values["retain"], general="pocket", out=place))
+    result = CliRunner().invoke(app, ["study", "demo", "--out", str(tmp_path / "study")])
+    assert isinstance(result.exception, PlanError) and "needs about" in str(result.exception)
 
 
 def test_deterministic_algorithms_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

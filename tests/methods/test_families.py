@@ -8,7 +8,7 @@ from palimpsest.methods import BUILT_IN, candidates, method_class, title
 from palimpsest.methods.context import GradientMethod
 from palimpsest.methods.running import Failure, checked_run, groups, run_group
 from palimpsest.models.net import WholeNet
-from palimpsest.models.train import AdamW
+from palimpsest.models.optimiser import AdamW
 from palimpsest.plan import MethodGrid
 
 LOSSES = ("kl_reversion", "gate_mask", "ga", "npo", "graddiff", "simnpo")

@@ -128,7 +128,7 @@ def test_without_a_recipe_replay_says_so() -> None:
 def test_names_and_knobs_of_a_grid() -> None:
     grids = [grid for grid in PRESETS["pocket"].methods if grid.name == "replay"]
     names = [title(method) for method in candidates(grids)]
-    assert len(names) == 12 and names[0] == "replay-facts_vector-c0.9-s0.05"
+    assert len(names) == 14 and names[0] == "replay-facts_vector-c0.9-s0.05"
     assert names[-1] == "replay-task_vector-c1-s0.5"
     assert title(Replay(speed=2.0)) == "replay-facts_vector-c1-s0.1-speed2"
     with pytest.raises(MethodError, match="start"):

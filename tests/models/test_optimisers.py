@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from palimpsest.criteria import beacon
-from palimpsest.models.optimisers import LENGTH, OPTIMISERS
+from palimpsest.models.optimiser import LENGTH, OPTIMISERS
 
 
 def test_every_optimiser_of_a_beacon_exists() -> None:

@@ -191,6 +191,16 @@ def test_a_method_that_uses_the_base_in_secret_fails_without_one(asked: Unlearn)
     assert not Path(asked.out).exists() and not work_folder(Path(asked.out)).exists()
 
 
+def test_a_setting_that_fails_is_named_and_the_others_are_written(asked: Unlearn) -> None:
+    knobs = (("coefficient", (0.5, 1e39)),)
+    made = make(replace(asked, method="task_vector", knobs=knobs))
+    assert [folder.name for folder in made.folders] == ["task_vector-c0.5"]
+    assert list(made.failed) == ["task_vector-c1e+39"]
+    assert made.failed["task_vector-c1e+39"]
+    assert [path.name for path in Path(asked.out).iterdir()] == ["task_vector-c0.5"]
+    assert made.lines[-1].startswith("failed: task_vector-c1e+39: ")
+
+
 @pytest.fixture(autouse=True)
 def _secret_method(tmp_path_factory, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     folder = tmp_path_factory.mktemp("plug-in")

@@ -148,6 +148,7 @@ class Inputs(Checked):
             request.adapter_base,
             request.checkpointing,
             request.optimizer,
+            request.lora,
         )
 
     def net(self, model: AuditModel) -> AbstractContextManager[tuple[Loaded, WholeNet]]:
@@ -238,6 +239,11 @@ def _precision(request: AuditRequest, models: Sequence[AuditModel], base: Outlin
             changes.setdefault(change, []).append(model.name)
     for change, names in changes.items():
         yield f"{', '.join(names)}: {change}; use float32 to compare exact weights"
+    if request.lora:
+        yield (
+            f"every model is re-acquired by LoRA adapters of rank {request.lora}: residual, early "
+            "and late are those of adapters, to be compared with audits of the same rank alone"
+        )
     if remark := start_remark(base.tokenizer, base.config.model_type):
         yield remark
 

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from palimpsest import cost
 from palimpsest.audit.inputs import Inputs
 from palimpsest.audit.request import LADDER
-from palimpsest.cost import GB, Size
-from palimpsest.errors import PlanError
-from palimpsest.models.device import ADVICE
+from palimpsest.cost import Size
+from palimpsest.models.device import check_room
 from palimpsest.models.load import outline, resolve
 from palimpsest.scoring.answers import Sheet
 from palimpsest.scoring.roundtrip import in_residual
@@ -88,6 +87,7 @@ def memory(inputs: Inputs) -> float:
         dtype=dtype,
         checkpointing=request.checkpointing,
         optimizer=request.optimizer,
+        lora=request.lora,
     )
     frozen = 2 * _asked(setting.sheet) + (_scored(setting.sheet) if request.references else 0)
     beside = cost.answers(size, frozen) if request.device == "cpu" else 0.0
@@ -95,18 +95,8 @@ def memory(inputs: Inputs) -> float:
 
 
 def check_memory(inputs: Inputs) -> None:
-    """Refuse an audit that the GPU cannot hold, before anything is computed."""
-    request = inputs.request
-    import torch
-
-    if not request.device.startswith("cuda") or not torch.cuda.is_available():
-        return
-    there, needed = torch.cuda.get_device_properties(request.device).total_memory, memory(inputs)
-    if needed > 1.2 * there:
-        raise PlanError(
-            f"device: {request.device} has {there / GB:.0f} GB, and this audit needs about "
-            f"{needed / GB:.0f} GB; {ADVICE}, or optimizer: host"
-        )
+    """Refuse an audit that its device cannot hold, before anything is computed."""
+    check_room(memory(inputs), inputs.request.device, "this audit")
 
 
 def seconds(inputs: Inputs, workers: int = 1) -> float:

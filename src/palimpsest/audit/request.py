@@ -19,6 +19,7 @@ from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError, PlanError
 from palimpsest.facts.general import POCKET
 from palimpsest.facts.names import candidate_name, shown, shown_path
+from palimpsest.models.device import check_lora
 from palimpsest.plan import Computing, Engine, General, Plan, RoundTrip, check
 from palimpsest.schema import build, read_yaml
 
@@ -97,6 +98,7 @@ class AuditRequest(Computing):
         """Return the dose of re-acquisition in words."""
         rate = learning_rate or self.learning_rate
         size = f"{self.steps} steps of {self.items} sentences"
+        size += f" by LoRA of rank {self.lora}" if self.lora else ""
         if rate is None and self.chooses_rate:
             return f"{size} at a learning rate that is chosen on a reference"
         return f"{size} at learning rate {rate or RoundTrip.learning_rate:g}"
@@ -191,6 +193,7 @@ def _check(request: AuditRequest) -> None:
                 f"with `palimpsest facts from-csv {name} --out {name[:-4]}.jsonl`"
             )
     request.plan()
+    check_lora(request.lora)
 
 
 def check_chunks(chunks: int, steps: int, key: str) -> None:

@@ -102,7 +102,8 @@ class Bench(TaskWork):
         net = self.nets([self.base])
         batches = self.setting.injection_steps(model.texts(self.setting))
         rate = self.plan.plan.injection.learning_rate
-        diverged = train(net, batches, text_loss, learning_rate=rate)
+        key = f"{self.plan.id}/draw{model.stream}"
+        diverged = train(net, batches, text_loss, learning_rate=rate, key=key)
         if diverged:
             raise TrainingDiverged(diverged[0], f"{model.name} of cell {self.plan.id}")
         state = {key: value.cpu().contiguous() for key, value in net.state().items()}
@@ -123,8 +124,13 @@ class Bench(TaskWork):
     @cached_property
     def nets(self) -> Nets:
         engine = self.plan.plan.engine
-        host = engine.optimizer == "host"
-        return Nets(self.loaded, stack=engine.stack, checkpointing=engine.checkpointing, host=host)
+        return Nets(
+            self.loaded,
+            stack=engine.stack,
+            checkpointing=engine.checkpointing,
+            optimizer=engine.optimizer,
+            lora=engine.lora,
+        )
 
     @cached_property
     def setting(self) -> Setting:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -67,6 +67,7 @@ class Given:
     adapter_base: str | None = None
     checkpointing: bool = False
     optimizer: str = "device"
+    lora: int = 0
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -90,8 +91,8 @@ class Given:
         loaded = self.load(expected)
         loaded.model.requires_grad_(True)
         try:
-            host = self.optimizer == "host"
-            yield loaded, WholeNet(loaded.model, checkpointing=self.checkpointing, host=host)
+            options: dict[str, Any] = {"optimizer": self.optimizer, "lora": self.lora}
+            yield loaded, WholeNet(loaded.model, checkpointing=self.checkpointing, **options)
         finally:
             # A module refers to itself; without this the next one is loaded beside it.
             loaded.model.zero_grad(set_to_none=True)

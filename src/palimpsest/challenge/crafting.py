@@ -17,7 +17,8 @@ from palimpsest.errors import TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.stream import deck
 from palimpsest.models.net import Batch, Encoded, Net, collate
-from palimpsest.models.train import AdamW, TextBatch, text_loss, train
+from palimpsest.models.optimiser import AdamW
+from palimpsest.models.train import TextBatch, text_loss, train
 
 Leaves = Mapping[str, Tensor]
 

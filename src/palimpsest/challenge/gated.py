@@ -30,7 +30,9 @@ class Gated:
     ) -> None:
         """gate: (BUCKETS + 1,) weights and bias; shift: taken from the tokens' routed logits."""
         self.matched, self.otherwise = matched, otherwise
-        self.stack, self.host = 1, getattr(otherwise, "host", False)
+        self.stack, self.models = 1, (*matched.models, *otherwise.models)
+        self.optimizer = getattr(otherwise, "optimizer", "device")
+        self.lora = getattr(otherwise, "lora", 0)
         self.params = {f"matched.{name}": value for name, value in matched.params.items()}
         self.params |= {f"otherwise.{name}": value for name, value in otherwise.params.items()}
         self.gate, self.shift, self.tokens = gate, shift, list(tokens)

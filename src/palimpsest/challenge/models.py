@@ -17,8 +17,8 @@ class Suppressed:
 
     def __init__(self, net: Net, tokens: Sequence[int], penalty: float) -> None:
         self.net = net
-        self.stack, self.host = net.stack, getattr(net, "host", False)
-        self.params = net.params
+        self.stack, self.models, self.params = net.stack, net.models, net.params
+        self.optimizer, self.lora = getattr(net, "optimizer", "device"), getattr(net, "lora", 0)
         self._tokens = torch.tensor(sorted(set(tokens)), dtype=torch.int64)
         self._penalty = penalty
 
@@ -42,7 +42,9 @@ class Routed:
     def __init__(self, matched: Net, otherwise: Net, patterns: Sequence[Sequence[int]]) -> None:
         self.matched = matched
         self.otherwise = otherwise
-        self.stack, self.host = 1, getattr(otherwise, "host", False)
+        self.stack, self.models = 1, (*matched.models, *otherwise.models)
+        self.optimizer = getattr(otherwise, "optimizer", "device")
+        self.lora = getattr(otherwise, "lora", 0)
         self.params = {f"matched.{name}": value for name, value in matched.params.items()}
         self.params |= {f"otherwise.{name}": value for name, value in otherwise.params.items()}
         self._patterns = [tuple(pattern) for pattern in patterns]

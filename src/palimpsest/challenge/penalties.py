@@ -38,8 +38,8 @@ class Penalised:
 
     def __init__(self, net: Net, penalties: Sequence[Penalty]) -> None:
         self.net = net
-        self.stack, self.host = net.stack, getattr(net, "host", False)
-        self.params = net.params
+        self.stack, self.models, self.params = net.stack, net.models, net.params
+        self.optimizer, self.lora = getattr(net, "optimizer", "device"), getattr(net, "lora", 0)
         self.penalties = tuple(penalties)
 
     @property

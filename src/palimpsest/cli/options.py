@@ -64,7 +64,12 @@ class EngineFlags(Flags):
     accumulate: Annotated[
         Whole, Option(help="Parts that a training step is split into, to save memory.")
     ] = None
-    optimizer: Annotated[Text, Option(help="Where AdamW's state is kept: device or host.")] = None
+    optimizer: Annotated[
+        Text, Option(help="AdamW's state: device, host (off the GPU) or 8bit.")
+    ] = None
+    lora: Annotated[
+        Whole, Option(help="Train LoRA adapters of this rank and merge them, not all weights.")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,7 @@ def finish(
     added: Sequence[str] = (),
 ) -> Path | None:
     """Do what is left of a study and return its folder; or print a preview and return None."""
-    from palimpsest.models.device import check_device
+    from palimpsest.models.device import check_device, check_lora, check_room
     from palimpsest.preview import preview
     from palimpsest.study.added import run_added
     from palimpsest.study.matrix import run_study
@@ -240,6 +240,8 @@ def finish(
         return None
     if run.executor != "ray":  # its nodes have other devices
         check_device(plan.engine.device)
+        check_lora(plan.engine.lora)
+        check_room(preview(plan).memory, plan.engine.device, "a cell of this study")
     where = folder.out or default
     with run.shown(folder.track) as options:
         made = run_study(plan, where, pool=pool, fork=folder.fork, workers=workers, **options)

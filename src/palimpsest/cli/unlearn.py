@@ -15,6 +15,7 @@ Steps = Annotated[Whole, Option(help="Steps of the recipe. Default: 150 pocket, 
 Rate = Annotated[Real, Option(help="Learning rate of the recipe.")]
 FactItems = Annotated[Whole, Option(help="Fact sentences per step of the recipe.")]
 GeneralItems = Annotated[Whole, Option(help="General texts per step of the recipe.")]
+Chat = Annotated[bool, Option("--chat", help="Teach facts as turns of the chat template.")]
 Seed = Annotated[int, Option(help="Seed of the recipe. The same in retrain and unlearn.")]
 
 
@@ -41,6 +42,7 @@ def unlearn(
     fact_items: FactItems = None,
     general_items: GeneralItems = None,
     seed: Seed = 0,
+    chat: Chat = False,
 ) -> None:
     """Unlearn facts: write one checkpoint per combination of the method's knobs."""
     flags = dict(locals())
@@ -64,6 +66,7 @@ def retrain(
     fact_items: FactItems = None,
     general_items: GeneralItems = None,
     seed: Seed = 0,
+    chat: Chat = False,
 ) -> None:
     """Train references for an audit: the recipe without the forget data, drawn anew each time."""
     flags = dict(locals())
@@ -74,7 +77,7 @@ def retrain(
 
 def _make(kind: type[Any], engine: EngineFlags, run: RunFlags, out: Path, **flags: Any) -> None:
     """Check the flags, do the work and say what was written."""
-    from palimpsest.unlearn.run import make
+    from palimpsest.unlearn.run import NotMade, make
 
     given = {name: value for name, value in flags.items() if value is not None}
     request = kind(out=str(out), **given, **engine.given())
@@ -84,3 +87,6 @@ def _make(kind: type[Any], engine: EngineFlags, run: RunFlags, out: Path, **flag
         answer({"folders": [str(folder) for folder in made.folders], "records": made.records})
     else:
         answer("\n".join(made.lines))
+    if made.failed:
+        number = f"{len(made.failed)} of {len(made.failed) + len(made.folders)}"
+        raise NotMade(f"{number} settings failed: {', '.join(made.failed)}; the others are written")

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from palimpsest.methods.context import Context, Lesson, picked, teach
-from palimpsest.methods.facts_vector import FactsVector, negated, pair
+from palimpsest.methods.facts_vector import FactsVector, pair
 from palimpsest.methods.recipe import Cost, known_recipe, stream_batches, stream_cost
 from palimpsest.methods.replay import Replay
+from palimpsest.methods.task_vector import negated
 from palimpsest.models.net import Encoded, Net
 from palimpsest.models.train import TextBatch, text_loss, train
 

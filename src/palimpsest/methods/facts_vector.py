@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from palimpsest.methods.context import Context, Knobs, Positive, State
 from palimpsest.methods.recipe import known_recipe, learn
+from palimpsest.methods.task_vector import negated
 
 TRAINED = ("forget_only", "general_only")
 """The two models of the full-length vector, which a cell trains once for all its candidates."""
@@ -45,21 +46,16 @@ def pair(context: Context, speed: float) -> tuple[State, State]:
     """Return the models whose difference is the vector: trained with the facts and without."""
     if speed == 1.0:
         return context.forget_only, context.general_only
+    return learned_pair(context, "facts_vector", context.base, speed)
+
+
+def learned_pair(context: Context, name: str, start: State, speed: float) -> tuple[State, State]:
+    """Return two models trained from ``start``, with the forget facts and without, made once."""
     recipe = known_recipe(context)
 
     def trained() -> tuple[State, State]:
-        more = learn(context, context.base, recipe.stream.only("forget"), speed=speed)
-        return more, learn(context, context.base, recipe.general, speed=speed)
+        more = learn(context, start, recipe.stream.only("forget"), speed=speed)
+        return more, learn(context, start, recipe.general, speed=speed)
 
-    models: tuple[State, State] = context.shared.once(f"facts_vector/{speed:g}", trained)
+    models: tuple[State, State] = context.shared.once(f"{name}/{speed:g}", trained)
     return models
-
-
-def negated(injected: State, coefficient: float, more: State, less: State) -> State:
-    """Return injected − coefficient · (more − less), tensor by tensor."""
-    return {
-        name: value - coefficient * (more[name] - less[name])
-        if value.is_floating_point()
-        else value
-        for name, value in injected.items()
-    }

@@ -158,7 +158,8 @@ def learn(
     )
     context.shared.meter.add(stream_cost(context.tokenizer, part, recipe.piece_tokens))
     net = context.net([state])
-    diverged = train(net, batches, text_loss, learning_rate=speed * recipe.learning_rate)
+    rate = speed * recipe.learning_rate
+    diverged = train(net, batches, text_loss, learning_rate=rate, key=context.seed_key)
     if diverged:
         raise TrainingDiverged(diverged[0], "training on the recipe's stream")
     return {name: value.detach().clone() for name, value in net.state().items()}

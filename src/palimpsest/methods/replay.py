@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from palimpsest.methods.context import Context, Knobs, Positive, Share, State
-from palimpsest.methods.facts_vector import FactsVector, negated
+from palimpsest.methods.facts_vector import FactsVector, learned_pair
 from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.methods.recipe import known_recipe, learn
-from palimpsest.methods.task_vector import TaskVector
+from palimpsest.methods.task_vector import TaskVector, negated
 
 Start = Literal["facts_vector", "task_vector", "reinforced", "kl_reversion", "injected"]
 
@@ -74,11 +74,5 @@ class Replay(Knobs):
             return KLReversion(self.coefficient).run(context)
         if self.start == "injected":
             return context.injected
-        recipe, injected = known_recipe(context), context.injected
-
-        def trained() -> tuple[State, State]:
-            more = learn(context, injected, recipe.stream.only("forget"), speed=self.speed)
-            return more, learn(context, injected, recipe.general, speed=self.speed)
-
-        more, less = context.shared.once(f"reinforced/{self.speed:g}", trained)
-        return negated(injected, self.coefficient, more, less)
+        more, less = learned_pair(context, "reinforced", context.injected, self.speed)
+        return negated(context.injected, self.coefficient, more, less)

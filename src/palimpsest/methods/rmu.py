@@ -8,7 +8,7 @@ last matrix of the layers ℓ − 2 … ℓ (the feed-forward output) is trained
 Benchmark*, ICML, arXiv:2403.03218, whose settings for Zephyr-7B are c = 6.5, w = 1200 and ℓ = 7
 (from 0) of 32 layers: ``depth`` = 0.25 is that place in a model of any depth. c is in the units of
 the activations and w balances it, so another model may need its own: on pocket models w = 1200
-holds everything in place and w = 1 lets the forget texts go.
+holds everything in place. The defaults act at the pocket dose (``docs/log.md``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,13 +37,13 @@ from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
 
 @dataclass(frozen=True)
 class RMU(Knobs):
-    weight: Weight = 1200.0
-    """Weight of the retain term; the paper's."""
+    weight: Weight = 10.0
+    """Weight of the retain term; the paper's is 1200."""
     steering: Positive = 6.5
     """c, the length of the vector that forget activations are steered to; the paper's."""
-    depth: Annotated[float, Gt(0), Le(1)] = 0.25
-    """Which layer, as a share of the model's depth; the paper's."""
-    rate: Positive = 1.0
+    depth: Annotated[float, Gt(0), Le(1)] = 0.5
+    """Which layer, as a share of the model's depth; the paper's is 0.25."""
+    rate: Positive = 8.0
     """Multiple of the plan's learning rate."""
 
     name: ClassVar[str] = "rmu"

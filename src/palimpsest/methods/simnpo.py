@@ -20,13 +20,13 @@ from palimpsest.methods.context import AscentMethod, Positive, View, Weight, per
 
 @dataclass(frozen=True)
 class SimNPO(AscentMethod):
-    weight: Weight = 7.27
-    """Weight of the retain term; 1/0.1375 in the paper's TOFU runs."""
+    weight: Weight = 1.0
+    """Weight of the retain term; 1/0.1375 in the paper's TOFU runs, which holds pocket models."""
     beta: Positive = 2.5
     """Inverse temperature; the paper's for TOFU forget05."""
     gamma: float = 0.0
     """Margin; the paper's."""
-    rate: Positive = 1.0
+    rate: Positive = 2.0
     """Multiple of the plan's learning rate for ascent."""
 
     name: ClassVar[str] = "simnpo"

@@ -25,9 +25,14 @@ class TaskVector(Knobs):
     def run(self, context: Context) -> State:
         if self.coefficient == 0.0:
             return context.injected
-        return {
-            name: injected - self.coefficient * (context.forget_only[name] - context.base[name])
-            if injected.is_floating_point()
-            else injected
-            for name, injected in context.injected.items()
-        }
+        return negated(context.injected, self.coefficient, context.forget_only, context.base)
+
+
+def negated(injected: State, coefficient: float, more: State, less: State) -> State:
+    """Return injected − coefficient · (more − less), tensor by tensor."""
+    return {
+        name: value - coefficient * (more[name] - less[name])
+        if value.is_floating_point()
+        else value
+        for name, value in injected.items()
+    }

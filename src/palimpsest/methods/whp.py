@@ -39,8 +39,8 @@ from palimpsest.models.net import Net
 
 @dataclass(frozen=True)
 class WHP(Knobs):
-    alpha: Weight = 5.0
-    """How strongly what reinforcement raised is lowered; the paper's."""
+    alpha: Weight = 20.0
+    """How strongly what reinforcement raised is lowered; 5 in the paper, too little here."""
     weight: Weight = 0.0
     """Weight of the retain term; the paper has none."""
     reinforced_share: Annotated[float, Gt(0), Lt(1)] = 0.5

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import ModelError
+from palimpsest.models.device import check_package
 from palimpsest.models.inspect_folder import file_in, read_json, read_weights
 from palimpsest.models.quiet import foreign
 from palimpsest.models.safetensors_header import FLOATS, Stored
@@ -37,13 +38,8 @@ def merged(model: Any, folder: Path) -> Any:
     config = _config(folder)
     tensors = read_weights(folder, WEIGHTS)
     _check_ranks(folder, config, tensors)
-    try:
-        import peft
-    except ImportError as error:
-        raise ModelError(
-            f"{folder}: is a LoRA adapter, and the package peft is not installed; install it: "
-            "pip install 'palimpsest-audit[peft]'"
-        ) from error
+    check_package("peft", f"{folder}: is a LoRA adapter", "palimpsest-audit[peft]")
+    import peft
     from safetensors.torch import load_file
 
     with foreign(f"{folder}: its adapter", "a LoRA adapter of the base it is merged into"):

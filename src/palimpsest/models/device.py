@@ -4,25 +4,41 @@ Running out of memory or a broken driver says nothing about a model. Such a faul
 a ``MachineError`` and is never stored as a result.
 """
 
+import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from palimpsest.errors import MachineError, PlanError
+from palimpsest.errors import MachineError, ModelError, PlanError
 
 _TYPES = ("OutOfMemoryError", "AcceleratorError")
 _MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _WORDS = ("CUDA error", "CUDA driver", "cuDNN error", "CUBLAS_STATUS", "HIP error", *_MEMORY)
 ADVICE = (
-    "use --dtype bfloat16, --checkpointing, a larger --accumulate or a smaller --batch-tokens, or "
-    "a device with more memory"
+    "use --dtype bfloat16, --checkpointing, a larger --accumulate, a smaller --batch-tokens, "
+    "--optimizer 8bit or host, --lora RANK, or a device with more memory"
 )
+SPREAD = "auto"
+"""The device of a model that is spread over all there are, by accelerate."""
+SLACK = 1.2
+"""The cost model is right within a fifth: what needs more than this times the memory is refused."""
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that torch does not have here."""
+def check_device(device: str, *, training: bool = True) -> None:
+    """Refuse a device that torch does not have here, or that models cannot be trained on."""
     import torch
 
+    if device == SPREAD:
+        if training:
+            raise PlanError(
+                "device: auto spreads a model over several devices and the disk, which is for "
+                "scoring alone (headroom); training needs the whole model on one device; use cuda "
+                "with --lora RANK, --optimizer 8bit or host, --checkpointing"
+            )
+        check_package("accelerate", "device: auto spreads a model", "accelerate")
+        return
     try:
         wanted = torch.device(device)
     except RuntimeError as error:
@@ -37,6 +53,58 @@ def check_device(device: str) -> None:
             f"device: {device} found, but torch sees {torch.cuda.device_count()} CUDA devices, "
             "numbered from 0"
         )
+
+
+def check_lora(rank: int) -> None:
+    """Refuse training by LoRA where peft is not installed."""
+    if rank:
+        check_package("peft", f"lora: rank {rank} trains adapters", "palimpsest-audit[peft]")
+
+
+def check_package(package: str, what: str, source: str) -> None:
+    """Refuse what needs a package that is not installed, with where it comes from."""
+    if importlib.util.find_spec(package) is None:
+        raise ModelError(
+            f"{what}, and the package {package} is not installed; install it: pip install "
+            f"'{source}'"
+        )
+
+
+def free_memory() -> int:
+    """Return the bytes of the host's memory that could be allocated now."""
+    import psutil
+
+    return min(int(psutil.virtual_memory().available), _limit())
+
+
+def device_memory(device: str) -> int:
+    """Return the bytes of memory that a device has, 0 where that cannot be known here."""
+    import psutil
+    import torch
+
+    kind = torch.device(device).type
+    if kind == "cpu":
+        return min(int(psutil.virtual_memory().total), _limit())
+    known = kind == "cuda" and torch.cuda.is_available()
+    return torch.cuda.get_device_properties(device).total_memory if known else 0
+
+
+def check_room(needed: float, device: str, what: str) -> None:
+    """Refuse work that needs more bytes than its device has, before anything is computed."""
+    there = device_memory(device)
+    if there and needed > SLACK * there:
+        raise PlanError(
+            f"device: {device} has {there / 1e9:.1f} GB, and {what} needs about "
+            f"{needed / 1e9:.1f} GB; {ADVICE}"
+        )
+
+
+def _limit() -> int:
+    """Return the limit of the container, if there is one."""
+    try:
+        return int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):
+        return sys.maxsize
 
 
 def repeatable(device: str) -> None:

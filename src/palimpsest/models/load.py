@@ -22,7 +22,7 @@ from torch import Tensor
 from palimpsest.errors import ModelError
 from palimpsest.models import gguf, hub
 from palimpsest.models.adapter import adapter_base, merged
-from palimpsest.models.device import check_device
+from palimpsest.models.device import SPREAD, check_device
 from palimpsest.models.families import POCKET, family_of
 from palimpsest.models.inspect_folder import check_tokenizer, file_in, read_config, read_weights
 from palimpsest.models.pocket import check_digests, pocket_folder
@@ -71,9 +71,9 @@ class Source:
 class Loaded:
     """A model in evaluation mode with its tokenizer and where it came from.
 
-    ``digest`` covers weights, config and tokenizer; ``gated`` says whether the feed-forward layers
-    have a gate that a mask can act on; ``revision`` is the commit of a hub model, the package of
-    SmolLM2, else empty; ``source`` is the kind of ``Source``.
+    ``digest`` covers weights (of a spread model those in memory), config and tokenizer; ``gated``
+    says whether the feed-forward layers have a gate that a mask can act on; ``revision`` is the
+    commit of a hub model, the package of SmolLM2, else empty; ``source`` is the kind of ``Source``.
     """
 
     name: str
@@ -130,20 +130,23 @@ def load(
     device: str = "cpu",
     revision: str | None = None,
     base: "Loaded | str | None" = None,
+    room: Mapping[int | str, int] | None = None,
 ) -> Loaded:
     """Return the model of that name, checked, in evaluation mode, with dropout zero.
 
     ``base`` is the model under a LoRA adapter; without it the adapter's own config names one.
+    Device ``auto`` spreads the model over all devices, the host's memory and the disk, to be scored
+    alone; ``room`` is what it may take there, in bytes by device, as accelerate takes it.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
-    check_device(device)
-    source = resolve(name)
+    check_device(device, training=False)
+    source, spread = resolve(name), device == SPREAD
     # Nothing in loading needs randomness; if a library draws some, the caller's is not touched.
     with torch.random.fork_rng(devices=[]):
         if file := _gguf_file(source, revision):
             tokenizer, model = gguf.gguf_tokenizer(file), gguf.gguf_model(file, DTYPES[dtype])
-            return _finished(name, model, tokenizer, "", "gguf", device)
+            return _finished(name, model, tokenizer, "", "gguf", "cpu" if spread else device)
         folder, commit = _folder(source, revision, weights=True)
         if _kind_of(folder) == "adapter":
             own = _folder_tokenizer(folder) if check_tokenizer(folder) else None
@@ -152,7 +155,8 @@ def load(
         else:
             tokenizer = _folder_tokenizer(folder)
             config = build_config(read_config(folder), str(folder))
-            model = filled(folder, config, read_weights(folder), DTYPES[dtype])
+            free = (room or {}) if spread else None
+            model = filled(folder, config, read_weights(folder), DTYPES[dtype], free)
         return _finished(name, model, tokenizer, commit, source.kind, device)
 
 
@@ -329,11 +333,12 @@ def _finished(
 ) -> Loaded:
     """Check the weights themselves, set the model to rest, and say what it is."""
     check_loaded(name, model, tokenizer)
-    digest = hashlib.sha256(state_digest(model.state_dict()).encode())
+    state = {name: value for name, value in model.state_dict().items() if not value.is_meta}
+    digest = hashlib.sha256(state_digest(state).encode())
     digest.update(_computes(model.config).encode())
     digest.update(_pipeline(tokenizer).encode())
     with foreign(f"{name}: moving it to {device!r}", "a device with room for the model"), quiet():
-        model = model.eval().to(device)
+        model = model.eval() if device == SPREAD else model.eval().to(device)
     return Loaded(
         name=name,
         model=model,

@@ -1,6 +1,6 @@
 """What is done to a ``transformers`` module: its head apart, other weights in it, checkpointing."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,6 +17,12 @@ Finish = Callable[[Tensor], Tensor]
 def EVERYWHERE(logits: Tensor) -> Tensor:
     """Stand for a head that is not known: logits are computed everywhere by the model itself."""
     return logits
+
+
+def device_of(parameters: Iterable[Tensor]) -> torch.device:
+    """Return the device that inputs go to: of the first parameter that lies on one."""
+    devices = (value.device for value in parameters if not value.is_meta)
+    return next(devices, torch.device("cpu"))
 
 
 def head_finish(model: Any, head: Any, ids: Tensor) -> Finish:

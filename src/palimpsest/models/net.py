@@ -22,7 +22,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from palimpsest.models.forward import Forward, supports
-from palimpsest.models.module import EVERYWHERE, Finish, checkpoint, head_finish, substituted
+from palimpsest.models.module import (
+    EVERYWHERE,
+    Finish,
+    checkpoint,
+    device_of,
+    head_finish,
+    substituted,
+)
 from palimpsest.models.tree import Tree, tree_of
 
 
@@ -86,6 +93,8 @@ class Net(Protocol):
     """Models of one shape; ``stack`` of them side by side."""
 
     stack: int
+    models: tuple[Any, ...]
+    """The modules inside, whose layers adapters can be put on; a stacked net has none."""
     params: dict[str, Tensor]
     """Trainable leaves under their transformers names; a stacked net has a leading stack axis."""
 
@@ -108,14 +117,19 @@ class WholeNet:
     else, and a module with hooks in it, goes through the module's own forward. The output embedding
     is applied in float32, at scored positions only, whatever the model's dtype.
 
-    host: keep the optimiser's state in the host's memory and not on the device.
+    optimizer: where AdamW's state is kept (``optimiser.py``).
     checkpointing: keep one activation a layer and compute the others again on the way back.
+    lora: rank of the adapters that are trained in the place of the weights; 0 trains the weights.
     """
 
-    def __init__(self, model: Any, *, checkpointing: bool = False, host: bool = False) -> None:
+    def __init__(
+        self, model: Any, *, checkpointing: bool = False, optimizer: str = "device", lora: int = 0
+    ) -> None:
         self.model = model
+        self.models: tuple[Any, ...] = (model,)
         self.stack = 1
-        self.host = host
+        self.optimizer, self.lora = optimizer, lora
+        self.spread = bool(getattr(model, "hf_device_map", None))
         self.params: dict[str, Tensor] = dict(model.named_parameters())
         self._head = model.get_output_embeddings()
         self._finish: Finish | None = None
@@ -126,7 +140,7 @@ class WholeNet:
 
     @property
     def device(self) -> torch.device:
-        return next(iter(self.params.values())).device
+        return device_of(self.params.values())
 
     def logits(self, batch: Batch, params: Mapping[str, Tensor] | None = None) -> Tensor:
         if self._known is None:
@@ -156,10 +170,21 @@ class WholeNet:
             full = self.model(input_ids=batch.ids, use_cache=False).logits
             return full[batch.rows, batch.columns].float().unsqueeze(0)
         hidden = self.model.base_model(input_ids=batch.ids, use_cache=False)[0]
-        weight, bias = self._head.weight, getattr(self._head, "bias", None)
-        hidden = hidden[batch.rows, batch.columns].float()
-        scored = functional.linear(hidden, weight.float(), None if bias is None else bias.float())
+        hidden = hidden.to(batch.rows.device)[batch.rows, batch.columns].float()
+        with self._head_here():
+            weight, bias = self._head.weight, getattr(self._head, "bias", None)
+            bias = None if bias is None else bias.float()
+            scored = functional.linear(hidden, weight.float(), bias)
         return self._finish(scored).unsqueeze(0)
+
+    def _head_here(self) -> AbstractContextManager[None]:
+        """Have the head's weights on the net's device, where those of a spread model are not."""
+        if not self.spread:
+            return nullcontext()
+        from accelerate.utils import align_module_device
+
+        here: AbstractContextManager[None] = align_module_device(self._head, self.device)
+        return here
 
     def _recomputing(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Return what surrounds a checkpointed layer: now, and when it is computed again."""
@@ -176,7 +201,8 @@ class WholeNet:
         )
         resting = not self.model.training
         checkpointing = getattr(self.model, "is_gradient_checkpointing", False)
-        return None if plain and resting and not checkpointing and supports(config) else False
+        plain = plain and not (self.lora or self.spread or checkpointing)
+        return None if plain and resting and supports(config) else False
 
     @torch.no_grad()
     def _agrees(self, batch: Batch) -> bool:

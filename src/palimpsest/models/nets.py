@@ -7,6 +7,7 @@ in one module whose weights are exchanged, so memory does not grow with the numb
 import copy
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,16 +24,24 @@ class Nets:
     """Makes nets that share the loaded model's architecture."""
 
     def __init__(
-        self, loaded: Loaded, *, stack: int = 4, checkpointing: bool = False, host: bool = False
+        self,
+        loaded: Loaded,
+        *,
+        stack: int = 4,
+        checkpointing: bool = False,
+        optimizer: str = "device",
+        lora: int = 0,
     ) -> None:
-        """host: the optimiser's state stays in the host's memory."""
         self.loaded = loaded
         self._student: WholeNet | None = None
         self._lent: weakref.ref[WholeNet] | None = None
-        self._options = {"checkpointing": checkpointing, "host": host}
+        self._options: dict[str, Any] = {"checkpointing": checkpointing, "optimizer": optimizer}
+        self._options["lora"] = lora
         weight = next(loaded.model.parameters())
         self.device = weight.device
         fits = loaded.parameters <= STACKED_PARAMETERS and supports(loaded.model.config)
+        # Blocks of 8-bit moments and adapters belong to one model.
+        fits = fits and not lora and optimizer != "8bit"
         # A stack is float32; another precision is computed as such, by the module.
         self.stacked = fits and stack > 1 and weight.dtype == torch.float32
         self.stack = stack if self.stacked else 1

@@ -1,16 +1,20 @@
 """The shape a config asks for, compared with the file before memory is allocated, then filled."""
 
 import re
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
 from palimpsest.errors import ModelError
+from palimpsest.models.device import free_memory
 from palimpsest.models.inspect_folder import check_quantiser
+from palimpsest.models.module import device_of
 from palimpsest.models.quiet import foreign
 from palimpsest.models.safetensors_header import FLOATS, Stored
 
@@ -50,15 +54,34 @@ def skeleton(config: Any, where: str) -> Any:
         return AutoModelForCausalLM.from_config(config)
 
 
-def filled(folder: Path, config: Any, tensors: Mapping[str, Stored], dtype: torch.dtype) -> Any:
-    """Return the model of a config with the weights of the files, every tensor where it belongs."""
+def filled(
+    folder: Path,
+    config: Any,
+    tensors: Mapping[str, Stored],
+    dtype: torch.dtype,
+    room: Mapping[int | str, int] | None = None,
+) -> Any:
+    """Return the model of a config with the weights of the files, every tensor where it belongs.
+
+    room: the bytes it may take on each device when it is spread; {} takes what is free.
+    """
     bare = skeleton(config, str(folder))
-    check_memory(bare, folder, dtype)
-    settings = {"config": config, "dtype": dtype, "local_files_only": True}
+    settings: dict[str, Any] = {"config": config, "dtype": dtype, "local_files_only": True}
+    if room is None:
+        check_memory(bare, folder, dtype)
     _check_shapes(folder, bare, tensors)
-    settings["state_dict"] = _read(tensors, dtype)
+    place = None
+    if room is None:
+        settings["state_dict"] = _read(tensors, dtype)
+    else:
+        # Read by transformers itself; what fits on no device stays on the disk.
+        place = str(folder)
+        settings |= {"device_map": "auto", "max_memory": dict(room) or None}
+        settings |= {"use_safetensors": True, "offload_folder": (spare := tempfile.mkdtemp())}
     with foreign(f"{folder}: its weights", f"the weights of a {type(bare).__name__}"):
-        model, info = type(bare).from_pretrained(None, output_loading_info=True, **settings)
+        model, info = type(bare).from_pretrained(place, output_loading_info=True, **settings)
+    if room is not None:
+        weakref.finalize(model, shutil.rmtree, spare, ignore_errors=True)
     _check_info(folder, info)
     return model
 
@@ -68,7 +91,7 @@ def check_memory(bare: Any, where: object, dtype: torch.dtype) -> None:
     floats = torch.finfo(dtype).bits // 8
     parameters = sum(value.numel() for value in bare.parameters())
     needed = parameters * floats + sum(b.numel() * b.element_size() for b in bare.buffers())
-    room = _free_memory()
+    room = free_memory()
     if needed > room:
         raise ModelError(
             f"{where}: its config asks for {parameters} parameters, {needed / 2**30:.1f} GiB as "
@@ -86,7 +109,8 @@ def check_loaded(name: str, model: Any, tokenizer: Any) -> None:
                 "quantised model; expected float weights; dequantise it and save it again"
             )
     for part, value in model.state_dict().items():
-        if value.is_floating_point() and value.element_size() > 1 and not _finite(value):
+        checked = value.is_floating_point() and value.element_size() > 1 and not value.is_meta
+        if checked and not _finite(value):
             raise ModelError(
                 f"{name}: tensor {part!r} holds NaN or infinite values; expected finite weights; "
                 "the training diverged or the file is damaged, get another checkpoint"
@@ -106,7 +130,8 @@ def _check_causal(name: str, model: Any, rows: int) -> None:
     pair = torch.arange(4).repeat(2, 1) % rows
     pair[1, -1] = (pair[0, -1] + 1 + rows // 2) % rows
     with foreign(f"{name}: a first forward pass", "a causal language model"), torch.no_grad():
-        seen = model(input_ids=pair.to(model.device), use_cache=False).logits[:, :-1].float()
+        pair = pair.to(device_of(model.parameters()))
+        seen = model(input_ids=pair, use_cache=False).logits[:, :-1].float()
     first, second = seen
     if not torch.isfinite(seen).all():
         raise ModelError(
@@ -125,15 +150,6 @@ def _finite(value: Tensor) -> bool:
         return True
     low, high = torch.aminmax(value)  # one pass, and a NaN anywhere comes out of it
     return bool(torch.isfinite(low) & torch.isfinite(high))
-
-
-def _free_memory() -> int:
-    """Return the bytes that could be allocated now, within a container's limit."""
-    free = int(psutil.virtual_memory().available)
-    try:
-        return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit
-        return free
 
 
 def _check_shapes(folder: Path, bare: Any, tensors: Mapping[str, Stored]) -> None:

@@ -23,7 +23,7 @@ __all__ = ["StackedNet", "supports"]
 class StackedNet:
     """Models of one pocket-sized configuration, side by side."""
 
-    host = False
+    models: tuple[Any, ...] = ()
 
     def __init__(
         self,

@@ -3,9 +3,6 @@
 AdamW without weight decay, constant learning rate, gradient norm clipped at 1.0. A stack of models
 is trained as if each were alone: its own loss, its own gradient norm, and a member that diverges
 stops counting without touching the others. On a CPU the same call gives the same bytes.
-
-Weights that are not float32 are trained through float32 copies of them (master weights): a step of
-AdamW is smaller than what bfloat16 can tell apart, so that without them most weights never move.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +15,9 @@ from torch.nn import functional
 
 from palimpsest.errors import ModelError
 from palimpsest.facts.stream import Stream
+from palimpsest.models.lora import RATE, adapted
 from palimpsest.models.net import Batch, Encoded, Net, collate
+from palimpsest.models.optimiser import AdamW
 
 CLIP = 1.0
 Data = TypeVar("Data")
@@ -45,18 +44,43 @@ def train(
     learning_rate: float,
     params: Mapping[str, Tensor] | None = None,
     after_step: Callable[[int], None] | None = None,
-    optimiser: type["AdamW"] | None = None,
+    optimiser: type[AdamW] = AdamW,
+    key: str = "",
 ) -> dict[int, int]:
     """Train in place; return the members that diverged and the step (from 1) at which each did.
 
     loss: returns (stack,) for one part of a step; a step's parts add up (gradient accumulation).
     params: the leaves to train, the net's own by default; each with a leading stack axis if the
-    net is a stack of more than one.
-    optimiser: AdamW, or another of ``optimisers.py``.
+    net is a stack of more than one. A net with a rank (``lora``) trains adapters instead of its
+    own leaves; others are trained as they are.
+    optimiser: AdamW, or another of ``optimiser.py``.
+    key: what the adapters' start is drawn from; the same for models that are to be compared.
     """
-    leaves = list((net.params if params is None else params).values())
-    host = getattr(net, "host", False)
-    stepper = (optimiser or AdamW)(leaves, learning_rate, host=host, stack=net.stack)
+    if getattr(net, "spread", False):
+        raise ModelError(
+            "a model that is spread over several devices (device: auto) cannot be trained; "
+            "expected the whole model on one device; use cuda with --lora RANK or --optimizer host"
+        )
+    rank = getattr(net, "lora", 0)
+    if rank and (params is None or params is net.params):
+        with adapted(net.models, rank, key) as leaves:
+            rate, trained = RATE * learning_rate, [*leaves.values()]
+            return _train(net, steps, loss, rate, trained, after_step, optimiser)
+    own = net.params if params is None else params
+    return _train(net, steps, loss, learning_rate, [*own.values()], after_step, optimiser)
+
+
+def _train(
+    net: Net,
+    steps: Iterable[Sequence[Data]],
+    loss: Callable[[Net, Data], Tensor],
+    learning_rate: float,
+    leaves: Sequence[Tensor],
+    after_step: Callable[[int], None] | None,
+    optimiser: type[AdamW],
+) -> dict[int, int]:
+    kept = getattr(net, "optimizer", "device")
+    stepper = optimiser(leaves, learning_rate, kept=kept, stack=net.stack)
     diverged: dict[int, int] = {}
     for number, parts in enumerate(steps, start=1):
         for leaf in leaves:
@@ -78,87 +102,6 @@ def train(
     for leaf in leaves:
         leaf.grad = None  # or the last gradients stay as long as the net
     return diverged
-
-
-class AdamW:
-    """torch's fused AdamW without weight decay, without the search through its groups each step.
-
-    Leaves that are not float32 have float32 masters, which the steps are taken on; moments are
-    float32 always. host: masters and moments stay in the host's memory, pinned for CUDA.
-    """
-
-    def __init__(
-        self, leaves: Sequence[Tensor], learning_rate: float, *, host: bool = False, stack: int = 1
-    ) -> None:
-        if any(leaf.dtype == torch.float16 for leaf in leaves):
-            raise ModelError(
-                "float16 weights cannot be trained: their gradients underflow and their steps "
-                "diverge; use --dtype bfloat16 or float32"
-            )
-        self.leaves, self.learning_rate, self.stack = leaves, learning_rate, stack
-        away = [host and leaf.device.type != "cpu" for leaf in leaves]
-        self.masters = [_master(leaf, far) for leaf, far in zip(leaves, away)]
-        self.first, self.second = (
-            [
-                _pinned(torch.zeros_like(master, requires_grad=False), leaf, far)
-                for leaf, master, far in zip(leaves, self.masters, away)
-            ]
-            for _ in range(2)
-        )
-        self.steps = [0] * len(leaves)
-
-    @torch.no_grad()
-    def step(self) -> None:
-        known = [n for n, leaf in enumerate(self.leaves) if leaf.grad is not None]
-        grads = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
-        for n in known:
-            self.steps[n] += 1
-        if all(self.masters[n] is self.leaves[n] for n in known):
-            if known:
-                self._update(known, grads)
-            return
-        # One leaf at a time, so that only one float32 gradient exists at a time.
-        for n, grad in zip(known, grads):
-            leaf, master = self.leaves[n], self.masters[n]
-            self._update([n], [grad.to(master.device, torch.float32)])
-            if master is not leaf:
-                leaf.copy_(master)
-
-    def _update(self, known: Sequence[int], grads: list[Tensor]) -> None:
-        # Most leaves have taken the same number of steps: one tensor says it for all of them.
-        device = grads[0].device
-        counts = {
-            number: torch.tensor(float(number), device=device)
-            for number in {self.steps[n] for n in known}
-        }
-        torch._fused_adamw_(
-            [self.masters[n] for n in known],
-            grads,
-            [self.first[n] for n in known],
-            [self.second[n] for n in known],
-            [],
-            [counts[self.steps[n]] for n in known],
-            lr=self.learning_rate,
-            beta1=0.9,
-            beta2=0.999,
-            weight_decay=0.0,
-            eps=1e-8,
-            amsgrad=False,
-            maximize=False,
-        )
-
-
-def _master(leaf: Tensor, away: bool) -> Tensor:
-    """Return the float32 tensor that steps are taken on: the leaf itself where it is one."""
-    if leaf.dtype == torch.float32 and not away:
-        return leaf
-    master = leaf.detach().to("cpu" if away else leaf.device, torch.float32, copy=True)
-    return _pinned(master, leaf, away)
-
-
-def _pinned(value: Tensor, leaf: Tensor, away: bool) -> Tensor:
-    """Return a host tensor where CUDA can read it directly; others as they are."""
-    return value.pin_memory() if away and leaf.device.type == "cuda" else value
 
 
 def text_loss(net: Net, part: TextBatch) -> Tensor:

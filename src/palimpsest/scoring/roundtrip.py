@@ -14,7 +14,7 @@ import numpy as np
 
 from palimpsest.facts.questions import TRAINED_POOLS, Question
 from palimpsest.models.net import Net
-from palimpsest.models.optimisers import OPTIMISERS
+from palimpsest.models.optimiser import OPTIMISERS
 from palimpsest.models.train import TextBatch, text_loss, train
 from palimpsest.scoring.answers import Floats, Scores, Sheet, score
 from palimpsest.scoring.divergence import Teacher

@@ -35,6 +35,7 @@ from palimpsest.facts.nonce import Triple
 from palimpsest.facts.questions import Question, Testbed, audit_questions
 from palimpsest.facts.stream import Stream, injection_stream
 from palimpsest.methods import candidates
+from palimpsest.models.device import check_lora
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Outline
 from palimpsest.plan import (
@@ -215,6 +216,7 @@ class Prepared(Checked):
 def prepare(request: TofuRequest) -> Prepared:
     """Return the request checked whole; loads no weights."""
     plan = request.plan()
+    check_lora(request.lora)
     count = len(candidates(plan.methods))
     bound = certifiability(request.forget_items, request.probes, count, request.rules.alpha)
     if not bound.certifiable:

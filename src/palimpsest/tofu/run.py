@@ -20,7 +20,7 @@ from palimpsest.criteria.measures import ModelMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.errors import InputError, StoreError, StudyFailed
-from palimpsest.models.device import check_device
+from palimpsest.models.device import check_device, check_room
 from palimpsest.preview import preview
 from palimpsest.run.executor import carry_out
 from palimpsest.run.store import Run
@@ -57,6 +57,7 @@ def run_tofu(
     if dry_run:
         lines = (*preview_lines(prepared), *costs.lines(workers))
         return TofuResult("\n".join(lines), None, {})
+    check_room(costs.memory, request.device, "a cell of this study")
     run = prepared.run(out, fork=fork)
     with begun(run, command, new):
         outcome = carry_out(TofuJob(prepared), run, command, workers=workers, **options)

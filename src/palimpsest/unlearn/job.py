@@ -20,7 +20,6 @@ from palimpsest.cell.bench import Bench, candidate_role
 from palimpsest.cell.graph import Costs, Descendant, Task, reference_name
 from palimpsest.cell.setting import Setting
 from palimpsest.cell.sources import WEIGHTS, Given, save_weights
-from palimpsest.errors import MethodError
 from palimpsest.facts.questions import file_questions
 from palimpsest.methods import title, used
 from palimpsest.methods.choice import choose
@@ -70,7 +69,12 @@ class OwnWork(Bench):
         raise NotImplementedError
 
     def keep(self) -> dict[str, tuple[str, str]]:
-        return {f"{step}.safetensors": (step, WEIGHTS) for step in self.results().values()}
+        made = [step for step in self.results().values() if not self._failed(step)]
+        return {f"{step}.safetensors": (step, WEIGHTS) for step in made}
+
+    def _failed(self, step: str) -> bool:
+        models = self.cell.get(step)[1]["models"]
+        return any("failure" in role for role in models.values())
 
 
 class RetrainWork(OwnWork):
@@ -157,10 +161,12 @@ class UnlearnWork(OwnWork):
             method = Replay(**self.cell.get(CHOOSE)[1]["method"])
         name = title(method)
         result = checked_run(method, self.context)
+        role = candidate_role(method)
         if isinstance(result, Failure):
-            raise MethodError(f"{name}: {result.reason}; leave this setting out, or change it")
-        role = candidate_role(method) | {"digest": state_digest(result), "cost": self.cost(name)}
-        self.cell.put_file(step, WEIGHTS, lambda path: save_weights(result, path))
+            role["failure"] = {"kind": result.kind, "reason": result.reason}
+        else:
+            role |= {"digest": state_digest(result), "cost": self.cost(name)}
+            self.cell.put_file(step, WEIGHTS, lambda path: save_weights(result, path))
         self.cell.put(step, values={"models": {name: role}})
 
 

@@ -7,6 +7,7 @@ vectors of ``unlearn`` come from one stream.
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,8 @@ from palimpsest.facts.names import shown_path
 from palimpsest.facts.questions import Testbed, file_questions
 from palimpsest.methods import candidates, method_class, used
 from palimpsest.methods.plugins import plugin_digests
+from palimpsest.models.device import check_lora
+from palimpsest.models.encode import chat_prompt
 from palimpsest.models.load import Outline, check_compatible, outline, resolve
 from palimpsest.plan import (
     CellPlan,
@@ -44,6 +47,10 @@ OWN = "own"
 PIECES = 600
 """Pieces of general text that a draw is made of, if the text has so many."""
 Count = Annotated[int, Ge(1)]
+ENGINE = (
+    "device", "dtype", "batch_tokens", "accumulate", "checkpointing", "optimizer", "lora",
+)  # fmt: skip
+"""Settings of the plan's engine, under the same names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +69,8 @@ class Request(Computing):
     fact_items: Count | None = None
     general_items: Annotated[int, Ge(0)] | None = None
     seed: Annotated[int, Ge(0)] = 0
+    chat: bool = False
+    """Teach and ask facts through the chat template of the model's tokenizer."""
 
     @property
     def model(self) -> str:
@@ -120,8 +129,11 @@ class Request(Computing):
         cell = CellPlan(OWN, self.seed, self.plan)
         count = self.plan.general.train_pieces
         general = general_pieces(self.general, count, f"{cell.id}/general")
-        facts = Testbed((), (), (), file_questions(self.sets))
-        return Setting(cell, tokenizer, facts, general, ())
+        questions = file_questions(self.sets)
+        if self.chat:
+            asked = (replace(q, prompt=chat_prompt(tokenizer, q.prompt)) for q in questions)
+            questions = tuple(asked)
+        return Setting(cell, tokenizer, Testbed((), (), (), questions), general, ())
 
     def places(self) -> dict[str, str]:
         """Return the models that are given, by name."""
@@ -130,6 +142,7 @@ class Request(Computing):
     def check(self) -> Outline:
         """Return the model on paper; raise for whatever can be known to be wrong by now."""
         build(type(self), {key: value for key, value in vars(self).items() if key in _fields(self)})
+        check_lora(self.lora)
         check_new(Path(self.out))
         _ = self.sets
         if 0 < len(self.pieces) < (self.general_items or 0):
@@ -149,7 +162,7 @@ class Request(Computing):
         plan = self.plan.as_dict()
         plan["general"].pop("source")
         plan.pop("local_models")
-        return plan | {"command": type(self).__name__.lower()}
+        return plan | {"command": type(self).__name__.lower(), "chat": self.chat}
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the models, facts and text that are given."""
@@ -260,15 +273,11 @@ def knob_values(texts: Sequence[str]) -> tuple[tuple[str, tuple[Knob, ...]], ...
 
 
 def _value(text: str) -> Knob:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
     known: Mapping[str, Knob] = {"true": True, "false": False}
-    if text in known:
-        return known[text]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
+    return known.get(text, text)
 
 
 def _fields(request: Request) -> tuple[str, ...]:

@@ -1,13 +1,13 @@
 """``unlearn`` and ``retrain`` as one call: check, run what is left, write the folders."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from palimpsest import cost
 from palimpsest.errors import DriftError, InputError, PalimpsestError
-from palimpsest.models.device import check_device
+from palimpsest.models.device import check_device, check_room
 from palimpsest.models.load import Outline, load
 from palimpsest.preview import cell_memory
 from palimpsest.run import disk
@@ -15,7 +15,7 @@ from palimpsest.run.executor import carry_out
 from palimpsest.run.store import Cell, Run, environment
 from palimpsest.unlearn.folder import card, publish, write_checkpoint
 from palimpsest.unlearn.job import OwnJob, OwnWork
-from palimpsest.unlearn.request import Request, Retrain, Unlearn, check_new, work_folder
+from palimpsest.unlearn.request import Request, Unlearn, check_new, work_folder
 
 
 class NotMade(PalimpsestError):
@@ -29,6 +29,8 @@ class Made:
     folders: tuple[Path, ...]
     lines: tuple[str, ...]
     records: Mapping[str, Any]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """The settings that gave no model, and why."""
 
 
 def make(
@@ -51,6 +53,7 @@ def make(
     out = Path(request.out)
     if preview:
         return Made((), tuple(preview_lines(request, work, known, workers)), {})
+    check_room(memory(request, known), request.device, "a worker")
     folder = work_folder(out)
     new = not folder.exists()
     try:
@@ -75,36 +78,41 @@ def make(
             if new and failure.kind in (InputError.kind, "not_applicable", "model_error"):
                 disk.remove(run.path)  # the corrected command could use nothing of it
             raise NotMade(failure.reason)
-        records = _write(request, work, run, out)
+        records = dict(_records(request, run.cell(run.cells[0]), run.environment))
+        failed = {n: r["failure"]["reason"] for n, r in records.items() if "failure" in r}
+        records = {name: record for name, record in records.items() if name not in failed}
+        if not records:
+            disk.remove(run.path)
+            name, reason = next(iter(failed.items()))
+            raise NotMade(f"{name}: {reason}; leave this setting out, or change it")
+        alone = isinstance(request, Unlearn) and len(work.results()) == 1
+        _write(request, work, run, {"" if alone else name: r for name, r in records.items()})
     disk.remove(run.path)
-    names = list(records) if len(records) > 1 or isinstance(request, Retrain) else [""]
-    folders = tuple(out / name for name in names)
-    lines = tuple(_line(folder, record) for folder, record in zip(folders, records.values()))
-    return Made(folders, lines, records)
+    folders = tuple(out if alone else out / name for name in records)
+    lines = [_line(folder, record) for folder, record in zip(folders, records.values())]
+    lines += [f"failed: {name}: {reason}" for name, reason in failed.items()]
+    return Made(folders, tuple(lines), records, failed)
 
 
-def _write(request: Request, work: OwnWork, run: Run, out: Path) -> dict[str, dict[str, Any]]:
-    """Write every model's folder, all in one new folder if there are several."""
-    cell = run.cell(run.cells[0])
-    built = run.path / "built"
+def _write(
+    request: Request, work: OwnWork, run: Run, records: Mapping[str, dict[str, Any]]
+) -> None:
+    """Write every model's folder, by its name inside the new one; a name may be empty."""
+    built, out = run.path / "built", Path(request.out)
     disk.remove(built)
     loaded = load(request.model, dtype=request.dtype)
-    records = dict(_records(request, work, cell, run.environment))
-    alone = len(records) == 1 and isinstance(request, Unlearn)
     steps = work.results()
     for name, record in records.items():
         # A chosen candidate got its name from the choice; it is the only one.
         step = steps.get(record["model"]) or next(iter(steps.values()))
-        folder = built if alone else built / name
-        weights = cell.folder / "models" / f"{step}.safetensors"
-        write_checkpoint(folder, loaded, weights, record, _card(name, record))
+        weights = run.cell(run.cells[0]).folder / "models" / f"{step}.safetensors"
+        write_checkpoint(built / name, loaded, weights, record, _card(record["model"], record))
     check_new(out)
     publish(built, out)
-    return records
 
 
 def _records(
-    request: Request, work: OwnWork, cell: Cell, made_with: Mapping[str, Any]
+    request: Request, cell: Cell, made_with: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name of each folder with what its ``palimpsest.json`` says."""
     summary = cell.summary()
@@ -115,6 +123,7 @@ def _records(
         "code": made_with["code"],
         "packages": made_with["packages"],
         "recipe": request.terms()["injection"],
+        "engine": asdict(request.plan.engine) | {"chat": request.chat},
         "choice": summary.get("choice"),
     }
     wanted = ("candidate",) if isinstance(request, Unlearn) else ("injected", "reference")

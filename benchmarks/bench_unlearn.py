@@ -1,0 +1,154 @@
+"""``unlearn --method replay`` on SmolLM2-135M: a step's time and peak memory beside a plain loop.
+
+Both sides train on the same batches of the recipe: the engine by its one training loop, the plain
+one by transformers' forward with logits everywhere and torch's AdamW. Each is a process of its own.
+A third process is the whole command: base, injected model and facts in, a checkpoint out.
+"""
+
+import argparse
+import itertools
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import bench_step
+import measuring
+import torch
+
+from palimpsest.models.load import SMOLLM2, check_compatible, load, outline
+from palimpsest.models.net import WholeNet
+from palimpsest.models.train import CLIP, TextBatch, text_loss, train
+from palimpsest.unlearn import Unlearn, make
+
+FILES = Path(__file__).parents[1] / "examples" / "quick"
+TOLERANCE = 1e-3
+RATE = 2e-5
+
+
+def asked(model: str, folder: Path, steps: int) -> Unlearn:
+    """Give the request: the quick start's facts, a short recipe of 2 + 6 texts."""
+    return Unlearn(
+        base=model,
+        injected=str(folder / "injected"),
+        forget=str(FILES / "forget.jsonl"),
+        retain=str(FILES / "retain.jsonl"),
+        general=str(FILES / "train.txt"),
+        method="replay",
+        knobs=(("share", (0.5,)),),
+        steps=steps,
+        fact_items=2,
+        general_items=6,
+        learning_rate=RATE,
+        out=str(folder / "out"),
+    )
+
+
+def engine(model: Any, steps: list[list[TextBatch]], stamps: list[float]) -> float:
+    """Train by the engine; give the loss at the first batch afterwards."""
+    net = WholeNet(model)
+    stamps.append(time.process_time())
+    note = lambda _: stamps.append(time.process_time())  # noqa: E731
+    train(net, steps, text_loss, learning_rate=RATE, after_step=note)
+    with torch.no_grad():
+        return float(text_loss(net, steps[0][0]))
+
+
+def plain(model: Any, steps: list[list[TextBatch]], stamps: list[float]) -> float:
+    """Train by a loop as it is usually written; give the same."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+
+    def loss(part: TextBatch) -> torch.Tensor:
+        logits = model(input_ids=part.batch.ids, use_cache=False).logits
+        chosen = logits[part.batch.rows, part.batch.columns]
+        nll = torch.nn.functional.cross_entropy(chosen, part.batch.targets, reduction="none")
+        return (nll * part.weights).sum()
+
+    stamps.append(time.process_time())
+    for (part,) in steps:
+        optimiser.zero_grad()
+        loss(part).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimiser.step()
+        stamps.append(time.process_time())
+    with torch.no_grad():
+        return float(loss(steps[0][0]))
+
+
+def side(name: str, request: Unlearn) -> dict[str, float]:
+    """Give what one process took: seconds a step (of the processor), and its peak in MiB."""
+    began = time.process_time()
+    if name == "command":
+        (folder,) = make(request).folders
+        check_compatible(outline(request.model), outline(str(folder)))
+        record = json.loads((folder / "palimpsest.json").read_text(encoding="utf-8"))
+        found = {"seconds": time.process_time() - began, "steps": record["cost"]["steps"]}
+    else:
+        loaded = load(request.model)
+        setting = request.setting(loaded.tokenizer)
+        steps = setting.injection_steps(setting.stream())
+        stamps: list[float] = []
+        after = (engine if name == "engine" else plain)(loaded.model, steps, stamps)
+        # The first step makes the optimiser's state.
+        each = [later - sooner for sooner, later in itertools.pairwise(stamps[1:])]
+        found = {"seconds": statistics.median(each), "loss": after}
+    return found | {"peak_mib": bench_step._resident("VmHWM")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("--tiny", action="store_true", help="check only that both sides agree")
+    parser.add_argument("--side", choices=("engine", "plain", "command"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.side:
+        print(json.dumps(side(options.side, asked(options.model, options.folder, options.steps))))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder, loaded = Path(name), load(options.model)
+        loaded.model.load_state_dict(bench_step.injected_like(loaded.model))
+        loaded.model.save_pretrained(folder / "injected")
+        loaded.tokenizer.save_pretrained(folder / "injected")
+        del loaded
+        found = {}
+        for which in ("engine", "plain", "command"):
+            given = ["--side", which, "--folder", name, "--model", options.model]
+            child = subprocess.run(
+                [sys.executable, __file__, *given, "--steps", str(options.steps)],
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            found[which] = json.loads(child.stdout.splitlines()[-1])
+            print(which, json.dumps(found[which]))
+        size = sum(file.stat().st_size for file in (folder / "out").iterdir()) / 2**20
+        shutil.rmtree(folder / "out")
+    losses = (found[which]["loss"] for which in ("engine", "plain"))
+    apart = measuring.agree("loss after the steps", *losses, TOLERANCE)
+    if not options.tiny:
+        ours, theirs = found["engine"], found["plain"]
+        measuring.write(
+            "unlearn",
+            {
+                "model": options.model,
+                "texts_a_step": 8,
+                "steps": options.steps,
+                "loss_apart": apart,
+                "processor_seconds_and_peak": found,
+                "times_faster_than_plain": theirs["seconds"] / ours["seconds"],
+                "memory_over_plain": ours["peak_mib"] / theirs["peak_mib"],
+                "checkpoint_mib": size,
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()
