@@ -109,3 +109,12 @@ def test_quantised_weights_by_hand() -> None:
     fine = torch.linspace(-1, 1, 64)
     assert (change.quantised(fine, 8) - fine).abs().max() < 1 / 127
     assert np.array_equal(change.quantised(change.quantised(fine, 4), 4), change.quantised(fine, 4))
+
+
+def test_parameters_are_named_in_the_order_asked_for_and_of_the_last_part() -> None:
+    class Two:
+        params = {f"{part}.{name}": 0 for part in ("matched", "otherwise") for name in "ab"}
+
+    found = change.plain_names(Two(), ("b", "a"))  # type: ignore[arg-type]
+    assert list(found.items()) == [("b", "otherwise.b"), ("a", "otherwise.a")]
+    assert change.plain_names(Two(), ("c",)) == {}  # type: ignore[arg-type]
