@@ -1,6 +1,7 @@
 """Distances, states, weights and interventions against small examples computed by hand."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -112,9 +113,8 @@ def test_quantised_weights_by_hand() -> None:
 
 
 def test_parameters_are_named_in_the_order_asked_for_and_of_the_last_part() -> None:
-    class Two:
-        params = {f"{part}.{name}": 0 for part in ("matched", "otherwise") for name in "ab"}
-
-    found = change.plain_names(Two(), ("b", "a"))  # type: ignore[arg-type]
+    names = {f"{part}.{name}": 0 for part in ("matched", "otherwise") for name in "ab"}
+    two = SimpleNamespace(params=names)
+    found = change.plain_names(two, ("b", "a"))  # type: ignore[arg-type]
     assert list(found.items()) == [("b", "otherwise.b"), ("a", "otherwise.a")]
-    assert change.plain_names(Two(), ("c",)) == {}  # type: ignore[arg-type]
+    assert change.plain_names(two, ("c",)) == {}  # type: ignore[arg-type]
