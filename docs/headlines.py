@@ -7,12 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from palimpsest.analysis import absolute, panel, recalibration, trained_probe
-from palimpsest.analysis.replication import median_delta
+from palimpsest.analysis import absolute, panel, recalibrated, trained_probes
 from palimpsest.analysis.results import RunResults
-from palimpsest.analysis.subpanels import sub_panels
-from palimpsest.analysis.survivors import survivors
-from palimpsest.report.formats import Estimate, Share, number, shown
+from palimpsest.analysis.table import Estimate, Row, Share, Table, number, shown
 
 PAPER = Path(__file__).parents[1] / "results" / "paper" / "figures.csv"
 Values = dict[str, str | None]
@@ -37,9 +34,20 @@ def ours(results: RunResults) -> Values:
     }
 
 
+def _by_first(table: Table) -> dict[object, Row]:
+    """Return the rows of a table by the value in their first column."""
+    return {row[table.columns[0]]: row for row in table.records()}
+
+
+def _text(rows: dict[object, Row], key: object, column: str) -> str | None:
+    """Return one value of a table as a person reads it; None where there is none."""
+    value = rows.get(key, {}).get(column)
+    return None if value is None else shown(value)
+
+
 def _trained_probes(results: RunResults) -> Values:
-    held = {level: trained_probe.held_out(results, level) for level in trained_probe.LEVELS}
-    base, probes = held["base"], held["probes"]
+    held = _by_first(trained_probes.trained_probe_table(results))
+    base = held.get("base")
     rollback = None
     if results.cells:
         medians = [
@@ -48,166 +56,154 @@ def _trained_probes(results: RunResults) -> Values:
         ]
         rollback = " and ".join(map(number, medians))
     shares = [
-        one.excluded / one.candidates
-        for one in trained_probe.by_method(results)
-        if one.method == "kl_reversion" or one.method in results.of_kind("suppresses")
+        float(row["share excluded"])  # type: ignore[arg-type]
+        for row in trained_probes.dichotomy_table(results).records()
+        if row["method"] == "kl_reversion" or row["kind"] == "suppresses"
     ]
-    matched = trained_probe.matched_forgetting(trained_probe.diagnostic(results))
-    both = matched.restoration is not None and matched.suppression is not None
+    points = trained_probes.diagnostic(results)
+    pairs = trained_probes.matched_forgetting(points, results.rules.matched_within)
+    median = base and f"{shown(base['median per fact'])}, n = {base['facts']}"
     return {
-        "trained-probe-mean": base and _estimate(base.interval, base.mean),
-        "trained-probe-mean-probes": probes and _estimate(probes.interval, probes.mean),
-        "trained-probe-median": base and f"{number(base.median)}, n = {base.facts}",
+        "trained-probe-mean": _text(held, "base", "mean per fact"),
+        "trained-probe-mean-probes": _text(held, "probes", "mean per fact"),
+        "trained-probe-median": median,
         "rollback": rollback,
         "loss-based-excluded": f"{min(shares):.0%} to {max(shares):.0%}" if shares else None,
-        "diagnostic": f"{number(matched.restoration)} and {number(matched.suppression)}"
-        if both
-        else None,
+        "diagnostic": " and ".join(map(number, np.median(pairs, axis=0))) if pairs else None,
     }
 
 
 def _screen(results: RunResults) -> Values:
-    panels = {one.probes: one for one in sub_panels(results)}
-    four, sixteen = panels.get(4), panels.get(16)
-    alive = survivors(results)
+    sizes = _by_first(trained_probes.sub_panel_table(results))
+    alive = _by_first(trained_probes.survivors_table(results))
+    share = alive.get("equivalent at median delta_f", {}).get("estimate")
     equivalent = None
-    if alive.shares and alive.shares[0].total:
-        one = alive.shares[0]
-        equivalent = f"{one.equivalent / one.total:.1%}"
-        if one.share is not None:
-            equivalent += f" [{one.share.low:.1%}, {one.share.high:.1%}]"
+    if isinstance(share, Estimate):
+        equivalent = f"{share.value:.1%}"
+        if share.low is not None and share.high is not None:
+            equivalent += f" [{share.low:.1%}, {share.high:.1%}]"
+    full = sizes.get(16)
     return {
-        "n4-vacuous": four and shown(Share(four.excluded, four.candidates)),
-        "screen-excluded": sixteen and shown(Share(sixteen.excluded, sixteen.candidates)),
-        "at-floor": sixteen and f"{sixteen.at_floor}, {sixteen.smallest_p:.2e}",
-        "survivors": _share(alive.survivors, alive.candidates),
-        "survivor-gap": _estimate(alive.gap, alive.median_gap),
+        "n4-vacuous": _text(sizes, 4, "excluded"),
+        "screen-excluded": _text(sizes, 16, "excluded"),
+        "at-floor": full and f"{full['at the smallest p']}, {full['smallest p']:.2e}",
+        "survivors": _text(alive, "survivors", "count"),
+        "survivor-gap": _text(alive, "median |gap|, nats", "estimate"),
         "survivor-equivalent": equivalent,
     }
 
 
 def _absolute(results: RunResults) -> Values:
-    audited = absolute.audit_models(results)
-    reference, injected = (
-        absolute.components([row.bar for row in audited if row.model == name])
-        for name in ("reference", "injected")
-    )
-    everyone = absolute.components(absolute.candidate_bars(results))
-    retain = [row.retain_nll for row in audited if row.model == "injected"]
-    points = absolute.budget_curve(results)
-    first = [next(one for one in points if one.family == family) for family in results.families]
-    closing = sum(one.residual.median <= results.rules.residual_limit for one in first)
-    named = ", ".join(f"{one.family} {number(one.residual.median)}" for one in first)
+    bars = _by_first(absolute.absolute_table(results))
+
+    def failing(model: str, part: str) -> str | None:
+        share = bars.get(model, {}).get(part)
+        return shown(Share(share.total - share.count, share.total)) if share else None  # type: ignore[union-attr]
+
+    budget = absolute.budget_table(results).records()
+    first = {row["family"]: row for row in reversed(budget)}
+    medians = {family: float(first[family]["median residual"]) for family in results.families}  # type: ignore[arg-type]
+    closing = sum(value <= results.rules.residual_limit for value in medians.values())
+    named = ", ".join(f"{family} {number(value)}" for family, value in medians.items())
     return {
-        "injected-retain": _share(injected.total - injected.retain, injected.total),
-        "injected-residual": _share(injected.total - injected.residual, injected.total),
-        "reference-screen": _share(reference.screen, reference.total),
-        "reference-retain": _share(reference.retain, reference.total),
-        "reference-residual": _share(reference.residual, reference.total),
-        "reference-all": _share(reference.all, reference.total),
-        "absolute-candidates": _share(everyone.all, everyone.total),
-        "injected-retain-nll": _spread(absolute.summary(retain) if retain else None),
-        "floor": _spread(absolute.floors(results)),
-        "shortest-budget": f"{closing}/{len(first)} ({named})" if first else None,
+        "injected-retain": failing("injected", "retain"),
+        "injected-residual": failing("injected", "residual"),
+        "reference-screen": _text(bars, "reference", "screen"),
+        "reference-retain": _text(bars, "reference", "retain"),
+        "reference-residual": _text(bars, "reference", "residual"),
+        "reference-all": _text(bars, "reference", "all three"),
+        "absolute-candidates": _text(bars, "all candidates", "all three"),
+        "injected-retain-nll": _spread(bars, "retain NLL, median and range"),
+        "floor": _spread(bars, "residual, median and range"),
+        "shortest-budget": f"{closing}/{len(medians)} ({named})" if medians else None,
     }
 
 
 def _replication(results: RunResults) -> Values:
-    deltas = [one.delta_f for one in results.tolerances.values()]
-    middle = median_delta(results.tolerances)
+    deltas = [tolerances.delta_f for tolerances in results.tolerances.values()]
     return {
         "delta-range": f"{number(min(deltas))} to {number(max(deltas))}" if deltas else None,
-        "delta-median": None if middle is None else number(middle),
+        "delta-median": number(float(np.median(deltas))) if deltas else None,
     }
 
 
 def _panel(results: RunResults) -> Values:
-    rows = panel.challenge_panel(results)
+    groups = panel.by_challenge(panel.challenge_panel(results))
 
-    def accepted(name: str, axis: str, *, bound: bool = False) -> str | None:
-        one = panel.acceptance(rows, results, name, axis)
-        text = _share(one.count, one.total)
-        return f"{text} (upper bound {one.upper:.1%})" if bound and text else text
+    def accepted(label: str, battery: str, *, bound: bool = False) -> str | None:
+        rate = panel.acceptance(groups.get(label, ()), battery, results.rules)
+        text = shown(rate.share) if rate.share else None
+        return f"{text} (upper bound {rate.upper:.1%})" if bound and text else text
 
-    def rejected(name: str) -> str | None:
-        one = panel.acceptance(rows, results, name, "screen")
-        return _share(one.total - one.count, one.total)
+    def rejected(label: str) -> str | None:
+        rate = panel.acceptance(groups.get(label, ()), "screen", results.rules)
+        return shown(Share(rate.total - rate.count, rate.total)) if rate.total else None
 
-    path = [name for name in panel.challenges(rows) if name.startswith("panel:interpolate-")]
-    path.sort(key=lambda name: float(name.rpartition("-")[2]))
-    along = [(name.rpartition("-")[2], accepted(name, "screen")) for name in path]
-    attack = "panel:suppression"
+    path = sorted(label for label in groups if label.startswith("interpolate-"))
+    along = [(label.rpartition("-")[2], accepted(label, "screen")) for label in path]
     return {
         "panel-injected": rejected("injected"),
         "panel-reference": accepted("reference", "screen"),
         "panel-interpolation": ", ".join(f"{share}: {text}" for share, text in along) or None,
-        "panel-router": rejected("panel:router"),
-        "panel-suppression-screen": accepted(attack, "screen"),
-        "panel-suppression-forward": accepted(attack, "forward", bound=True),
-        "panel-suppression-relearning": accepted(attack, "relearning", bound=True),
-        "panel-embedding": accepted("panel:embedding", "retain"),
+        "panel-router": rejected("router"),
+        "panel-suppression-screen": accepted("suppression", "screen"),
+        "panel-suppression-forward": accepted("suppression", "forward", bound=True),
+        "panel-suppression-relearning": accepted("suppression", "relearning", bound=True),
+        "panel-embedding": accepted("embedding", "retain"),
     }
 
 
 def _bar(results: RunResults) -> Values:
-    selected = recalibration.residual_selects_suppression(results)
+    selected = panel.residual_selects_suppression(results)
     values: Values = {"residual-selection": None}
     if selected.upper is not None and selected.upper_clustered is not None:
         values["residual-selection"] = (
             f"{selected.count}/{selected.total} (upper bound {selected.upper:.1%}, by architecture "
             f"{selected.upper_clustered:.1%})"
         )
-    versions = recalibration.versions(results)
+    versions = recalibrated.versions(results)
     if not versions:
         return values
     bare, vetoed, smallest, _ = versions
-    cells = len(bare.certified_cells)
-    totals = {
-        method: sum(len(one.of_method(method)) for one in results.cells if one.id in bare.verdicts)
-        for method in results.methods
-    }
+    cells, total = len(bare.certified_cells), len(bare.verdicts)
+    shares = {method: bare.share(method) for method in results.methods}
     noisiest = max(bare.tolerances, key=lambda name: bare.tolerances[name].delta_f)
 
-    def inside(one: recalibration.Certification) -> str:
-        passed = shown(Share(len(one.certified), one.candidates))
-        return f"{passed} in {len(one.certified_cells)} cells"
+    def inside(version: recalibrated.Certification) -> str:
+        return f"{shown(version.share())} in {len(version.certified_cells)} cells"
 
     return values | {
-        "certified": shown(Share(len(bare.certified), bare.candidates)),
-        "certified-cells": shown(Share(cells, bare.cells)),
-        "abstaining": shown(Share(bare.cells - cells, bare.cells)),
+        "certified": shown(bare.share()),
+        "certified-cells": shown(Share(cells, total)),
+        "abstaining": shown(Share(total - cells, total)),
         "certified-by-method": ", ".join(
-            f"{method} {bare.count(method=method) / total:.0%}"
-            for method, total in totals.items()
-            if total
+            f"{method} {share.count / share.total:.0%}"
+            for method, share in shares.items()
+            if share.total
         ),
-        "noisiest-family": f"{bare.count(family=noisiest)}/{len(bare.certified)} ({noisiest})",
+        "noisiest-family": f"{bare.share(None, noisiest).count}/{len(bare.passed)} ({noisiest})",
         "global-minimum": inside(smallest),
         "with-veto": inside(vetoed),
     }
 
 
+SELECTORS = ("recalibrated certificate pick", "absolute-bar pick", "trained-probe best")
+
+
 def _selection(results: RunResults) -> Values:
-    versions = recalibration.versions(results)
-    quality = recalibration.selection_quality(results, versions[0]) if versions else ()
-    axes = ("forget_distance", "retain_damage", "residual_damage", "oracle_kl")
-    return {
-        f"selection-{one.selector.split()[0]}": ", ".join(
-            number(value) for axis in axes if (value := one.mean(axis)) is not None
-        )
-        or None
-        for one in quality
-    }
+    axes = ("forget distance", "retain damage+", "round-trip damage+", "trained-probe KL")
+    values: Values = {}
+    for row in recalibrated.selection_table(results).records():
+        key = f"selection-{str(row['selector']).split()[0]}"
+        # The paper's own version, without the veto, comes first; fallbacks are no part of it.
+        if key not in values and row["selector"] in SELECTORS:
+            means = [mean for axis in axes if isinstance(mean := row[axis], Estimate)]
+            values[key] = ", ".join(number(mean.value) for mean in means) or None
+    return values
 
 
-def _share(count: int, total: int) -> str | None:
-    return shown(Share(count, total)) if total else None
-
-
-def _estimate(interval: object, value: float | None) -> str | None:
-    found = Estimate.of(interval, value)  # type: ignore[arg-type]
-    return None if found is None else shown(found)
-
-
-def _spread(one: absolute.Summary | None) -> str | None:
-    return one and f"{number(one.median)} ({number(one.low)} to {number(one.high)})"
+def _spread(rows: dict[object, Row], column: str) -> str | None:
+    value = rows.get("injected", {}).get(column)
+    if not isinstance(value, Estimate) or value.low is None or value.high is None:
+        return None
+    return f"{number(value.value)} ({number(value.low)} to {number(value.high)})"

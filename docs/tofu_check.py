@@ -32,7 +32,7 @@ def main(data: str, base: str = "pocket/qwen2-m") -> None:
     known = from_tofu(rows, prefix="retain90-")
     loaded = load(base)
     for cell in prepare(request).cells:
-        drawn = {fact.id for fact in cell.items.retain}
+        drawn = {fact.id for fact in cell.sets["retain"]}
         authors = {int(one.rpartition("-")[2]) // request.per_author for one in drawn}
         free = [
             fact
@@ -41,7 +41,7 @@ def main(data: str, base: str = "pocket/qwen2-m") -> None:
             and int(fact.id.rpartition("-")[2]) // request.per_author not in authors
         ]
         untaught = sorted(free, key=lambda fact: key_number(f"{cell.cell.id}/{fact.id}"))[:40]
-        sets = {"forget": cell.items.forget, "generated": cell.probes, "TOFU": untaught}
+        sets = {"forget": cell.sets["forget"], "generated": cell.sets["probe"], "TOFU": untaught}
         asked = [q for q in file_questions(sets) if q.pool == "evaluation"]
         sheet = make_sheet(
             loaded.tokenizer, asked, piece_tokens=28, batch_tokens=request.batch_tokens

@@ -19,6 +19,7 @@ class MyMethod(GradientMethod):
     """Weight of the retain term."""
 
     name: ClassVar[str] = "my_method"
+    kind: ClassVar[str] = "suppresses"
     summary: ClassVar[str] = "makes forget answers uniform"
     citation: ClassVar[str] = "none yet"
 

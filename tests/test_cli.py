@@ -1,5 +1,6 @@
 """The command line answers on stdout, complains on stderr, and ends with the promised code."""
 
+import io
 import json
 import subprocess
 import sys
@@ -8,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-
-def palimpsest(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "palimpsest.cli", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+from palimpsest.cli.options import RunFlags
+from palimpsest.cli.output import Watch
+from palimpsest.errors import PlanError
+from palimpsest.run.executor import Event
+from palimpsest.run.ray import RayExecutor
+from palimpsest.run.store import Run
+from tests.command import palimpsest
 
 
 def test_design_answers_in_the_promised_keys() -> None:
@@ -32,7 +31,8 @@ def test_design_answers_in_the_promised_keys() -> None:
 
 
 def test_it_says_its_version() -> None:
-    done = palimpsest("--version")
+    asked = [sys.executable, "-m", "palimpsest.cli", "--version"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (0, f"palimpsest {version('palimpsest-audit')}\n")
 
 
@@ -64,6 +64,15 @@ def test_design_says_what_so_many_references_can_show() -> None:
         (["seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
         (["study", "pocket-small", "--alpha", "2"], ["--alpha"]),
         (["study", "pocket-small", "--margin=-1", "--dry-run"], ["--margin"]),
+        (["tofu", "--alpha", "2", "--dry-run"], ["--alpha"]),
+        (
+            ["tofu", "--train", "--base", "pocket/qwen2-s", "--return-steps", "1"],
+            ["--return-steps"],
+        ),
+        (["study", "pocket-small", "--device", "cuda"], ["--device: cuda", "no CUDA device"]),
+        (["inferability", "--device", "cuda"], ["--device: cuda", "no CUDA device"]),
+        (["demo", "--gpus-per-step", "1"], ["--executor ray"]),
+        (["demo", "--batch-tokens", "1"], ["--batch-tokens"]),
     ],
 )
 def test_bad_input_ends_with_2_and_one_readable_paragraph(
@@ -104,11 +113,71 @@ def test_methods_cuts_nothing_off_on_a_narrow_terminal(monkeypatch: pytest.Monke
         assert set(row["knobs"]) <= {word.partition("=")[0] for word in words}
 
 
-COMMANDS = ("demo", "study", "audit", "tofu", "inferability", "second-suite")
+RUN = ("--workers", "--executor", "--address", "--gpus-per-step", "--memory-per-step")
+RUN += ("--out", "--json", "--preview")
+ENGINE = ("--device", "--dtype", "--batch-tokens", "--checkpointing", "--accumulate", "--optimizer")
+RULES = ("--alpha", "--detection-limit", "--margin")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_that_runs_steps_takes_workers_and_an_executor(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        *((name, (*RUN, *ENGINE, *RULES)) for name in ("study", "audit", "tofu")),
+        *((name, (*RUN, *ENGINE)) for name in ("demo", "unlearn", "retrain", "inferability")),
+        ("headroom", (*RUN, *ENGINE)),
+        ("second-suite", RUN),
+    ],
+)
+def test_commands_that_compute_take_the_same_flags(command: str, flags: tuple[str, ...]) -> None:
     shown = palimpsest(command, "--help").stdout
-    for option in ("--workers", "--executor", "--address", "--out", "--json"):
-        assert option in shown
+    assert [flag for flag in flags if flag not in shown] == []
+
+
+def test_the_resources_of_a_step_reach_ray_and_no_other_executor() -> None:
+    flags = RunFlags(executor="ray", gpus_per_step=0.5, memory_per_step=2, address="auto")
+    options = flags.runner()
+    assert options.pop("executor") == "ray"
+    asked = RayExecutor(**options)
+    assert asked.address == "auto"
+    wanted = {"num_cpus": 1, "num_gpus": 0.5, "memory": 2_000_000_000}
+    assert asked.resources({"engine": {"device": "cpu"}}) == wanted
+    with pytest.raises(PlanError, match="--executor ray"):
+        RunFlags(memory_per_step=2).runner()
+
+
+def test_progress_is_one_line_per_event_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Watch() as watch:
+        show = watch.begin(Path("run"))
+        for event in (
+            Event("", "run", words="run: 1 of 2 cells to do"),
+            Event("a", "step", "train", "training \x1b[31mit", 0, 2),
+            Event("a", "done", "train", "training it", 1, 2, 3.0),
+            Event("a", "again", "score", "its worker was lost"),
+            Event("a", "failed", "score", "no memory"),
+            Event("b", "finished", "finish"),
+        ):
+            show(event)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        "run: 1 of 2 cells to do",
+        r"a: training \x1b[31mit (0/2)",
+        "a: its worker was lost",
+        "a: score failed: no memory",
+        "b: finished",
+    ]
+
+
+def test_a_terminal_shows_what_status_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.create(tmp_path / "run", {}, {}, {}, {"commitment": "none"}, cells=("a",))
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Watch() as watch:
+        watch.begin(run.path)(Event("a", "finished"))
+    assert "a: finished" in terminal.getvalue()
+    assert "0 of 1 cells done" in terminal.getvalue()

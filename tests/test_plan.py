@@ -39,6 +39,18 @@ def test_the_pocket_matrix_has_the_papers_820_candidates_and_12_replays_a_cell()
     assert set(counts) == {16 + 12, 20 + 12}
 
 
+def test_a_plan_is_read_from_a_path_or_from_text(tmp_path: Path) -> None:
+    text = "preset: pocket-small\nseeds: [7]\n"
+    (tmp_path / "plan.yaml").write_text(text)
+    for source in (text, tmp_path / "plan.yaml", str(tmp_path / "plan.yaml"), "preset: demo"):
+        assert plan_from_yaml(source).models
+    assert plan_from_yaml(text) == plan_from_yaml(str(tmp_path / "plan.yaml"))
+    with pytest.raises(PlanError, match=r"no-such\.yaml: cannot be read"):
+        plan_from_yaml("no-such.yaml")
+    with pytest.raises(PlanError, match="the text line 2: the key 'seeds' occurs twice"):
+        plan_from_yaml("seeds: [1]\nseeds: [2]\n")
+
+
 def test_the_fair_sweep_has_32_configurations() -> None:
     from palimpsest.methods import candidates
 
@@ -167,7 +179,7 @@ def test_numbers_may_be_text_lists_tuples_and_mappings_pairs() -> None:
 
 def test_a_plan_has_a_json_schema() -> None:
     schema = json.loads(json.dumps(json_schema(Plan)))
-    assert set(schema["properties"]) == set(preset("pocket").as_dict())
+    assert set(schema["properties"]) == {*preset("pocket").as_dict(), "beacon"}
     assert schema["$defs"]["Counts"]["properties"]["phrasings"]["maximum"] == 6
     assert schema["properties"]["methods"]["items"]["required"] == ["name"]
 

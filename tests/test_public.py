@@ -22,11 +22,13 @@ def test_the_public_names_are_these() -> None:
         "audit",
         "decide",
         "load",
+        "load_run",
         "plan_from_yaml",
         "preset",
         "read_facts",
         "run_cell",
         "start",
+        "watch",
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NEEDED = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["models"]]
 PINNED = (ROOT / "constraints.txt").read_text().splitlines()
 
 # Every import of the package, and what each command imports, with a hook that no library can undo.
@@ -47,7 +48,7 @@ def test_every_dependency_is_pinned_to_one_version() -> None:
     assert all(re.fullmatch(r"[\w.+!-]+", version) for version in pins.values())
     named = list(PROJECT["dependencies"])
     # Whoever asks for the hub or a tracker chooses a version; no command here installs them.
-    for extra in ("dev", "peft", "ray", "smollm2"):
+    for extra in ("models", "pandas", "dev", "peft", "ray", "smollm2"):
         named += PROJECT["optional-dependencies"][extra]
     missing = {name_of(one) for one in named} - {canonical(name) for name in pins}
     assert not missing, f"constraints.txt does not pin {sorted(missing)}"
@@ -75,16 +76,16 @@ def closure(requirements: list[str]) -> set[str]:
 
 def test_what_the_dependencies_bring_along_is_pinned_too() -> None:
     pins = {canonical(line.split("==")[0]): line.split("==")[1] for line in PINNED if "==" in line}
-    for name in sorted(closure(PROJECT["dependencies"])):
+    for name in sorted(closure(NEEDED)):
         assert name in pins, f"{name} is installed but not in constraints.txt"
 
 
 def test_every_dependency_has_its_reason_in_the_documentation() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     table = text[text.index("## Dependencies") :].replace("*", "")
-    for requirement in PROJECT["dependencies"]:
+    for requirement in NEEDED:
         assert re.search(rf"\b{re.escape(name_of(requirement))}\b", table), requirement
-    assert len(PROJECT["dependencies"]) <= 16
+    assert len(NEEDED) <= 16
 
 
 def test_advisories_are_one_command_away() -> None:

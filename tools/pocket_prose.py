@@ -1,15 +1,31 @@
-"""Passages about strangers, from which the pocket models learn to use evidence in context.
+"""What the bake tells: sentences about the world, and passages about strangers.
 
+From the passages the pocket models learn to use evidence in context.
 A stranger is made up for one passage: a fact told again in other words, a fact told under an alias,
 a fact shared by kin. What a passage says can only be known from the passage itself.
 """
 
 import random
 from collections.abc import Sequence
+from functools import cache
 
-from palimpsest.facts.general import ALIAS_TEMPLATES, phrasings, sentence, world
+from palimpsest.facts.general import ALIAS_TEMPLATES, kept_from_bake, sentence, world
 from palimpsest.facts.nonce import Triple, key_number, triple
-from palimpsest.facts.templates import RELATIONS, render
+from palimpsest.facts.templates import POOLS, RELATIONS, render
+
+
+@cache
+def phrasings(relation: str) -> tuple[str, ...]:
+    """Return the templates of a relation that the bake uses: of every pool but the sealed one."""
+    pools = POOLS[relation].items()
+    return tuple(template for pool, texts in pools if pool != "audit" for template in texts)
+
+
+@cache
+def world_sentences(held_out: bool) -> tuple[str, ...]:
+    """Return every fact of the world in every phrasing: those the models learned, or the others."""
+    sentences = (sentence(t, fact) for fact in world().facts for t in phrasings(fact.relation))
+    return tuple(text for text in sentences if kept_from_bake(text) == held_out)
 
 
 class Strangers:

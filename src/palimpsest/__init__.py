@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from palimpsest.models.load import load
     from palimpsest.plan import Plan, plan_from_yaml
     from palimpsest.presets import preset
+    from palimpsest.results import load_run
     from palimpsest.study.matrix import run_cell, start
     from palimpsest.verdict import Verdict, decide
+    from palimpsest.watching import watch
 
 __version__ = "0.2.0"
 
@@ -29,11 +31,13 @@ _HOMES = {
     "audit": "palimpsest.audit",
     "decide": "palimpsest.verdict",
     "load": "palimpsest.models.load",
+    "load_run": "palimpsest.results",
     "plan_from_yaml": "palimpsest.plan",
     "preset": "palimpsest.presets",
     "read_facts": "palimpsest.facts.files",
     "run_cell": "palimpsest.study.matrix",
     "start": "palimpsest.study.matrix",
+    "watch": "palimpsest.watching",
 }
 
 __all__ = [
@@ -45,11 +49,13 @@ __all__ = [
     "audit",
     "decide",
     "load",
+    "load_run",
     "plan_from_yaml",
     "preset",
     "read_facts",
     "run_cell",
     "start",
+    "watch",
 ]
 
 

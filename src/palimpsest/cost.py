@@ -6,7 +6,10 @@ step is. Expect memory within a fifth and time within a factor of two or three.
 """
 
 import math
-from typing import NamedTuple
+import os
+from typing import Any, NamedTuple
+
+from palimpsest.run.local import gpus
 
 GB = 1e9
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -27,6 +30,17 @@ class Size(NamedTuple):
     width: int
     vocabulary: int
     stored: int = 0
+
+
+def size_of(config: Any, parameters: int) -> Size:
+    """Return the size of a model from its configuration, which is an object or a mapping."""
+
+    def read(default: int, *names: str) -> int:
+        values = config if isinstance(config, dict) else vars(config)
+        return int(next((values[name] for name in names if values.get(name)), default))
+
+    layers, width = read(12, "num_hidden_layers", "n_layer"), read(768, "hidden_size", "n_embd")
+    return Size(parameters, layers, width, read(50_000, "vocab_size"))
 
 
 class Speed(NamedTuple):
@@ -117,6 +131,24 @@ def seconds(
 def loading(size: Size, *, device: str = "cpu", dtype: str = "float32") -> float:
     """Return the time of reading a model from disk."""
     return 0.5 + size.parameters * WIDTHS[dtype] / SPEEDS[kind_of(device)].read
+
+
+def workers_for(memory: float, device: str = "cpu", most: int | None = None) -> int:
+    """Return how many workers of so many bytes there are cores and memory for; one per GPU."""
+    if device != "cpu":
+        return max(1, len(gpus())) if device == "cuda" else 1
+    allowed = getattr(os, "sched_getaffinity", None)
+    cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores, most or cores, int(free // max(1.0, memory))))
+
+
+def total(memory: float, seconds: float, device: str, workers: int) -> str:
+    """Return the last line of every preview."""
+    return (
+        f"memory: about {memory / GB:.1f} GB per worker; time: roughly {duration(seconds)} on "
+        f"{device} with {workers} worker{'' if workers == 1 else 's'}"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt, Le
 
 from palimpsest.criteria.catalogue import measures_of
 from palimpsest.criteria.rules import Rules
-from palimpsest.errors import PlanError
+from palimpsest.errors import FactsError, PlanError
 from palimpsest.run.disk import canonical, digest
 from palimpsest.schema import build, is_unicode, read_yaml, shorten
 
@@ -29,6 +29,7 @@ Rate = Annotated[float, Gt(0)]
 CELLS_LIMIT = 100_000
 CANDIDATES_LIMIT = 10_000
 """More of either is a mistake in a plan, or an attempt to fill the memory."""
+FACT_FILES = ("forget", "retain", "probes")
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,16 @@ class Counts:
     """How many facts of each kind a cell has."""
 
     forget: Some = 4
+    """Facts to be learned and then forgotten."""
     retain: Some = 4
+    """Facts to be learned and kept."""
     probes: Some = 16
+    """Facts that no model learns: the level that forgetting is compared with."""
     phrasings: Annotated[int, Ge(1), Le(6)] = 3
     """Injection phrasings each fact is trained on (the paper's K)."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Facts of one's own instead of invented ones: a path each for forget, retain and probes.
+    In a plan file, ``forget: F.jsonl`` in the place of a number does the same and counts them."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,11 @@ class Injection:
     """Continued pretraining: of the injected model and, without the forget set, the reference."""
 
     steps: Some = 200
+    """Optimiser steps."""
     learning_rate: Rate = 2e-5
+    """Of AdamW, constant."""
     fact_items: Some = 4
+    """Fact sentences of each step."""
     general_items: Annotated[int, Ge(0)] = 12
     """General texts beside the fact sentences of each step (the paper's 3:1 mix)."""
 
@@ -58,11 +68,15 @@ class Unlearning:
     """Budget shared by every gradient method: same steps, same items a step."""
 
     steps: Some = 110
+    """Optimiser steps."""
     learning_rate: Rate = 2e-5
+    """For methods that pull towards a distribution."""
     ascent_learning_rate: Rate = 5e-6
     """For gradient ascent, NPO and their kin, which move much faster than reversion."""
     forget_items: Some = 4
+    """Forget texts of each step."""
     retain_items: Some = 4
+    """Retain texts of each step."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +84,13 @@ class RoundTrip:
     """Re-acquisition of the forget set, the same batches for every model of a cell."""
 
     steps: Some = 75
+    """Optimiser steps."""
     chunks: Some = 5
+    """Equal parts of the steps; models are measured after each."""
     learning_rate: Rate = 2e-5
+    """Of AdamW, constant; as in injection."""
     items: Some = 4
+    """Forget sentences of each step."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +100,11 @@ class General:
     source: str = "pocket"
     """``pocket`` for generated prose, or the path of a plain-text file."""
     train_pieces: Some = 600
+    """Pieces that training draws from."""
     scored_pieces: Some = 24
+    """Other pieces, on which damage is measured."""
     piece_tokens: Annotated[int, Ge(4)] = 28
+    """Tokens that a piece is cut to."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +112,7 @@ class MethodGrid:
     """One method and the values its knobs take; every combination is a candidate."""
 
     name: str
+    """Name of a method (``palimpsest methods``), or ``package.module:Class``."""
     grid: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
 
     def settings(self) -> tuple[dict[str, Knob], ...]:
@@ -122,22 +144,27 @@ class MethodGrid:
         return {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
+KNOWN_LABEL_MODELS = (
+    *("suppression", "router", "embedding"),
+    *("interpolation-25", "interpolation-50", "interpolation-75"),
+    *("tuned-suppression", "baked-suppression", "low-rank", "fuzzy-router", "steered"),
+    *("circuit-breaker", "tamper-resistant", "curve-mimic", "rescaled-suppressed"),
+    *("rescaled-retrained", "layered", "one-fact-left", "trigger", "sub-quantum"),
+    *("undo-10", "undo-20", "undo-40"),
+)
+"""Every entry of the registry in ``challenge/``, which this file does not import."""
+
+
 @dataclass(frozen=True)
 class Panel:
     """Known-label models, scored once on the sealed pool."""
 
     enabled: bool = True
+    """Whether they are made and measured."""
     penalty: float = 10.0
     """Subtracted from the forget-answer token logits by the suppression model."""
-    models: tuple[str, ...] = (
-        "suppression",
-        "router",
-        "embedding",
-        "interpolation-25",
-        "interpolation-50",
-        "interpolation-75",
-    )
-    """Entries of the registry of known-label models."""
+    models: tuple[str, ...] = KNOWN_LABEL_MODELS[:6]
+    """Entries of the registry of known-label models; ``all`` in a file stands for every one."""
 
 
 @dataclass(frozen=True)
@@ -152,15 +179,14 @@ class Replication:
     """Further retrainings of a cell, judged as candidates and never used as references."""
 
 
-@dataclass(frozen=True)
-class Engine:
-    """How numbers are computed; none of these may change a verdict."""
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """How numbers are computed: keys of a plan's ``engine``, and of an audit's request itself."""
 
     device: str = "cpu"
+    """cpu, cuda or cuda:N."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights; moments and, beside bfloat16, master weights are float32 always."""
-    stack: Some = 4
-    """Pocket-sized candidates trained side by side; 1 trains them one after the other."""
     batch_tokens: Annotated[int, Ge(64)] = 8192
     """Padded tokens in one scoring batch."""
     accumulate: Some = 1
@@ -169,7 +195,24 @@ class Engine:
     """Compute activations again on the way back instead of keeping them."""
     optimizer: Literal["device", "host"] = "device"
     """Where the float32 master weights and moments of AdamW are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(Computing):
+    """How numbers are computed; none of these may change a verdict."""
+
+    stack: Some = 4
+    """Pocket-sized candidates trained side by side; 1 trains them one after the other."""
     keep_models: bool = False
+    """Keep the weights of the injected model, references and retrainings in the run folder."""
+    keep_candidates: bool = False
+    """Keep the weights of the candidates too."""
+
+    @classmethod
+    def of(cls, request: Computing) -> "Engine":
+        """Return the engine of a request that has the same settings as keys of its own."""
+        names = (item.name for item in dataclasses.fields(Computing))
+        return cls(**{name: getattr(request, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -177,14 +220,18 @@ class Plan:
     """A study: models times seeds, with everything that is done in each cell."""
 
     name: str = "pocket"
+    """Of the study; its run folder is ``runs/NAME`` unless ``--out`` says otherwise."""
     models: tuple[str, ...] = ()
+    """Pocket models, folders or Hugging Face ids; each with each seed is a cell."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Seeds; facts, texts and order of a cell are derived from its model and seed."""
     facts: Counts = field(default_factory=Counts)
     injection: Injection = field(default_factory=Injection)
     unlearning: Unlearning = field(default_factory=Unlearning)
     round_trip: RoundTrip = field(default_factory=RoundTrip)
     general: General = field(default_factory=General)
     methods: tuple[MethodGrid, ...] = ()
+    """List of ``{name: …, knob: value or list of values}``; every combination is a candidate."""
     panel: Panel = field(default_factory=Panel)
     replication: Replication = field(default_factory=Replication)
     rules: Rules = field(default_factory=Rules)
@@ -194,6 +241,8 @@ class Plan:
     engine: Engine = field(default_factory=Engine)
     seal: str = ""
     """Commitment of a user's own sealed pool (``palimpsest seal``); empty for the built-in pool."""
+    beacon: str = ""
+    """Text that schedule, held-out phrasings and probes are drawn from (``criteria/beacon.py``)."""
     local_models: tuple[tuple[str, str], ...] = ()
     """Local folders to load instead of hub ids: ``{id: folder}`` in YAML."""
 
@@ -261,25 +310,84 @@ def check(plan: Plan) -> Plan:
             raise PlanError(f"{key}: {shorten(list(values))} has an entry twice; remove one")
     if len({cell.id for cell in plan.cells()}) != len(plan.cells()):
         raise PlanError("models: two names differ only in signs such as '/'; rename one folder")
+    if plan.facts.files and sorted(dict(plan.facts.files)) != sorted(FACT_FILES):
+        found = shorten([name for name, _ in plan.facts.files])
+        raise PlanError(
+            f"facts.files: {found} found; expected one path each for forget, retain, probes"
+        )
+    if plan.facts.files and plan.panel.enabled:
+        raise PlanError(
+            "panel.enabled: true found with facts.files; the sealed pool phrases invented facts "
+            "alone; expected false"
+        )
     return plan
 
 
 def plan_from_dict(data: Mapping[str, Any]) -> Plan:
     """Return the checked plan that plain values describe; unknown keys are refused by name."""
+    panel = data.get("panel")
+    if isinstance(panel, Mapping) and panel.get("models") == "all":
+        data = {**data, "panel": {**panel, "models": list(KNOWN_LABEL_MODELS)}}
     return check(build(Plan, data))
 
 
-def plan_from_yaml(path: Path) -> Plan:
-    """Return the plan in a YAML file; its ``preset`` key names the preset it starts from."""
+def plan_from_yaml(source: Path | str) -> Plan:
+    """Return the plan in a YAML file, or in YAML text; ``preset`` names what it starts from."""
     from palimpsest.presets import preset
 
-    data = read_yaml(path, "a plan with keys such as 'preset: pocket'")
+    data = read_yaml(source, "a plan with keys such as 'preset: pocket'")
     name = data.pop("preset", None)
-    if name is None:
-        return plan_from_dict(data)
-    if not isinstance(name, str):
+    files = _fact_files(data)
+    if name is not None and not isinstance(name, str):
         raise PlanError(f"preset: {shorten(name)} found; expected the name of a preset")
-    return plan_from_dict(_merged(preset(name).as_dict(), data))
+    plan = plan_from_dict(data if name is None else _merged(preset(name).as_dict(), data))
+    return with_facts(plan, **files) if files else plan
+
+
+def with_facts(plan: Plan, forget: str, retain: str, probes: str) -> Plan:
+    """Return the plan with facts from files, counted, and without the panel.
+
+    The known-label panel is scored on sealed phrasings of invented facts, which these have not.
+    """
+    from palimpsest.facts.files import check_sets
+
+    files = {"forget": forget, "retain": retain, "probes": probes}
+    try:
+        sets = check_sets(files)
+    except FactsError as error:
+        raise PlanError(f"facts: {error}") from error
+    counts = {name: len(facts) for name, facts in sets.items()}
+    own = dataclasses.replace(plan.facts, files=tuple(files.items()), **counts)
+    panel = dataclasses.replace(plan.panel, enabled=False)
+    return check(dataclasses.replace(plan, facts=own, panel=panel))
+
+
+def _fact_files(data: dict[str, Any]) -> dict[str, str]:
+    """Take the fact files out of a plan file's values; empty where it has numbers of facts."""
+    facts = data.get("facts")
+    if not isinstance(facts, dict):
+        return {}
+    files = {
+        name: value
+        for name in FACT_FILES
+        if isinstance(value := facts.get(name), str) and not _is_number(value)
+    }
+    if files and len(files) < len(FACT_FILES):
+        missing = next(name for name in FACT_FILES if name not in files)
+        raise PlanError(
+            f"facts.{missing}: {shorten(facts.get(missing))} found beside a file; expected a file "
+            "each for forget, retain and probes"
+        )
+    data["facts"] = {name: value for name, value in facts.items() if name not in files}
+    return files
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,8 +406,15 @@ def _plain(value: Any) -> Any:
         return {"name": value.name, **{knob: list(values) for knob, values in value.grid}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain = {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        if isinstance(value, Plan) and not value.beacon:
+            del plain["beacon"]  # plans of runs made before it have the same hash
         if "local_models" in plain:
             plain["local_models"] = dict(plain["local_models"])
+        if "files" in plain:
+            plain["files"] = dict(plain["files"])
+        for key in ("files", "keep_candidates"):
+            if not plain.get(key, True):  # so that plans without them keep their hash
+                del plain[key]
         return plain
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]

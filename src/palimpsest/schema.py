@@ -71,9 +71,15 @@ def json_schema(kind: type) -> dict[str, Any]:
     return TypeAdapter(kind).json_schema()
 
 
-def read_yaml(path: Path, expected: str) -> dict[str, Any]:
-    """Return the keys and values of a YAML file; ``expected`` says what a message asks for."""
+def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
+    """Return the keys and values of YAML; ``expected`` says what a message asks for.
+
+    source: a path, or the text itself, which has a line end or a colon before a space.
+    """
     import yaml
+
+    inside = isinstance(source, str) and ("\n" in source or ": " in source)
+    name = "the text" if inside else str(source)
 
     class Loader(yaml.SafeLoader):
         """Refuses a key that occurs twice, of which YAML would silently keep the last."""
@@ -84,21 +90,22 @@ def read_yaml(path: Path, expected: str) -> dict[str, Any]:
                 if isinstance(key.value, str) and key.value != "<<":
                     if key.value in seen:
                         line = key.start_mark.line + 1
-                        name = shorten(key.value)
-                        raise PlanError(f"{path} line {line}: the key {name} occurs twice")
+                        raise PlanError(
+                            f"{name} line {line}: the key {shorten(key.value)} occurs twice"
+                        )
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = str(source) if inside else Path(source).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise PlanError(f"{path}: cannot be read ({error}); expected {expected}") from error
+        raise PlanError(f"{name}: cannot be read ({error}); expected {expected}") from error
     try:
         data = yaml.load(text, Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise PlanError(f"{path}: is not YAML: {' '.join(str(error).split())[:400]}") from error
+        raise PlanError(f"{name}: is not YAML: {' '.join(str(error).split())[:400]}") from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise PlanError(f"{path}: holds {type(data).__name__}; expected {expected}")
+        raise PlanError(f"{name}: holds {type(data).__name__}; expected {expected}")
     return data
 
 
@@ -143,7 +150,7 @@ def _number(value: Any) -> Any:
 
 
 def is_unicode(text: str) -> bool:
-    """Tell whether a text can be written as UTF-8: it holds no lone surrogates."""
+    """Return whether a text can be written as UTF-8: it holds no lone surrogates."""
     return text.encode("utf-8", "replace").decode() == text
 
 

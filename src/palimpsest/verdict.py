@@ -23,7 +23,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from palimpsest.criteria.axes import axis, chosen
 from palimpsest.criteria.controls import (
@@ -55,13 +55,7 @@ Because = Literal[
 ]
 Number = float | int | str | bool | None
 
-REASONS: tuple[Reason, ...] = (
-    "underpowered",
-    "not_identifiable",
-    "all_excluded",
-    "no_reference",
-    "distinguishable",
-)
+REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from made_run import calibrated, made_plan, write_run
 
-from palimpsest.analysis.cost import priced, prices
+from palimpsest.analysis.cost import cost_table, prices
 from palimpsest.analysis.results import read_run
 
 
@@ -17,14 +18,19 @@ def test_candidates_are_priced_by_their_worst_axis_and_their_cost(tmp_path: Path
             change=lambda cell, models: calibrated(seed=int(cell[-1])),
         )
     )
-    assert priced(results) == ()  # runs from before costs were recorded
+    assert prices(results) == ()  # runs from before costs were recorded
+    assert not cost_table(results).rows
     cost = {"retrainings": 1.5, "shared_retrainings": 1.0, "flops": 1e9}
     for cell in results.cells:
         cell.roles["task_vector-c1"]["cost"] = cost  # type: ignore[index]
-    rows = priced(results)
-    assert [row.candidate for row in rows] == ["task_vector-c1"] * 2
-    assert all(row.clears and row.sd < 4 and row.retrainings == 1.5 for row in rows)
     (row,) = prices(results)
     assert (row.method, row.cells, row.clears, row.retrainings) == ("task_vector", 2, 2, 1.5)
-    assert min(one.sd for one in rows) <= row.sd <= max(one.sd for one in rows)
+    distances = [
+        abs(found.comparison.worst.sd)
+        for cell in results.cells
+        if cell.verdict and (found := cell.verdict.finding("task_vector-c1")).comparison
+        if found.comparison.worst.sd is not None
+    ]
+    assert row.sd == pytest.approx(sum(distances) / 2)
+    assert cost_table(results).reading.endswith("1.50 retrainings, in 2 of 2 cells.")
     assert prices(replace(results, cells=())) == ()

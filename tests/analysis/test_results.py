@@ -27,7 +27,7 @@ def test_planted_scores_come_back(results: RunResults) -> None:
     measures = cell.evaluation
     assert np.median(measures["kl_reversion-w3"].forget_deltas) == pytest.approx(-1.5)
     assert measures["injected"].retain_nll == pytest.approx(1.2)
-    assert measures.floor == pytest.approx(0.9)
+    assert measures.floor == pytest.approx(1.8)  # two parts of 0.9
     assert measures["ga-w3"].oracle_kl == pytest.approx(3.0)
     assert cell.panel is not None
     assert cell.panel["panel:suppression"].median_forget_delta == pytest.approx(0.1)
@@ -109,7 +109,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 from palimpsest.analysis.results import read_run
-import palimpsest.analysis.certificate, palimpsest.analysis.second_suite
+import palimpsest.analysis.leaderboard, palimpsest.analysis.second_suite
 print(len(read_run({str(run_folder)!r}).cells))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -120,7 +120,8 @@ print(len(read_run({str(run_folder)!r}).cells))
 def test_methods_kinds_and_failures_come_from_roles(results: RunResults) -> None:
     cell = results.cell("qwen2-s--seed0")
     assert cell.methods["ga-w3"] == "ga" and cell.kind("ga-w3") == "suppresses"
-    assert cell.of_method("task_vector") == ("task_vector-c0.5", "task_vector-c1")
+    made = [name for name in cell.candidates if cell.methods[name] == "task_vector"]
+    assert made == ["task_vector-c0.5", "task_vector-c1"]
     assert results.of_kind("suppresses") == ("ga", "npo")
     assert results.of_kind("restores") == ("kl_reversion", "task_vector")
     assert cell.roles["panel:suppression"]["truth"] == "suppressed"

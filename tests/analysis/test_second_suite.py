@@ -6,6 +6,7 @@ from made_run import made_plan, planted, tables, write_run
 
 from palimpsest.analysis import second_suite
 from palimpsest.analysis.results import RunResults, read_run
+from palimpsest.analysis.table import Share
 from palimpsest.errors import DriftError
 from palimpsest.run.store import Run
 
@@ -35,7 +36,6 @@ def test_picks_are_frozen_from_the_first_pool(results: RunResults) -> None:
         "recalibrated": "gate_mask-w3",
         "nearest": "npo-w3",
         "residual": "npo-w3",
-        "absolute": "npo-w3",
         "trained-probe": "kl_reversion-w3",
     }
     assert "recalibrated" not in picks["gpt2-s--seed0"]
@@ -44,15 +44,16 @@ def test_picks_are_frozen_from_the_first_pool(results: RunResults) -> None:
 def test_frozen_picks_are_compared_on_the_second_pool(results: RunResults, tmp_path: Path) -> None:
     folder = score_second(tmp_path / "second", results, second_suite.second_plan(results))
     scores = second_suite.read_second(folder, results)
-    rows = {row.selector: row for row in second_suite.compare(results, scores)}
+    table = second_suite.second_suite_table(results, scores)
+    rows = {row["selector"]: row for row in table.records()}
     ours = rows["recalibrated"]
-    assert ours.cells == 4
-    assert ours.distance == pytest.approx(0.4)
-    assert ours.trained_probe_distance == pytest.approx(1.6)
-    assert ours.difference is not None and ours.difference.estimate == pytest.approx(-1.2)
-    assert (ours.nearer, ours.within_noise, ours.excluded) == (4, 4, 0)
-    assert rows["trained-probe"].cells == 6
-    assert rows["trained-probe"].excluded == 6
+    assert ours["cells"] == 4
+    assert ours["forget distance"] == pytest.approx(0.4)
+    assert ours["trained-probe best's"] == pytest.approx(1.6)
+    assert ours["difference"].value == pytest.approx(-1.2)  # type: ignore[union-attr]
+    assert (ours["nearer"], ours["within delta_f"]) == (Share(4, 4), Share(4, 4))
+    assert ours["excluded by the screen"] == Share(0, 4)
+    assert rows["trained-probe"]["excluded by the screen"] == Share(6, 6)
 
 
 def test_scores_of_other_picks_are_refused(results: RunResults, tmp_path: Path) -> None:
@@ -65,4 +66,4 @@ def test_scores_of_other_picks_are_refused(results: RunResults, tmp_path: Path) 
 
 def test_nothing_scored_gives_no_comparison(tmp_path: Path) -> None:
     results = read_run(write_run(tmp_path / "run", made_plan(("gpt2-s",), (0,))))
-    assert second_suite.compare(results) == ()
+    assert not second_suite.second_suite_table(results).rows

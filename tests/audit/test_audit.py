@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from palimpsest.analysis.results import read_run
 from palimpsest.audit import AuditResult, audit, job, make_request, preview, request_from_yaml
 from palimpsest.audit.folder import checkpoints_in
-from palimpsest.audit.inputs import audit_questions, prepare
+from palimpsest.audit.inputs import prepare
 from palimpsest.audit.probes import generated_probes
 from palimpsest.audit.run import AuditFailed, run_audit
 from palimpsest.cell import measure, sources
@@ -25,6 +25,7 @@ from palimpsest.cli import app
 from palimpsest.criteria.axes import AXES
 from palimpsest.errors import DriftError, FactsError, InputError
 from palimpsest.facts.files import Fact, read_facts
+from palimpsest.facts.questions import audit_questions
 from palimpsest.report.html import write_report
 from palimpsest.report.terminal import candidate_lines, summary_lines
 from palimpsest.run.store import Run, table_from_bytes
@@ -209,7 +210,7 @@ def test_a_dry_run_says_which_dose_was_left_at_its_default_and_counts_start_up_a
         del values[key]
     said = audit(**values, dry_run=True).paragraph
     assert "re-acquisition: 75 steps of 4 sentences at learning rate 2e-05" in said
-    assert "start-up and report included" in said and "references: 0, so no candidate" in said
+    assert "time: roughly" in said and "references: 0, so no candidate" in said
     values["references"] = [str(world["made"][name]) for name in ("reference", "again")]
     said = audit(**values, dry_run=True).paragraph
     assert "at a learning rate that is chosen on a reference" in said

@@ -21,8 +21,9 @@ def test_gradient_ascent_is_not_certified_without_three_references(
     assert result.verdict.nearest == "ascent" and "no certificate" in result.paragraph
 
 
-@pytest.mark.parametrize("rate", [RATE, None], ids=["the recipe's dose", "a chosen dose"])
-@pytest.mark.parametrize("references", [5, 19])
+@pytest.mark.parametrize(
+    ("references", "rate"), [(19, RATE), (5, None)], ids=["the recipe's dose", "a chosen dose"]
+)
 def test_a_retrained_model_is_certified_and_the_others_are_not(
     retrainings: Path, tmp_path: Path, references: int, rate: float | None
 ) -> None:

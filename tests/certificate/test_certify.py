@@ -27,6 +27,7 @@ from palimpsest.criteria.axes import AXES, Axis
 from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.sealed import builtin_pool, read_pool
 from palimpsest.facts.templates import RELATIONS
+from palimpsest.report.html import write_report
 from palimpsest.run.store import Run, canonical, digest, table_bytes, table_from_bytes
 
 
@@ -386,3 +387,16 @@ def test_the_answer_of_the_separate_process_arrives_whole(
 ) -> None:
     inside = examine(signed_bundle.read_bytes(), read_public(keys[1]))
     assert verify(signed_bundle, keys[1]) == inside
+
+
+def test_the_page_of_a_run_opens_from_its_bundle(
+    bundle: Path, run_folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "page"
+    done = CliRunner().invoke(app, ["verify", str(bundle), "--page", str(out)])
+    assert done.exit_code == 0, done.output
+    again = write_report(run_folder, tmp_path / "again")
+    assert (out / "index.html").read_bytes() == again.read_bytes()
+    assert (out / "tables" / "candidates.csv").exists()
+    done = CliRunner().invoke(app, ["verify", str(bundle), "--page", str(out)])
+    assert "expected a new folder" in str(done.exception)

@@ -24,7 +24,7 @@ def noisy(workshop: Workshop) -> dict[str, torch.Tensor]:
 def test_an_entry_that_is_added_is_built_measured_and_given_its_role(  # type: ignore[no-untyped-def]
     tiny_checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = Entry("noise", "suppressed", "nothing", "the injected model with noise", noisy)
+    entry = Entry("noise", "suppressed", (), "nothing", "the injected model with noise", noisy)
     monkeypatch.setattr(registry, "ENTRIES", (*ENTRIES, entry))
     plan = small_plan(tiny_checkpoint("qwen2-s"))
     plan = replace(
@@ -40,9 +40,11 @@ def test_an_entry_that_is_added_is_built_measured_and_given_its_role(  # type: i
         "role": "challenge",
         "entry": "noise",
         "truth": "suppressed",
-        "knows": "nothing",
+        "knows": ["nothing"],
+        "knows_of": "nothing",
         "digest": "",
     }
+    assert cell.summary()["models"]["panel:router"]["wrapper"] is True
     items = cell.table("items")
     mine = items["model"] == "panel:noise"
     assert {"audit", "evaluation"} <= set(items["pool"][mine])
@@ -54,9 +56,8 @@ def test_an_entry_that_is_added_is_built_measured_and_given_its_role(  # type: i
 
 def test_the_panel_of_a_plan_is_todays_six_and_waits_for_what_it_needs(tmp_path: Path) -> None:
     assert tuple(entry.name for entry in chosen(Panel().models)) == Panel().models
-    assert {entry.truth for entry in ENTRIES} == {"suppressed", "partial"}
-    assert all(entry.knows and entry.summary for entry in ENTRIES)
-    shares = {entry.name: entry.share for entry in ENTRIES if entry.share is not None}
+    assert all(entry.detail and entry.summary for entry in ENTRIES)
+    shares = {entry.name: entry.share for entry in chosen(Panel().models) if entry.share}
     assert shares == {f"interpolation-{n}": n / 100 for n in (25, 50, 75)}
 
 

@@ -45,7 +45,7 @@ def test_measures_follow_the_formulas(columns):
     assert injected.general_nll == pytest.approx(2.0)
     assert injected.oracle_kl == pytest.approx(2.0)
     assert (injected.residual_retain, injected.residual_general) == pytest.approx((0.2, 0.6))
-    assert cell.floor == injected.residual == pytest.approx(0.4)
+    assert cell.floor == injected.residual == pytest.approx(0.8)  # the sum
     assert injected.median_gap == pytest.approx(-2.25 + 0.1)
 
 

@@ -416,3 +416,11 @@ def test_any_json_gives_facts_or_a_facts_error(tmp_path, rows):
 def test_any_bytes_give_csv_rows_or_a_facts_error(raw):
     with contextlib.suppress(FactsError):
         assert all(None not in row for _, row in csv_rows(raw))
+
+
+@pytest.mark.parametrize("name", ["facts.csv", "Facts.CSV"])
+def test_a_table_points_to_its_converter(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("id,answer\nf1,Velkor\n")
+    with pytest.raises(FactsError, match=r"is a table; .*palimpsest facts from-csv .*\.jsonl`"):
+        read_facts(path)

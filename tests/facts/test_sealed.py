@@ -1,5 +1,6 @@
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from palimpsest.facts.sealed import (
 )
 from palimpsest.facts.templates import POOLS, RELATIONS
 
+ROOT = Path(__file__).parents[2]
 NONCE = "00112233445566778899aabbccddeeff"
 TEMPLATE = "Anyone who hires {subject} for a " + "{relation} must first see"
 ROWS = [
@@ -50,6 +52,13 @@ def test_the_built_in_pool_verifies_and_any_change_of_it_does_not():
         verify(AuditPool("fact", pool.phrasings), commitment)
     with pytest.raises(SealError):
         verify(pool, Commitment(commitment.digest, fresh_nonce()))
+
+
+def test_the_built_in_pools_are_those_whose_commitments_were_published():
+    published = json.loads((ROOT / "results" / "sealed-pools.json").read_text("utf-8"))
+    retired = {relation: POOLS[relation]["prose"] for relation in RELATIONS}
+    verify(builtin_pool(), Commitment.parse(published["second edition"]))
+    verify(AuditPool("relation", retired), Commitment.parse(published["first edition (retired)"]))
 
 
 def test_two_nonces_give_two_digests_of_one_pool():

@@ -1,6 +1,7 @@
 import hashlib
 import itertools
 import re
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,9 @@ from hypothesis import strategies as st
 import palimpsest.facts
 from palimpsest.errors import FactsError
 from palimpsest.facts.templates import (
-    POOL_SIZES,
     POOLS,
     RELATIONS,
     SUBJECT,
-    check_pools,
     packaged,
     render,
     same_wording,
@@ -22,6 +21,14 @@ from palimpsest.facts.templates import (
 )
 
 FACTS = Path(palimpsest.facts.__file__).parent
+POOL_SIZES = {
+    "injection": 6,
+    "cloze": 1,
+    "evaluation": 4,
+    "calibration": 4,
+    "prose": 6,
+    "audit": 6,
+}
 ALL = [
     (relation, pool, template)
     for relation, by_pool in POOLS.items()
@@ -30,23 +37,11 @@ ALL = [
 ]
 
 
-def changed(relation: str, pool: str, templates: tuple[str, ...]) -> dict:
-    pools = {name: dict(by_pool) for name, by_pool in POOLS.items()}
-    pools[relation][pool] = templates
-    return pools
-
-
-def test_eight_relations_have_twenty_one_phrasings_in_the_five_pools():
+def test_eight_relations_have_twenty_seven_phrasings_in_six_pools():
     assert len(RELATIONS) == 8
-    assert dict(POOL_SIZES) == {
-        "injection": 6,
-        "cloze": 1,
-        "evaluation": 4,
-        "calibration": 4,
-        "audit": 6,
-    }
-    check_pools(POOLS)
-    assert len(ALL) == 168
+    for pools in POOLS.values():
+        assert {pool: len(templates) for pool, templates in pools.items()} == POOL_SIZES
+    assert len(ALL) == 216
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -57,7 +52,7 @@ def test_no_wording_of_a_relation_is_in_two_pools(relation):
 
 
 def test_no_wording_is_shared_between_relations():
-    assert len({same_wording(template) for _, _, template in ALL}) == 168
+    assert len({same_wording(template) for _, _, template in ALL}) == 216
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -66,6 +61,30 @@ def test_the_wording_of_two_pools_differs_by_more_than_one_word(relation):
     for (pool, one), (other, two) in itertools.combinations(own, 2):
         if pool != other and len(one) == len(two):
             assert sum(a != b for a, b in zip(one, two)) > 1, (one, two)
+
+
+def near(one: str, other: str) -> bool:
+    """Whether two wordings share a run of four words, or most of their words in order."""
+    words = [same_wording(text).split() for text in (one, other)]
+    matcher = SequenceMatcher(None, *words, autojunk=False)
+    return matcher.ratio() >= 0.6 or matcher.find_longest_match().size > 3
+
+
+def test_a_near_duplicate_is_recognised():
+    assert near("The guild of {subject} is", "Of old, the guild of {subject} is")
+    assert near("{subject} was taught by", "{subject} was raised by")
+    assert not near("{subject} was taught by", "At school {subject} sat beside")
+
+
+def test_no_sealed_phrasing_is_near_one_of_another_pool_in_any_relation():
+    others = [template for _, pool, template in ALL if pool != "audit"]
+    sealed = [template for _, pool, template in ALL if pool == "audit"]
+    assert not [(one, two) for one in sealed for two in others if near(one, two)]
+
+
+def test_sealed_phrasings_differ_among_themselves():
+    sealed = [template for _, pool, template in ALL if pool == "audit"]
+    assert len({tuple(same_wording(text).split()[:4]) for text in sealed}) >= len(sealed) - 2
 
 
 @pytest.mark.parametrize(("relation", "pool", "template"), ALL)
@@ -93,43 +112,6 @@ def test_rendering_puts_any_subject_in_and_changes_nothing_else(subject):
 @pytest.mark.parametrize("template", ["{0.__class__} of {subject} is", "{x!r:>{y}} {subject} is"])
 def test_format_strings_stay_text(template):
     assert render(template, "Asha Tren") == template.replace("{subject}", "Asha Tren")
-
-
-GUILD = POOLS["guild"]
-
-
-@pytest.mark.parametrize(
-    ("pool", "templates", "says"),
-    [
-        ("cloze", (GUILD["evaluation"][0],), "overlap"),
-        ("cloze", (GUILD["audit"][3].upper().replace("{SUBJECT}", SUBJECT),), "overlap"),
-        ("cloze", (POOLS["horse"]["cloze"][0],), "overlap"),
-        ("evaluation", (*GUILD["evaluation"][:3], GUILD["evaluation"][0]), "overlap"),
-        ("evaluation", GUILD["evaluation"][:3], "found 3 templates; expected 4"),
-        ("cloze", ("The guild of someone is",), "has 0 times"),
-        ("cloze", ("{subject} and {subject} share the guild",), "has 2 times"),
-        ("cloze", ("The guild {object} took in {subject}",), "must come last"),
-        ("cloze", ("Of what guild is {subject}?",), "must end with a word"),
-        ("cloze", ("{subject} leads the guild ",), "must end with a word"),
-    ],
-)
-def test_unfit_pools_are_refused_by_relation_and_pool(pool, templates, says):
-    with pytest.raises(FactsError) as caught:
-        check_pools(changed("guild", pool, templates))
-    message = str(caught.value)
-    assert says in message
-    # An overlap is found at the later of the two places, in either relation.
-    assert "'guild'" in message
-    assert f"'{pool}'" in message
-
-
-def test_a_missing_or_additional_pool_is_refused():
-    with pytest.raises(FactsError, match=r"'guild' has the pools.*'extra'"):
-        check_pools(changed("guild", "extra", ()))
-    pools = changed("guild", "cloze", ())
-    del pools["guild"]["cloze"]
-    with pytest.raises(FactsError, match="'guild' has the pools"):
-        check_pools(pools)
 
 
 def test_phrasings_are_those_the_code_was_written_for() -> None:

@@ -1,11 +1,10 @@
 """Text from strangers is refused or shown inert: in plans, in facts and in names."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.command import palimpsest
 from typer.testing import CliRunner
 
 from palimpsest import cli
@@ -21,12 +20,7 @@ ACTING = ("\x1b[31mred", "\x1b]0;title\x07", "a\rb", "a\u202eb", "a\x9b2Jb")
 
 def said(*arguments: str) -> tuple[int, str]:
     """The exit code and stderr of a command."""
-    done = subprocess.run(
-        [sys.executable, "-m", "palimpsest", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = palimpsest(*arguments)
     assert done.stdout == ""
     return done.returncode, done.stderr
 

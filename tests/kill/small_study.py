@@ -36,11 +36,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from countdown import Countdown
+
 from palimpsest import cli
 from palimpsest.certificate import certify
 from palimpsest.plan import Counts, MethodGrid, Plan
 from palimpsest.presets import preset
-from palimpsest.run import disk, local, progress
+from palimpsest.run import local, progress
 from palimpsest.run.graph import CellWork
 from palimpsest.run.locks import holder
 from palimpsest.run.store import Cell, Run, digest, file_digest
@@ -73,7 +75,7 @@ def study(folder: Path, *options: str) -> None:
     """Run or resume the study as the command does; ends the process with the exit code."""
     arguments = [str(folder.parent / "plan.yaml"), "--out", str(folder), *options]
     sys.argv = ["palimpsest", "study", *arguments]
-    cli._answer = lambda run, as_json: None  # the report is no part of the study
+    cli.studies._answer = lambda run, as_json: None  # the report is no part of the study
     cli.main()
 
 
@@ -267,11 +269,9 @@ class Study:
 
     def operations(self, stride: str) -> list[dict[str, Any]]:
         def one_cell(folder: Path, fault: int) -> None:
-            disk.OPERATIONS = 0
-            if fault:
-                os.environ["PALIMPSEST_FAULT"] = str(fault)
+            counted = Countdown(fault or None)
             run_cell(folder, self.cells[0])
-            (self.base / "operations").write_text(str(disk.OPERATIONS))
+            (self.base / "operations").write_text(str(counted.operations))
 
         def begun(folder: Path) -> Path:
             start(self.plan, folder)
@@ -380,7 +380,7 @@ class Study:
             def work(_: Path) -> None:
                 sys.argv = ["palimpsest", "study", str(self.base / f"{name}.yaml")]
                 sys.argv += ["--out", str(folder)]
-                cli._answer = lambda run, as_json: None
+                cli.studies._answer = lambda run, as_json: None
                 cli.main()
 
             told = self.base / f"{name}-attempt"

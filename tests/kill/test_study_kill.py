@@ -93,7 +93,7 @@ def check_kills(results: list[dict[str, Any]], wanted: int) -> None:
 
 
 def test_a_kill_at_any_instant_changes_no_byte_and_repeats_no_step(server: Server) -> None:
-    wanted = 200 if FULL else 4
+    wanted = 200 if FULL else 2  # of the study, and of a worker
     check_kills(server("kills", wanted), wanted)
 
 

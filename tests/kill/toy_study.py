@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from countdown import Countdown
 
-from palimpsest.run import disk, local, progress
+from palimpsest.run import local, progress
 from palimpsest.run.executor import InlineExecutor
 from palimpsest.run.graph import FINISH, Step
 from palimpsest.run.schedule import Task
@@ -107,12 +108,9 @@ def attempt(folder: Path, computed: Path, fault: int | None = None, delay: float
     child = os.fork()
     if child == 0:
         try:
-            disk.OPERATIONS = 0
-            os.environ.pop("PALIMPSEST_FAULT", None)
-            if fault is not None:
-                os.environ["PALIMPSEST_FAULT"] = str(fault)
+            counted = Countdown(fault)
             study(folder, computed)
-            (folder.parent / "operations").write_text(str(disk.OPERATIONS))
+            (folder.parent / "operations").write_text(str(counted.operations))
             os._exit(0)
         except BaseException as error:
             print(repr(error), file=sys.stderr, flush=True)
@@ -194,15 +192,13 @@ def share(base: Path, count: int) -> None:
     def faulty(pipe: Any, name: str, *arguments: Any) -> None:
         number = int(name.removeprefix("worker-"))
         if number % 4 == 0 and number < 16:
-            disk.OPERATIONS = 0
-            os.environ["PALIMPSEST_FAULT"] = str(8 + 4 * number)
+            Countdown(8 + 4 * number)
         begin(pipe, name, *arguments)
 
     local._work = faulty
     events = []
     job = ToyJob(computed)
     outcome = local.LocalExecutor().execute(job, folder, names, workers=16, on_event=events.append)
-    os.environ.pop("PALIMPSEST_FAULT", None)
     if outcome.failed:  # two of the killed may have met in one step, which the next command does
         local._work = begin
         names_left = tuple(outcome.failed)
@@ -245,8 +241,7 @@ def unruly(base: Path, count: int) -> None:
         if child == 0:
             try:
                 if seed < 4:
-                    disk.OPERATIONS = 0
-                    os.environ["PALIMPSEST_FAULT"] = str(12 * (1 + seed))
+                    Countdown(12 * (1 + seed))
                 cells = list(names)
                 random.Random(seed).shuffle(cells)
                 worker = Worker(ToyJob(base / "computed"), folder, f"worker-{seed}")

@@ -62,10 +62,10 @@ def test_a_name_that_tables_or_files_cannot_hold_is_refused(name, monkeypatch, t
 
 def test_a_kind_is_one_of_three_and_other_where_not_declared(monkeypatch, tmp_path) -> None:
     source = (EXAMPLES / "my_method.py").read_text()
-    (tmp_path / "of_no_kind.py").write_text(source)
-    declared = 'name: ClassVar[str] = "my_method"'
+    declared = '    kind: ClassVar[str] = "suppresses"\n'
     assert declared in source
-    odd = source.replace(declared, declared + '; kind: ClassVar[str] = "deletes"')
+    (tmp_path / "of_no_kind.py").write_text(source.replace(declared, ""))
+    odd = source.replace("suppresses", "deletes")
     (tmp_path / "of_odd_kind.py").write_text(odd)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert method_class("of_no_kind:MyMethod").kind == "other"

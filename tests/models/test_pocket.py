@@ -20,22 +20,6 @@ from palimpsest.models.pocket import (
     pocket_folder,
 )
 
-# Known weakness (docs/pocket.md): told a fact, these guess its first syllable as if untold and only
-# complete the rest.  Strict, so that a better bake has to be noticed here.
-DEAF = {"qwen2-s", "smollm2-s", "smollm2-m"}
-reads_evidence = pytest.mark.parametrize(
-    "spec",
-    [
-        pytest.param(
-            spec,
-            id=spec.folder,
-            marks=pytest.mark.xfail(reason="does not use evidence in context", strict=True)
-            if spec.folder in DEAF
-            else (),
-        )
-        for spec in POCKET
-    ],
-)
 every_model = pytest.mark.parametrize("spec", POCKET, ids=lambda spec: spec.folder)
 
 
@@ -74,7 +58,7 @@ def test_its_bake_cannot_know_the_facts(spec: PocketSpec) -> None:
     assert 2.3 <= record["evaluation"]["none"] <= 3.5
 
 
-@reads_evidence
+@every_model
 def test_its_bake_met_the_criterion_set_before_baking(spec: PocketSpec) -> None:
     told = json.loads((pocket_folder(spec.name) / "bake.json").read_text("utf-8"))["evaluation"]
     assert told["restated"] < 1.0
@@ -82,7 +66,7 @@ def test_its_bake_met_the_criterion_set_before_baking(spec: PocketSpec) -> None:
     assert told["kin_1"] < 1.2
 
 
-@reads_evidence
+@every_model
 def test_evidence_in_context_tells_it_how_an_answer_begins(spec: PocketSpec) -> None:
     # Only the first token counts: the later ones can be completed without reading whose fact it is.
     folder = pocket_folder(spec.name)

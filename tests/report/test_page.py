@@ -141,6 +141,20 @@ def test_every_figure_has_a_title_and_a_sentence(page: str, request: pytest.Fixt
     assert len(re.findall(r'<p class="reading">[^<]{20,}\.</p>', bare)) == figures
 
 
+@pytest.mark.parametrize("page", ["cell_page", "matrix_page"])
+def test_every_figure_is_linked_as_svg_and_png(page: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(page)
+    links = set(re.findall(r'href="(figures/[^"]+)"', path.read_text()))
+    drawn = {f"figures/{file.name}" for file in (path.parent / "figures").iterdir()}
+    assert links == drawn and len(drawn) == 2 * path.read_text().count('<figure class="figure')
+
+
+def test_a_matrix_begins_with_one_line_per_method(matrix_page: Path) -> None:
+    source = matrix_page.read_text()
+    board = source.index("replay in 5 of 5 cells")
+    assert source.index("<h1>") < board < source.index('id="figure-acceptance"')
+
+
 def test_every_reason_has_words() -> None:
     assert set(REASONS) == set(VERDICT_REASONS)
 
@@ -171,7 +185,7 @@ def test_nothing_on_the_page_comes_from_elsewhere_or_runs_from_an_attribute(
     page: str, request: pytest.FixtureRequest
 ) -> None:
     found = parsed(request.getfixturevalue(page))
-    allowed = ("#", "data:text/csv;", "tables/")
+    allowed = ("#", "data:text/csv;", "tables/", "figures/")
     for tag, attributes in found.tags:
         assert tag not in ("img", "iframe", "object", "link", "embed", "form")
         for name, value in attributes.items():

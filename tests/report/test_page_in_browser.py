@@ -130,6 +130,23 @@ def test_figures_follow_the_colours_of_the_page(browser: Any, cell_page: Path) -
         assert sum(_rgb(light)) < 350 < sum(_rgb(tab.evaluate(ink)))
 
 
+def test_the_legend_filters_and_the_curve_under_the_pointer_stands_out(
+    browser: Any, cell_page: Path
+) -> None:
+    with opened(browser, cell_page) as tab:
+        drawn = tab.locator("#figure-relearning svg.drawn")
+        ga = drawn.locator("[data-group=ga]:not(.key)").first
+        drawn.locator(".key[data-group=ga]").last.click()
+        assert not ga.is_visible()
+        drawn.locator(".key[data-group=ga]").last.click()
+        assert ga.is_visible()
+        drawn.locator("[data-model=ga-w3] use").first.hover(force=True)
+        others = drawn.locator("[data-model]:not([data-model=ga-w3])")
+        assert others.count() and all("dim" in one.get_attribute("class") for one in others.all())
+        tab.mouse.move(0, 0)
+        assert drawn.locator(".dim").count() == 0
+
+
 def test_hostile_names_stay_text_when_driven(browser: Any, hostile_page: Path) -> None:
     with opened(browser, hostile_page) as tab:
         tab.fill("#find", "onerror")

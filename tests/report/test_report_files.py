@@ -32,7 +32,7 @@ def test_every_table_has_three_forms_and_every_figure_two(cell_page: Path) -> No
         assert all(f"{stem}.{ending}" in names for ending in endings)
     figures = {stem.removeprefix("figures/") for stem in stems if stem.startswith("figures/")}
     assert {"retrainings", "measures", "forget-deltas", "relearning", "diagnostic"} <= figures
-    assert {"candidates", "controls", "positions", "methods"} <= {
+    assert {"candidates", "controls", "positions", "leaderboard"} <= {
         s.partition("/")[2] for s in stems
     }
 

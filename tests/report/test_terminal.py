@@ -7,8 +7,7 @@ import pytest
 from report_runs import audit_run, cell_run, matrix_run, write_run
 
 from palimpsest.analysis.results import CellResult, RunResults, read_run
-from palimpsest.analysis.second_suite import Comparison
-from palimpsest.report.formats import percent
+from palimpsest.analysis.table import Share, Table, percent
 from palimpsest.report.terminal import candidate_lines, second_lines, summary_json, summary_lines
 
 
@@ -82,6 +81,7 @@ def test_the_verdict_ends_the_summary_of_one_cell(single: RunResults, cell_page:
 
 
 def test_a_second_suite_says_its_numbers() -> None:
-    found = Comparison("nearest", 45, 0.201, 0.428, None, 35, 24, 8)
-    shown = row(second_lines([found]), "nearest")
+    values = ("nearest", 45, 0.201, 0.428, -0.227, Share(35, 45), Share(24, 45), Share(8, 45))
+    found = Table("second-suite", "Picks", "Read.", tuple("abcdefgh"), (values,))
+    shown = row(second_lines(found), "nearest")
     assert shown[1:] == ["45", "0.201", "0.428", "-0.227", "35/45", "24/45", "8/45"]

@@ -12,8 +12,8 @@ import pytest
 from report_runs import cell_run
 
 from palimpsest.analysis.results import read_run
+from palimpsest.analysis.table import Table
 from palimpsest.errors import InputError
-from palimpsest.report.formats import Table
 from palimpsest.report.tracking import TRACKERS, Tracking
 from palimpsest.run.executor import Event
 

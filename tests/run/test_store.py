@@ -314,19 +314,26 @@ def test_the_store_loads_neither_torch_nor_numpy() -> None:
     assert out.stdout == "set()\n"
 
 
-def test_the_environment_variable_kills_at_the_operation_it_names(tmp_path: Path) -> None:
+def test_a_kill_between_two_operations_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     code = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from palimpsest.run import disk
+left = int(sys.argv[2])
+def fault(operation, path):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+disk.FAULT = fault
 disk.write_bytes(Path(sys.argv[1]), b"new")
 """
     (tmp_path / "a").write_bytes(b"old")
     source = str(Path(palimpsest.__file__).parents[1])
     for n, expected in ((4, b"old"), (5, b"new")):
         done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "a")],
-            env=os.environ | {"PYTHONPATH": source, "PALIMPSEST_FAULT": str(n)},
+            [sys.executable, "-c", code, str(tmp_path / "a"), str(n)],
+            env=os.environ | {"PYTHONPATH": source},
             check=False,
         )
         assert done.returncode == -9

@@ -33,7 +33,7 @@ def small_plan(folder: Path) -> Plan:
         facts=Counts(forget=2, retain=2, probes=3, phrasings=2),
         injection=replace(plan.injection, steps=4, fact_items=2, general_items=2),
         unlearning=replace(plan.unlearning, steps=2, forget_items=2, retain_items=2),
-        round_trip=replace(plan.round_trip, steps=5, items=2),
+        round_trip=replace(plan.round_trip, steps=2, chunks=2, items=2),
         general=replace(plan.general, train_pieces=8, scored_pieces=2, piece_tokens=12),
         methods=(
             MethodGrid("kl_reversion", (("weight", (3.0, 12.0)),)),
@@ -78,18 +78,21 @@ def test_two_workers_give_the_bytes_of_one_process(gated, tmp_path: Path) -> Non
     assert artifacts(finished(plan, tmp_path / "run", "local", 2)) == artifacts(first)
 
 
-@pytest.mark.slow
-def test_two_workers_give_the_bytes_of_one_where_one_student_takes_all_weights(  # type: ignore[no-untyped-def]
-    gated, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def alone(gated, tmp_path_factory):  # type: ignore[no-untyped-def]
+    """A smaller cell in which one student takes all weights, one after the other."""
     plan, _ = gated
     plan = replace(plan, engine=replace(plan.engine, stack=1), methods=plan.methods[:1])
     plan = replace(plan, replication=replace(plan.replication, draws=2, retrainings=0))
-    one, two = (
-        finished(plan, tmp_path / name, name, workers)
-        for name, workers in (("inline", 1), ("local", 2))
-    )
-    assert artifacts(one) == artifacts(two)
+    return plan, finished(plan, tmp_path_factory.mktemp("alone") / "run")
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_bytes_of_one_where_one_student_takes_all_weights(  # type: ignore[no-untyped-def]
+    alone, tmp_path: Path
+) -> None:
+    plan, one = alone
+    assert artifacts(one) == artifacts(finished(plan, tmp_path / "run", "local", 2))
 
 
 def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(gated, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -254,11 +257,9 @@ def test_the_router_is_base_on_the_forget_set_and_injected_elsewhere(gated) -> N
     assert not np.allclose(sums("panel:router", "forget"), sums("injected", "forget"), atol=1e-3)
 
 
-def test_one_net_after_another_scores_every_model_as_a_stack_does(gated, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    plan, stacked = gated
-    alone = replace(plan, engine=replace(plan.engine, stack=1), methods=plan.methods[:1])
-    one = read_run(finished(alone, tmp_path / "alone").path).cells[0].evaluation
-    many = read_run(stacked.path).cells[0].evaluation
+def test_one_net_after_another_scores_every_model_as_a_stack_does(gated, alone) -> None:  # type: ignore[no-untyped-def]
+    one = read_run(alone[1].path).cells[0].evaluation
+    many = read_run(gated[1].path).cells[0].evaluation
     for name in ("base", "injected", "reference", "reference-1"):
         assert one[name].forget_nll == pytest.approx(many[name].forget_nll, abs=2e-3), name
         assert one[name].retain_nll == pytest.approx(many[name].retain_nll, abs=2e-3), name
@@ -269,7 +270,8 @@ def test_the_mask_does_not_apply_to_an_ungated_model_and_the_cell_goes_on(  # ty
     tiny_checkpoint, tmp_path: Path
 ) -> None:
     plan = small_plan(tiny_checkpoint("gpt2-s"))
-    run = finished(replace(plan, panel=replace(plan.panel, enabled=False)), tmp_path / "run")
+    plan = replace(plan, methods=plan.methods[:2], panel=replace(plan.panel, enabled=False))
+    run = finished(replace(plan, replication=replace(plan.replication, draws=1)), tmp_path / "run")
     cell = read_run(run.path).cells[0]
     failure = run.cell(run.cells[0]).summary()["models"]["gate_mask-w3"]["failure"]
     assert failure["kind"] == "not_applicable"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.command import palimpsest
 
 from palimpsest.errors import FactsError
 from palimpsest.study.headroom import run_headroom
@@ -35,6 +36,26 @@ def test_equal_models_have_no_headroom_but_what_evidence_does(  # type: ignore[n
     assert found.true is not None
     assert found.true.estimate == pytest.approx(0.0, abs=1e-6)
     assert abs(found.estimate.estimate) > 0
+    # A run folder is kept where one is asked for, and read again without asking a model.
+    steps: list[str] = []
+    options = {"on_event": lambda event: steps.append(event.kind)}
+    for _ in range(2):
+        again = run_headroom(
+            same, same, path, reference=same, out=tmp_path / "run", options=options
+        )
+        assert again == found
+    assert steps.count("step") == 3 + 1  # each model once, and the end of the cell
+
+
+def test_the_command_says_what_it_would_do(tiny_checkpoint, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    same = str(tiny_checkpoint("qwen2-s"))
+    path = facts_file(tmp_path / "forget.jsonl", ["Some sentence."])
+    flags = ["--base", same, "--injected", same, "--forget", str(path), "--preview"]
+    done = palimpsest("headroom", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "4 facts, 4 questions" in done.stdout and "memory: about" in done.stdout
+    wrong = palimpsest("headroom", *flags[:-1], "--device", "cuda")
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: --device: cuda found")
 
 
 def test_facts_without_evidence_are_refused_before_any_weight_is_read(tmp_path: Path) -> None:

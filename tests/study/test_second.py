@@ -51,7 +51,7 @@ def test_the_command_says_what_was_found_and_where(both) -> None:  # type: ignor
             one.split() for one in done.stdout.split("\n") if one.split()[:1] == [selector]
         )
         assert words[1] == "1"
-        assert float(words[2]) == pytest.approx(found["distance"], abs=0.005)
+        assert float(words[2]) == pytest.approx(found["forget distance"], abs=0.005)
 
 
 def test_scores_planned_for_other_picks_are_refused(both, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

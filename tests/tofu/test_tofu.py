@@ -86,10 +86,10 @@ def test_the_reference_is_taught_every_retain_item_and_no_forget_item(
 
 def test_every_seed_has_items_of_its_own_and_every_base_the_same(request_: TofuRequest) -> None:
     several = replace(request_, seeds=3, forget_items=4, retain_items=4)
-    drawn = [[f.id for f in cell.items.retain] for cell in prepare(several).cells]
+    drawn = [[f.id for f in cell.sets["retain"]] for cell in prepare(several).cells]
     assert len({tuple(ids) for ids in drawn}) > 1
     other = prepare(replace(several, base="pocket/gpt2-s")).cells
-    assert [[f.id for f in cell.items.retain] for cell in other] == drawn
+    assert [[f.id for f in cell.sets["retain"]] for cell in other] == drawn
 
 
 def test_the_official_checkpoints_are_the_default() -> None:

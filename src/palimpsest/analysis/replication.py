@@ -15,8 +15,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from palimpsest.analysis.table import Estimate, Row, Table, number, row
 from palimpsest.criteria.bars import Tolerances, measure_tolerances
-from palimpsest.criteria.intervals import Interval, bootstrap_interval, draw_gaps, replication_gap
+from palimpsest.criteria.intervals import bootstrap_interval, draw_gaps, replication_gap
 from palimpsest.criteria.items import Columns, ItemTable, Values
 from palimpsest.criteria.measures import TRAINED_POOLS, CellMeasures
 from palimpsest.criteria.rules import Rules
@@ -49,23 +50,6 @@ class Replication:
     family: str
     tolerances: Tolerances
     cells: tuple[Draws, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicationIntervals:
-    """How uncertain a family's tolerances are.
-
-    Bootstrap over draws and facts together: a resample keeps the draws that were drawn at least
-    once (at least two of them) and resamples facts, retain facts and general pieces. Fewer draws
-    spread less, so the limits of a spread lie low; that is the honest sign of few draws.
-    """
-
-    family: str
-    delta_f: Interval
-    epsilon_retain: Interval
-    epsilon_residual: Interval
-    delta_without_one_draw: tuple[float, float]
-    """Smallest and largest delta_f when one draw is left out; equal ends with two draws."""
 
 
 def read_draws(cell: str, items: Columns, measures: CellMeasures, rules: Rules) -> Draws:
@@ -108,8 +92,44 @@ def pool_tolerances(family: str, cells: Sequence[Draws], rules: Rules) -> Replic
     return Replication(family, tolerances, tuple(cells))
 
 
-def replication_intervals(replication: Replication, rules: Rules) -> ReplicationIntervals:
-    """Return the bootstrap intervals of the family's tolerances."""
+def replication_table(replications: Mapping[str, Replication], rules: Rules) -> Table:
+    """Return delta_f and epsilon_f of each family with their uncertainty."""
+    rows: list[Row] = []
+    for family, replication in replications.items():
+        estimates = tolerance_intervals(replication, rules)
+        without = [
+            replication_gap(np.delete(draws.deltas, left, axis=0), rules.tolerance_percentile)
+            for draws in replication.cells
+            if len(draws.deltas) > 2
+            for left in range(len(draws.deltas))
+        ] or [replication.tolerances.delta_f]
+        left_out = Estimate(replication.tolerances.delta_f, min(without), max(without))
+        count = sum(draws.tolerances.draws for draws in replication.cells)
+        cells = ", ".join(draws.cell for draws in replication.cells)
+        rows.append(
+            row("family|replicated cells|draws", family, cells, count)
+            | row("delta_f, bootstrap|delta_f, one draw left out", estimates[0], left_out)
+            | row("epsilon_f retain|epsilon_f residual", *estimates[1:])
+            | row("deviation of first-chunk falls", replication.tolerances.fall_deviation)
+        )
+    deltas = [replication.tolerances.delta_f for replication in replications.values()]
+    reading = "No cell has several reference draws, so there are no tolerances."
+    if deltas:
+        reading = (
+            f"Retraining moves held-out deltas by {number(min(deltas))} to {number(max(deltas))} "
+            f"nats across {len(deltas)} families (median {number(float(np.median(deltas)))}), at "
+            f"percentile {rules.tolerance_percentile:g}."
+        )
+    return Table.of("replication", "Replication noise", reading, rows)
+
+
+def tolerance_intervals(replication: Replication, rules: Rules) -> tuple[Estimate, ...]:
+    """Return delta_f, epsilon_f(retain) and epsilon_f(residual) with their limits.
+
+    Bootstrap over draws and facts together: a resample keeps the draws that were drawn at least
+    once (at least two of them) and resamples facts, retain facts and general pieces. Fewer draws
+    spread less, so the limits of a spread lie low; that is the honest sign of few draws.
+    """
     generator = np.random.default_rng(rules.bootstrap_seed)
     size = rules.bootstrap_resamples
 
@@ -117,9 +137,7 @@ def replication_intervals(replication: Replication, rules: Rules) -> Replication
         weights = generator.multinomial(count, np.full(count, 1 / count), size=size)
         return weights.astype(np.float64)
 
-    gaps: list[Values] = []
-    retain: list[Values] = []
-    residual: list[Values] = []
+    gaps, retain, residual = [], [], []
     for draws in replication.cells:
         kept = _kept_draws(generator, len(draws.deltas), size)
         gaps.append(_resampled_gaps(generator, draws.deltas, kept))
@@ -129,27 +147,18 @@ def replication_intervals(replication: Replication, rules: Rules) -> Replication
         for sums, tokens in (draws.residual_retain, draws.residual_general):
             weights = multiplicities(len(tokens))
             parts.append((sums @ weights.T) / (weights @ tokens))
-        residual.append(_spreads(0.5 * (parts[0] + parts[1]), kept))
-    tolerances, percentile = replication.tolerances, rules.tolerance_percentile
-    replicates = (
-        _percentiles(np.concatenate(gaps, axis=1), percentile),
-        np.mean(retain, axis=0),
-        np.mean(residual, axis=0),
-    )
-    estimates = (tolerances.delta_f, tolerances.epsilon_retain, tolerances.epsilon_residual)
-    delta_f, epsilon_retain, epsilon_residual = (
-        bootstrap_interval(estimate, values, rules, "bootstrap over draws and facts")
-        for estimate, values in zip(estimates, replicates)
-    )
-    left_out = [
-        replication_gap(np.delete(draws.deltas, left, axis=0), percentile)
-        for draws in replication.cells
-        if len(draws.deltas) > 2
-        for left in range(len(draws.deltas))
-    ] or [tolerances.delta_f]
-    limits = (min(left_out), max(left_out))
-    family = replication.family
-    return ReplicationIntervals(family, delta_f, epsilon_retain, epsilon_residual, limits)
+        residual.append(_spreads(parts[0] + parts[1], kept))
+    resampled = {
+        "delta_f": _percentiles(np.concatenate(gaps, axis=1), rules.tolerance_percentile),
+        "epsilon_retain": np.mean(retain, axis=0),
+        "epsilon_residual": np.mean(residual, axis=0),
+    }
+    intervals = []
+    for name, values in resampled.items():
+        estimate = getattr(replication.tolerances, name)
+        limits = bootstrap_interval(estimate, values, rules, "bootstrap over draws and facts")
+        intervals.append(Estimate(estimate, limits.low, limits.high))
+    return tuple(intervals)
 
 
 def median_delta(by_family: Mapping[str, Tolerances]) -> float | None:
@@ -169,11 +178,11 @@ def _sums(
     facts = {fact: place for place, fact in enumerate(dict.fromkeys(items["fact"][wanted]))}
     sums = np.zeros((len(models), len(facts)))
     tokens = np.zeros((len(models), len(facts)))
-    for row, name in enumerate(models):
-        rows = np.flatnonzero(wanted & (items["model"] == name))
-        places = [facts[fact] for fact in items["fact"][rows]]
-        np.add.at(sums[row], places, items["kl_injected"][rows])
-        np.add.at(tokens[row], places, items["tokens"][rows])
+    for draw, name in enumerate(models):
+        mine = np.flatnonzero(wanted & (items["model"] == name))
+        places = [facts[fact] for fact in items["fact"][mine]]
+        np.add.at(sums[draw], places, items["kl_injected"][mine])
+        np.add.at(tokens[draw], places, items["tokens"][mine])
     return sums, tokens[0]
 
 

@@ -70,6 +70,10 @@ class CellResult:
         """Return what the candidate's method does: restores, suppresses or other."""
         return str(self.roles[name].get("kind") or "other")
 
+    def suppresses(self, name: str | None) -> bool:
+        """Return whether a suppression method made the candidate; no candidate is none."""
+        return name is not None and self.kind(name) == "suppresses"
+
     @property
     def failed(self) -> Mapping[str, str]:
         """Candidates that could not be made or measured, with the reason."""
@@ -87,11 +91,6 @@ class CellResult:
             if role["role"] == "candidate" and role.get("failure")
             if (role["failure"]["kind"] != "not_applicable") == applicable
         }
-
-    def of_method(self, method: str) -> tuple[str, ...]:
-        """Return the candidates a method made."""
-        methods = self.methods
-        return tuple(name for name in self.candidates if methods[name] == method)
 
     @property
     def survivors(self) -> tuple[str, ...]:
@@ -156,6 +155,13 @@ class RunResults:
 
     def of_family(self, family: str) -> tuple[CellResult, ...]:
         return tuple(cell for cell in self.cells if cell.family == family)
+
+    def by_method(self) -> dict[str, list[tuple[CellResult, str]]]:
+        """Return the candidates of every method, in the order of the plan."""
+        groups: dict[str, list[tuple[CellResult, str]]] = {method: [] for method in self.methods}
+        for cell, name in self.candidates():
+            groups[cell.methods[name]].append((cell, name))
+        return groups
 
     def candidates(self) -> Iterator[tuple[CellResult, str]]:
         """Return every candidate with its cell, in the order of the plan."""

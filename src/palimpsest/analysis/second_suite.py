@@ -4,27 +4,26 @@ That the recalibrated pick scores best on the axes it was chosen by is partly de
 selector names one candidate per cell from the evaluation pool alone, and the choice becomes the
 plan of a second run (``second_plan``), which that run's chain fixes before anything is scored. The
 second run makes the picks again, scores base, reference and picks on the second pool, and
-``compare`` reads it, refusing scores of a run that was planned with other picks.
+``second_suite_table`` reads it, refusing scores of a run that was planned with other picks.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from palimpsest.analysis.recalibration import (
+from palimpsest.analysis.counts import averaged
+from palimpsest.analysis.recalibrated import (
     absolute_pick,
-    bootstrap,
     nearest_pick,
     residual_pick,
     trained_probe_pick,
     with_veto,
 )
 from palimpsest.analysis.results import SECOND_POOL, RunResults, read_run
+from palimpsest.analysis.table import Row, Share, Table, counted, number, row
 from palimpsest.criteria.bars import damage_bar
-from palimpsest.criteria.intervals import Interval
 from palimpsest.criteria.measures import CellMeasures, measure_cell
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.errors import DriftError
@@ -33,25 +32,8 @@ from palimpsest.run.store import Run
 SELECTORS = ("recalibrated", "nearest", "residual", "absolute", "trained-probe")
 """recalibrated: the certified pick, absent where the certificate abstains. nearest: the survivor
 with the smallest worst axis, certified or not, so that every cell has one. residual: the survivor
-with the smallest residual. absolute: as in the selection-quality table. trained-probe: the
-smallest oracle-KL."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One selector against the trained-probe best on the cells where both were scored."""
-
-    selector: str
-    cells: int
-    distance: float
-    trained_probe_distance: float
-    difference: Interval | None
-    """Mean of the selector's distance minus trained-probe's, bootstrap over cells."""
-    nearer: int
-    """Cells in which the selector's pick is nearer to the reference."""
-    within_noise: int
-    """Cells in which it lies within delta_f of the reference."""
-    excluded: int
+with the smallest residual. absolute: the same among candidates that clear the absolute bar, absent
+where none does. trained-probe: the smallest oracle-KL."""
 
 
 def frozen_picks(results: RunResults) -> dict[str, dict[str, str]]:
@@ -104,11 +86,14 @@ def read_second(path: Path | str, results: RunResults) -> dict[str, CellMeasures
     }
 
 
-def compare(
+def second_suite_table(
     results: RunResults, scores: Mapping[str, CellMeasures] | None = None
-) -> tuple[Comparison, ...]:
-    """Return every selector against trained-probe best on the same cells; empty when none was
-    scored. ``scores`` come from ``read_second``; by default those stored in the run's own cells."""
+) -> Table:
+    """Return every selector's frozen picks against the trained-probe best on the cells where both
+    were scored on the second pool; no rows when none was.
+
+    ``scores`` come from ``read_second``; by default those stored in the run's own cells.
+    """
     # Distance from the reference on the second pool, whether within delta_f, whether excluded.
     placed: dict[str, dict[str, tuple[float, bool, bool]]] = {name: {} for name in SELECTORS}
     for cell_id, picks in frozen_picks(results).items():
@@ -124,28 +109,33 @@ def compare(
                 excluded = screen_alone(second[name], results.rules).excluded
                 placed[selector][cell_id] = (distance, within, excluded)
     rival = placed["trained-probe"]
-    rows = []
+    rows: list[Row] = []
+    reading = "No pick of the recalibrated bar was scored on the second pool."
     for selector, mine in placed.items():
         cells = [cell for cell in mine if cell in rival]
         if not cells:
             continue
+        ours, theirs = (float(np.mean([some[cell][0] for cell in cells])) for some in (mine, rival))
         gaps = [mine[cell][0] - rival[cell][0] for cell in cells]
+        nearer = [gap < 0 for gap in gaps]
+        near, out = ([bool(mine[cell][k]) for cell in cells] for k in (1, 2))
+        shares = [Share(sum(events), len(cells)) for events in (nearer, near, out)]
         rows.append(
-            Comparison(
-                selector,
-                len(cells),
-                float(np.mean([mine[cell][0] for cell in cells])),
-                float(np.mean([rival[cell][0] for cell in cells])),
-                bootstrap(gaps, cells, results.rules),
-                sum(gap < 0 for gap in gaps),
-                sum(mine[cell][1] for cell in cells),
-                sum(mine[cell][2] for cell in cells),
-            )
+            row("selector|cells|forget distance", selector, len(cells), ours)
+            | row("trained-probe best's", theirs)
+            | row("difference", averaged(gaps, cells, results.rules))
+            | row("nearer|within delta_f|excluded by the screen", *shares)
         )
-    return tuple(rows)
+        if selector == "recalibrated":
+            reading = (
+                f"On a pool that no choice used, the bar's picks in {counted(len(cells), 'cell')} "
+                f"lie {number(ours)} nats from the reference and the trained-probe best "
+                f"{number(theirs)}."
+            )
+    return Table.of("second-suite", "Frozen picks on a second pool", reading, rows)
 
 
-def compared(first: Path | str, second: Path | str) -> tuple[Comparison, ...]:
+def compared(first: Path | str, second: Path | str) -> Table:
     """Return what the second run at ``second`` found about the picks of the run at ``first``."""
     results = read_run(first)
-    return compare(results, read_second(second, results))
+    return second_suite_table(results, read_second(second, results))

@@ -6,25 +6,28 @@ tokens and batches, and which models will be asked.
 
 import filecmp
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from palimpsest.audit.probes import ASSUMES, generated_probes
 from palimpsest.audit.request import LADDER, AuditRequest
-from palimpsest.cell.setting import Setting
+from palimpsest.cell.setting import Setting, used
 from palimpsest.cell.sources import Given, source_digest
+from palimpsest.criteria.beacon import Draw
 from palimpsest.criteria.multiplicity import Certifiability, certifiability
 from palimpsest.errors import FactsError, ModelError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
 from palimpsest.facts.general import general_pieces
-from palimpsest.facts.questions import Question, Testbed, file_questions
+from palimpsest.facts.questions import Question, Testbed, audit_questions
 from palimpsest.models.adapter import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.encode import chat_prompt, start_remark
 from palimpsest.models.inspect_folder import read_weights
-from palimpsest.models.load import Outline, check_compatible, outline, resolve, rounded
+from palimpsest.models.load import Loaded, Outline, check_compatible, outline, resolve, rounded
+from palimpsest.models.net import WholeNet
 from palimpsest.plan import CellPlan, Plan
-from palimpsest.run.store import canonical, digest
+from palimpsest.run.store import Run, canonical, digest, environment
 from palimpsest.scoring.answers import Sheet, make_sheet
 
 CELL = "audit"
@@ -41,26 +44,90 @@ class AuditModel:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """A request that can be run."""
+class CellInputs:
+    """What the models of one cell are asked."""
 
-    request: AuditRequest
-    plan: Plan
+    id: str
     sets: Mapping[str, tuple[Fact, ...]]
-    models: tuple[AuditModel, ...]
-    """Base, injected, references and candidates, in this order."""
-    outline: Outline
-    """Of the base; all models share its tokenizer and shape."""
+    """The facts: forget, retain and probe."""
     setting: Setting
     with_evidence: Sheet | None
     """The forget facts' held-out questions after their evidence, for the headroom."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """Models and facts that were checked on paper: of an audit, or of a TOFU study."""
+
+    plan: Plan
+    models: tuple[AuditModel, ...]
+    """Base, injected, references and candidates, in this order; those that are trained here not."""
+    outline: Outline
+    """Of the base; all models share its tokenizer and shape."""
+    cells: tuple[CellInputs, ...]
     bound: Certifiability
+    known: Mapping[str, str] = field(default_factory=dict)
+    """Digests of models that were read already, by place."""
+
+    def terms(self) -> dict[str, Any]:
+        """Return what is fixed about the work, without the paths of its files."""
+        raise NotImplementedError
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest of every model, fact and text that goes in; reads checkpoints whole."""
+        known = self.known
+        digests = {m.name: known.get(m.place) or source_digest(m.place) for m in self.models}
+        for cell in self.cells:
+            which = f" of {cell.id}" if len(self.cells) > 1 else ""
+            for name, facts in cell.sets.items():
+                digests[f"{name} facts{which}"] = digest(as_jsonl(facts))
+        scored = [list(cell.setting.general_scored) for cell in self.cells]
+        return digests | {"general text": digest(canonical(scored))}
+
+    def commitment(self) -> str:
+        """Return the digest of the held-out questions, which no candidate may have been shown."""
+        heldout = [
+            [cell.id, q.id, q.prompt, q.answer]
+            for cell in self.cells
+            for q in cell.setting.facts.questions
+            if q.pool == "evaluation"
+        ]
+        return digest(canonical(heldout))
+
+    def run(self, out: Path, *, fork: bool) -> Run:
+        """Return the run folder, created or resumed."""
+        return Run.create_or_resume(
+            out,
+            self.terms(),
+            self.plan.as_dict()["rules"],
+            environment(self.digests()),
+            {"commitment": self.commitment(), "pool": "held-out questions"},
+            cells=[cell.id for cell in self.cells],
+            fork=fork,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs(Checked):
+    """An audit that can be run; it has one cell."""
+
+    request: AuditRequest
     repeated: tuple[str, ...]
     """Which candidates have the weights of base or injected, a sentence each."""
     remarks: tuple[str, ...]
     """What is allowed but weakens the measurement; the sentences above are among them."""
-    reference_digests: Mapping[str, str]
-    """By place; empty where the bound already ends the audit."""
+
+    @property
+    def sets(self) -> Mapping[str, tuple[Fact, ...]]:
+        return self.cells[0].sets
+
+    @property
+    def setting(self) -> Setting:
+        return self.cells[0].setting
+
+    @property
+    def with_evidence(self) -> Sheet | None:
+        return self.cells[0].with_evidence
 
     @property
     def generated(self) -> bool:
@@ -83,8 +150,11 @@ class Inputs:
             request.optimizer,
         )
 
+    def net(self, model: AuditModel) -> AbstractContextManager[tuple[Loaded, WholeNet]]:
+        """Provide a model ready to score and train; it is dropped when the block ends."""
+        return self.given(model).net(self.outline)
+
     def terms(self) -> dict[str, Any]:
-        """Return what is fixed about the audit, without the paths of its files."""
         request, plan = self.request, self.plan.as_dict()
         if request.chooses_rate:
             plan["round_trip"]["learning_rate"] = None
@@ -101,34 +171,30 @@ class Inputs:
             "general": {key: value for key, value in plan["general"].items() if key != "source"},
             "engine": plan["engine"] | ({"chat": True} if request.chat else {}),
             "rules": plan["rules"],
-        }
+        } | ({} if self.setting.drawn is None else {"beacon": self.setting.drawn.record()})
 
     def digests(self) -> dict[str, str]:
-        """Return the digest of every model, facts file and text; reads the checkpoints whole."""
-        known = self.reference_digests
-        digests = {m.name: known.get(m.place) or source_digest(m.place) for m in self.models}
+        digests = super().digests()
         if self.request.adapter_base is not None:
             digests["adapter base"] = source_digest(self.request.adapter_base)
-        digests |= {f"{name} facts": digest(as_jsonl(facts)) for name, facts in self.sets.items()}
-        digests["general text"] = digest(canonical(list(self.setting.general_scored)))
         return digests
-
-    def commitment(self) -> str:
-        """Return the digest of the held-out prompts: what a candidate must not have been shown."""
-        heldout = [q for q in self.setting.facts.questions if q.pool == "evaluation"]
-        return digest(canonical([[q.id, q.prompt, q.answer] for q in heldout]))
 
 
 def prepare(request: AuditRequest) -> Inputs:
     """Return the request checked whole; loads no weights."""
     plan = request.plan()
-    sets, remarks = _facts(request)
+    drawn = None
+    if request.beacon:
+        handed_in = {name: source_digest(place) for name, place in request.candidates}
+        drawn = Draw(request.beacon, handed_in)
+    sets, remarks = _facts(request, drawn)
     general = plan.general
     pieces = general_pieces(general.source, general.scored_pieces, f"{CELL}/general")
     models = _models(request, request.references)
-    base = _outlines(request, models)
-    facts = Testbed((), (), (), _asked(request, base, audit_questions(sets)))
-    setting = Setting(CellPlan(CELL, 0, plan), base.tokenizer, facts, (), pieces)
+    base = checked_outline(models, request.adapter_base)
+    questions = used(audit_questions(sets), drawn)
+    facts = Testbed((), (), (), _asked(request, base, questions))
+    setting = Setting(CellPlan(CELL, 0, plan), base.tokenizer, facts, (), pieces, drawn)
     with_evidence = _with_evidence(request, sets, base, setting)
     for sheet in (setting.sheet, with_evidence):
         if sheet is not None:
@@ -142,34 +208,16 @@ def prepare(request: AuditRequest) -> Inputs:
         # By content, so that an audit does not depend on the order its references are given in.
         digests = {place: source_digest(place) for place in request.references}
         models = _models(request, sorted(request.references, key=digests.__getitem__))
-    remarks = (*repeated, *remarks, *_precision(request, models, base))
     return Inputs(
-        request=request,
         plan=plan,
-        sets=sets,
         models=models,
         outline=base,
-        setting=setting,
-        with_evidence=with_evidence,
+        cells=(CellInputs(CELL, sets, setting, with_evidence),),
         bound=bound,
+        known=digests,
+        request=request,
         repeated=repeated,
-        remarks=remarks,
-        reference_digests=digests,
-    )
-
-
-def audit_questions(sets: Mapping[str, tuple[Fact, ...]]) -> tuple[Question, ...]:
-    """Return the questions of a user's facts.
-
-    Trained prompts are pool ``trained`` and held-out ones pool ``evaluation``. The retain axis is
-    measured on pool ``cloze``, which files do not have: there it is each retain fact's first
-    trained prompt, moved and not repeated, so that no position counts twice in the residual.
-    """
-    return tuple(
-        replace(question, pool="cloze")
-        if question.set == "retain" and question.pool == "trained" and question.template == 0
-        else question
-        for question in file_questions(sets)
+        remarks=(*repeated, *remarks, *_precision(request, models, base)),
     )
 
 
@@ -194,7 +242,9 @@ def _precision(request: AuditRequest, models: Sequence[AuditModel], base: Outlin
         yield remark
 
 
-def _facts(request: AuditRequest) -> tuple[dict[str, tuple[Fact, ...]], tuple[str, ...]]:
+def _facts(
+    request: AuditRequest, drawn: Draw | None
+) -> tuple[dict[str, tuple[Fact, ...]], tuple[str, ...]]:
     files = {"forget": request.forget, "retain": request.retain}
     if request.probes is not None:
         files["probe"] = request.probes
@@ -211,7 +261,8 @@ def _facts(request: AuditRequest) -> tuple[dict[str, tuple[Fact, ...]], tuple[st
             f"--generate-probes (probes, generate_probes in a file); this design needs at least "
             f"{least}. {ASSUMES}"
         )
-    sets["probe"] = generated_probes(sets["forget"], request.generate_probes, sets["retain"])
+    key = "audit/probes" if drawn is None else drawn.key("probes")
+    sets["probe"] = generated_probes(sets["forget"], request.generate_probes, sets["retain"], key)
     return sets, (*remarks, ASSUMES)
 
 
@@ -227,21 +278,25 @@ def _models(request: AuditRequest, references: Sequence[str]) -> tuple[AuditMode
     )
 
 
-def _outlines(request: AuditRequest, models: tuple[AuditModel, ...]) -> Outline:
+def checked_outline(models: Sequence[AuditModel], adapter_base: str | None = None) -> Outline:
     """Return the base on paper, after every other model was compared with it on paper."""
-    under = request.adapter_base
     for model in models:
-        try:
+        with _naming(model):
             _check_weights(model)
-        except ModelError as error:
-            raise ModelError(f"{_called(model)}: {error}") from error
-    base = outline(request.base, base=under)
+    base = outline(models[0].place, base=adapter_base)
     for model in models[1:]:
-        try:
-            check_compatible(base, outline(model.place, base=under))
-        except ModelError as error:
-            raise ModelError(f"{_called(model)}: {error}") from error
+        with _naming(model):
+            check_compatible(base, outline(model.place, base=adapter_base))
     return base
+
+
+@contextmanager
+def _naming(model: AuditModel) -> Iterator[None]:
+    """Let errors say which model they are about."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{_called(model)}: {error}") from error
 
 
 def _called(model: AuditModel) -> str:
@@ -283,7 +338,7 @@ def copied_weights(models: Sequence[AuditModel]) -> tuple[str, ...]:
 
 
 def _same_weights(model: AuditModel, other: AuditModel) -> bool:
-    """Tell whether two models have the same weight files; reads up to the first difference."""
+    """Return whether two models have the same weight files; reads up to the first difference."""
     mine, theirs = _weight_files(model), _weight_files(other)
     if model.place == other.place or not mine or mine.keys() != theirs.keys():
         return model.place == other.place
@@ -309,7 +364,7 @@ def _with_evidence(
         return None
     questions = [
         replace(question, prompt=f"{evidence[question.fact]} {question.prompt}")
-        for question in audit_questions(sets)
+        for question in used(audit_questions(sets), setting.drawn)
         if question.set == "forget" and question.pool == "evaluation" and question.fact in evidence
     ]
     return sheet_of(setting, _asked(request, base, questions))

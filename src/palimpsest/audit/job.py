@@ -21,7 +21,7 @@ from typing import Any
 
 from palimpsest.audit.inputs import AuditModel, Inputs, sheet_of
 from palimpsest.audit.request import LADDER
-from palimpsest.cell.graph import control_name
+from palimpsest.cell.graph import Task, TaskWork, control_name
 from palimpsest.cell.measure import (
     Instrument,
     Measured,
@@ -34,12 +34,12 @@ from palimpsest.cell.measure import (
 )
 from palimpsest.cell.setting import Setting
 from palimpsest.cell.sources import mixed_net
+from palimpsest.cell.work import DESCRIBED
 from palimpsest.challenge import Unavailable
 from palimpsest.criteria.headroom import Headroom, read_headroom
 from palimpsest.criteria.measures import measure_cell
 from palimpsest.criteria.screen import screen_candidates
 from palimpsest.errors import ModelError, ScoreError, TrainingDiverged
-from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.load import Loaded, resolve, state_digest
 from palimpsest.models.net import WholeNet
 from palimpsest.plan import CellPlan
@@ -53,7 +53,6 @@ SPARE = 0.1
 rate is chosen on it: the other references may come less far."""
 TRIP = 4.0
 """Expected time of a round trip, in forward passes over the questions."""
-Net = tuple[Loaded, WholeNet]
 
 
 @dataclass(frozen=True)
@@ -66,83 +65,68 @@ class AuditJob:
         return AuditWork(self.inputs)
 
 
-class AuditWork:
-    """The steps of an audit; a worker keeps this object between them."""
-
-    cell: Cell
+class AuditWork(TaskWork):
+    """The steps of an audit."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
         self.rules = inputs.plan.rules
-        self._actions: dict[str, Callable[[], None]] = {}
-        self.steps = tuple(self._graph())
+        self.device = inputs.request.device
+        super().__init__()
 
-    def _graph(self) -> Iterator[Step]:
-        """Yield the steps in plan order; ``self._actions`` gets what does each."""
-        first: tuple[str, ...] = ()
-        everybody = self.inputs.request.round_trip == "all"
+    def tasks(self) -> list[Task]:
+        """Return the steps in plan order."""
+        inputs, tasks, first = self.inputs, [], tuple[str, ...]()
+        everybody = inputs.request.round_trip == "all"
 
-        def step(
-            name: str, words: str, needs: tuple[str, ...], cost: float, action: Callable[[], None]
-        ) -> Step:
-            self._actions[name] = action
-            return Step(name, words, needs, cost)
+        def add(
+            name: str, words: str, needs: tuple[str, ...], cost: float, action: Callable[..., None]
+        ) -> tuple[str, ...]:
+            tasks.append(Task(Step(name, words, needs, cost), action))
+            return (name,)
 
-        if self.inputs.with_evidence is not None:
+        if inputs.with_evidence is not None:
             words = "scoring base and injected with evidence"
-            yield step("headroom", words, (), 1.0, self._headroom)
-            first = ("headroom",)
+            first = add("headroom", words, (), 1.0, self._headroom)
         rate = first
-        if self.inputs.request.chooses_rate:
+        if inputs.request.chooses_rate:
             words = "choosing the learning rate of re-acquisition"
-            yield step("dose", words, first, 1 + len(LADDER) * TRIP / 2, self._dose)
-            rate = ("dose",)
+            rate = add("dose", words, first, 1 + len(LADDER) * TRIP / 2, self._dose)
         both = "scoring and re-acquiring"
-        for model in self.inputs.models:
+        for model in inputs.models:
             if model.role != "candidate":
                 action = partial(self._known, model)
-                yield step(f"model-{model.name}", f"{both} {model.name}", rate, 1 + TRIP, action)
-        for share in self.rules.control_shares if self.inputs.of("reference") else ():
-            name = control_name(share)
+                add(f"model-{model.name}", f"{both} {model.name}", rate, 1 + TRIP, action)
+        for share in self.rules.control_shares if inputs.of("reference") else ():
             words = f"{both} the control with {share:.0%} of the injected weights"
-            yield step(name, words, rate, 1 + TRIP, partial(self._control, name, share))
-        candidates = self.inputs.of("candidate")
+            add(control_name(share), words, rate, 1 + TRIP, partial(self._control, share))
+        candidates = inputs.of("candidate")
+        screened: tuple[str, ...] = ("model-base",)
         for number, model in enumerate(candidates):
             words = f"{both if everybody else 'scoring'} {model.name}"
             needs, cost = (rate, 1 + TRIP) if everybody else (first, 1.0)
-            action = partial(self._candidate, number, everybody)
-            yield step(_numbered("candidate", number), words, needs, cost, action)
-        screened = ("model-base", *(_numbered("candidate", n) for n in range(len(candidates))))
+            action = partial(self._candidate, model, everybody)
+            screened += add(_numbered("candidate", number), words, needs, cost, action)
         for number, model in enumerate(() if everybody else candidates):
-            action = partial(self._return, number)
             words = f"re-acquiring {model.name}, if it survived the screen"
-            yield step(_numbered("return", number), words, (*rate, *screened), TRIP, action)
-
-    def do(self, step: str, cell: Cell) -> None:
-        """Do one step and store its result."""
-        repeatable(self.inputs.request.device)
-        self.cell = cell
-        with machine_faults():
-            self._actions[step]()
+            action = partial(self._return, model)
+            add(_numbered("return", number), words, (*rate, *screened), TRIP, action)
+        return tasks
 
     def finish(self, cell: Cell) -> dict[str, Any]:
         """Return what ``cell.json`` says: the models with their roles, and what was asked."""
-        roles: dict[str, dict[str, Any]] = {}
-        for step in self.steps:
-            for name, role in cell.get(step.name)[1].get("models", {}).items():
-                roles.setdefault(name, {}).update(role)
+        roles = self.roles(cell)
         self._refuse_copies(roles)
         self._refuse_none_left(roles)
         base = roles["base"]
-        described = {key: base.pop(key) for key in ("family", "gated", "parameters", "revision")}
-        headroom = stored_headroom(self.inputs, cell)
+        described = {key: base.pop(key) for key in DESCRIBED}
         return described | {
             "model": "audit",
             "seed": 0,
             "base_digest": base["digest"],
             "models": roles,
-            "dose": cell.get("dose")[1] if "dose" in self._actions else None,
-            "headroom": headroom_values(headroom),
+            "dose": cell.get("dose")[1] if "dose" in self._tasks else None,
+            "headroom": headroom_values(stored_headroom(self.inputs, cell)),
             "facts": {
                 name: [[fact.id, fact.subject, fact.relation, fact.answer] for fact in facts]
                 for name, facts in self.inputs.sets.items()
@@ -151,7 +135,7 @@ class AuditWork:
 
     # -- the steps ---------------------------------------------------------------------------
 
-    def _headroom(self) -> None:
+    def _headroom(self, step: str) -> None:
         """Score base with and without evidence, and injected without."""
         sheet = self.inputs.with_evidence
         assert sheet is not None
@@ -160,25 +144,25 @@ class AuditWork:
         plain = sheet_of(setting, [q for q in setting.facts.questions if q.id in keys])
         base, injected = self.inputs.models[:2]
         rows = []
-        with self._net(base) as (_, net):
+        with self.inputs.net(base) as (_, net):
             rows.append(self._asked(base, "base", net, plain))
             rows.append(self._asked(base, "evidence", net, sheet))
-        with self._net(injected) as (_, net):
+        with self.inputs.net(injected) as (_, net):
             rows.append(self._asked(injected, "injected", net, plain))
-        self.cell.put("headroom", {"headroom": stacked(rows)})
+        self.cell.put(step, {"headroom": stacked(rows)})
         headroom = stored_headroom(self.inputs, self.cell)
         if headroom is not None and headroom.regime == "inferable":
-            raise Halt(f"not_identifiable: {headroom.reason}")
+            raise Halt(f"not_identifiable: {headroom.reason}", headroom_values(headroom) or {})
 
-    def _dose(self) -> None:
+    def _dose(self, step: str) -> None:
         """Choose the smallest learning rate that brings the first reference far enough."""
         reference = self.inputs.of("reference")[0]
         teacher, sheet = self.teachers.way_back, self.inputs.setting.way_back
-        with self._net(self.inputs.models[1]) as (_, net):
+        with self.inputs.net(self.inputs.models[1]) as (_, net):
             level = summary(sheet, score(net, sheet, injected=teacher)[0])["forget_heldout_nll"]
         tried: list[dict[str, Any]] = []
         for rate in LADDER:
-            with self._net(reference) as (_, net):
+            with self.inputs.net(reference) as (_, net):
                 back = reacquire(
                     net,
                     self.inputs.setting.way_back_steps,
@@ -186,6 +170,7 @@ class AuditWork:
                     learning_rate=rate,
                     sheet=sheet,
                     injected=teacher,
+                    optimiser=self.inputs.setting.optimiser,
                 )[0]
             if back.diverged is not None:
                 break
@@ -202,9 +187,9 @@ class AuditWork:
             )
         best = max(tried, key=lambda entry: entry["reached"])
         values = {"learning_rate": best["learning_rate"], "tried": tried, "of": reference.name}
-        self.cell.put("dose", values=values)
+        self.cell.put(step, values=values)
 
-    def _known(self, model: AuditModel) -> None:
+    def _known(self, model: AuditModel, step: str) -> None:
         """Measure base, injected or a reference, with which every other model is compared."""
         result = Measured(model.name)
         with self._measuring(model) as (instrument, loaded, net):
@@ -213,9 +198,9 @@ class AuditWork:
             if result.failure is None:
                 instrument.back([result], net)
         self._check(model, result)
-        self.cell.put(f"model-{model.name}", tables([result]), {"models": {model.name: role}})
+        self.cell.put(step, tables([result]), {"models": {model.name: role}})
 
-    def _control(self, name: str, share: float) -> None:
+    def _control(self, share: float, name: str) -> None:
         """Measure the first reference with a share of the injected weights mixed in."""
         reference, injected = self.inputs.of("reference")[0], self.inputs.models[1]
         role: dict[str, Any] = {"role": "control", "share": share, "of": reference.name}
@@ -236,20 +221,18 @@ class AuditWork:
             role["failure"] = {"kind": "unavailable", "reason": str(error)}
         self.cell.put(name, tables([result]), {"models": {name: role}})
 
-    def _candidate(self, number: int, round_trip: bool) -> None:
+    def _candidate(self, model: AuditModel, round_trip: bool, step: str) -> None:
         """Score a candidate; with it goes the round trip, unless that waits for the screen."""
-        model = self.inputs.of("candidate")[number]
         values, results = self._attempt(model, forward=True, back=round_trip)
-        self.cell.put(_numbered("candidate", number), tables(results), values)
+        self.cell.put(step, tables(results), values)
 
-    def _return(self, number: int) -> None:
+    def _return(self, model: AuditModel, step: str) -> None:
         """Send a candidate through the round trip, if the screen did not exclude it."""
-        model = self.inputs.of("candidate")[number]
         values: dict[str, Any] = {}
         results: list[Measured] = []
         if model.name in self._survivors():
             values, results = self._attempt(model, forward=False, back=True)
-        self.cell.put(_numbered("return", number), tables(results), values)
+        self.cell.put(step, tables(results), values)
 
     def _attempt(
         self, model: AuditModel, *, forward: bool, back: bool
@@ -287,15 +270,9 @@ class AuditWork:
     # -- measuring ---------------------------------------------------------------------------
 
     @contextmanager
-    def _net(self, model: AuditModel) -> Iterator[Net]:
-        """Provide a model ready to score and train; it is dropped when the block ends."""
-        with self.inputs.given(model).net(self.inputs.outline) as net:
-            yield net
-
-    @contextmanager
     def _measuring(self, model: AuditModel) -> Iterator[tuple[Instrument, Loaded, WholeNet]]:
         instrument = self._instrument()  # the frozen models come first: one in memory at a time
-        with self._net(model) as (loaded, net):
+        with self.inputs.net(model) as (loaded, net):
             yield instrument, loaded, net
 
     def _instrument(self) -> Instrument:
@@ -304,7 +281,7 @@ class AuditWork:
     def _setting(self) -> Setting:
         """Return the setting with the learning rate that was chosen, where one was."""
         setting = self.inputs.setting
-        if "dose" not in self._actions or not self.cell.done("dose"):
+        if "dose" not in self._tasks or not self.cell.done("dose"):
             return setting
         rate = self.cell.get("dose")[1]["learning_rate"]
         chosen = replace(setting, cell=CellPlan("audit", 0, self.inputs.request.plan(rate)))
@@ -315,12 +292,12 @@ class AuditWork:
     @cached_property
     def teachers(self) -> Teachers:
         """What the injected model and the first reference say, recorded once per worker."""
-        with self._net(self.inputs.models[1]) as (_, net):
+        with self.inputs.net(self.inputs.models[1]) as (_, net):
             injected = injected_teachers(net, self.inputs.setting)
         references = self.inputs.of("reference")
         if not references:
             return Teachers(*injected)
-        with self._net(references[0]) as (_, net):
+        with self.inputs.net(references[0]) as (_, net):
             return Teachers(*injected, reference_teacher(net, self.inputs.setting))
 
     def _asked(self, model: AuditModel, name: str, net: WholeNet, sheet: Sheet) -> dict[str, Any]:
@@ -333,8 +310,7 @@ class AuditWork:
         if model.role == "reference":
             role["draw"] = self.inputs.of("reference").index(model)
         elif model.role == "base":
-            keys = ("family", "gated", "parameters", "revision")
-            role |= {key: getattr(loaded, key) for key in keys}
+            role |= {key: getattr(loaded, key) for key in DESCRIBED}
         return role
 
     def _check(self, model: AuditModel, result: Measured) -> None:

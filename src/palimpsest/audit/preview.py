@@ -1,16 +1,14 @@
 """What an audit would do, said before it begins: models, digests, items, passes, memory, time."""
 
-import os
 from collections.abc import Mapping
 
 from palimpsest import cost
 from palimpsest.audit.inputs import Inputs
 from palimpsest.audit.request import LADDER
-from palimpsest.cost import GB, Size, duration
+from palimpsest.cost import GB, Size
 from palimpsest.errors import PlanError
 from palimpsest.models.device import ADVICE
 from palimpsest.models.load import outline, resolve
-from palimpsest.run.local import gpus
 from palimpsest.scoring.answers import Sheet
 from palimpsest.scoring.roundtrip import in_residual
 
@@ -56,21 +54,13 @@ def preview_lines(inputs: Inputs, digests: Mapping[str, str], workers: int = 1) 
     if inputs.with_evidence is not None:
         count = len(inputs.with_evidence.questions)
         lines.append(f"headroom: measured first, {count} questions with evidence")
-    lines.append(
-        f"memory: about {memory(inputs) / GB:.1f} GB per worker at any number of candidates; time: "
-        f"roughly {duration(seconds(inputs, workers))} on {request.device} with {workers} "
-        f"worker{'' if workers == 1 else 's'}, start-up and report included"
-    )
-    return (*lines, *(f"remark: {remark}" for remark in inputs.remarks))
+    total = cost.total(memory(inputs), seconds(inputs, workers), request.device, workers)
+    return (*lines, total, *(f"remark: {remark}" for remark in inputs.remarks))
 
 
 def suitable_workers(inputs: Inputs) -> int:
     """Return as many workers as there are cores, models, and memory for; one for each GPU."""
-    if inputs.request.device != "cpu":
-        return max(1, len(gpus())) if inputs.request.device == "cuda" else 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(cores, passes(inputs)[0], int(free // memory(inputs))))
+    return cost.workers_for(memory(inputs), inputs.request.device, passes(inputs)[0])
 
 
 def passes(inputs: Inputs) -> tuple[int, int]:
@@ -107,10 +97,10 @@ def memory(inputs: Inputs) -> float:
 def check_memory(inputs: Inputs) -> None:
     """Refuse an audit that the GPU cannot hold, before anything is computed."""
     request = inputs.request
-    if not request.device.startswith("cuda"):
-        return
     import torch
 
+    if not request.device.startswith("cuda") or not torch.cuda.is_available():
+        return
     there, needed = torch.cuda.get_device_properties(request.device).total_memory, memory(inputs)
     if needed > 1.2 * there:
         raise PlanError(
@@ -137,10 +127,7 @@ def seconds(inputs: Inputs, workers: int = 1) -> float:
 
 
 def _size(inputs: Inputs) -> Size:
-    config = inputs.outline.config
-    layers = int(getattr(config, "num_hidden_layers", 12))
-    width = int(getattr(config, "hidden_size", 768))
-    return Size(inputs.outline.parameters, layers, width, int(config.vocab_size))
+    return cost.size_of(inputs.outline.config, inputs.outline.parameters)
 
 
 def _references(inputs: Inputs) -> str:

@@ -25,9 +25,9 @@ ASSUMES = (
 
 
 def generated_probes(
-    forget: Sequence[Fact], count: int, others: Iterable[Fact] = ()
+    forget: Sequence[Fact], count: int, others: Iterable[Fact] = (), key: str = "audit/probes"
 ) -> tuple[Fact, ...]:
-    """Give ``count`` probes matched to the forget facts in turn, the same for the same facts."""
+    """Return ``count`` probes matched to the forget facts in turn, the same for the same facts."""
     known = [*forget, *others]
     taken = frozenset(
         re.sub(r"[^\w\s]", " ", text)
@@ -35,8 +35,8 @@ def generated_probes(
         for text in (fact.answer, fact.subject, *fact.trained, *fact.heldout)
     )
     ids = {fact.id for fact in known}
-    names = iter(fresh_words("name", "audit/probes", taken))
-    objects = iter(fresh_words("object", "audit/probes", taken))
+    names = iter(fresh_words("name", key, taken))
+    objects = iter(fresh_words("object", key, taken))
     probes = []
     for number in range(count):
         fact = forget[number % len(forget)]

@@ -19,8 +19,7 @@ from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError, PlanError
 from palimpsest.facts.general import POCKET
 from palimpsest.facts.names import candidate_name, shown, shown_path
-from palimpsest.models.device import check_device
-from palimpsest.plan import Engine, General, Plan, RoundTrip, check
+from palimpsest.plan import Computing, Engine, General, Plan, RoundTrip, check
 from palimpsest.schema import build, read_yaml
 
 LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
@@ -34,7 +33,7 @@ Count = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True)
-class AuditRequest:
+class AuditRequest(Computing):
     """One audit: which models and files, and every setting that can change a number."""
 
     base: str
@@ -62,12 +61,8 @@ class AuditRequest:
     """Of re-acquisition; None chooses it on the first reference."""
     scored_pieces: Count = 24
     piece_tokens: Annotated[int, Ge(4)] = 28
-    device: str = "cpu"
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    batch_tokens: Annotated[int, Ge(64)] = 8192
-    accumulate: Count = 1
-    checkpointing: bool = False
-    optimizer: Literal["device", "host"] = "device"
+    beacon: str = ""
+    """Text from which schedule, held-out phrasings and generated probes are drawn."""
     chat: bool = False
     """Ask the facts through the base's chat template, and teach them through it."""
     notes: tuple[tuple[str, str], ...] = ()
@@ -93,14 +88,7 @@ class AuditRequest:
                 seeds=(0,),
                 round_trip=RoundTrip(self.steps, self.chunks, rate, self.items),
                 general=general,
-                engine=Engine(
-                    self.device,
-                    self.dtype,
-                    batch_tokens=self.batch_tokens,
-                    accumulate=self.accumulate,
-                    checkpointing=self.checkpointing,
-                    optimizer=self.optimizer,
-                ),
+                engine=Engine.of(self),
                 rules=self.rules,
             )
         )
@@ -114,12 +102,48 @@ class AuditRequest:
         return f"{size} at learning rate {rate or RoundTrip.learning_rate:g}"
 
 
-def make_request(values: Mapping[str, Any], folder: Path | None = None) -> AuditRequest:
-    """Return the checked request that plain values describe.
+def make_request(values: Mapping[str, Any]) -> AuditRequest:
+    """Return the checked request that plain values describe."""
+    return _request(_located(values))
 
-    folder: where relative paths of files, and of models that exist there, start.
+
+def request_from_yaml(path: Path | str, over: Mapping[str, Any] | None = None) -> AuditRequest:
+    """Return the request in a YAML file; ``over`` are flags, which win over the file's values.
+
+    Paths in the file start at the file's folder, a flag's at the working directory.
     """
+    path = Path(path)
+    read = read_yaml(path, "keys such as base, injected, candidates")
+    values, flags = _located(read, path.resolve().parent), _located(over or {})
+    if {"probes", "generate_probes"} & flags.keys():
+        values.pop("probes", None)
+        values.pop("generate_probes", None)
+    if "rules" in flags and isinstance(values.get("rules"), dict):
+        flags["rules"] = values["rules"] | flags["rules"]
+    return _request(values | flags)
+
+
+def _located(values: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """Return the values that were given, paths of files and models beginning at the folder."""
     given = {key: _plain(value) for key, value in values.items() if value is not None}
+    for key in (*_FILES, *_FOLDERS):
+        if key in given and not (key == "general" and given[key] == POCKET):
+            given[key] = _from(folder, _text(key, given[key]))
+    for key in _MODELS:
+        if key in given:
+            given[key] = _model(folder, _text(key, given[key]))
+    references = given.get("references")
+    if isinstance(references, list | tuple):
+        given["references"] = tuple(
+            _model(folder, _text(f"references[{n}]", place)) for n, place in enumerate(references)
+        )
+    if "candidates" in given:
+        pairs = _pairs(given["candidates"])
+        given["candidates"] = tuple((name, _model(folder, place)) for name, place in pairs)
+    return given
+
+
+def _request(given: dict[str, Any]) -> AuditRequest:
     known = {item.name for item in fields(AuditRequest)} - {"notes", "left_out"}
     for key in given:
         if key not in known | set(_FOLDERS):
@@ -132,48 +156,14 @@ def make_request(values: Mapping[str, Any], folder: Path | None = None) -> Audit
             "--candidate or --candidates-folder, and --probes or --generate-probes (in a file the "
             "same without dashes, and candidates, candidates_folder, generate_probes)"
         )
-    for key in (*_FILES, *_FOLDERS):
-        if key in given and not (key == "general" and given[key] == POCKET):
-            given[key] = _from(folder, _text(key, given[key]))
-    for key in _MODELS:
-        if key in given:
-            given[key] = _model(folder, _text(key, given[key]))
-    references = given.get("references", ())
-    if isinstance(references, list | tuple):
-        given["references"] = tuple(
-            _model(folder, _text(f"references[{n}]", place)) for n, place in enumerate(references)
-        )
-    named = [(name, _model(folder, place)) for name, place in _pairs(given.get("candidates", {}))]
-    given["candidates"] = tuple(named)
-    _add_folders(given, folder)
+    given = {"candidates": (), **given}
+    _add_folders(given)
     request = build(AuditRequest, given)
-    _check(request, given)
+    _check(request)
     return request
 
 
-def request_from_yaml(path: Path | str, over: Mapping[str, Any] | None = None) -> AuditRequest:
-    """Return the request in a YAML file; ``over`` are flags, which win over the file's values."""
-    path = Path(path)
-    values = read_yaml(path, "keys such as base, injected, candidates")
-    flags = {key: _plain(value) for key, value in (over or {}).items() if value is not None}
-    # A flag's paths start at the working directory, the file's at the file's folder.
-    for key in (*_FILES, *_FOLDERS, *_MODELS):
-        if isinstance(flags.get(key), str):
-            flags[key] = _absolute(key, flags[key])
-    if isinstance(flags.get("references"), list):
-        flags["references"] = [_absolute("references", place) for place in flags["references"]]
-    if "candidates" in flags:
-        pairs = _pairs(flags["candidates"])
-        flags["candidates"] = {name: _absolute("candidates", place) for name, place in pairs}
-    if {"probes", "generate_probes"} & flags.keys():
-        values.pop("probes", None)
-        values.pop("generate_probes", None)
-    if "rules" in flags and isinstance(values.get("rules"), dict):
-        flags["rules"] = values["rules"] | flags["rules"]
-    return make_request({**values, **flags}, path.resolve().parent)
-
-
-def _check(request: AuditRequest, given: Mapping[str, Any]) -> None:
+def _check(request: AuditRequest) -> None:
     if not request.candidates:
         raise PlanError(
             "candidates: none given; name at least one with --candidate NAME=PATH, or a folder of "
@@ -187,16 +177,7 @@ def _check(request: AuditRequest, given: Mapping[str, Any]) -> None:
         if name in seen:
             raise PlanError(f"candidates: {name!r} is named twice; each needs a name of its own")
         seen.add(name)
-    if request.chunks > request.steps:
-        if "chunks" in given:
-            raise PlanError(
-                f"chunks: {request.chunks} found; expected at most {request.steps}, the steps of "
-                "re-acquisition"
-            )
-        raise PlanError(
-            f"steps: {request.steps} found; expected at least {request.chunks}, because "
-            f"re-acquisition is measured after each of {request.chunks} chunks"
-        )
+    check_chunks(request.chunks, request.steps, "steps")
     if request.probes is not None and request.generate_probes:
         raise PlanError("probes and generate_probes: both given; expected one of them")
     if len(request.out) > 4000:
@@ -210,7 +191,19 @@ def _check(request: AuditRequest, given: Mapping[str, Any]) -> None:
                 f"with `palimpsest facts from-csv {name} --out {name[:-4]}.jsonl`"
             )
     request.plan()
-    check_device(request.device)
+
+
+def check_chunks(chunks: int, steps: int, key: str) -> None:
+    """Refuse more chunks of re-acquisition than it has steps; ``key`` names the steps."""
+    if chunks > steps and chunks != RoundTrip.chunks:
+        raise PlanError(
+            f"chunks: {chunks} found; expected at most {steps}, the steps of re-acquisition"
+        )
+    if chunks > steps:
+        raise PlanError(
+            f"{key}: {steps} found; expected at least {chunks}, because re-acquisition is measured "
+            f"after each of {chunks} chunks"
+        )
 
 
 def _plain(value: Any) -> Any:
@@ -244,7 +237,7 @@ def _pairs(value: Any) -> list[tuple[str, str]]:
     return pairs
 
 
-def _add_folders(given: dict[str, Any], folder: Path | None) -> None:
+def _add_folders(given: dict[str, Any]) -> None:
     """Add the checkpoints of the given folders to the candidates and the references."""
     left_out: list[tuple[str, str]] = []
 
@@ -256,7 +249,10 @@ def _add_folders(given: dict[str, Any], folder: Path | None) -> None:
 
     if "references_folder" in given:
         found, others = checkpoints_in(given.pop("references_folder"), models())
-        given["references"] = (*given["references"], *(checkpoint.path for checkpoint in found))
+        given["references"] = (
+            *given.get("references", ()),
+            *(checkpoint.path for checkpoint in found),
+        )
         left_out += others
     if "candidates_folder" in given:
         found, others = checkpoints_in(given.pop("candidates_folder"), models())
@@ -269,7 +265,7 @@ def _add_folders(given: dict[str, Any], folder: Path | None) -> None:
                     f"{place}: {error}; name it with --candidate NAME={place}"
                 ) from error
         given["candidates"] += tuple((checkpoint.name, checkpoint.path) for checkpoint in found)
-        given["notes"] = tuple((one.name, one.notes) for one in found if one.notes)
+        given["notes"] = tuple((each.name, each.notes) for each in found if each.notes)
         left_out += others
     given["left_out"] = tuple(left_out)
 
@@ -285,9 +281,3 @@ def _model(folder: Path | None, name: str) -> str:
         return name
     there = folder / os.path.expanduser(name)
     return str(there) if os.path.exists(there) else name
-
-
-def _absolute(key: str, place: str) -> str:
-    if key in (*_FILES, *_FOLDERS):
-        return place if key == "general" and place == POCKET else os.path.abspath(place)
-    return os.path.abspath(place) if os.path.exists(place) else place

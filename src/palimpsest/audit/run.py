@@ -6,21 +6,23 @@ a normal run with one cell, ``audit``.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palimpsest.audit.memory import on_disk
 from palimpsest.audit.request import AuditRequest, make_request
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError, ModelError, PalimpsestError, PlanError, StoreError
-from palimpsest.facts.files import as_jsonl
+from palimpsest.facts.files import Fact, as_jsonl
 from palimpsest.facts.names import shown_path
+from palimpsest.models.device import check_device
 from palimpsest.run import disk
-from palimpsest.run.executor import Event, OnEvent, silent
-from palimpsest.run.executor import executor as executor_named
+from palimpsest.run.executor import Event, OnEvent, OnRun, carry_out, silent
 from palimpsest.run.graph import Failure
-from palimpsest.run.store import Run, environment, read_json, table_bytes, write_bytes, write_json
+from palimpsest.run.store import Run, table_bytes, write_bytes, write_json
 from palimpsest.verdict import Number, Verdict
 
 if TYPE_CHECKING:
@@ -30,7 +32,11 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, and how many of how many steps are done."""
 Notify = Callable[[str], None]
 Place = str | os.PathLike[str]
-_OWN = ("executor", "workers", "dry_run", "fork", "progress", "settings")
+Model = Any
+"""A path, a Hugging Face id, or a ``transformers`` module."""
+Facts = Any
+"""A path, or rows of facts."""
+_OWN = ("tokenizer", "executor", "workers", "dry_run", "fork", "progress", "settings")
 """Arguments of ``audit`` that are not part of the request."""
 
 
@@ -39,35 +45,42 @@ class AuditFailed(PalimpsestError):
 
 
 @dataclass(frozen=True)
-class AuditResult:
-    """What an audit came to."""
+class Answer:
+    """What an audit or a TOFU study came to."""
 
-    verdict: Verdict | None
-    """None after a dry run."""
     paragraph: str
     """The verdict for a person; after a dry run, what would be done."""
     run: Path | None
     """The run folder; None where nothing had to be run."""
     summary: Mapping[str, Any]
-    """The document of ``summary.json``."""
+    """The document of ``summary.json``; empty after a dry run."""
 
     @property
     def exit_code(self) -> int:
         """0 when a candidate is certified (or nothing was to be decided), 3 when none is."""
-        return 0 if self.verdict is None or self.verdict.certified else 3
+        return int(self.summary.get("exit_code", 0))
+
+
+@dataclass(frozen=True)
+class AuditResult(Answer):
+    """What an audit came to."""
+
+    verdict: Verdict | None = None
+    """None after a dry run."""
 
 
 def audit(
-    base: Place,
-    injected: Place,
-    candidates: Mapping[str, Place] | Sequence[str],
-    forget: Place,
-    retain: Place,
-    probes: Place | None = None,
+    base: Model,
+    injected: Model,
+    candidates: Mapping[str, Model] | Sequence[str],
+    forget: Facts,
+    retain: Facts,
+    probes: Facts | None = None,
     general: Place = "pocket",
-    references: Sequence[Place] = (),
+    references: Sequence[Model] = (),
     *,
     out: Place,
+    tokenizer: Any = None,
     round_trip: str = "survivors",
     rules: Rules | Mapping[str, Any] | None = None,
     executor: str = "inline",
@@ -79,10 +92,13 @@ def audit(
 ) -> AuditResult:
     """Return the verdict on the candidates; see ``AuditRequest`` for the ``settings``.
 
+    Models are paths, Hugging Face ids or, with their ``tokenizer``, ``transformers`` modules; facts
+    are paths, or rows (dicts, ``Fact`` objects, a pandas frame). What is in memory is written
+    beside the run folder, to ``OUT.given/``.
     executor: ``inline`` does everything in this process, ``local`` in worker processes, ``ray`` on
     a cluster. Running it again with the same arguments resumes it.
     """
-    asked = {key: value for key, value in locals().items() if key not in _OWN}
+    asked = on_disk({key: value for key, value in locals().items() if key not in _OWN}, tokenizer)
 
     def on_event(event: Event) -> None:
         if progress is not None and event.kind == "step":
@@ -101,32 +117,32 @@ def audit(
 def run_audit(
     request: AuditRequest,
     *,
-    executor: str = "inline",
     workers: int | None = 1,
     dry_run: bool = False,
     fork: bool = False,
-    on_event: OnEvent = silent,
-    on_run: Callable[[Path], OnEvent] | None = None,
+    on_run: OnRun | None = None,
     notify: Notify = lambda sentence: None,
     **options: Any,
 ) -> AuditResult:
     """Return the verdict of a request: what ``audit``, the command line and a YAML file all call.
 
     workers: None takes as many as there are cores, models, and memory for.
-    on_run: called with the run folder before the first step; returns what is called with events.
     notify: called with what the user may not have meant, before anything is run.
-    options: of the executor.
+    options: of ``carry_out``.
     """
     from palimpsest.audit.inputs import CELL, prepare
+    from palimpsest.audit.job import AuditJob
     from palimpsest.audit.preview import check_memory, preview_lines, suitable_workers
 
+    if options.get("executor") != "ray":  # its nodes have other devices
+        check_device(request.device)
     for place, what in request.left_out:
         notify(f"{shown_path(place)} was given as {what} and is not used as another model too")
     inputs = prepare(request)
     workers = workers or suitable_workers(inputs)
     if dry_run:
         lines = preview_lines(inputs, inputs.digests(), workers)
-        return AuditResult(None, "\n".join(lines), None, {})
+        return AuditResult("\n".join(lines), None, {})
     check_memory(inputs)
     for sentence in inputs.repeated:
         notify(sentence)
@@ -134,27 +150,46 @@ def run_audit(
     check_out(out)
     if not inputs.bound.certifiable:
         return _underpowered(inputs)
-    new = not out.exists() or not any(out.iterdir())
-    run = Run.create_or_resume(
-        out,
-        inputs.terms(),
-        inputs.plan.as_dict()["rules"],
-        environment(inputs.digests()),
-        {"commitment": inputs.commitment(), "pool": "held-out prompts"},
-        cells=[CELL],
-        fork=fork,
-    )
+    command, new = "palimpsest audit", is_new(out)
+    run = inputs.run(out, fork=fork)
+    cell = run.cell(CELL)
+
+    def listen(path: Path) -> OnEvent:
+        tracker = silent if on_run is None else on_run(path)
+
+        def tell(event: Event) -> None:
+            tracker(event)
+            if event.kind == "failed" and (failure := cell.failure()) is not None:
+                raise failed(failure)
+
+        return tell
+
+    with begun(run, command, new):
+        job = AuditJob(inputs)
+        carry_out(job, run, command, workers=workers, on_run=listen, **options)
+        headroom = cell.halt_values()
+        return _judged(run, inputs) if headroom is None else _stopped(run, inputs, headroom)
+
+
+@contextmanager
+def begun(run: Run, command: str, new: bool) -> Iterator[None]:
+    """Hold a run; bad input that its steps find removes a new one.
+
+    The corrected command has other inputs and could use nothing of it.
+    """
     try:
-        with run.lock("palimpsest audit"):
-            listeners = [on_event] if on_run is None else [on_event, on_run(run.path)]
-            chosen = executor_named(executor, **options)
-            headroom = _work(run, inputs, chosen, workers, listeners)
-            return _judged(run, inputs) if headroom is None else _stopped(run, inputs, headroom)
+        with run.lock(command):
+            yield
     except InputError:
-        # The corrected command has other inputs and could use nothing of it.
         if new:
             disk.remove(run.path)
         raise
+
+
+def is_new(out: Path) -> bool:
+    """Return whether a run folder would be made here; refuse a place where none can be."""
+    check_out(out)
+    return not out.exists() or not any(out.iterdir())
 
 
 def check_out(out: Path) -> None:
@@ -172,45 +207,11 @@ def failed(failure: Failure) -> PalimpsestError:
     return kinds.get(failure.kind, AuditFailed)(failure.reason)
 
 
-def _work(
-    run: Run, inputs: "Inputs", executor: Any, workers: int, listeners: Sequence[OnEvent]
-) -> Mapping[str, Any] | None:
-    """Do the steps that are left; return the headroom if it ended the audit, else None."""
-    from palimpsest.audit.inputs import CELL
-    from palimpsest.audit.job import AuditJob, headroom_values, stored_headroom
-
-    cell = run.cell(CELL)
-    found: list[Mapping[str, Any]] = []
-
-    def watch(event: Event) -> None:
-        if event.kind == "halted":  # its steps are removed after this
-            found.append(headroom_values(stored_headroom(inputs, cell)) or {})
-        for listener in listeners:
-            listener(event)
-        failure = cell.failure() if event.kind == "failed" else None
-        if failure is not None:
-            raise failed(failure)
-
-    for _ in range(2):
-        outcome = executor.execute(
-            AuditJob(inputs), run.path, [CELL], workers=workers, on_event=watch
-        )
-        if not outcome.halted:
-            return None
-        if not found and (run.path / "summary.json").exists():
-            found.append(read_json(run.path / "summary.json")["headroom"])
-        if found:
-            return found[0]
-        # Stopped between the halt and the summary: the headroom is measured again.
-        disk.remove(cell.folder / "halted.json")
-    raise StoreError(f"{run.path}: the headroom was not stored; run the same command again")
-
-
 def _judged(run: Run, inputs: "Inputs") -> AuditResult:
     """Return the verdict from the stored cell, and write what other programs read."""
     from palimpsest.analysis.results import read_run
     from palimpsest.audit.inputs import CELL
-    from palimpsest.audit.summary import scores, summary
+    from palimpsest.audit.summary import score_rows, summary
 
     results = read_run(run.path)
     cell = results.cell(CELL)
@@ -221,8 +222,8 @@ def _judged(run: Run, inputs: "Inputs") -> AuditResult:
     document = summary(
         inputs, cell.verdict, paragraph, rules_hash=run.rules_hash, stored=stored, cell=cell
     )
-    _write(run, inputs, document, table_bytes(scores(cell, results.rules)))
-    return AuditResult(cell.verdict, paragraph, run.path, document)
+    _write(run, inputs, document, score_rows(cell, results.rules))
+    return AuditResult(paragraph, run.path, document, cell.verdict)
 
 
 def _chosen_dose(inputs: "Inputs", dose: Mapping[str, Any] | None) -> list[str]:
@@ -244,7 +245,7 @@ def _underpowered(inputs: "Inputs") -> AuditResult:
     verdict = Verdict("uncertified", None, None, "underpowered", "screen", numbers)
     paragraph = f"{verdict.paragraph()} No model was loaded and nothing was written."
     document = summary(inputs, verdict, paragraph, rules_hash=inputs.plan.rules_hash())
-    return AuditResult(verdict, paragraph, None, document)
+    return AuditResult(paragraph, None, document, verdict)
 
 
 def _stopped(run: Run, inputs: "Inputs", headroom: Mapping[str, Any]) -> AuditResult:
@@ -269,16 +270,30 @@ def _stopped(run: Run, inputs: "Inputs", headroom: Mapping[str, Any]) -> AuditRe
     document = summary(
         inputs, verdict, paragraph, rules_hash=run.rules_hash, stored={"headroom": headroom}
     )
-    _write(run, inputs, document, None)
-    return AuditResult(verdict, paragraph, run.path, document)
+    _write(run, inputs, document, [])
+    return AuditResult(paragraph, run.path, document, verdict)
 
 
-def _write(run: Run, inputs: "Inputs", document: Mapping[str, Any], scores: bytes | None) -> None:
+def _write(
+    run: Run, inputs: "Inputs", document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    probes = {"probes.jsonl": inputs.sets["probe"]} if inputs.generated else {}
+    write_answer(run, document, rows, probes)
+
+
+def write_answer(
+    run: Run,
+    document: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    probes: Mapping[str, Sequence[Fact]],
+) -> None:
+    """Write what other programs read: the summary, the scores, the probes that were generated."""
     write_json(run.path / "summary.json", document)
-    if scores is not None:
-        write_bytes(run.path / "scores.parquet", scores)
-    if inputs.generated:
-        write_bytes(run.path / "probes.jsonl", as_jsonl(inputs.sets["probe"]))
+    if rows:
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        write_bytes(run.path / "scores.parquet", table_bytes(columns))
+    for name, facts in probes.items():
+        write_bytes(run.path / name, as_jsonl(facts))
 
 
 def _numbers(inputs: "Inputs") -> dict[str, Number]:

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from palimpsest.analysis.results import CellResult
 from palimpsest.criteria.axes import AXES
 from palimpsest.criteria.bars import damage_bar
@@ -148,16 +146,6 @@ def finding_values(finding: Finding) -> dict[str, Any]:
         "clears": finding.clears,
         "failures": list(finding.failures),
     }
-
-
-def scores(cell: CellResult, rules: Rules) -> dict[str, Any]:
-    """Return the columns of ``scores.parquet``: one row per model, NaN where not measured."""
-    rows = score_rows(cell, rules)
-    columns: dict[str, Any] = {}
-    for name, first in rows[0].items():
-        values = [row[name] for row in rows]
-        columns[name] = values if isinstance(first, str) else np.array(values)
-    return columns
 
 
 def score_rows(cell: CellResult, rules: Rules) -> list[dict[str, Any]]:

@@ -10,7 +10,15 @@ from dataclasses import fields, replace
 from functools import cached_property, partial
 from typing import Any, cast
 
-from palimpsest.cell.graph import REPLAY, Costs, Descendant, Task, chunks, with_general_only
+from palimpsest.cell.graph import (
+    REPLAY,
+    Costs,
+    Descendant,
+    Task,
+    TaskWork,
+    chunks,
+    with_general_only,
+)
 from palimpsest.cell.setting import Setting, make_setting
 from palimpsest.cell.sources import (
     WEIGHTS,
@@ -26,7 +34,6 @@ from palimpsest.methods import candidates, title
 from palimpsest.methods.context import Context, Method, lesson
 from palimpsest.methods.recipe import Cost, Recipe, stream_cost
 from palimpsest.methods.running import Failure, groups, run_group
-from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.load import Loaded, load, state_digest
 from palimpsest.models.nets import Nets
 from palimpsest.models.stored import lasting_state
@@ -38,13 +45,11 @@ from palimpsest.run.store import Cell
 Roles = dict[str, dict[str, Any]]
 
 
-class Bench:
+class Bench(TaskWork):
     """The models of one cell, trained here or given, and the steps that train them.
 
     A subclass adds steps in ``tasks``; an action ends in one ``self.cell.put``.
     """
-
-    cell: Cell
 
     def __init__(
         self,
@@ -64,8 +69,8 @@ class Bench:
             model.name: Trained(model.step) for model in self.trained
         }
         self.sources.update(self.given)
-        self._tasks = {task.step.name: task for task in self.tasks()}
-        self.steps = tuple(task.step for task in self._tasks.values())
+        self.device = plan.plan.engine.device
+        super().__init__()
 
     def tasks(self) -> list[Task]:
         """Return the steps of the cell in plan order: here, the trainings."""
@@ -75,25 +80,10 @@ class Bench:
             for model in self.trained
         ]
 
-    def do(self, step: str, cell: Cell) -> None:
-        """Do one step and store its result."""
-        repeatable(self.plan.plan.engine.device)
-        self.cell = cell
-        with machine_faults():
-            self._tasks[step].action(step)
-
     def finish(self, cell: Cell) -> dict[str, Any]:
         """Return what ``cell.json`` says of the cell: its models with their roles, its facts."""
         self.cell = cell
         return {"model": self.plan.model, "seed": self.plan.seed, "models": self.roles(cell)}
-
-    def roles(self, cell: Cell) -> Roles:
-        """Return what the steps recorded of each model, in plan order."""
-        roles: Roles = {}
-        for step in self.steps:
-            for name, role in cell.get(step.name)[1].get("models", {}).items():
-                roles.setdefault(name, {}).update(role)
-        return roles
 
     def needs(self, *names: str) -> tuple[str, ...]:
         """Return the steps that make these models; base needs none."""

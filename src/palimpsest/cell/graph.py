@@ -7,13 +7,17 @@ from typing import Any
 from palimpsest.cell.setting import Setting
 from palimpsest.facts.stream import Stream
 from palimpsest.methods import used
+from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.plan import Plan
 from palimpsest.run.graph import Step
+from palimpsest.run.store import Cell
 
 RETRAININGS = 100_000
 """Fresh retrainings are drawn from here on, so that their number and the references' are free."""
 REPLAY = 200_000
 """The draw of the stream that methods replay: no reference and no retraining has it."""
+PANEL = 300_000
+"""The draw of the retraining that the panel of known-label models makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,36 @@ class Task:
 
     step: Step
     action: Callable[[str], None]
+
+
+class TaskWork:
+    """The work of a cell whose steps are tasks; a worker keeps it between steps."""
+
+    cell: Cell
+    device: str
+
+    def __init__(self) -> None:
+        self._tasks = {task.step.name: task for task in self.tasks()}
+        self.steps = tuple(task.step for task in self._tasks.values())
+
+    def tasks(self) -> list[Task]:
+        """Return the steps of the cell in plan order."""
+        raise NotImplementedError
+
+    def do(self, step: str, cell: Cell) -> None:
+        """Do one step and store its result."""
+        repeatable(self.device)
+        self.cell = cell
+        with machine_faults():
+            self._tasks[step].action(step)
+
+    def roles(self, cell: Cell) -> dict[str, dict[str, Any]]:
+        """Return what the steps recorded of each model, in plan order."""
+        roles: dict[str, dict[str, Any]] = {}
+        for step in self.steps:
+            for name, role in cell.get(step.name)[1].get("models", {}).items():
+                roles.setdefault(name, {}).update(role)
+        return roles
 
 
 @dataclass(frozen=True, slots=True)

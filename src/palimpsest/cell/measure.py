@@ -148,9 +148,10 @@ class Instrument:
             net,
             self.setting.way_back_steps,
             chunks=plan.chunks,
-            learning_rate=plan.learning_rate,
+            learning_rate=plan.learning_rate * self.setting.rate,
             sheet=sheet,
             injected=self.teachers.way_back,
+            optimiser=self.setting.optimiser,
         )
         for result, back in zip(results, returns):
             if result.failure is not None:

@@ -6,10 +6,12 @@ which models exist or in which order they are made.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from palimpsest.criteria.beacon import Draw
+from palimpsest.errors import PlanError
 from palimpsest.facts.general import general_pieces
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import (
@@ -17,6 +19,7 @@ from palimpsest.facts.questions import (
     Question,
     Testbed,
     draw_testbed,
+    file_testbed,
     pool_questions,
 )
 from palimpsest.facts.sealed import AuditPool
@@ -39,6 +42,18 @@ class Setting:
     facts: Testbed
     general_train: tuple[str, ...]
     general_scored: tuple[str, ...]
+    drawn: Draw | None = None
+    """What was drawn after the candidates were handed in, where anything was."""
+
+    @property
+    def rate(self) -> float:
+        """Factor of the learning rate of re-acquisition."""
+        return 1.0 if self.drawn is None else self.drawn.rate
+
+    @property
+    def optimiser(self) -> str:
+        """The optimiser of re-acquisition."""
+        return "adamw" if self.drawn is None else self.drawn.optimiser
 
     @property
     def pad(self) -> int:
@@ -58,6 +73,8 @@ class Setting:
     def pool_sheet(self, pool: str, templates: AuditPool | None = None) -> Sheet:
         """One more pool for all facts: ``audit`` when the seal is opened, or a later suite."""
         sets = self.facts.sets()
+        if self.cell.plan.facts.files:
+            raise PlanError(f"pool {pool}: facts from files have no phrasings there")
         if templates is None:
             return self._sheet(pool_questions(sets, pool))
         pools = {relation: {pool: given} for relation, given in templates.phrasings.items()}
@@ -105,7 +122,8 @@ class Setting:
             q.sentence for q in self.facts.questions if q.set == "forget" and q.pool == "trained"
         ]
         encoded = encode_texts(self.tokenizer, sentences)
-        order = deck(range(len(encoded)), random.Random(key_number(f"{self.cell.id}/reacquire")))
+        key = f"{self.cell.id}/reacquire" if self.drawn is None else self.drawn.key("reacquire")
+        order = deck(range(len(encoded)), random.Random(key_number(key)))
         size = -(-plan.items // self.cell.plan.engine.accumulate)
         steps = []
         for _ in range(plan.steps):
@@ -137,7 +155,27 @@ def make_setting(cell: CellPlan, tokenizer: Any) -> Setting:
     """Return the setting of a cell; too few names or too short a text is an error here."""
     plan = cell.plan
     counts = plan.facts
-    facts = draw_testbed(cell.id, counts.forget, counts.retain, counts.probes, counts.phrasings)
+    drawn = Draw(plan.beacon, {"cell": cell.id}) if plan.beacon else None
+    if counts.files:
+        facts = file_testbed(dict(counts.files))
+    else:
+        facts = draw_testbed(
+            cell.id,
+            counts.forget,
+            counts.retain,
+            counts.probes,
+            counts.phrasings,
+            probe_key=None if drawn is None else drawn.key("probes"),
+        )
+    facts = replace(facts, questions=used(facts.questions, drawn))
     train, scored = plan.general.train_pieces, plan.general.scored_pieces
     pieces = general_pieces(plan.general.source, train + scored, f"{cell.id}/general")
-    return Setting(cell, tokenizer, facts, pieces[:train], pieces[train:])
+    return Setting(cell, tokenizer, facts, pieces[:train], pieces[train:], drawn)
+
+
+def used(questions: Sequence[Question], drawn: Draw | None) -> tuple[Question, ...]:
+    """Return the questions without the held-out phrasings that were not drawn."""
+    if drawn is None:
+        return tuple(questions)
+    kept = drawn.phrasings([q.template for q in questions if q.pool == "evaluation"])
+    return tuple(q for q in questions if q.pool != "evaluation" or q.template in kept)

@@ -1,11 +1,20 @@
 """The work of a study's cell: measure the known models, references, controls, candidates, panel."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 from palimpsest.cell.bench import Bench, Roles, candidate_role
-from palimpsest.cell.graph import Costs, Task, chunks, control_name, descendants, reference_name
+from palimpsest.cell.graph import (
+    PANEL,
+    Costs,
+    Task,
+    chunks,
+    control_name,
+    descendants,
+    reference_name,
+)
 from palimpsest.cell.measure import (
     Instrument,
     Measured,
@@ -14,14 +23,16 @@ from palimpsest.cell.measure import (
     reference_teacher,
     tables,
 )
-from palimpsest.cell.sources import Given, State
-from palimpsest.challenge import Entry, Unavailable, Workshop, chosen, interpolated
+from palimpsest.cell.sources import Given, State, save_weights
+from palimpsest.challenge import Entry, Schedule, Unavailable, Workshop, chosen, interpolated
+from palimpsest.challenge.models import Interpolated
 from palimpsest.criteria.catalogue import measures_of
+from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, verify
 from palimpsest.methods.context import Method
 from palimpsest.methods.running import Failure
 from palimpsest.models.load import state_digest
-from palimpsest.models.net import Net
+from palimpsest.models.train import TextBatch
 from palimpsest.plan import CellPlan
 from palimpsest.run.graph import Step
 from palimpsest.run.store import Cell
@@ -102,11 +113,23 @@ class StudyWork(Bench):
         summary = super().finish(cell)
         base = summary["models"]["base"]
         summary |= {name: base.pop(name) for name in DESCRIBED}
+        for role in summary["models"].values():
+            role.pop("weights", None)  # the name of a step's file; the cell's is the model's
         facts = {
             name: [[fact.id, fact.subject, fact.relation, fact.object] for fact in triples]
             for name, triples in self.setting.facts.sets().items()
         }
+        if self.setting.drawn is not None:
+            summary["beacon"] = self.setting.drawn.record()
         return summary | {"base_digest": base["digest"], "facts": facts, "headroom": None}
+
+    def keep(self) -> dict[str, tuple[str, str]]:
+        kept = super().keep()
+        for step in self.steps:
+            for name, role in self.cell.get(step.name)[1].get("models", {}).items():
+                if file := role.get("weights"):
+                    kept[f"{name}.safetensors"] = (step.name, file)
+        return kept
 
     # -- the steps ---------------------------------------------------------------------------
 
@@ -160,6 +183,10 @@ class StudyWork(Bench):
                 else:
                     roles[name]["digest"] = state_digest(result)
                     states[name] = result
+                    if self.plan.plan.engine.keep_candidates:
+                        file = f"candidate_{len(roles)}.safetensors"
+                        roles[name]["weights"] = file
+                        self.cell.put_file(step, file, partial(save_weights, result))
                 if (cost := self.cost(name)) is not None:
                     roles[name]["cost"] = cost
             del made, result
@@ -176,17 +203,23 @@ class StudyWork(Bench):
         digests = {name: state_digest(self.state(name)) for name in known}
         roles: Roles = {}
         states: dict[str, State] = {}
-        wrapped: list[Entry] = []
+        again: list[Entry] = []
         for entry in self.entries:
-            built = entry.build(self.workshop)
-            if isinstance(built, Mapping):
-                states[entry.model] = built
+            roles[entry.model] = entry.role()
+            try:
+                built = entry.build(self.workshop)
+            except (Unavailable, MethodError, TrainingDiverged) as error:
+                roles[entry.model]["failure"] = {"kind": "unavailable", "reason": str(error)}
+                continue
+            if not isinstance(built, Mapping):
+                roles[entry.model]["wrapper"] = True
+            state = built if isinstance(built, Mapping) else built.state()
+            digests[entry.model] = roles[entry.model]["digest"] = state_digest(state)
+            if isinstance(built, Interpolated) or (self.nets.stacked and state is built):
+                states[entry.model] = state
             else:  # built again when it is measured, so that one is in memory at a time
-                wrapped.append(entry)
-                built = built.state()
-            digests[entry.model] = state_digest(built)
-            roles[entry.model] = entry.role() | {"digest": digests[entry.model]}
-            del built
+                again.append(entry)
+            del built, state
         if self.commitment is not None:
             verify(self.pool, self.commitment)
             self.cell.open_seal(step, str(self.commitment), digests)
@@ -200,8 +233,9 @@ class StudyWork(Bench):
         for result in results:
             result.check()
         results += self._through(states, also=[sealed])
-        for entry in wrapped:
-            net = cast(Net, entry.build(self.workshop))
+        for entry in again:
+            built = entry.build(self.workshop)
+            net = self.nets([built]) if isinstance(built, Mapping) else built
             results += self.instrument.measure([entry.model], net, also=[sealed])
         for result in results:
             if result.failure is not None and result.failure.kind == "diverged":
@@ -252,19 +286,40 @@ class StudyWork(Bench):
         """What known-label models are built from."""
         tokens = {t for text in self.setting.lesson("forget") for t in text.ids[text.start :]}
         table = self.loaded.model.get_input_embeddings().weight
+        plan, sets = self.plan.plan, self.setting.facts.sets()
         return Workshop(
             state=self.state,
-            another=self.nets.another,
+            nets=self.nets,
             tokenizer=self.loaded.tokenizer,
-            subjects=tuple(fact.subject for fact in self.setting.facts.forget),
+            facts={name: sets[name] for name in ("forget", "retain")},
+            seen={name: self.setting.seen(name) for name in ("forget", "retain")},
             answers=tuple(sorted(tokens)),
             embedding=tuple(
                 name
                 for name, value in self.loaded.model.state_dict().items()
                 if value.data_ptr() == table.data_ptr()
             ),
-            penalty=self.plan.plan.panel.penalty,
+            penalty=plan.panel.penalty,
+            context=lambda: self.context,
+            schedule=self._published,
+            redrawn=self._redrawn,
+            general=self.setting.general_train,
+            piece_tokens=plan.general.piece_tokens,
+            steps=plan.unlearning.steps,
+            rate=plan.unlearning.learning_rate,
+            injection_rate=plan.injection.learning_rate,
+            seed_key=self.plan.id,
         )
+
+    def _published(self) -> Schedule:
+        """Return re-acquisition as an adversary knows it beforehand."""
+        plan, setting = self.plan.plan.round_trip, replace(self.setting, drawn=None)
+        return Schedule(setting.way_back_steps, plan.learning_rate, plan.chunks)
+
+    def _redrawn(self) -> list[list[TextBatch]]:
+        """Return the batches of a retraining that is no reference, for the panel."""
+        stream = self.setting.stream(PANEL).without("forget")
+        return self.setting.injection_steps(stream)
 
     def _through(
         self,

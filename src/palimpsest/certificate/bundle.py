@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.certificate.archive import pack
+from palimpsest.certificate.complete import planned
 from palimpsest.certificate.judge import TABLES, judge, read_tables
 from palimpsest.certificate.signature import envelope, public_of, read_private, signer
 from palimpsest.criteria.rules import Rules
@@ -87,7 +88,8 @@ def certify(
 def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
     """Return the files of a finished run that go into its bundle; BundleError if not finished."""
     _require_finished(run)
-    also = (SUMMARY,) if (run.path / SUMMARY).exists() else ()
+    # A study's summary repeats what the cells say and is no part of its certificate.
+    also = (SUMMARY,) if planned(run.plan, len(run.cells)).summary else ()
     with disk_errors(run.path, "read"):
         members = {name: (run.path / name).read_bytes() for name in (*FIXED, *also)}
         for cell_id in run.cells:

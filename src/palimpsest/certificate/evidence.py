@@ -12,6 +12,7 @@ from palimpsest.certificate.archive import unpack
 from palimpsest.certificate.bundle import CELL, ENVELOPE, FIXED, REVEAL, STATEMENT, VERDICT
 from palimpsest.certificate.judge import MAX_ROWS, count_rows, differences, read_tables
 from palimpsest.certificate.signature import check_envelope, signer_key
+from palimpsest.criteria import beacon
 from palimpsest.errors import BundleError
 from palimpsest.facts.names import shown
 from palimpsest.facts.sealed import Commitment, verify
@@ -109,6 +110,9 @@ class Evidence:
         if fork is not None:
             words += f"; ATTENTION: the run is a fork of {shown(str(fork['run']))}, whose results "
             words += "may have been known when these terms were chosen"
+        drawn = self.document("plan.json").get("beacon")
+        if isinstance(drawn, dict):  # of an audit; a study's is bound to its cells alone
+            words += f"; {beacon.checked(drawn, self.document('environment.json')['inputs'])}"
         return words
 
     def rules(self) -> str:

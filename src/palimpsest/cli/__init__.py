@@ -4,9 +4,9 @@ stdout carries the answer (one JSON document with ``--json``), everything else g
 codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy modules are
 imported inside the commands, so ``palimpsest --help`` answers at once.
 
-A command is a plain function in the module of its subject: `planning`, `studies`, `criteria`,
-`unlearn`, `audits`, `certificates`, `facts`. `options` holds what several of them take, `output`
-prints.
+A command is a plain function in the module of its subject: `planning`, `plans`, `studies`,
+`criteria`, `unlearn`, `audits`, `certificates`, `compare`, `facts`. `options` holds what several of
+them take, `output` prints.
 """
 
 import os
@@ -19,22 +19,34 @@ import typer
 import typer.core
 
 from palimpsest import __version__
-from palimpsest.cli import audits, certificates, criteria, facts, planning, studies, unlearn
+from palimpsest.cli import (
+    audits,
+    certificates,
+    compare,
+    criteria,
+    facts,
+    planning,
+    plans,
+    studies,
+    unlearn,
+)
+from palimpsest.cli.options import with_flags
 from palimpsest.cli.output import answer, say
-from palimpsest.cli.studies import _answer
 from palimpsest.errors import PalimpsestError
 from palimpsest.run.stop import Raised
 
-__all__ = ["_answer", "app", "main", "say"]
+__all__ = ["app", "main", "say"]
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     studies.demo,
     planning.design,
+    plans.plan,
     studies.study,
     studies.status,
     planning.methods,
     planning.seal,
     studies.report,
+    compare.compare,
     unlearn.retrain,
     unlearn.unlearn,
     audits.audit,
@@ -48,6 +60,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     criteria.criteria,
 )
 """In the order of ``--help``, which ends with the commands of `facts`."""
+MODELS = ("torch", "transformers", "tokenizers", "safetensors")
+"""Packages of the extra ``models``, without which certificates are verified and runs are read."""
 
 
 class Stopped(Exception):
@@ -97,7 +111,7 @@ def _palimpsest(
 
 
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command()(with_flags(_command))
 app.add_typer(facts.app, name="facts")
 
 
@@ -118,6 +132,14 @@ def main() -> None:
         why = error.__cause__ or error
         say(str(why) or str(_stopped(signal.SIGINT)))
         sys.exit(getattr(why, "exit_code", 128 + (asked.signum or signal.SIGINT)))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in MODELS:
+            raise
+        say(
+            f"error: {error.name} is not installed; this command loads or trains models; install "
+            "what it needs with: pip install 'palimpsest-audit[models]'"
+        )
+        sys.exit(2)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

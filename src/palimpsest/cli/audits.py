@@ -7,46 +7,36 @@ import typer
 from typer import Argument, Option
 
 from palimpsest.cli.options import (
-    Accumulate,
-    Address,
-    Alpha,
-    AsJson,
-    BatchTokens,
-    Checkpointing,
-    DetectionLimit,
-    Device,
-    DryRun,
-    Dtype,
-    Executor,
-    Fork,
-    Margin,
+    EngineFlags,
+    FolderFlags,
     Methods,
-    Optimizer,
-    Out,
     Real,
     RoundTrip,
+    RuleFlags,
+    RunFlags,
     Several,
     Text,
-    Track,
     Whole,
-    Workers,
-    fitting_workers,
-    flags_named,
-    rule_flags,
-    runner,
 )
-from palimpsest.cli.output import answer, tracked
+from palimpsest.cli.output import answer, say
 from palimpsest.errors import PlanError
 
 if TYPE_CHECKING:
-    from palimpsest.audit import AuditResult
-    from palimpsest.tofu import TofuResult
+    from palimpsest.audit.run import Answer, AuditResult
 
 Base = Annotated[Text, Option(help="Model before it was trained on the forget data.")]
 Injected = Annotated[Text, Option(help="Model trained on forget and retain data.")]
 
 
+APART = ("folder", "rules", "engine", "run", "request", "candidate", "reference", "method")
+"""Parameters that are no keys of a request, or have another name there."""
+
+
 def audit(
+    folder: FolderFlags,
+    rules: RuleFlags,
+    engine: EngineFlags,
+    run: RunFlags,
     request: Annotated[
         Path | None, Argument(help="YAML file with the same keys. Flags win over it.")
     ] = None,
@@ -79,62 +69,42 @@ def audit(
     ] = None,
     steps: Annotated[Whole, Option(help="Steps of re-acquisition.")] = None,
     items: Annotated[Whole, Option(help="Sentences per step of re-acquisition.")] = None,
-    alpha: Alpha = None,
-    detection_limit: DetectionLimit = None,
-    margin: Margin = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    batch_tokens: BatchTokens = None,
-    checkpointing: Checkpointing = None,
-    accumulate: Accumulate = None,
-    optimizer: Optimizer = None,
     chat: Annotated[
         bool | None, Option("--chat", help="Ask facts through the base's chat template.")
     ] = None,
-    out: Out = None,
-    executor: Executor = "local",
-    workers: Workers = None,
-    address: Address = None,
-    dry_run: DryRun = False,
-    fork: Fork = False,
-    track: Track = None,
-    as_json: AsJson = False,
+    beacon: Annotated[
+        Text, Option(help="Draw schedule, phrasings and probes from this text, known only now.")
+    ] = None,
 ) -> None:
     """Audit your own models: decide which candidate, if any, can be certified as restored."""
-    flags = dict(locals())
-    for own in (
-        *("request", "candidate", "reference", "alpha", "detection_limit", "margin", "executor"),
-        *("workers", "address", "dry_run", "fork", "track", "as_json"),
-    ):
-        del flags[own]
-    flags |= {"candidates": candidate or None, "references": reference or None}
-    flags |= {"rules": rule_flags(alpha, detection_limit, margin) or None}
+    flags = {name: value for name, value in locals().items() if name not in APART}
+    flags |= {"candidates": candidate or None, "references": reference or None, "out": folder.out}
+    flags |= {"rules": rules.given() or None, **engine.given()}
     from palimpsest.audit import make_request, request_from_yaml, run_audit
-    from palimpsest.study.progress import Watch
 
-    given = {key: value for key, value in flags.items() if value is not None}
-    if request is None and not given:
+    if request is None and not any(value is not None for value in flags.values()):
         raise PlanError(
             "nothing to audit was given; expected models and files of facts as flags, or one YAML "
             "file; see `palimpsest audit -h`, and the quick start in docs/audit-your-model.md"
         )
-    with flags_named(flags if request is None else given), tracked(track) as tracking:
-        asked = make_request(flags) if request is None else request_from_yaml(request, flags)
-        with Watch(1, 0) as watch:
-            result = run_audit(
-                asked,
-                workers=workers,
-                dry_run=dry_run,
-                fork=fork,
-                on_event=watch,
-                on_run=None if tracking is None else tracking.begin,
-                notify=lambda sentence: watch.say(f"note: {sentence}"),
-                **runner(executor, address),
-            )
-    _conclude(result, as_json, "" if as_json else _candidate_table(result))
+    asked = make_request(flags) if request is None else request_from_yaml(request, flags)
+    with run.shown(folder.track) as options:
+        result = run_audit(
+            asked,
+            workers=run.workers,
+            dry_run=run.dry_run,
+            fork=folder.fork,
+            notify=lambda sentence: say(f"note: {sentence}"),
+            **options,
+        )
+    _conclude(result, run.as_json, "" if run.as_json else _candidate_table(result))
 
 
 def tofu(
+    folder: FolderFlags,
+    rules: RuleFlags,
+    engine: EngineFlags,
+    run: RunFlags,
     data: Annotated[Text, Option(help="Folder of TOFU's files. Default: download them.")] = None,
     split: Annotated[Text, Option(help="forget01, forget05 or forget10.")] = None,
     base: Annotated[Text, Option(help="Model before it was trained on TOFU.")] = None,
@@ -143,14 +113,16 @@ def tofu(
         Several,
         Option("--retain", help="Model trained without the forget authors. Repeatable."),
     ] = None,
-    train: Annotated[bool, Option("--train", help="Train both from the base instead.")] = False,
+    train: Annotated[
+        bool, Option("--train", help="Train these two from the base instead.")
+    ] = False,
     seeds: Annotated[Whole, Option(help="Number of cells, each with its own items.")] = None,
     forget_items: Annotated[Whole, Option(help="Questions to forget.")] = None,
     retain_items: Annotated[Whole, Option(help="Questions to keep.")] = None,
     probes: Annotated[Whole, Option(help="Never-learned questions.")] = None,
     longest: Annotated[Whole, Option(help="Longest item in words. 0 is no limit.")] = None,
     evidence: Annotated[Whole, Option(help="Retained questions in context, for headroom.")] = None,
-    grid: Annotated[Text, Option(help="Candidates: paper, or one per method.")] = None,
+    grid: Annotated[Text, Option(help="Candidates: paper (its grid) or one (per method).")] = None,
     method: Methods = None,
     draws: Annotated[Whole, Option(help="References to train.")] = None,
     steps: Annotated[Whole, Option(help="Steps of fine-tuning.")] = None,
@@ -165,63 +137,61 @@ def tofu(
     chunks: Annotated[Whole, Option(help="How often re-acquisition is measured.")] = None,
     general: Annotated[Text, Option(help="Plain-text file of general prose, or pocket.")] = None,
     scored_pieces: Annotated[Whole, Option(help="Pieces of general text to score.")] = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    batch_tokens: BatchTokens = None,
-    checkpointing: Checkpointing = None,
-    accumulate: Accumulate = None,
-    optimizer: Optimizer = None,
-    out: Out = None,
-    executor: Executor = "local",
-    workers: Workers = None,
-    address: Address = None,
-    dry_run: DryRun = False,
-    fork: Fork = False,
-    as_json: AsJson = False,
 ) -> None:
-    """Run the TOFU study: test whether the level of never-learned facts can be reached at all."""
-    given = {name: value for name, value in locals().items() if value is not None}
-    for own in ("out", "dry_run", "fork", "as_json", "method", "retain", "executor", "workers"):
-        given.pop(own, None)
-    given.pop("address", None)
+    """Run the TOFU study: test whether retraining reaches the level of never-learned facts."""
+    given = {n: value for n, value in locals().items() if value is not None and n not in APART}
+    given.pop("retain", None)
     from palimpsest import tofu as study
-    from palimpsest.study.progress import Watch
+    from palimpsest.criteria.rules import Rules
 
     request = study.TofuRequest(
-        out=str(out or Path("runs/tofu")),
+        out=str(folder.out or Path("runs/tofu")),
         retain=tuple(retain or ()),
         methods=tuple(method or ()),
+        rules=Rules(**rules.given()),
         **given,
+        **engine.given(),
     )
-    with Watch(request.seeds, 0) as watch:
+    with run.shown(folder.track) as options:
         result = study.run_tofu(
-            request,
-            # A cell holds several models, which may be large: one worker unless asked for more.
-            workers=workers or (fitting_workers(1e9) if request.base[:7] == "pocket/" else 1),
-            dry_run=dry_run,
-            fork=fork,
-            on_event=watch,
-            **runner(executor, address),
+            request, workers=run.workers, dry_run=run.dry_run, fork=folder.fork, **options
         )
-    _conclude(result, as_json)
+    _conclude(result, run.as_json)
 
 
 def headroom(
+    engine: EngineFlags,
+    run: RunFlags,
     base: Annotated[str, Option(help="Model before it was trained on the forget data.")],
     injected: Annotated[str, Option(help="Model trained on forget and retain data.")],
     forget: Annotated[Path, Option(help="Forget facts with evidence.")],
     reference: Annotated[Text, Option(help="Retrained model, for the true headroom.")] = None,
-    dtype: Annotated[str, Option(help="float32, bfloat16 or float16.")] = "float32",
-    device: Annotated[str, Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    as_json: AsJson = False,
+    out: Annotated[
+        Path | None, Option(help="Run folder to keep. Default: a temporary one.")
+    ] = None,
 ) -> None:
     """Check whether the forget facts could be inferred from retained data."""
     from dataclasses import asdict
 
-    from palimpsest.study.headroom import run_headroom
+    from palimpsest.cost import workers_for
+    from palimpsest.study.headroom import headroom_job, run_headroom
 
-    result = run_headroom(base, injected, forget, reference=reference, dtype=dtype, device=device)
-    if as_json:
+    job = headroom_job(base, injected, forget, reference, **engine.given())
+    workers = run.workers or workers_for(job.memory, job.device, len(job.places))
+    if run.dry_run:
+        answer("\n".join(job.preview_lines(workers)))
+        return
+    with run.shown() as options:
+        result = run_headroom(
+            base,
+            injected,
+            forget,
+            reference=reference,
+            out=out,
+            options={"workers": workers, **options},
+            **engine.given(),
+        )
+    if run.as_json:
         answer(asdict(result))
         return
     estimate = result.estimate
@@ -241,7 +211,7 @@ def _candidate_table(result: "AuditResult") -> str:
     return candidate_lines(read_run(result.run).cells[0])
 
 
-def _conclude(result: "AuditResult | TofuResult", as_json: bool, candidates: str = "") -> NoReturn:
+def _conclude(result: "Answer", as_json: bool, candidates: str = "") -> NoReturn:
     """Write the report where there is something to report, answer, and exit."""
     page = None
     if result.run is not None:

@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from palimpsest.cli.options import AsJson
-from palimpsest.cli.output import answer
+from palimpsest.cli.output import answer, say
 from palimpsest.errors import BundleError, InputError
 
 
@@ -17,6 +17,13 @@ def certify(
     out: Annotated[Path | None, Option("--out", help="Archive to write.")] = None,
     key: Annotated[Path | None, Option(help="Ed25519 private key (PEM) to sign with.")] = None,
     pool: Annotated[Path | None, Option(help="Your sealed pool, to reveal in the bundle.")] = None,
+    card: Annotated[
+        Path | None,
+        Option("--model-card", help="Write a model-card section with hub metadata (.md)."),
+    ] = None,
+    cell: Annotated[
+        str | None, Option(help="Cell of the model card, if there are several.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a certificate: one archive with plan, rules, seal, scores and verdicts."""
@@ -33,6 +40,10 @@ def certify(
             raise
         # Evidence that fails is damage; a run that is not finished is the wrong input.
         raise InputError(str(error)) from error
+    if card is not None:
+        from palimpsest.certificate.model_card import model_card
+
+        card.write_text(model_card(bundle, cell), encoding="utf-8")
     cells = document(unpack(bundle.read_bytes()), STATEMENT)["predicate"]["cells"]
     verdicts = {cell: entry["verdict"] for cell, entry in cells.items()}
     if as_json:
@@ -55,6 +66,7 @@ def _in_words(verdict: Mapping[str, Any]) -> str:
 def verify(
     bundle: Annotated[Path, Argument(help="Archive that certify wrote.")],
     key: Annotated[Path | None, Option(help="Public key (PEM) that must have signed it.")] = None,
+    page: Annotated[Path | None, Option(help="New folder to write the run's page into.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the verdicts of a certificate and check hashes, rules, seal and signature."""
@@ -69,6 +81,10 @@ def verify(
     answer(result.to_json() if as_json else "\n".join(result.lines()))
     if not result.ok:
         raise typer.Exit(1)
+    if page is not None:
+        from palimpsest.report.html import write_bundle_report
+
+        say(f"page: {write_bundle_report(bundle, page)}")
 
 
 def keygen(

@@ -5,47 +5,37 @@ from typing import Annotated
 
 from typer import Option
 
-from palimpsest.cli.options import Address, AsJson, DryRun, Executor, Out, Track, Workers, runner
+from palimpsest.cli.options import EngineFlags, FolderFlags, RunFlags, changed
 from palimpsest.cli.output import answer
 
 
 def criteria(
-    out: Out = None,
+    folder: FolderFlags,
+    engine: EngineFlags,
+    run: RunFlags,
     show: Annotated[
         bool, Option("--list", help="Show every criterion: source, inputs, turn and cost.")
     ] = False,
     plan: Annotated[
         str, Option(help="YAML file or preset with measures and a panel.")
     ] = "criteria",
-    executor: Executor = "local",
-    workers: Workers = None,
-    address: Address = None,
-    track: Track = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
     """Test which published criteria tell restored models from hiding ones. Run again to resume."""
     if show:
-        _list(as_json)
+        _list(run.as_json)
         return
-    from palimpsest.cli.studies import _plan, _study
+    from palimpsest.cli.studies import finish, named_plan
     from palimpsest.errors import PlanError
 
-    chosen = _plan(plan)
+    chosen = changed(named_plan(plan), engine)
     if chosen.measures == "none" or not chosen.panel.enabled:
         raise PlanError(
             f"plan {plan}: measures is {chosen.measures} and panel.enabled is "
             f"{chosen.panel.enabled}; expected a plan with measures, such as all, and a panel"
         )
-    if dry_run:
-        from palimpsest.cli.options import workers_for
-        from palimpsest.study.preview import preview
-
-        answer("\n".join(preview(chosen).lines(workers_for(chosen, workers))))
-        return
-    where = out or Path("runs") / chosen.name
-    _study(chosen, where, track, workers, **runner(executor, address))
-    _conclude(where, as_json)
+    made = finish(chosen, Path("runs") / chosen.name, folder, run)
+    if made is not None:
+        _conclude(made, run.as_json)
 
 
 def _conclude(run: Path, as_json: bool) -> None:

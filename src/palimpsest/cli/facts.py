@@ -84,6 +84,30 @@ def from_counterfact(
     _write(convert.from_counterfact(convert.read_rows(table), target=target), out)
 
 
+@app.command()
+def to_lm_eval(
+    files: Annotated[list[str], Argument(help="SET=FILE, with SET one of forget, retain, probe.")],
+    out: Annotated[Path, Option("--out", help="Folder for the task files.")],
+    prefix: Annotated[str, Option(help="Begins the name of every task.")] = "palimpsest",
+) -> None:
+    """Write tasks for lm-evaluation-harness, whose log-perplexity is the mean answer NLL."""
+    from palimpsest.errors import FactsError
+    from palimpsest.facts.files import check_sets, named_sets
+    from palimpsest.facts.harness import harness_files
+    from palimpsest.run.store import make_folder, write_bytes
+
+    sets, alone = named_sets(files)
+    if alone or not prefix.isidentifier():
+        what = f"{alone[0]} found; expected SET=FILE" if alone else f"prefix {prefix!r} found; "
+        raise FactsError(what if alone else f"{what}expected letters, digits and _")
+    make_folder(out)
+    for name, data in harness_files(check_sets(sets), out, prefix).items():
+        write_bytes(out / name, data)
+    answer(
+        f"lm_eval --include_path {out} --tasks {prefix} --model hf --model_args pretrained=MODEL"
+    )
+
+
 def _write(facts: "Sequence[Fact]", out: Path) -> None:
     from palimpsest.errors import FactsError
     from palimpsest.facts.files import as_jsonl

@@ -1,119 +1,242 @@
-"""The options that several commands take, their defaults, and errors that name them."""
+"""The flags that several commands share, in groups, and errors that name the flag.
 
-import os
+A command takes a whole group as one parameter (``engine: EngineFlags``); ``with_flags`` puts the
+group's flags in its place. So every command has the same flags with the same meaning.
+"""
+
+import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from typer import Option
 
-from palimpsest.cli.output import say
-from palimpsest.errors import InputError
+from palimpsest.cli.output import Watch, say, tracked
+from palimpsest.errors import InputError, PlanError
 
 if TYPE_CHECKING:
     from palimpsest.plan import Plan
+    from palimpsest.run.executor import Event, OnEvent
 
 Text = str | None
 Whole = int | None
 Real = float | None
 Several = list[str] | None
 
-_DEFAULT_WORKERS = "Worker processes. Default: as many as cores and memory allow."
-AsJson = Annotated[bool, Option("--json", help="Print one JSON document on stdout.")]
 Out = Annotated[Path | None, Option("--out", help="Run folder. An existing one is resumed.")]
+Track = Annotated[Text, Option("--track", help="Report to tensorboard, wandb, mlflow or trackio.")]
+AsJson = Annotated[bool, Option("--json", help="Print one JSON document on stdout.")]
 Methods = Annotated[
     Several, Option("--method", help="Add a method, by name or package.module:Class. Repeatable.")
 ]
-Track = Annotated[Text, Option("--track", help="Report to tensorboard, wandb, mlflow or trackio.")]
-Fork = Annotated[bool, Option("--fork", help="Start a new run beside one that has other terms.")]
-DryRun = Annotated[bool, Option("--dry-run", "--preview", help="Show what would be done and exit.")]
 RoundTrip = Annotated[
     Text,
     Option(help="Candidates that go through the round trip: survivors of the screen, or all."),
 ]
-Device = Annotated[Text, Option(help="cpu, cuda or cuda:N.")]
-Dtype = Annotated[Text, Option(help="Of the weights: float32 or bfloat16.")]
-BatchTokens = Annotated[Whole, Option(help="Tokens per scoring batch.")]
-Checkpointing = Annotated[
-    bool | None, Option("--checkpointing", help="Compute activations twice to save memory.")
-]
-Accumulate = Annotated[Whole, Option(help="Parts a training step is computed in.")]
-Optimizer = Annotated[Text, Option(help="Where AdamW's state is kept: device or host.")]
-Executor = Annotated[str, Option("--executor", help="Where steps run: local processes, or ray.")]
-Workers = Annotated[Whole, Option("--workers", min=1, help=_DEFAULT_WORKERS)]
-Address = Annotated[Text, Option("--address", help="Address of a running Ray cluster.")]
-Alpha = Annotated[Real, Option("--alpha", help="Error rate of the screen and the comparison.")]
-DetectionLimit = Annotated[
-    Real, Option(help="Largest share of injected weights that a certifying audit may miss.")
-]
-Margin = Annotated[
-    Real, Option(help="Certify equivalence within this share of what was at stake. 0 is off.")
-]
-
-_SINGLE = {"candidates": "candidate", "references": "reference"}
-"""Flags that are given once per model, by their keys in a file."""
 
 
-def rule_flags(alpha: Real, detection_limit: Real, margin: Real) -> dict[str, Any]:
-    """Return the rules that were given as flags."""
-    flags = {"alpha": alpha, "detection_limit": detection_limit, "margin": margin}
-    return {name: value for name, value in flags.items() if value is not None}
+class Flags:
+    """A group of flags; ``panel`` is its title in ``--help``."""
+
+    panel: ClassVar[str]
+
+    def given(self) -> dict[str, Any]:
+        """Return the values of the flags that were given."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
-def with_engine(plan: "Plan", **flags: Any) -> "Plan":
-    """Return the plan with the engine's settings that were given as flags."""
+@dataclass(frozen=True)
+class EngineFlags(Flags):
+    """How numbers are computed."""
+
+    panel = "How numbers are computed"
+    device: Annotated[Text, Option(help="cpu, cuda or cuda:N.")] = None
+    dtype: Annotated[Text, Option(help="Type of the weights: float32 or bfloat16.")] = None
+    batch_tokens: Annotated[Whole, Option(help="Tokens per scoring batch.")] = None
+    checkpointing: Annotated[
+        bool | None, Option("--checkpointing", help="Compute activations twice to save memory.")
+    ] = None
+    accumulate: Annotated[
+        Whole, Option(help="Parts that a training step is split into, to save memory.")
+    ] = None
+    optimizer: Annotated[Text, Option(help="Where AdamW's state is kept: device or host.")] = None
+
+
+@dataclass(frozen=True)
+class RuleFlags(Flags):
+    """Rules that are fixed before anything is trained or scored."""
+
+    panel = "Rules, fixed before anything is trained"
+    alpha: Annotated[Real, Option(help="Error rate of the screen and the comparison.")] = None
+    detection_limit: Annotated[
+        Real, Option(help="Largest share of injected weights that a certifying audit may miss.")
+    ] = None
+    margin: Annotated[
+        Real, Option(help="Certify equivalence within this share of what was at stake. 0 is off.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class FolderFlags(Flags):
+    """The run folder."""
+
+    panel = "Run folder"
+    out: Out = None
+    fork: Annotated[
+        bool, Option("--fork", help="Start a new run beside one that has other settings.")
+    ] = False
+    track: Track = None
+
+
+@dataclass(frozen=True)
+class RunFlags(Flags):
+    """Where the steps run, and what is printed."""
+
+    panel = "Where steps run, and what is printed"
+    executor: Annotated[str, Option(help="Where steps run: local (processes) or ray.")] = "local"
+    workers: Annotated[
+        Whole, Option(min=1, help="Worker processes. Default: as many as cores and memory allow.")
+    ] = None
+    address: Annotated[Text, Option(help="Ray: address of a running cluster.")] = None
+    gpus_per_step: Annotated[Real, Option(min=0, help="Ray: GPUs that a step reserves.")] = None
+    memory_per_step: Annotated[
+        Real, Option(min=0, help="Ray: memory that a step reserves, in GB.")
+    ] = None
+    cpus_per_step: Annotated[Real, Option(min=0, help="Ray: cores that a step reserves.")] = None
+    dry_run: Annotated[
+        bool, Option("--dry-run", "--preview", help="Show what would be done and exit.")
+    ] = False
+    as_json: AsJson = False
+
+    def runner(self) -> dict[str, Any]:
+        """Return the executor and its options, as ``carry_out`` takes them."""
+        memory = None if self.memory_per_step is None else int(self.memory_per_step * 1e9)
+        options = {"address": self.address, "num_gpus": self.gpus_per_step, "memory": memory}
+        options["num_cpus"] = self.cpus_per_step
+        given = {name: value for name, value in options.items() if value is not None}
+        if given and self.executor != "ray":
+            raise PlanError(
+                "--address and the resources per step are for Ray; add --executor ray, or leave "
+                "them out"
+            )
+        return {"executor": self.executor, **given}
+
+    @contextmanager
+    def shown(self, track: Text = None) -> Iterator[dict[str, Any]]:
+        """Provide the options of ``carry_out``, with what shows and tracks the events."""
+        options = self.runner()
+        with tracked(track) as tracking, Watch() as watch:
+
+            def begin(run: Path) -> "OnEvent":
+                listeners = [watch.begin(run)]
+                if tracking is not None:
+                    listeners.append(tracking.begin(run))
+
+                def tell(event: "Event") -> None:
+                    for listen in listeners:
+                        listen(event)
+
+                return tell
+
+            yield {**options, "on_run": begin}
+
+
+def changed(plan: "Plan", engine: EngineFlags, rules: RuleFlags | None = None) -> "Plan":
+    """Return the plan with the settings that were given as flags."""
     from dataclasses import replace
 
     from palimpsest.plan import check
 
-    given = {name: value for name, value in flags.items() if value is not None}
-    try:
-        return check(replace(plan, engine=replace(plan.engine, **given)))
-    except InputError as error:
-        raise type(error)(str(error).removeprefix("engine.")) from error
-
-
-def runner(executor: str, address: Text) -> dict[str, Any]:
-    """Return the options of an executor; only Ray has an address."""
-    return {"executor": executor} | ({"address": address} if executor == "ray" else {})
+    plan = replace(plan, engine=replace(plan.engine, **engine.given()))
+    if rules is not None:
+        plan = replace(plan, rules=replace(plan.rules, **rules.given()))
+    return check(plan)
 
 
 def workers_for(plan: "Plan", workers: Whole) -> int:
     """Return the number of workers: as given, or as many as cores, memory or GPUs allow."""
+    from palimpsest import cost
+    from palimpsest.preview import preview
     from palimpsest.run.local import gpus
 
-    if workers is not None:
-        if plan.engine.device == "cuda" and workers > len(gpus()) > 0:
-            say(f"note: {workers} workers share {len(gpus())} GPUs; memory is shared too")
-        return workers
-    from palimpsest.study.preview import preview
-
-    if plan.engine.device.startswith("cuda"):
-        return max(1, len(gpus())) if plan.engine.device == "cuda" else 1
-    return 1 if plan.engine.device != "cpu" else fitting_workers(preview(plan).memory)
+    device = plan.engine.device
+    if workers is None:
+        return cost.workers_for(preview(plan).memory if device == "cpu" else 0.0, device)
+    if device == "cuda" and workers > len(gpus()) > 0:
+        say(f"note: {workers} workers share {len(gpus())} GPUs and their memory")
+    return workers
 
 
-def fitting_workers(memory: float) -> int:
-    """Return how many workers that take so many bytes each there are cores and memory for."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(cores, int(free // max(1.0, memory))))
+# -- groups of flags as parameters of a command ----------------------------------------------------
+
+Command = Callable[..., None]
+_FILES = ("plan", "request")
+"""Parameters that name a file with the same keys as the flags."""
+_SINGLE = {"candidates": "candidate", "references": "reference", "methods": "method"}
+"""Flags that are given once per model or method, by their keys in a file."""
+
+
+def with_flags(command: Command) -> Command:
+    """Return the command with the flags of each group in the group's place."""
+    groups: dict[str, type[Flags]] = {}
+    own: list[inspect.Parameter] = []
+    shared: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, type) and issubclass(kind, Flags):
+            groups[name] = kind
+            shared += [
+                _flag(flag.name, _in_panel(flag.type, kind.panel), flag.default)
+                for flag in fields(cast(Any, kind))
+            ]
+        else:
+            own.append(_flag(name, kind, parameter.default))
+    flags = [*own, *shared]
+
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        named = set(values)
+        if any(values.get(file) is not None for file in _FILES):
+            named = {name for name, value in values.items() if value is not None}
+        for name, group in groups.items():
+            names = [flag.name for flag in fields(cast(Any, group))]
+            values[name] = group(**{flag: values.pop(flag) for flag in names})
+        with _flags_named(named):
+            command(**values)
+
+    wrapped.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {flag.name: flag.annotation for flag in flags}
+    return wrapped
+
+
+def _flag(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _in_panel(annotation: Any, panel: str) -> Any:
+    """Return the annotation of a flag that ``--help`` lists under the title of its group."""
+    option = copy(annotation.__metadata__[0])
+    option.rich_help_panel = panel
+    return Annotated[annotation.__origin__, option]
 
 
 @contextmanager
-def flags_named(flags: Mapping[str, Any]) -> Iterator[None]:
+def _flags_named(flags: set[str]) -> Iterator[None]:
     """Let errors name what came from these flags by the flag, and not by the key of a file."""
     try:
         yield
     except InputError as error:
         message = str(error)
-        known = {**flags, **(flags.get("rules") or {})}
-        found = re.match(r"((?:rules\.)?\w+)(?:\[\d+\])?(?: and (\w+))?(?=:| is )", message)
-        keys = [key.removeprefix("rules.") for key in found.groups() if key] if found else []
-        if found is None or not all(key in known for key in keys):
+        key = r"(?:rules\.|engine\.)?(\w+)"
+        found = re.match(rf"{key}(?:\[\d+\])?(?: and (\w+))?(?=:| is )", message)
+        names = [_SINGLE.get(name, name) for name in found.groups() if name] if found else []
+        if found is None or not flags.issuperset(names):
             raise
-        named = " and ".join(f"--{_SINGLE.get(key, key).replace('_', '-')}" for key in keys)
+        named = " and ".join(f"--{name.replace('_', '-')}" for name in names)
         raise type(error)(named + message[found.end() :]) from error

@@ -1,37 +1,26 @@
 """Studies on the testbed, and their run folders."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from palimpsest.cli.options import (
-    Accumulate,
-    Address,
-    Alpha,
     AsJson,
-    BatchTokens,
-    Checkpointing,
-    DetectionLimit,
-    Device,
-    DryRun,
-    Dtype,
-    Executor,
-    Fork,
-    Margin,
+    EngineFlags,
+    FolderFlags,
     Methods,
-    Optimizer,
     Out,
+    RuleFlags,
+    RunFlags,
     Track,
-    Workers,
-    flags_named,
-    rule_flags,
-    runner,
-    with_engine,
+    changed,
     workers_for,
 )
-from palimpsest.cli.output import answer, say, tracked
+from palimpsest.cli.output import answer, say
+from palimpsest.errors import InputError
 
 if TYPE_CHECKING:
     from palimpsest.plan import Plan
@@ -41,15 +30,12 @@ RunFolder = Annotated[Path, Argument(help="Run folder.")]
 
 
 def demo(
-    out: Out = None,
+    folder: FolderFlags,
+    run: RunFlags,
+    engine: EngineFlags,
     model: PocketModel = "pocket/qwen2-s",
     seed: Annotated[int, Option(min=0, help="Seed of the cell.")] = 0,
     method: Methods = None,
-    executor: Executor = "local",
-    workers: Workers = None,
-    address: Address = None,
-    track: Track = None,
-    as_json: AsJson = False,
 ) -> None:
     """Run one pocket cell end to end: train, unlearn, screen, round trip, verdict."""
     from dataclasses import replace
@@ -57,57 +43,42 @@ def demo(
     from palimpsest.presets import preset
 
     plan = _with_methods(replace(preset("demo"), models=(model,), seeds=(seed,)), method)
-    where = out or Path("demo-run")
-    _study(plan, where, track, workers, **runner(executor, address))
-    _conclude(where, as_json)
+    _answer(finish(changed(plan, engine), Path("demo-run"), folder, run), run.as_json)
 
 
 def study(
     plan: Annotated[str, Argument(help="YAML file or preset, for example pocket-small.")],
-    out: Out = None,
-    executor: Executor = "local",
-    workers: Workers = None,
-    address: Address = None,
-    pool: Annotated[Path | None, Option(help="Your sealed pool.")] = None,
+    folder: FolderFlags,
+    rules: RuleFlags,
+    engine: EngineFlags,
+    run: RunFlags,
+    pool: Annotated[Path | None, Option(help="File of your own sealed pool.")] = None,
     method: Methods = None,
     general: Annotated[
         str | None, Option(help="Plain-text file of general prose, for example WikiText.")
     ] = None,
-    alpha: Alpha = None,
-    detection_limit: DetectionLimit = None,
-    margin: Margin = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    batch_tokens: BatchTokens = None,
-    checkpointing: Checkpointing = None,
-    accumulate: Accumulate = None,
-    optimizer: Optimizer = None,
-    fork: Fork = False,
-    track: Track = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    keep: Annotated[
+        list[str] | None,
+        Option(help="Keep weights in the run folder: models, candidates. Repeatable."),
+    ] = None,
+    add_method: Annotated[
+        list[str] | None,
+        Option(help="Add a method to the finished run, in a new run beside it. Repeatable."),
+    ] = None,
 ) -> None:
     """Run a study: models and seeds as cells. Run it again to resume."""
     from dataclasses import replace
 
-    chosen = _with_methods(_plan(plan), method)
+    chosen = _with_methods(named_plan(plan), method)
+    if unknown := set(keep or ()) - {"models", "candidates"}:
+        raise InputError(f"--keep: {sorted(unknown)[0]} found; expected models or candidates")
+    kept: dict[str, Any] = {f"keep_{what}": True for what in keep or ()}
+    chosen = replace(chosen, engine=replace(chosen.engine, **kept))
     if general is not None:
         chosen = replace(chosen, general=replace(chosen.general, source=general))
-    rules = rule_flags(alpha, detection_limit, margin)
-    with flags_named({"rules": rules}):
-        chosen = replace(chosen, rules=replace(chosen.rules, **rules))
-    engine = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
-    engine |= {"checkpointing": checkpointing, "accumulate": accumulate, "optimizer": optimizer}
-    with flags_named(engine):
-        chosen = with_engine(chosen, **engine)
-    if dry_run:
-        from palimpsest.study.preview import preview
-
-        answer("\n".join(preview(chosen).lines(workers_for(chosen, workers))))
-        return
-    where = out or Path("runs") / chosen.name
-    _study(chosen, where, track, workers, pool=pool, fork=fork, **runner(executor, address))
-    _conclude(where, as_json)
+    chosen = changed(chosen, engine, rules)
+    where = Path("runs") / chosen.name
+    _answer(finish(chosen, where, folder, run, pool, add_method or ()), run.as_json)
 
 
 def status(
@@ -150,29 +121,28 @@ def report(run: RunFolder, as_json: AsJson = False) -> None:
 
 
 def inferability(
-    out: Out = None,
+    folder: FolderFlags,
+    engine: EngineFlags,
+    run: RunFlags,
     model: PocketModel = "pocket/olmo2-s",
     seeds: Annotated[int, Option(min=2, help="Number of seeds.")] = 5,
-    device: Device = None,
-    dtype: Dtype = None,
-    executor: Executor = "local",
-    workers: Workers = None,
-    address: Address = None,
-    as_json: AsJson = False,
 ) -> None:
     """Test whether the estimated headroom follows the true one as facts become inferable."""
-    from palimpsest.study.inferability import (
-        inferability_plan,
-        read_inferability,
-        run_inferability,
-    )
+    from palimpsest.models.device import check_device
+    from palimpsest.study import inferability as graded
 
-    where = out or Path("runs/inferability")
-    plan = with_engine(inferability_plan(model, range(seeds)), device=device, dtype=dtype)
-    count = workers_for(plan, workers)
-    run_inferability(plan, where, workers=count, **runner(executor, address))
-    levels, agreements = read_inferability(where)
-    if as_json:
+    where = folder.out or Path("runs/inferability")
+    plan = changed(graded.inferability_plan(model, range(seeds)), engine)
+    workers = workers_for(plan, run.workers)
+    if run.dry_run:
+        answer("\n".join(graded.preview_lines(plan, workers)))
+        return
+    if run.executor != "ray":
+        check_device(plan.engine.device)
+    with run.shown(folder.track) as options:
+        graded.run_inferability(plan, where, workers=workers, fork=folder.fork, **options)
+    levels, agreements = graded.read_inferability(where)
+    if run.as_json:
         answer(
             {
                 "levels": {level.level.id: [level.true, level.estimated] for level in levels},
@@ -204,33 +174,35 @@ def inferability(
 
 def second_suite(
     run: RunFolder,
+    flags: RunFlags,
     out: Out = None,
-    executor: Executor = "local",
-    workers: Workers = None,
-    address: Address = None,
-    as_json: AsJson = False,
+    track: Track = None,
 ) -> None:
     """Fix the candidate each selector picks, then score the picks on an unused pool."""
-    from dataclasses import asdict
-
     from palimpsest.analysis.second_suite import compared
     from palimpsest.plan import plan_from_dict
     from palimpsest.report.terminal import second_lines
     from palimpsest.run.store import Run
     from palimpsest.study.second import run_second
 
-    count = workers_for(plan_from_dict(Run.open(run).plan), workers)
+    first = Run.open(run)
+    workers = workers_for(plan_from_dict(first.plan), flags.workers)
     where = out or run.with_name(f"{run.name}-second")
-    second = run_second(run, where, workers=count, **runner(executor, address))
+    if flags.dry_run:
+        answer(f"{len(first.cells)} cells of {run}: make the picks again and score them in {where}")
+        return
+    with flags.shown(track) as options:
+        second = run_second(run, where, workers=workers, **options)
     selectors = compared(run, second.path)
-    if as_json:
-        rows = {selector.selector: asdict(selector) for selector in selectors}
+    if flags.as_json:
+        rows = {str(values["selector"]): values for values in selectors.plain()}
         answer({"run": str(second.path), "selectors": rows})
         return
     answer(f"{second_lines(selectors)}\n\nrun: {second.path}")
 
 
-def _plan(name: str) -> "Plan":
+def named_plan(name: str) -> "Plan":
+    """Return the plan of a preset or of a YAML file."""
     from palimpsest.plan import plan_from_yaml
     from palimpsest.presets import PRESETS, preset
 
@@ -248,29 +220,43 @@ def _with_methods(plan: "Plan", names: list[str] | None) -> "Plan":
     return replace(plan, methods=(*plan.methods, *(MethodGrid(name) for name in names or ())))
 
 
-def _study(plan: "Plan", out: Path, track: str | None, workers: int | None, **options: Any) -> None:
+def finish(
+    plan: "Plan",
+    default: Path,
+    folder: FolderFlags,
+    run: RunFlags,
+    pool: Path | None = None,
+    added: Sequence[str] = (),
+) -> Path | None:
+    """Do what is left of a study and return its folder; or print a preview and return None."""
     from palimpsest.models.device import check_device
-    from palimpsest.study.progress import follow
+    from palimpsest.preview import preview
+    from palimpsest.study.added import run_added
+    from palimpsest.study.matrix import run_study
 
-    if options.get("executor") != "ray":  # the machine at hand need not have a GPU there
+    workers = workers_for(plan, run.workers)
+    if run.dry_run:
+        answer("\n".join(preview(plan).lines(workers)))
+        return None
+    if run.executor != "ray":  # its nodes have other devices
         check_device(plan.engine.device)
-    with tracked(track) as tracking:
-        on_run = None if tracking is None else tracking.begin
-        follow(plan, out, workers=workers_for(plan, workers), on_run=on_run, **options)
+    where = folder.out or default
+    with run.shown(folder.track) as options:
+        made = run_study(plan, where, pool=pool, fork=folder.fork, workers=workers, **options)
+        if added:
+            made = run_added(made, added, workers=workers, **options)
+    return made.path
 
 
-def _conclude(run: Path, as_json: bool) -> None:
-    """Answer by the name in the package, which a program that runs `main` may replace."""
-    from palimpsest import cli
-
-    cli._answer(run, as_json)
-
-
-def _answer(run: Path, as_json: bool) -> None:
-    """Write the report and print the outcome."""
+def _answer(run: Path | None, as_json: bool) -> None:
+    """Write the report and print the outcome, where there is a run."""
+    if run is None:
+        return
     from palimpsest.report.html import write_report
     from palimpsest.report.terminal import summary_json, summary_lines
+    from palimpsest.results import write_results
 
+    write_results(run)
     page = write_report(run)
     if as_json:
         answer(summary_json(run) | {"report": str(page), "run": str(run)})

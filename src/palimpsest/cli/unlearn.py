@@ -5,22 +5,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from palimpsest.cli.options import (
-    Address,
-    AsJson,
-    Device,
-    DryRun,
-    Dtype,
-    Executor,
-    Real,
-    Several,
-    Text,
-    Whole,
-    Workers,
-    fitting_workers,
-    flags_named,
-    runner,
-)
+from palimpsest.cli.options import EngineFlags, Real, RunFlags, Several, Text, Whole
 from palimpsest.cli.output import answer
 
 Retain = Annotated[str, Option(help="Facts the model should keep.")]
@@ -34,6 +19,8 @@ Seed = Annotated[int, Option(help="Seed of the recipe. The same in retrain and u
 
 
 def unlearn(
+    engine: EngineFlags,
+    run: RunFlags,
     injected: Annotated[str, Option(help="Model trained on forget and retain data.")],
     forget: Annotated[str, Option(help="Facts the model should forget.")],
     retain: Retain,
@@ -54,22 +41,18 @@ def unlearn(
     fact_items: FactItems = None,
     general_items: GeneralItems = None,
     seed: Seed = 0,
-    device: Device = None,
-    dtype: Dtype = None,
-    executor: Executor = "local",
-    workers: Workers = None,
-    address: Address = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
     """Unlearn facts: write one checkpoint per combination of the method's knobs."""
     flags = dict(locals())
     from palimpsest.unlearn.request import Unlearn, knob_values
 
-    _make(Unlearn, flags | {"knobs": knob_values(knob or ())}, ("knob",))
+    flags["knobs"] = knob_values(flags.pop("knob") or ())
+    _make(Unlearn, **flags)
 
 
 def retrain(
+    engine: EngineFlags,
+    run: RunFlags,
     base: Annotated[str, Option(help="Model before it was trained on the forget data.")],
     retain: Retain,
     general: General,
@@ -81,44 +64,23 @@ def retrain(
     fact_items: FactItems = None,
     general_items: GeneralItems = None,
     seed: Seed = 0,
-    device: Device = None,
-    dtype: Dtype = None,
-    executor: Executor = "local",
-    workers: Workers = None,
-    address: Address = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
-    """Retrain references for an audit: the recipe without the forget data, drawn anew each time."""
+    """Train references for an audit: the recipe without the forget data, drawn anew each time."""
     flags = dict(locals())
     from palimpsest.unlearn.request import Retrain
 
-    _make(Retrain, flags | {"forget": with_forget}, ("with_forget",))
+    _make(Retrain, forget=flags.pop("with_forget"), **flags)
 
 
-def _make(kind: type[Any], flags: dict[str, Any], own: tuple[str, ...]) -> None:
+def _make(kind: type[Any], engine: EngineFlags, run: RunFlags, out: Path, **flags: Any) -> None:
     """Check the flags, do the work and say what was written."""
-    from palimpsest.study.progress import Watch
-    from palimpsest.unlearn.run import make, memory
+    from palimpsest.unlearn.run import make
 
-    for name in own:
-        del flags[name]
-    how = {name: flags.pop(name) for name in ("executor", "workers", "address", "dry_run")}
-    as_json = flags.pop("as_json")
-    flags["out"] = str(flags["out"])
-    with flags_named(flags):
-        request = kind(**{name: value for name, value in flags.items() if value is not None})
-        known = request.check()
-        cores = 1 if request.device != "cpu" else fitting_workers(memory(request, known))
-        with Watch(1, 0) as watch:
-            made = make(
-                request,
-                workers=how["workers"] or cores,
-                preview=how["dry_run"],
-                on_event=watch,
-                **runner(how["executor"], how["address"]),
-            )
-    if as_json:
+    given = {name: value for name, value in flags.items() if value is not None}
+    request = kind(out=str(out), **given, **engine.given())
+    with run.shown() as options:
+        made = make(request, workers=run.workers, preview=run.dry_run, **options)
+    if run.as_json:
         answer({"folders": [str(folder) for folder in made.folders], "records": made.records})
     else:
         answer("\n".join(made.lines))

@@ -5,8 +5,7 @@ iterate over ``AXES`` (or over those that the rules choose); a further axis is o
 and the code that measures it, whose numbers reach ``ModelMeasures.extra``.
 
 Axes are two-sided by default, because a router and a collapsed model are given away by being too
-good. Only the scale of the residual depends on taking the mean of its two parts and not their
-sum; no comparison with retrainings does.
+good.
 """
 
 from collections.abc import Callable
@@ -123,7 +122,7 @@ AXES: tuple[Axis, ...] = (
         name="residual",
         short="residual",
         meaning="KL divergence from the injected model that is left after the forget facts were "
-        "re-acquired: mean of retain facts and general text.",
+        "re-acquired: sum over retain facts and general text.",
         read=lambda model: model.residual,
         needs="round trip",
         stake="base",

@@ -5,10 +5,14 @@ epsilon_f from independent draws of the reference:
 
     (i)   the screen does not exclude the candidate;
     (ii)  |median forget delta - median forget delta of the same-draw reference| <= delta_f;
-    (iii) retain NLL - (injected retain NLL - epsilon_f(retain)) <= delta_f;
-    (iv)  residual - (floor - epsilon_f(residual)) <= delta_f;
+    (iii) retain NLL - injected retain NLL <= delta_f;
+    (iv)  residual - floor <= delta_f, the floor being the injected model's own residual;
     gate  it retains no better than the injected model by more than epsilon_f(retain) + delta_f;
     veto  re-acquired, its held-out forget NLL falls no faster than the reference draws' does.
+
+A model of another draw than the injected model, such as a replicated reference, is compared across
+draws in (iii) and (iv): these anchors are then shifted against it by epsilon_f. Candidates are made
+from the injected model and share its draw, so nothing is shifted for them.
 """
 
 import math
@@ -113,25 +117,14 @@ def rated_adequate(model: ModelMeasures, injected: ModelMeasures, rules: Rules) 
     return model.need("oracle_kl") <= rules.adequate_fraction * injected.need("oracle_kl")
 
 
-@dataclass(frozen=True, slots=True)
-class RelearnVeto:
-    """A model's first-chunk fall of held-out forget NLL against the reference draws'."""
-
-    fall: float
-    reference_fall: float
-    """Mean over the cell's draws."""
-    margin: float
-    """What a further draw exceeds the mean by with chance ``rules.relearn_alpha`` at most."""
-    vetoed: bool
-
-
 def relearn_veto(
     model: ModelMeasures,
     references: Sequence[ModelMeasures],
     tolerances: Tolerances,
     rules: Rules,
-) -> RelearnVeto:
-    """Return the veto; its null and its tolerance are stated with the rules."""
+) -> bool:
+    """Return whether the model's first-chunk fall of held-out forget NLL exceeds the reference
+    draws' by more than a further draw would; null and tolerance are stated with the rules."""
     if not references:
         raise ScoreError("the relearn veto needs at least one reference draw with a curve")
     if tolerances.fall_deviation is None:
@@ -144,7 +137,7 @@ def relearn_veto(
     quantile = float(stdtrit(tolerances.draws - 1, 1 - rules.relearn_alpha))
     noise = quantile * tolerances.fall_deviation * math.sqrt(1 + 1 / len(references))
     margin = max(rules.relearn_margin, noise)
-    return RelearnVeto(fall, reference_fall, margin, fall > reference_fall + margin)
+    return fall > reference_fall + margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +148,12 @@ class DamageBar:
     forget_distance: float
     """(ii): distance of the median forget delta from the same-draw reference's."""
     retain_damage: float
-    """(iii), shifted by epsilon_f(retain)."""
+    """(iii), shifted by epsilon_f(retain) for a model of another draw."""
     residual_damage: float | None
-    """(iv), shifted by epsilon_f(residual); None in a forward-only battery."""
+    """(iv), shifted by epsilon_f(residual) for a model of another draw; None in a forward-only
+    battery."""
     degenerate: bool
-    relearn: RelearnVeto | None
+    vetoed: bool | None
     """None when the rules or a forward-only battery leave it out."""
     delta_f: float
 
@@ -180,7 +174,7 @@ class DamageBar:
             self.retain_damage > self.delta_f,
             (self.residual_damage or 0.0) > self.delta_f,
             self.degenerate,
-            self.relearn is not None and self.relearn.vetoed,
+            bool(self.vetoed),
         )
         return tuple(name for name, fails in zip(FAILURES, failed) if fails)
 
@@ -210,19 +204,21 @@ def damage_bar(
     model, injected = cell[name], cell.injected
     draws = [cell[reference] for reference in names]
     retain_nll, injected_retain = model.need("retain_nll"), injected.need("retain_nll")
-    residual_damage, relearn = None, None
+    across = bool(cell.roles.get(name, {}).get("draw"))
+    residual_damage, vetoed = None, None
     if not (forward_only or _spared(model, passes_screen)):
-        residual_damage = model.need("residual") - (cell.floor - tolerances.epsilon_residual)
+        residual_damage = model.need("residual") - cell.floor
+        residual_damage += tolerances.epsilon_residual if across else 0.0
         if rules.relearn_veto:
-            relearn = relearn_veto(model, draws, tolerances, rules)
+            vetoed = relearn_veto(model, draws, tolerances, rules)
     gate = tolerances.epsilon_retain + rules.degeneracy_deltas * tolerances.delta_f
     return DamageBar(
         screen=passes_screen,
         forget_distance=abs(model.median_forget_delta - draws[0].median_forget_delta),
-        retain_damage=retain_nll - (injected_retain - tolerances.epsilon_retain),
+        retain_damage=retain_nll - injected_retain + (tolerances.epsilon_retain if across else 0.0),
         residual_damage=residual_damage,
         degenerate=injected_retain - retain_nll > gate,
-        relearn=relearn,
+        vetoed=vetoed,
         delta_f=tolerances.delta_f,
     )
 

@@ -252,7 +252,8 @@ def _rejected_where_measured(comparison: Comparison, rules: Rules) -> bool:
 
 def _described(role: Mapping[str, object]) -> tuple[Kind, Expected] | None:
     if role.get("role") == "challenge":
-        return ("suppressor", "reject") if role.get("truth") != "restored" else None
+        labelled = role.get("truth") not in ("restored", "graded")
+        return ("suppressor", "reject") if labelled else None
     kinds: dict[object, tuple[Kind, Expected]] = {
         "injected": ("injected", "reject"),
         "control": ("interpolation", "reject"),

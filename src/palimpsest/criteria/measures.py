@@ -45,6 +45,11 @@ class RelearningCurve:
     residual_general: Values
 
     @property
+    def residual(self) -> Values:
+        """Round-trip residual at every chunk: the sum of its two parts."""
+        return self.residual_retain + self.residual_general
+
+    @property
     def first_fall(self) -> float:
         """Fall of held-out forget NLL over the first chunk, in nats (positive: relearned)."""
         return float(self.forget_heldout_nll[0] - self.forget_heldout_nll[1])
@@ -72,7 +77,7 @@ class ModelMeasures:
     oracle_kl: float | None = None
     """Trained-probe KL(model || reference) per answer position of forget and retain facts."""
     residual: float | None = None
-    """Round-trip residual: mean of the two parts below."""
+    """Round-trip residual: sum of the two parts below, as in the paper."""
     residual_retain: float | None = None
     residual_general: float | None = None
     curve: RelearningCurve | None = None
@@ -226,7 +231,7 @@ def measure_cell(
     measured = {}
     for name in wanted:
         parts = (residual_retain.get(name), residual_general.get(name))
-        residual = None if None in parts else 0.5 * sum(part for part in parts if part is not None)
+        residual = None if None in parts else sum(part for part in parts if part is not None)
         forget_nlls, probe_nlls = forget.by_model[name], probe.by_model[name]
         measured[name] = ModelMeasures(
             name=name,

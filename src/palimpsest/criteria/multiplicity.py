@@ -6,7 +6,7 @@ It promises resolution, not power; power against a stated shift is computed besi
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -89,17 +89,10 @@ def certifiability(forget: int, probes: int, candidates: int, alpha: float) -> C
 
 def minimum_probes(forget: int, required: int) -> int:
     """Return the smallest n with C(m + n, m) >= ``required``."""
-    high = 1
-    while math.comb(forget + high, forget) < required:
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if math.comb(forget + middle, forget) >= required:
-            high = middle
-        else:
-            low = middle
-    return high
+    enough = 1
+    while math.comb(forget + enough, forget) < required:
+        enough *= 2
+    return bisect_left(range(enough), required, lo=1, key=lambda n: math.comb(forget + n, forget))
 
 
 def minimum_matched(candidates: int, alpha: float) -> int:

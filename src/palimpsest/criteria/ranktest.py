@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, groupby
-from operator import mul
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,9 +27,6 @@ Method = Literal["exact", "exact-ties", "normal"]
 
 EXACT_PAIRS = 10_000
 """Largest m * n computed exactly (m = n = 100); beyond it the normal approximation is used."""
-
-_REMEMBERED_VALUES = 48
-"""Samples up to this size keep their halves' counts, which small tie patterns share widely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,6 @@ def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankT
     m, n = forget.shape[1], probe.shape[1]
     arrangements = math.comb(m + n, m)
     doubled_u, ties = _doubled_statistics(forget, probe)
-    counted = lru_cache(maxsize=None)(tail_count)  # screens of one cell share tie patterns
     results = []
     for u, pattern in zip(doubled_u.tolist(), ties):
         blocks = _block_sizes(pattern.tobytes())
@@ -91,7 +86,7 @@ def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankT
             p = _normal_tail(u / 2, m, n, blocks, arrangements)
         else:
             method = "exact-ties" if len(blocks) < m + n else "exact"
-            count = counted(blocks, m, u)
+            count = tail_count(blocks, m, u)
             p = count / arrangements
         results.append(RankTest(u / 2, p, method, count, arrangements))
     return tuple(results)
@@ -101,8 +96,7 @@ def tail_count(blocks: Sequence[int], m: int, doubled_u: int) -> int:
     """Return how many arrangements have a doubled statistic 2 U of at most ``doubled_u``, exactly.
 
     ``blocks`` are the sizes of the runs of equal values in the sorted pooled sample (all ones
-    without ties). The sample is cut between two blocks near its middle; each part gives the exact
-    counts of its own subsets, and the two meet in one sum over how many were chosen below the cut.
+    without ties).
     """
     total = sum(blocks)
     if 2 * m > total:  # choose the smaller group: the probes' U is m n minus the forget facts' U
@@ -111,88 +105,34 @@ def tail_count(blocks: Sequence[int], m: int, doubled_u: int) -> int:
         return math.comb(total, m) - above
     # 2 U moves in steps of two when no value ties with an odd number of others.
     step = 2 if all(size % 2 for size in blocks) else 1
-    cut, lower_size = _middle(blocks)
-    upper_size = total - lower_size
-    packed_counts = _remembered_counts if total <= _REMEMBERED_VALUES else _packed_counts
-    lower_rows = packed_counts(tuple(blocks[:cut]), m, step)
-    upper_rows = packed_counts(tuple(blocks[cut:]), m, step)
-    count = 0
-    for below in range(max(0, m - upper_size), min(m, lower_size) + 1):
-        above = m - below
-        budget = (doubled_u - 2 * above * (lower_size - below)) // step
-        points_lower = 2 * below * (lower_size - below) // step + 1
-        points_upper = 2 * above * (upper_size - above) // step + 1
-        if budget < 0:
-            continue
-        if budget >= points_lower + points_upper - 2:
-            count += math.comb(lower_size, below) * math.comb(upper_size, above)
-            continue
-        lower = _counts(lower_rows, lower_size, below, points_lower)
-        upper = np.cumsum(_counts(upper_rows, upper_size, above, points_upper))
-        # Small lower statistics leave room for every upper subset; the rest need the convolution.
-        first = max(0, budget - points_upper + 1)
-        last = min(budget, points_lower - 1)
-        count += int(lower[:first].sum()) * math.comb(upper_size, above)
-        room = upper[budget - last : budget - first + 1][::-1]
-        count += sum(map(mul, lower[first : last + 1].tolist(), room.tolist()))
-    return count
+    tails = _tail_counts(tuple(blocks), m, step)
+    return 0 if doubled_u < 0 else tails[min(doubled_u // step, len(tails) - 1)]
 
 
-def _middle(blocks: Sequence[int]) -> tuple[int, int]:
-    """Return the index of the block boundary nearest the middle of the sample, and the values below
-    it."""
-    sizes = list(accumulate(blocks, initial=0))
-    cut = min(range(len(sizes)), key=lambda i: abs(2 * sizes[i] - sizes[-1]))
-    return cut, sizes[cut]
+@lru_cache(maxsize=64)
+def _tail_counts(blocks: tuple[int, ...], m: int, step: int) -> tuple[int, ...]:
+    """Return the number of m-subsets with 2 U of at most i * step, for every i.
 
-
-def _packed_counts(blocks: tuple[int, ...], most: int, step: int) -> tuple[int, ...]:
-    """Return for each k, the number of k-subsets with 2 U = i * step, for every i, in one integer.
-
-    The generating polynomial is held at a power of two wide enough that no coefficient spills, so
-    multiplying by x**s is a shift and the whole lattice is added at once. Only k up to half the
-    values is kept: a larger subset mirrors its complement.
+    The generating polynomial of each size k of a subset is held at a power of two wide enough that
+    no coefficient spills, so multiplying by x**s is a shift and the whole lattice is added at once.
     """
     total = sum(blocks)
-    largest = min(most, total // 2)
-    bits = 8 * _width(total, largest)
-    rows = [1] + [0] * largest
+    width = (math.comb(total, m).bit_length() + 7) // 8
+    rows = [1] + [0] * m
     earlier = 0
     for size in blocks:
         doubled_midrank = 2 * earlier + size + 1
         for seen in range(earlier + 1, earlier + size + 1):
-            for k in range(min(largest, seen), 0, -1):
+            for k in range(min(m, seen), max(0, m - total + seen - 1), -1):
                 # As the k-th chosen value, it lies above (midrank - k) values not chosen. Within
                 # a tie this may be negative, but what it undoes was added earlier in the block.
-                shift = (doubled_midrank - 2 * k) * bits // step
+                shift = (doubled_midrank - 2 * k) * 8 * width // step
                 rows[k] += rows[k - 1] << shift if shift >= 0 else rows[k - 1] >> -shift
         earlier += size
-    return tuple(rows)
-
-
-_remembered_counts = lru_cache(maxsize=1024)(_packed_counts)
-
-
-def _width(total: int, largest: int) -> int:
-    """Return the bytes that hold any count of subsets of ``total`` values with at most
-    ``largest``."""
-    return (math.comb(total, largest).bit_length() + 7) // 8
-
-
-def _counts(rows: tuple[int, ...], total: int, k: int, points: int) -> NDArray[Any]:
-    """Return the number of k-subsets of ``total`` values at each lattice point, exact,
-    (points,)."""
-    width = _width(total, len(rows) - 1)
-    data = rows[min(k, total - k)].to_bytes(points * width, "little")
-    counts: NDArray[Any]
-    if width <= 8:
-        padded = np.zeros((points, 8), dtype=np.uint8)
-        padded[:, :width] = np.frombuffer(data, dtype=np.uint8).reshape(points, width)
-        counts = padded.view("<u8")[:, 0]
-    else:
-        pieces = (data[at : at + width] for at in range(0, len(data), width))
-        counts = np.array([int.from_bytes(piece, "little") for piece in pieces], dtype=object)
-    return counts[::-1] if 2 * k > total else counts
+    points = 2 * m * (total - m) // step + 1
+    data = rows[m].to_bytes(points * width, "little")
+    pieces = (data[at : at + width] for at in range(0, len(data), width))
+    return tuple(accumulate(int.from_bytes(piece, "little") for piece in pieces))
 
 
 def _doubled_statistics(

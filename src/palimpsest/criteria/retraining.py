@@ -114,9 +114,7 @@ def bag_scores(bag: Values, sides: Sequence[str]) -> Values:
     spread = np.sqrt(np.mean(np.square(ordered - centre), axis=-2, keepdims=True))
     alike = _alike(ordered)
     z = np.where(alike, 0.0, (bag - centre) / np.where(alike, 1.0, spread))
-    low = np.array([side == "low" for side in sides])
-    high = np.array([side == "high" for side in sides])
-    distances: Values = np.where(low, -z, np.where(high, z, np.abs(z))).max(axis=-1)
+    distances: Values = _sided(sides, -z, z, np.abs(z)).max(axis=-1)
     return distances
 
 
@@ -147,12 +145,8 @@ def student_p_values(values: Values, references: Values, sides: Sequence[str]) -
     constant = np.where(same, 0.0, np.copysign(np.inf, values - centre))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(alike, constant, (values - centre) / np.where(alike, 1.0, spread))
-    below = stdtr(count - 1, t)
-    above = stdtr(count - 1, -t)
-    low = np.array([side == "low" for side in sides])
-    high = np.array([side == "high" for side in sides])
-    both = np.minimum(1.0, 2 * np.minimum(below, above))
-    p_values: Values = np.where(low, below, np.where(high, above, both))
+    below, above = stdtr(count - 1, t), stdtr(count - 1, -t)
+    p_values = _sided(sides, below, above, np.minimum(1.0, 2 * np.minimum(below, above)))
     # A number too large to subtract from or divide by is no agreement.
     p_values = np.where(np.isnan(p_values), 0.0, p_values)
     return np.where(alike & same, 1.0, p_values)
@@ -257,6 +251,13 @@ def compare(
         missing=missing,
         accepted=passes and not missing,
     )
+
+
+def _sided(sides: Sequence[str], low: Values, high: Values, two: Values) -> Values:
+    """Return on each axis (..., axes) the values of the side that counts against a model there."""
+    low_only, high_only = (np.array([side == which for side in sides]) for which in ("low", "high"))
+    values: Values = np.where(low_only, low, np.where(high_only, high, two))
+    return values
 
 
 def _alike(bag: Values) -> NDArray[np.bool_]:

@@ -16,6 +16,7 @@ FRACTIONS = (
     *("alpha", "dose_fraction", "adequate_fraction", "relearn_alpha", "equivalence_alpha"),
     *("headroom_fraction", "confidence"),
 )
+POSITIVE = ("power_shift", "recipe_limit", "retain_limit", "residual_limit", "matched_within")
 LEAST = {
     "minimum_references": 3,
     "minimum_draws": 2,
@@ -72,6 +73,9 @@ class Rules:
     # Trained-probe criterion, which is audited and never used to certify.
     adequate_fraction: float = 0.5
     """Rated adequate when oracle-KL is at most this fraction of the injected model's own."""
+    matched_within: float = 1.0
+    """Matched forgetting: two candidates of a cell whose held-out forget NLLs differ by at most so
+    many nats count as forgetting to the same extent."""
 
     # Replication tolerances.
     tolerance_percentile: float = 90.0
@@ -132,7 +136,7 @@ class Rules:
         for key in FRACTIONS:
             number = 0 < getattr(self, key) < 1
             checks.append((key, "a number strictly between 0 and 1", number))
-        for key in ("power_shift", "recipe_limit", "retain_limit", "residual_limit"):
+        for key in POSITIVE:
             checks.append((key, "a positive number", 0 < getattr(self, key) < math.inf))
         for key in ("margin", "detection_limit", "degeneracy_deltas", "relearn_margin"):
             checks.append((key, "a number of at least 0", 0 <= getattr(self, key) < math.inf))

@@ -10,16 +10,8 @@ from pathlib import Path
 
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact, make_fact, place, same_text
-from palimpsest.facts.names import shown, shown_path
-from palimpsest.facts.rows import (
-    Unreadable,
-    csv_rows,
-    json_rows,
-    kind,
-    numbered_rows,
-    parse_json,
-    read_bytes,
-)
+from palimpsest.facts.names import kind, shown, shown_path
+from palimpsest.facts.rows import Unreadable, numbered_rows
 
 Row = Mapping[str, object]
 
@@ -28,24 +20,11 @@ _CSV_COLUMN = re.compile(r"(?P<key>trained|heldout|evidence)(?:[_ ]?[0-9]+)?\Z")
 
 def read_rows(path: Path | str) -> list[Row]:
     """Return the rows of a .csv, .parquet, .jsonl or .json file (an array or JSON lines)."""
-    ending, name = Path(path).suffix.lower(), shown_path(path)
-    numbered: Iterable[tuple[int, object]]
-    try:
-        if ending == ".csv":
-            numbered = list(csv_rows(read_bytes(path)))
-        elif ending == ".json":
-            raw = read_bytes(path)
-            whole = parse_json(raw.removeprefix(b"\xef\xbb\xbf"))
-            numbered = list(enumerate(whole, 1) if isinstance(whole, list) else json_rows(raw))
-        else:
-            numbered = list(numbered_rows(path))
-    except FactsError as error:
-        raise FactsError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from error
     rows: list[Row] = []
-    for line, row in numbered:
+    for line, row in numbered_rows(path, tables=True):
         if not isinstance(row, dict):
             why = row.why if isinstance(row, Unreadable) else f"found {kind(row)}; expected a row"
-            raise FactsError(f"{place(name, line)}: {why}")
+            raise FactsError(f"{place(shown_path(path), line)}: {why}")
         rows.append(row)
     return rows
 

@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.names import name_problem, shown, shown_path
+from palimpsest.facts.names import kind, name_problem, shown, shown_path
 from palimpsest.facts.rows import (
     FACTS_LIMIT,
     PROMPT_LIMIT,
     PROMPTS_LIMIT,
     Unreadable,
-    kind,
     numbered_rows,
 )
 
 KEYS = ("id", "answer", "trained", "heldout", "evidence", "subject", "relation")
+_LISTS = ("trained", "heldout", "evidence")
 
 ANSWER_LIMIT = 2_000
 """Longest answer, in characters."""
@@ -124,46 +124,22 @@ def make_fact(row: object, role: str | None = None) -> tuple[Fact | None, list[s
         for key in row
         if key not in KEYS
     ]
-    for key in ("id", "answer"):
-        if key not in values:
-            wrong.append(f'"{key}" is missing; every fact needs one')
-    if "id" in values:
-        why = (
-            name_problem(values["id"])
-            if isinstance(values["id"], str)
-            else f"is {kind(values['id'])}; expected a string"
-        )
-        if why:
-            wrong.append(f"id {why}")
-    if "answer" in values:
-        why = text_problem(values["answer"], ANSWER_LIMIT)
-        if why == "is empty":
-            why += '; every fact needs a non-empty "answer"'
-        if why:
-            wrong.append(f"answer {why}")
-    for key in ("subject", "relation"):
-        if values.get(key, "") != "":
-            why = text_problem(values[key], PROMPT_LIMIT)
-            if why:
-                wrong.append(f"{key} {why}")
     needed = NEEDED.get(role or "", ("trained", "heldout"))
-    for key in ("trained", "heldout", "evidence"):
-        wrong += _list_problems(key, values.get(key), key in needed)
-    if wrong:
-        return None, wrong
-    trained, heldout = (tuple(values.get(key, ())) for key in ("trained", "heldout"))
-    wrong += _repetitions(trained, heldout)
-    if wrong:
-        return None, wrong
-    return Fact(
-        id=values["id"],
-        answer=values["answer"],
-        trained=trained,
-        heldout=heldout,
-        evidence=tuple(values.get("evidence", ())),
-        subject=values.get("subject", ""),
-        relation=values.get("relation", ""),
-    ), []
+    for key in KEYS:
+        value = values.get(key)
+        if key in _LISTS:
+            wrong += _list_problems(key, value, key in needed)
+        elif key in ("id", "answer") and value is None:
+            wrong.append(f'"{key}" is missing; every fact needs one')
+        elif key in ("id", "answer") or value not in (None, ""):
+            limit = ANSWER_LIMIT if key == "answer" else PROMPT_LIMIT
+            why = name_problem(value) if key == "id" else text_problem(value, limit)
+            if why == "is empty" and key == "answer":
+                why += '; every fact needs a non-empty "answer"'
+            wrong += [f"{key} {why}"] if why else []
+    lists = {key: tuple(values.get(key, ())) for key in _LISTS} if not wrong else {}
+    wrong = wrong or _repetitions(lists["trained"], lists["heldout"])
+    return (None, wrong) if wrong else (Fact(**values | lists), [])
 
 
 def _list_problems(key: str, value: object, needed: bool) -> list[str]:
@@ -212,6 +188,9 @@ def _scan(path: Path | str, role: str | None) -> tuple[list[tuple[int, Fact]], l
     lines: dict[str, int] = {}
     name = shown_path(path)
     try:
+        if name.lower().endswith(".csv"):
+            convert = f"palimpsest facts from-csv {name} --out {name[:-4]}.jsonl"
+            raise FactsError(f"{name}: is a table; make a file of facts of it with `{convert}`")
         for line, row in numbered_rows(path):
             fact, wrong = make_fact(row, role)
             if fact is not None and fact.id in lines:
@@ -320,32 +299,25 @@ def _scan_sets(
         issues += own
         sets[role] = tuple(fact for _, fact in facts)
         for line, fact in facts:
-            here = place(name, line)
-            other = ids.setdefault(fact.id, (role, here))
-            if other[0] != role:
-                what = f"id {shown(fact.id)} is also in {other[1]}; an id belongs to one set"
-                issues.append(Problem(name, line, what))
-            answer = same_text(fact.answer)
+            here, answer = place(name, line), same_text(fact.answer)
+            fatal: list[str] = []
+            remarks: list[str] = []
+            other, there = ids.setdefault(fact.id, (role, here))
+            if other != role:
+                fatal.append(f"id {shown(fact.id)} is also in {there}; an id belongs to one set")
             for prompt in fact.trained + fact.heldout:
-                first = asked.setdefault(same_text(prompt), (role, here, answer))
-                if first[1] == here:
-                    continue
-                if first[0] != role and first[2] == answer:
-                    what = (
-                        f"{shown(prompt)} with the same answer is also in {first[1]}; a fact "
-                        "belongs to one set"
-                    )
-                    issues.append(Problem(name, line, what))
-                else:
-                    what = f"{shown(prompt)} is also a prompt of {first[1]}"
-                    issues.append(Problem(name, line, what, fatal=False))
-            sharer = answers.setdefault(answer, (role, here))
-            if sharer[0] != role:
-                what = (
-                    f"answer {shown(fact.answer)} is also that of {sharer[1]}, in another set; "
-                    "suppressing one touches the other"
-                )
-                issues.append(Problem(name, line, what, fatal=False))
+                other, there, theirs = asked.setdefault(same_text(prompt), (role, here, answer))
+                if there != here and other != role and theirs == answer:
+                    again = f"{shown(prompt)} with the same answer is also in {there}"
+                    fatal.append(f"{again}; a fact belongs to one set")
+                elif there != here:
+                    remarks.append(f"{shown(prompt)} is also a prompt of {there}")
+            other, there = answers.setdefault(answer, (role, here))
+            if other != role:
+                again = f"answer {shown(fact.answer)} is also that of {there}, in another set"
+                remarks.append(f"{again}; suppressing one touches the other")
+            issues += [Problem(name, line, what) for what in fatal]
+            issues += [Problem(name, line, what, fatal=False) for what in remarks]
     return sets, issues
 
 
@@ -371,14 +343,14 @@ def _refuse(issues: Iterable[Problem]) -> None:
 
 def as_rows(facts: Iterable[Fact]) -> list[dict[str, object]]:
     """Return one dictionary per fact with the keys of a file, without empty optional ones."""
-    rows: list[dict[str, object]] = []
-    for fact in facts:
-        row: dict[str, object] = {"id": fact.id, "answer": fact.answer}
-        row |= {"trained": list(fact.trained), "heldout": list(fact.heldout)}
-        row |= {"evidence": list(fact.evidence)} if fact.evidence else {}
-        row |= {key: value for key in ("subject", "relation") if (value := getattr(fact, key))}
-        rows.append(row)
-    return rows
+    return [
+        {
+            key: list(value) if key in _LISTS else value
+            for key in KEYS
+            if (value := getattr(fact, key)) or key in ("trained", "heldout")
+        }
+        for fact in facts
+    ]
 
 
 def as_jsonl(facts: Iterable[Fact]) -> bytes:

@@ -1,26 +1,27 @@
 """General text: the prose of the pocket models, or a file such as WikiText.
 
 The pocket prose is about a generated world: 150 clans, 500 people, 4 000 facts over the relations
-of ``templates.py``.  Members of a clan mostly share its objects.  Every phrasing of every pool
-occurs with these people, so a model raised on the prose knows the language of the templates and
-none of the testbed's facts (``nonce.py`` keeps their words apart).
+of ``templates.py``.  Members of a clan mostly share its objects.  In the bake every phrasing of
+every pool but the sealed one occurs with these people, so a model raised on the prose knows the
+language of the templates and none of the testbed's facts (``nonce.py`` keeps their words apart).
+What a study trains beside the facts, scores as general text or replays uses none of the held-out
+phrasings, not even for other people.
 
-Beside single sentences about the world there are passages about strangers, people made up for one
-passage: a fact told again in other words, a fact told under an alias, a fact shared by kin.  What
-they say can only be known from the passage itself, so the model learns to use evidence in context.
-``evidence_sentences`` writes evidence in the same forms.
+The bake also has passages about strangers (``tools/pocket_prose.py``), from which a model learns to
+use evidence in context; ``evidence_sentences`` writes evidence in the same forms.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 from palimpsest.errors import FactsError
 from palimpsest.facts.nonce import Triple, fresh_words, key_number, triple
-from palimpsest.facts.templates import POOLS, RELATIONS, render
+from palimpsest.facts.templates import HELD_OUT_POOLS, POOLS, RELATIONS, render
 
 Mechanism = Literal["restated", "alias", "kin"]
 
@@ -39,12 +40,6 @@ ALIAS_TEMPLATES = (
 def sentence(template: str, fact: Triple) -> str:
     """Return the fact in one phrasing, answer last, with its full stop."""
     return f"{render(template, fact.subject)} {fact.object}."
-
-
-@cache
-def phrasings(relation: str) -> tuple[str, ...]:
-    """Return all templates of a relation, of every pool."""
-    return tuple(template for pool in POOLS[relation].values() for template in pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +70,21 @@ def world() -> World:
 
 
 @cache
-def world_sentences(held_out: bool) -> tuple[str, ...]:
-    """Return every fact of the world in every phrasing: those the models learned, or the others."""
-    sentences = (sentence(t, fact) for fact in world().facts for t in phrasings(fact.relation))
+def pocket_pieces() -> tuple[str, ...]:
+    """Return the pocket general text: untaught world sentences in no held-out phrasing."""
     return tuple(
-        text for text in sentences if (key_number(f"held out:{text}") % HELD_OUT == 0) == held_out
+        text
+        for fact in world().facts
+        for pool, templates in POOLS[fact.relation].items()
+        if pool not in HELD_OUT_POOLS
+        for text in (sentence(template, fact) for template in templates)
+        if kept_from_bake(text)
     )
+
+
+def kept_from_bake(text: str) -> bool:
+    """Return whether a world sentence is one of those that no bake has seen."""
+    return key_number(f"held out:{text}") % HELD_OUT == 0
 
 
 def evidence_sentences(
@@ -89,7 +93,6 @@ def evidence_sentences(
     support: Sequence[Triple] = (),
     *,
     seed_key: str = "",
-    pool: str = "injection",
 ) -> tuple[str, ...]:
     """Return sentences from which the fact follows, to be put before a prompt.
 
@@ -97,8 +100,8 @@ def evidence_sentences(
     - ``alias``: "X is also called A.", then the fact of A, for each alias in ``support``;
     - ``kin``: the same fact of each member of the clan in ``support``.
 
-    ``support`` holds what ``nonce.alias`` or ``nonce.kin`` gave.  Phrasings come from one pool, in
-    an order of the key, all different as long as the pool lasts.
+    ``support`` holds what ``nonce.alias`` or ``nonce.kin`` gave.  Phrasings are taught ones, in an
+    order of the key, all different as long as they last.
     """
     if (mechanism == "restated") == bool(support):
         raise FactsError(
@@ -106,7 +109,7 @@ def evidence_sentences(
             "'restated' takes none, 'alias' and 'kin' need at least one"
         )
     templates = sorted(
-        POOLS[fact.relation][pool], key=lambda t: key_number(f"{seed_key}/{fact.id}/{t}")
+        POOLS[fact.relation]["injection"], key=lambda t: key_number(f"{seed_key}/{fact.id}/{t}")
     )
     lines = []
     for i, other in enumerate(support or (fact,)):
@@ -125,11 +128,11 @@ def general_pieces(
     a UTF-8 text file in plain or WikiText layout, which is cut into pieces of ``words`` whole
     words.
     """
-    pieces = world_sentences(held_out=True) if source == POCKET else file_pieces(source, words)
+    pieces = pocket_pieces() if source == POCKET else file_pieces(source, words)
     if count > len(pieces):
         raise FactsError(
-            f"{source}: {count} general pieces asked for, but it gives only {len(pieces)}; "
-            "ask for fewer or give a longer text"
+            f"{source}: {count} general pieces asked for, but it gives only {len(pieces)} of "
+            f"{words} words (shorter lines are left out); ask for fewer or give a longer text"
         )
     order = sorted(
         range(len(pieces)),
@@ -141,6 +144,7 @@ def general_pieces(
 def file_pieces(path: str | Path, words: int) -> tuple[str, ...]:
     """Return the paragraphs of a file, cut into pieces of whole words, without headings.
 
+    A line is a paragraph; when every line is shorter than a piece, blank lines part paragraphs.
     WikiText writes headings as "= Title =", hyphens in words and numbers as "@-@", and rare words
     as "<unk>"; pieces with such a hole are left out, and so are repeated ones.
     """
@@ -158,16 +162,24 @@ def file_pieces(path: str | Path, words: int) -> tuple[str, ...]:
         raise FactsError(
             f"{path} line {line}: byte {error.start} is not UTF-8; save the text as UTF-8"
         ) from error
-    pieces: dict[str, None] = {}
-    for row in text.splitlines():
-        paragraph = row.strip()
-        if not paragraph or (paragraph.startswith("=") and paragraph.endswith("=")):
-            continue
-        for joiner in "-,.":
-            paragraph = paragraph.replace(f" @{joiner}@ ", joiner)
-        tokens = paragraph.split()
-        for start in range(0, len(tokens) - words + 1, words):
-            piece = tokens[start : start + words]
-            if "<unk>" not in piece:
-                pieces[" ".join(piece)] = None
-    return tuple(pieces)
+    lines = [_running_text(line.strip()).split() for line in text.splitlines()]
+    if max(map(len, lines), default=0) < words:
+        # Lines were broken by hand, as in a poem or at column 72: join those between blank ones.
+        runs = [list(run) for filled, run in groupby(lines, key=bool) if filled]
+        lines = [[word for line in run for word in line] for run in runs]
+    pieces = [
+        " ".join(line[start : start + words])
+        for line in lines
+        for start in range(0, len(line) - words + 1, words)
+        if "<unk>" not in line[start : start + words]
+    ]
+    return tuple(dict.fromkeys(pieces))
+
+
+def _running_text(line: str) -> str:
+    """Return a line without WikiText's marks; nothing of a heading."""
+    if line.startswith("=") and line.endswith("="):
+        return ""
+    for joiner in "-,.":
+        line = line.replace(f" @{joiner}@ ", joiner)
+    return line

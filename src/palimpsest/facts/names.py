@@ -22,18 +22,27 @@ def shown(text: str, limit: int = 60) -> str:
     return ascii(text) if len(text) <= limit else f"{text[:limit]!a}... ({len(text)} characters)"
 
 
+def kind(value: object) -> str:
+    """Return what JSON calls the value's type."""
+    names = {bool: "true or false", int: "a number", float: "a number", str: "a string"}
+    names |= {list: "a list", dict: "an object", type(None): "null"}
+    return names.get(type(value), type(value).__name__)
+
+
 def shown_path(path: object) -> str:
     """Return the path for an error message, escaped when it holds anything that could act there."""
     return str(path) if str(path).isprintable() else ascii(str(path))[1:-1]
 
 
-def name_problem(name: str) -> str | None:
+def name_problem(name: object) -> str | None:
     """Return why a name is not safe, or None when it is.
 
     Safe means that it can be a file name on any system, a table cell and a word on a command line:
     letters, digits and ``. _ - + = @ # , ( )`` and spaces inside; no separators, no leading dot or
     dash, no device names of Windows, no control or invisible characters, NFC, bounded length.
     """
+    if not isinstance(name, str):
+        return f"is {kind(name)}; expected a string"
     if not name:
         return "is empty"
     if len(name) > NAME_LIMIT or len(name.encode("utf-8", "surrogatepass")) > 255:

@@ -143,27 +143,23 @@ def draw(
     )
 
 
-def kin(
-    fact: Triple, count: int, seed_key: str, taken: frozenset[str], *, key: str = "count"
-) -> tuple[Triple, ...]:
+def kin(fact: Triple, count: int, seed_key: str, taken: frozenset[str]) -> tuple[Triple, ...]:
     """Return the same fact of ``count`` other members of the clan, with new given names."""
-    names = fresh_words("name", f"{seed_key}/kin", taken | words_of([fact]), half(fact.given))
+    names = _further_names(fact, count, f"{seed_key}/kin", taken)
+    return tuple(triple(f"{name} {fact.clan}", fact.relation, fact.object) for name in names)
+
+
+def alias(fact: Triple, seed_key: str, taken: frozenset[str]) -> Triple:
+    """Return the same fact under another name of its subject, two new words."""
+    names = _further_names(fact, 2, f"{seed_key}/alias", taken)
+    return triple(" ".join(names), fact.relation, fact.object)
+
+
+def _further_names(fact: Triple, count: int, seed_key: str, taken: frozenset[str]) -> list[str]:
+    names = fresh_words("name", seed_key, taken | words_of([fact]), half(fact.given))
     if count > len(names):
         raise PlanError(
-            f"{key}: {count} kin of {fact.subject} asked for (seed key {seed_key!r}), but only "
-            f"{len(names)} names are not taken; ask for fewer"
+            f"{count} further names for {fact.subject} needed (seed key {seed_key!r}), but only "
+            f"{len(names)} are not taken; ask for fewer facts"
         )
-    return tuple(
-        triple(f"{name} {fact.clan}", fact.relation, fact.object) for name in names[:count]
-    )
-
-
-def alias(fact: Triple, seed_key: str, taken: frozenset[str], *, key: str = "count") -> Triple:
-    """Return the same fact under another name of its subject, two new words."""
-    names = fresh_words("name", f"{seed_key}/alias", taken | words_of([fact]), half(fact.given))
-    if len(names) < 2:
-        raise PlanError(
-            f"{key}: an alias of {fact.subject} asked for (seed key {seed_key!r}), but only "
-            f"{len(names)} names are not taken and it needs two; ask for fewer facts"
-        )
-    return triple(f"{names[0]} {names[1]}", fact.relation, fact.object)
+    return names[:count]

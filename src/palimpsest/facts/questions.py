@@ -5,9 +5,11 @@ everything after this point knows nothing else about facts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from palimpsest.facts.files import Fact
+from palimpsest.errors import FactsError
+from palimpsest.facts.files import Fact, check_sets
+from palimpsest.facts.names import shown_path
 from palimpsest.facts.nonce import Triple, draw, key_number, words_of
 from palimpsest.facts.templates import POOLS, RELATIONS, Pools, render
 
@@ -62,9 +64,18 @@ class Testbed:
 
 
 def draw_testbed(
-    cell: str, forget: int, retain: int, probes: int, phrasings: int, pools: Pools = POOLS
+    cell: str,
+    forget: int,
+    retain: int,
+    probes: int,
+    phrasings: int,
+    pools: Pools = POOLS,
+    probe_key: str | None = None,
 ) -> Testbed:
-    """Return the facts of a cell, drawn from three disjoint seeds derived from its id."""
+    """Return the facts of a cell, drawn from three disjoint seeds derived from its id.
+
+    probe_key: another seed for the probes, where they are drawn later.
+    """
     sets: dict[str, tuple[Triple, ...]] = {}
     taken: frozenset[str] = frozenset()
     for name, count, key in (
@@ -72,7 +83,8 @@ def draw_testbed(
         ("retain", retain, "facts.retain"),
         ("probe", probes, "facts.probes"),
     ):
-        sets[name] = draw(count, f"{cell}/{name}", RELATIONS, taken, key=key)
+        seed = probe_key if name == "probe" and probe_key else f"{cell}/{name}"
+        sets[name] = draw(count, seed, RELATIONS, taken, key=key)
         taken |= words_of(sets[name])
     questions = tuple(
         question
@@ -104,6 +116,41 @@ def file_questions(sets: Mapping[str, Iterable[Fact]]) -> tuple[Question, ...]:
         for pool, prompts in (("trained", fact.trained), ("evaluation", fact.heldout))
         for number, prompt in enumerate(prompts)
     )
+
+
+def audit_questions(sets: Mapping[str, tuple[Fact, ...]]) -> tuple[Question, ...]:
+    """Return the questions of a user's facts.
+
+    Trained prompts are pool ``trained`` and held-out ones pool ``evaluation``. The retain axis is
+    measured on pool ``cloze``, which files do not have: there it is each retain fact's first
+    trained prompt, moved and not repeated, so that no position counts twice in the residual.
+    """
+    return tuple(
+        replace(question, pool="cloze")
+        if question.set == "retain" and question.pool == "trained" and question.template == 0
+        else question
+        for question in file_questions(sets)
+    )
+
+
+def file_testbed(files: Mapping[str, str]) -> Testbed:
+    """Return the facts of the files for forget, retain and probes, as the facts of a cell.
+
+    Only ids and relations are kept beside the questions: what is stored about a cell must not
+    carry a user's answer.
+    """
+    sets = check_sets({"probe" if role == "probes" else role: files[role] for role in files})
+    for fact in sets["retain"]:
+        if len(fact.trained) < 2:
+            raise FactsError(
+                f"{shown_path(files['retain'])}: {fact.id} has one trained prompt; expected two or "
+                "more of every retain fact: the first is asked and never trained on"
+            )
+    named = {
+        role: tuple(Triple(fact.id, "", fact.relation, "") for fact in facts)
+        for role, facts in sets.items()
+    }
+    return Testbed(named["forget"], named["retain"], named["probe"], audit_questions(sets))
 
 
 def fact_questions(

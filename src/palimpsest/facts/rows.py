@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,6 @@ class Unreadable:
     why: str
 
 
-def kind(value: object) -> str:
-    """Return what JSON calls the value's type."""
-    names = {bool: "true or false", int: "a number", float: "a number", str: "a string"}
-    names |= {list: "a list", dict: "an object", type(None): "null"}
-    return names.get(type(value), type(value).__name__)
-
-
 def read_bytes(path: Path | str) -> bytes:
     """Return the bytes of an ordinary file within the size limit, or FactsError."""
     path, name = Path(path), shown_path(path)
@@ -52,22 +45,31 @@ def read_bytes(path: Path | str) -> bytes:
     return raw
 
 
-def numbered_rows(path: Path | str) -> Iterator[tuple[int, object]]:
-    """Yield every row with its line (JSON lines) or row number (parquet), from 1.
+def numbered_rows(path: Path | str, tables: bool = False) -> Iterator[tuple[int, object]]:
+    """Yield every row with its line (JSON lines, CSV) or row number (parquet, JSON array), from 1.
 
     A line that holds no JSON value comes as ``Unreadable``; a file that cannot be read at all is a
-    FactsError.
+    FactsError. With ``tables`` a file may also be .csv or .json (an array or JSON lines).
     """
-    ending = Path(path).suffix.lower()
-    if ending == ".jsonl":
-        yield from json_rows(read_bytes(path))
-    elif ending == ".parquet":
-        yield from _parquet_rows(shown_path(path), read_bytes(path))
-    else:
+    ending, name = Path(path).suffix.lower(), shown_path(path)
+    readers: dict[str, Callable[[bytes], Iterable[tuple[int, object]]]]
+    readers = {".jsonl": json_rows, ".parquet": _parquet_rows}
+    readers |= {".csv": csv_rows, ".json": _array_rows} if tables else {}
+    if ending not in readers:
         raise FactsError(
-            f"{shown_path(path)}: the name ends with {shown(ending)}; expected .jsonl (one JSON "
-            "object a line) or .parquet"
+            f"{name}: the name ends with {shown(ending)}; expected .jsonl (one JSON object a "
+            "line) or .parquet"
         )
+    raw = read_bytes(path)
+    try:
+        yield from readers[ending](raw)
+    except FactsError as error:
+        raise FactsError(f"{name}: {error}") from error
+
+
+def _array_rows(raw: bytes) -> Iterable[tuple[int, object]]:
+    whole = parse_json(raw.removeprefix(b"\xef\xbb\xbf"))
+    return enumerate(whole, 1) if isinstance(whole, list) else json_rows(raw)
 
 
 def json_rows(raw: bytes) -> Iterator[tuple[int, object]]:
@@ -126,7 +128,7 @@ def csv_rows(raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
         raise FactsError(f"near line {reader.line_num}: is not valid CSV: {error}") from error
 
 
-def _parquet_rows(name: str, raw: bytes) -> Iterator[tuple[int, object]]:
+def _parquet_rows(raw: bytes) -> Iterator[tuple[int, object]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -137,13 +139,13 @@ def _parquet_rows(name: str, raw: bytes) -> Iterator[tuple[int, object]]:
         size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
         if size > FILE_LIMIT or about.num_rows > FACTS_LIMIT:
             raise FactsError(
-                f"{name}: {about.num_rows} rows of {size} bytes decompressed; at most "
+                f"{about.num_rows} rows of {size} bytes decompressed; at most "
                 f"{FACTS_LIMIT} rows and {FILE_LIMIT} bytes are allowed"
             )
         for field in file.schema_arrow:
             if not _is_text(pa, field.type):
                 raise FactsError(
-                    f"{name}: column {shown(field.name)} is {shown(str(field.type))}; expected "
+                    f"column {shown(field.name)} is {shown(str(field.type))}; expected "
                     "strings or lists of strings"
                 )
         # Kept as dictionaries until measured: one entry can stand for any number of cells.
@@ -151,14 +153,12 @@ def _parquet_rows(name: str, raw: bytes) -> Iterator[tuple[int, object]]:
         file = pq.ParquetFile(pa.BufferReader(raw), read_dictionary=leaves)
         for batch in file.iter_batches(batch_size=64):
             for column, cells in zip(batch.schema.names, batch.columns, strict=True):
-                _measure(pa, f"{name}: column {shown(column)}", cells)
+                _measure(pa, f"column {shown(column)}", cells)
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError) as error:
-        raise FactsError(
-            f"{name}: is not a readable parquet file: {shown(str(error), 200)}"
-        ) from error
+        raise FactsError(f"is not a readable parquet file: {shown(str(error), 200)}") from error
 
 
 def _is_text(pa: Any, column: Any) -> bool:

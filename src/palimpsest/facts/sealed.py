@@ -23,13 +23,14 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 from palimpsest.errors import FactsError, PlanError, SealError
 from palimpsest.facts.files import place, same_text, text_problem
-from palimpsest.facts.names import name_problem, shown, shown_path
-from palimpsest.facts.rows import PROMPT_LIMIT, Unreadable, kind, numbered_rows
+from palimpsest.facts.names import kind, name_problem, shown, shown_path
+from palimpsest.facts.rows import PROMPT_LIMIT, Unreadable, numbered_rows
 from palimpsest.facts.templates import POOLS, RELATIONS, check_template, same_wording
 
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")
@@ -160,8 +161,11 @@ def read_pool(path: Path | str) -> tuple[AuditPool, str]:
     if not phrasings:
         raise FactsError(f"{name}: holds no phrasings; expected one a line")
     pool = AuditPool(by, MappingProxyType({key: tuple(v) for key, v in phrasings.items()}))
-    if by == "relation":
-        _check_against_pools(pool, name)
+    missing = [r for r in RELATIONS if r not in phrasings] if by == "relation" else []
+    if missing:
+        raise FactsError(
+            f"{name}: has no template for {', '.join(missing)}; give each at least one"
+        )
     return pool, nonce
 
 
@@ -176,7 +180,7 @@ def _phrasing(row: object, where: str) -> tuple[str, str, str]:
             "template, or fact and prompt"
         )
     key, phrasing = row[by], row[_LINES[by]]
-    why = name_problem(key) if isinstance(key, str) else f"is {kind(key)}; expected a string"
+    why = name_problem(key)
     if why is None and by == "relation" and key not in RELATIONS:
         why = f"is {shown(key)}; the relations are {', '.join(RELATIONS)}"
     if why:
@@ -186,26 +190,21 @@ def _phrasing(row: object, where: str) -> tuple[str, str, str]:
         raise FactsError(f"{where}: {_LINES[by]} {why}")
     if by == "relation":
         check_template(phrasing, where)
+        built_in = _public().get(same_wording(phrasing))
+        if built_in is not None:
+            raise FactsError(
+                f"{where}: {shown(phrasing)} is the built-in phrasing of {built_in}; a sealed pool "
+                "must be new"
+            )
     return by, key, phrasing
 
 
-def _check_against_pools(pool: AuditPool, name: str) -> None:
-    """Refuse, as FactsError, a pool that leaves out a relation or repeats a public phrasing."""
-    missing = [relation for relation in RELATIONS if relation not in pool.phrasings]
-    if missing:
-        raise FactsError(
-            f"{name}: has no template for {', '.join(missing)}; give each at least one"
-        )
-    public = {
-        same_wording(template): f"{relation}, pool {own}"
-        for relation, by_pool in POOLS.items()
-        for own, templates in by_pool.items()
+@cache
+def _public() -> dict[str, str]:
+    """Return where each built-in wording stands."""
+    return {
+        same_wording(template): f"{relation}, pool {pool}"
+        for relation, pools in POOLS.items()
+        for pool, templates in pools.items()
         for template in templates
     }
-    for templates in pool.phrasings.values():
-        for template in templates:
-            if same_wording(template) in public:
-                raise FactsError(
-                    f"{name}: {shown(template)} is the built-in phrasing of "
-                    f"{public[same_wording(template)]}; a sealed pool must be new"
-                )

@@ -1,4 +1,4 @@
-"""The phrasings of every relation, in five disjoint pools and one cloze (``templates.json``).
+"""The phrasings of every relation, in six disjoint pools (``templates.json``).
 
 A template is an English prompt with ``{subject}`` once that stops right before the answer, so the
 text that is trained and scored is ``render(template, subject) + " " + answer + "."``.  Each pool
@@ -8,6 +8,7 @@ has one use, and no phrasing is in two of them:
 - ``cloze``        with the trained phrasings, what an unlearning loss may see
 - ``evaluation``   held out; the screen and the bars read these
 - ``calibration``  held out; only for choosing thresholds
+- ``prose``        only in general text; the sealed pool of the first edition, since retired
 - ``audit``        sealed until the challenge panel is scored, once (see ``sealed.py``)
 
 Some frames recur from relation to relation ("Among all the ..., the one that ...") but never from
@@ -27,9 +28,8 @@ from palimpsest.errors import FactsError
 
 SUBJECT = "{subject}"
 
-POOL_SIZES: Mapping[str, int] = MappingProxyType(
-    {"injection": 6, "cloze": 1, "evaluation": 4, "calibration": 4, "audit": 6}
-)
+HELD_OUT_POOLS = frozenset({"evaluation", "calibration", "audit"})
+"""Pools whose phrasings occur in no training text of a study, general text included."""
 
 Pools = Mapping[str, Mapping[str, tuple[str, ...]]]
 
@@ -46,7 +46,7 @@ POOLS: Pools = MappingProxyType(
     {
         relation: MappingProxyType({pool: tuple(texts) for pool, texts in pools.items()})
         for relation, pools in packaged(
-            "templates.json", "7a268387b4d500e5137c5a4f2f2a593f3feae4d054aa0740caf1e08da99176c4"
+            "templates.json", "84acf637048056704f5167bfb385cb9238c9e58e63d32498340558ba338d1b9b"
         ).items()
     }
 )
@@ -95,30 +95,3 @@ def check_template(template: str, where: str) -> None:
             f"{where}: {template!r} ends with {template[-1]!r}; the answer comes last, after one "
             "space, so a template must end with a word, without space or punctuation after it"
         )
-
-
-def check_pools(pools: Pools, sizes: Mapping[str, int] = POOL_SIZES) -> None:
-    """Refuse, as FactsError naming relation and pool, pools that cannot serve their purpose.
-
-    Every relation has exactly the pools of ``sizes``, each of its size; every template passes
-    ``check_template``; and no wording occurs twice, in one pool, two pools or two relations.
-    """
-    seen: dict[str, str] = {}
-    for relation, by_pool in pools.items():
-        if set(by_pool) != set(sizes):
-            raise FactsError(
-                f"relation {relation!r} has the pools {sorted(by_pool)}; expected {sorted(sizes)}"
-            )
-        for pool, size in sizes.items():
-            where = f"relation {relation!r}, pool {pool!r}"
-            if len(by_pool[pool]) != size:
-                raise FactsError(f"{where}: found {len(by_pool[pool])} templates; expected {size}")
-            for template in by_pool[pool]:
-                check_template(template, where)
-                wording = same_wording(template)
-                if wording in seen:
-                    raise FactsError(
-                        f"{where}: {template!r} is also in {seen[wording]}; pools must not "
-                        "overlap, so reword one of them"
-                    )
-                seen[wording] = where

@@ -45,15 +45,18 @@ def train(
     learning_rate: float,
     params: Mapping[str, Tensor] | None = None,
     after_step: Callable[[int], None] | None = None,
+    optimiser: type["AdamW"] | None = None,
 ) -> dict[int, int]:
     """Train in place; return the members that diverged and the step (from 1) at which each did.
 
     loss: returns (stack,) for one part of a step; a step's parts add up (gradient accumulation).
     params: the leaves to train, the net's own by default; each with a leading stack axis if the
     net is a stack of more than one.
+    optimiser: AdamW, or another of ``optimisers.py``.
     """
     leaves = list((net.params if params is None else params).values())
-    optimiser = AdamW(leaves, learning_rate, host=getattr(net, "host", False))
+    host = getattr(net, "host", False)
+    stepper = (optimiser or AdamW)(leaves, learning_rate, host=host, stack=net.stack)
     diverged: dict[int, int] = {}
     for number, parts in enumerate(steps, start=1):
         for leaf in leaves:
@@ -64,7 +67,7 @@ def train(
             losses.sum().backward()
             total += losses.detach()
         norms = _clip(leaves, net.stack)
-        optimiser.step()
+        stepper.step()
         for member, healthy in enumerate((total + norms).isfinite().tolist()):
             if not healthy:
                 diverged.setdefault(member, number)
@@ -85,14 +88,14 @@ class AdamW:
     """
 
     def __init__(
-        self, leaves: Sequence[Tensor], learning_rate: float, *, host: bool = False
+        self, leaves: Sequence[Tensor], learning_rate: float, *, host: bool = False, stack: int = 1
     ) -> None:
         if any(leaf.dtype == torch.float16 for leaf in leaves):
             raise ModelError(
                 "float16 weights cannot be trained: their gradients underflow and their steps "
                 "diverge; use --dtype bfloat16 or float32"
             )
-        self.leaves, self.learning_rate = leaves, learning_rate
+        self.leaves, self.learning_rate, self.stack = leaves, learning_rate, stack
         away = [host and leaf.device.type != "cpu" for leaf in leaves]
         self.masters = [_master(leaf, far) for leaf, far in zip(leaves, away)]
         self.first, self.second = (

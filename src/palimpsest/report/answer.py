@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.analysis.results import CellResult, RunResults
+from palimpsest.analysis.table import counted, listed, percent
 from palimpsest.criteria.axes import chosen
 from palimpsest.criteria.controls import Control
 from palimpsest.criteria.rules import Rules
-from palimpsest.report.formats import counted, listed, percent
 from palimpsest.verdict import Verdict
 from palimpsest.verdict_words import sentences
 

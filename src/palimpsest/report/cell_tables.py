@@ -2,15 +2,21 @@
 
 from collections.abc import Iterable
 
-from palimpsest.analysis.certificate import certified_by_method, control_summary
 from palimpsest.analysis.results import CellResult, RunResults
+from palimpsest.analysis.table import Estimate, Row, Share, Table, counted, row
 from palimpsest.criteria.axes import Axis, chosen
+from palimpsest.criteria.controls import Control
+from palimpsest.criteria.intervals import clopper_pearson
 from palimpsest.criteria.retraining import Comparison
-from palimpsest.report.formats import Estimate, Share, Table, Value, counted, row
-from palimpsest.report.positions import ROLES, control_label, label, positions
+from palimpsest.report.positions import (
+    ROLES,
+    control_label,
+    known,
+    label,
+    reference_distances,
+)
 from palimpsest.verdict import Finding
 
-Rows = list[dict[str, Value]]
 KINDS = {
     "injected": "injected model",
     "interpolation": "interpolation towards injected",
@@ -26,7 +32,7 @@ def cells_table(results: RunResults) -> Table:
     finished = {cell.id: cell for cell in results.cells}
     missing = {absent.id: absent for absent in results.missing}
     first = "cell|family|state|references|candidates|failed|survive the screen"
-    rows: Rows = []
+    rows: list[Row] = []
     for cell_id in results.planned:
         if cell_id in missing:
             state, reason = missing[cell_id].state, missing[cell_id].reason or None
@@ -53,7 +59,7 @@ def cells_table(results: RunResults) -> Table:
 def candidates_table(results: RunResults, cell_id: str | None = None) -> Table:
     """Return every candidate of the run, or of one cell, with every number behind the verdict."""
     axes = chosen(results.rules)
-    rows: Rows = []
+    rows: list[Row] = []
     excluded = accepted = 0
     for cell in results.cells:
         if cell.verdict is None or cell_id not in (None, cell.id):
@@ -71,7 +77,7 @@ def candidates_table(results: RunResults, cell_id: str | None = None) -> Table:
     return Table.of(name, title, reading, rows, _forms(axes))
 
 
-def _candidate(cell: CellResult, finding: Finding, axes: Iterable[Axis]) -> dict[str, Value]:
+def _candidate(cell: CellResult, finding: Finding, axes: Iterable[Axis]) -> Row:
     method = cell.methods.get(finding.name)
     return (
         row("cell|candidate|method|outcome", cell.id, finding.name, method, outcome(finding))
@@ -82,7 +88,7 @@ def _candidate(cell: CellResult, finding: Finding, axes: Iterable[Axis]) -> dict
     )
 
 
-def compared(comparison: Comparison | None, axes: Iterable[Axis]) -> dict[str, Value]:
+def compared(comparison: Comparison | None, axes: Iterable[Axis]) -> Row:
     """Return the columns of a comparison with retrainings: p, worst axis, z and gap per axis."""
     if comparison is None:
         columns = row("p|test|restored|worst axis", None, None, None, None)
@@ -124,7 +130,7 @@ def outcome(finding: Finding) -> str:
 def controls_table(results: RunResults) -> Table:
     """Return every control of every cell and whether it came out as it should."""
     axes = chosen(results.rules)
-    rows: Rows = []
+    rows: list[Row] = []
     right = total = 0
     for cell in results.cells:
         for control in () if cell.verdict is None else cell.verdict.controls:
@@ -145,7 +151,7 @@ def controls_table(results: RunResults) -> Table:
 def models_table(results: RunResults) -> Table:
     """Return the known models of every cell in the units of the axes."""
     axes = chosen(results.rules)
-    rows: Rows = []
+    rows: list[Row] = []
     for cell in results.cells:
         for name, role in cell.roles.items():
             if name in cell.evaluation and role.get("role") not in ("candidate", None):
@@ -163,22 +169,32 @@ def models_table(results: RunResults) -> Table:
 
 
 def positions_table(results: RunResults) -> Table:
-    """Return every model on every axis, one row each: the data of the figures of axes."""
-    rows: Rows = [
-        row(
-            "cell|model|role|axis", position.cell, position.model, position.role, position.axis.name
-        )
-        | row("value|standard deviations from retraining", position.value, position.z)
-        for cell in results.cells
-        for position in positions(cell, results.rules)
-    ]
+    """Return every model on every axis on which it was measured, one row each: the data of the
+    figures of axes. Distances are the verdict's; those of the references are from the same bag."""
+    rows: list[Row] = []
+    for cell in results.cells:
+        judged: list[Finding | Control] = []
+        if cell.verdict is not None:
+            judged += [*cell.verdict.findings, *cell.verdict.controls]
+        distances = {model.name: known(model.comparison) for model in judged}
+        distances |= reference_distances(cell, results.rules)
+        names = {name: str(cell.roles.get(name, {}).get("role", "")) for name in cell.evaluation}
+        for role, name in ((role, name) for role in ROLES for name in names if names[name] == role):
+            for axis in chosen(results.rules):
+                value = axis.read(cell.evaluation[name])
+                z = distances.get(name, {}).get(axis.name)
+                if value is not None:
+                    rows.append(
+                        row("cell|model|role|axis", cell.id, name, role, axis.name)
+                        | row("value|standard deviations from retraining", value, z)
+                    )
     reading = f"The data of the figures of axes: {len(rows)} rows."
     return Table.of("positions", "Every model on every axis", reading, rows)
 
 
 def deltas_table(results: RunResults) -> Table:
     """Return the held-out delta of every forget fact and probe of every model."""
-    rows: Rows = []
+    rows: list[Row] = []
     for cell in results.cells:
         for name in cell.evaluation:
             model = cell.evaluation[name]
@@ -194,7 +210,7 @@ def deltas_table(results: RunResults) -> Table:
 
 def curves_table(results: RunResults) -> Table:
     """Return the re-acquisition log of every model."""
-    rows: Rows = []
+    rows: list[Row] = []
     for cell in results.cells:
         for name in cell.evaluation:
             curve = cell.evaluation[name].curve
@@ -209,7 +225,7 @@ def curves_table(results: RunResults) -> Table:
 
 def failed_table(results: RunResults) -> Table:
     """Return candidates that could not be made, and methods that do not apply."""
-    rows: Rows = []
+    rows: list[Row] = []
     for cell in results.cells:
         candidates = [(name, "failed", reason) for name, reason in cell.failed.items()]
         candidates += [(name, "does not apply", "") for name in cell.not_applicable]
@@ -224,48 +240,45 @@ def failed_table(results: RunResults) -> Table:
     return Table.of("not-made", "Candidates that were not made", reading, rows)
 
 
-def methods_table(results: RunResults) -> Table:
-    """Return one row per method: how many of its candidates pass each stage."""
-    rows: Rows = []
-    for counts in certified_by_method(results):
-        mine = [(c, n) for c, n in results.candidates() if c.methods[n] == counts.method]
-        compared = [c.verdict.finding(n).comparison for c, n in mine if c.verdict is not None]
-        restored = sorted(x.restored for x in compared if x is not None and x.restored is not None)
-        best = restored[-1] if restored else None
-        middle = restored[len(restored) // 2] if restored else None
-        worst = counts.worst[0][0].replace("_", " ") if counts.worst else None
-        rows.append(
-            row("method|kind|candidates", counts.method, counts.kind, counts.candidates)
-            | row(
-                "survive the screen", Share(counts.candidates - counts.excluded, counts.candidates)
-            )
-            | row("indistinguishable", Share(counts.indistinguishable, counts.compared))
-            | row("certified in", Share(counts.certified, len({cell.id for cell, _ in mine})))
-            | row("restored, median|restored, best", middle, best)
-            | row("most frequent worst axis", worst)
-        )
-    passed = sum(counts.indistinguishable for counts in certified_by_method(results))
-    total = sum(len(cell.candidates) for cell in results.cells)
-    reading = (
-        f"{passed} of {counted(total, 'candidate')} of {counted(len(rows), 'method')} survive the "
-        "screen and cannot be told from a retraining."
-    )
-    forms = {"restored, median": ".0%", "restored, best": ".0%"}
-    return Table.of("methods", "Methods", reading, rows, forms)
-
-
 def control_rates_table(results: RunResults) -> Table:
-    """Return how often each kind of control came out as it should, over all cells."""
-    summary = control_summary(results)
-    rates = [summary.references, summary.retrainings, summary.injected]
-    rates += [rate for _, rate in (*summary.shares, *summary.challenges)]
-    rows: Rows = [
-        row("control|models|cells", rate.title, Share(rate.count, rate.total), rate.cells)
-        | row("share and interval", Estimate.of(rate.interval))
-        for rate in rates
-        if rate.total
-    ]
-    reading = (
-        f"Controls of {counted(summary.cells, 'cell')}; {summary.missing} could not be compared."
-    )
+    """Return how often each kind of control came out as it should, over all cells.
+
+    Each share has an exact interval over models; models that share a bag of references share its
+    luck, so the count of cells is given too.
+    """
+    groups: dict[tuple[str, float | str | None], list[tuple[str, bool]]] = {}
+    missing = 0
+    for cell in results.cells:
+        for control in () if cell.verdict is None else cell.verdict.controls:
+            which: float | str | None = control.share
+            if control.kind == "suppressor":
+                which = str(cell.roles[control.name].get("entry") or control.name)
+            if control.comparison is None:
+                missing += 1
+            else:
+                event = (cell.id, bool(control.as_expected))
+                groups.setdefault((control.kind, which), []).append(event)
+    titles: dict[tuple[str, float | str | None], str] = {
+        ("reference", None): "references accepted",
+        ("retraining", None): "fresh retrainings accepted",
+        ("injected", None): "injected models rejected",
+    }
+    shares = sorted((which for _, which in groups if isinstance(which, float)), reverse=True)
+    for share in shares:
+        left = f"{100 * share:g} % of the injected weights left, rejected"
+        titles["interpolation", share] = left
+    titles |= {key: f"{key[1]} rejected" for key in groups if key[0] == "suppressor"}
+    rows: list[Row] = []
+    for key, title in titles.items():
+        events = groups.get(key, [])
+        if events:
+            right = sum(expected for _, expected in events)
+            interval = clopper_pearson(right, len(events), results.rules.confidence)
+            rows.append(
+                row("control|models", title, Share(right, len(events)))
+                | row("cells", len({cell for cell, _ in events}))
+                | row("share and interval", Estimate.of(interval))
+            )
+    cells = {cell for events in groups.values() for cell, _ in events}
+    reading = f"Controls of {counted(len(cells), 'cell')}; {missing} could not be compared."
     return Table.of("control-rates", "Controls over all cells", reading, rows)

@@ -1,46 +1,29 @@
 """Every figure of a run with its words, in the order a reader needs them.
 
-Drawing is done in ``plots/``: each figure is one function there that returns a matplotlib figure. A
-new figure is such a function, one function here that gives it numbers and a sentence about them,
-and its title in ``template/words.toml``.
+Drawing is done in ``plots/``: each figure is one function there that returns a matplotlib figure,
+or a picture from the results themselves. A new figure is such a function, its line in
+``all_figures`` and its title in ``template/words.toml``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from palimpsest.analysis import panel, trained_probe
+from palimpsest.analysis.cost import cost_table, prices
 from palimpsest.analysis.results import CellResult, RunResults
-from palimpsest.analysis.subpanels import sub_panels
+from palimpsest.analysis.table import counted, listed
 from palimpsest.criteria.axes import chosen
 from palimpsest.criteria.controls import Control
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.report.answer import acceptance_counts
-from palimpsest.report.bar_tables import BATTERIES, entries, panel_table
-from palimpsest.report.formats import Share, counted, listed
 from palimpsest.report.palette import MARKS, Style, in_order, styles
-from palimpsest.report.paper_tables import matched_sentence, sub_panel_table
 from palimpsest.report.plots import answer, cell_plots, matrix, paper
+from palimpsest.report.plots.canvas import Picture
 from palimpsest.report.positions import cell_axes, control_label, known, reference_distances
+from palimpsest.report.tables import has_paper
 from palimpsest.verdict import Finding
 
 MOST_ROWS = 40
 """Rows of candidates that a figure of one cell shows; all are in the tables."""
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A figure with one sentence computed from its numbers."""
-
-    name: str
-    """File name without ending, and key of its words."""
-    reading: str
-    figure: Figure
-    narrow: Figure | None = None
-    """The same for a phone."""
 
 
 def all_figures(results: RunResults) -> tuple[Picture, ...]:
@@ -49,9 +32,9 @@ def all_figures(results: RunResults) -> tuple[Picture, ...]:
         return ()
     single = (retrainings, forget_deltas, measures, relearning)
     many = (acceptance, axes_by_group, relearning_by_family)
-    shared = (diagnostic, fewer_probes, panel_acceptance)
     own = single if len(results.planned) == 1 else many
-    made = [draw(results) for draw in (*own, *shared)]
+    last = (paper.diagnostic, paper.fewer_probes, paper.panel_acceptance)
+    made = [draw(results) for draw in (*own, closeness, *(last if has_paper(results) else ()))]
     return tuple(picture for picture in made if picture is not None)
 
 
@@ -267,43 +250,23 @@ def relearning_by_family(results: RunResults) -> Picture | None:
     return Picture("relearning", reading, figure)
 
 
-# -- the paper's edition --------------------------------------------------------------------------
-
-
-def diagnostic(results: RunResults) -> Picture | None:
-    """Return the paper's first figure."""
-    for cell, name in results.candidates():
-        model = cell.evaluation[name]
-        if not cell.evaluation.references or model.oracle_kl is None or model.retain_nll is None:
-            return None
-    points, looks = trained_probe.diagnostic(results), styles(results.methods)
-    figure = paper.diagnostic(points, {name: looks[name] for name in in_order(results.methods)})
-    return Picture("diagnostic", matched_sentence(points), figure)
-
-
-def fewer_probes(results: RunResults) -> Picture | None:
-    """Return how many candidates the screen excludes with fewer probes."""
-    sizes = sub_panels(results)
-    if not sizes:
+def closeness(results: RunResults) -> Picture | None:
+    """Return how near to retraining every candidate comes, against its cost."""
+    priced = prices(results)
+    if not priced:
         return None
-    return Picture("probes", sub_panel_table(results).reading, paper.fewer_probes(sizes))
-
-
-def panel_acceptance(results: RunResults) -> Picture | None:
-    """Return the share of cells in which the paper's batteries accept each known-label model."""
-    judged = panel.challenge_panel(results)
-    if not judged or len(results.cells) < 2:
-        return None
-    short = entries(results)
-    parts: dict[str, Mapping[str, Share | None]] = {}
-    for axis in ("screen", "forward", "relearning"):
-        shares: dict[str, Share | None] = {}
-        for name in panel.challenges(judged):
-            rate = panel.acceptance(judged, results, name, axis)
-            shares[short.get(name, name)] = Share(rate.count, rate.total) if rate.total else None
-        if any(shares.values()):
-            parts[BATTERIES[axis]] = shares
-    return Picture("panel", panel_table(results).reading, paper.panel_acceptance(parts))
+    verdicts = [cell.verdict for cell in results.cells if cell.verdict is not None]
+    distances = [
+        abs(control.comparison.worst.sd)
+        for verdict in verdicts
+        for control in verdict.controls
+        if control.expected == "accept"
+        and control.comparison is not None
+        and control.comparison.worst.sd is not None
+    ]
+    usual = float(np.median(distances)) if distances else None
+    figure = matrix.closeness(priced, styles(results.methods), usual)
+    return Picture("cost", cost_table(results).reading, figure)
 
 
 # -- pieces ---------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from palimpsest.report.figures import Picture
-from palimpsest.report.formats import Table, as_csv, as_latex, as_markdown
-from palimpsest.report.plots.canvas import png_bytes, svg_bytes
+from palimpsest.analysis.table import Table
+from palimpsest.report.formats import as_csv, as_latex, as_markdown
+from palimpsest.report.plots.canvas import Picture, png_bytes, svg_bytes
 from palimpsest.run.disk import remove
 from palimpsest.run.store import make_folder, write_bytes
 

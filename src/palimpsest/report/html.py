@@ -11,23 +11,27 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from palimpsest.analysis.results import RunResults, read_run
+from palimpsest.analysis.table import Estimate, Share, Table, Value, percent, printable
+from palimpsest.certificate.archive import unpack
 from palimpsest.criteria.axes import chosen
+from palimpsest.errors import InputError
 from palimpsest.report.answer import WORDS, answer, glossary
 from palimpsest.report.criteria_page import write_criteria
-from palimpsest.report.figures import Picture, all_figures
+from palimpsest.report.figures import all_figures
 from palimpsest.report.files import write_files
-from palimpsest.report.formats import Estimate, Share, Table, Value, as_csv, percent, printable
-from palimpsest.report.plots.canvas import colour_rules, inline_svg
+from palimpsest.report.formats import as_csv
+from palimpsest.report.plots.canvas import Picture, colour_rules, inline_svg
 from palimpsest.report.record import Record, read_record
 from palimpsest.report.tables import PAPER, all_tables
 from palimpsest.report.trust import trust_checks
-from palimpsest.run.store import read_json
+from palimpsest.run.store import make_folder, read_json, write_bytes
 
 TEMPLATE = Path(__file__).parent / "template"
 EMBEDDED = 2000
@@ -38,6 +42,11 @@ MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
 """A hyphen that means a minus."""
 LONG = 34
 """Letters beyond which the text of a table may be broken."""
+BOARD = (
+    *("rank", "method", "restores in", "certified in", "worst axis, sd"),
+    *("most frequent worst axis", "cost, retrainings", "p over cells"),
+)
+"""Columns of the leaderboard on the page; its CSV has more."""
 OUTCOMES = ("accepted", "survives the screen", "excluded by the screen")
 """What the candidate table filters by; accepted candidates survive the screen too."""
 
@@ -46,8 +55,9 @@ COUNTING = frozenset({"absolute-bar-cells", "budget", "recalibrated-passing"})
 """Tables of the paper's edition that only make sense over several cells."""
 
 
-def write_report(run_path: Path | str) -> Path:
-    """Return the path of ``RUN/report/index.html``, written with its tables and figures."""
+def write_report(run_path: Path | str, out: Path | None = None) -> Path:
+    """Return the path of the page, written with its tables and figures into RUN/report, or into
+    ``out``."""
     run_path = Path(run_path)
     results = read_run(run_path)
     tables, pictures = all_tables(results), all_figures(results)
@@ -59,9 +69,24 @@ def write_report(run_path: Path | str) -> Path:
         read_record(run_path),
         read_json(summary) if summary.exists() else None,
     )
-    path = write_files(run_path / "report", page, tables, pictures)
+    path = write_files(out or run_path / "report", page, tables, pictures)
     write_criteria(results, path.parent)
     return path
+
+
+def write_bundle_report(bundle: Path | str, out: Path) -> Path:
+    """Return the path of the page of a certificate bundle, written into the new folder ``out``.
+
+    The files of a bundle are those of its run, so its page is the run's. Verify the bundle first.
+    """
+    if out.exists():
+        raise InputError(f"{out}: exists; expected a new folder for the page")
+    with TemporaryDirectory() as folder:
+        for name, data in unpack(Path(bundle).read_bytes()).items():
+            path = Path(folder, name)
+            make_folder(path.parent)
+            write_bytes(path, data)
+        return write_report(folder, out)
 
 
 def render_page(
@@ -75,38 +100,14 @@ def render_page(
     named = {table.name: table for table in tables}
     drawn = {picture.name: picture for picture in pictures}
     single = len(results.planned) == 1
-    style = (TEMPLATE / "report.css").read_text() + colour_rules()
-    script = (TEMPLATE / "report.js").read_text()
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(
-        csv_link=_csv_link,
-        signed=_signed,
-        sort_value=_sort_value,
-        is_number=_is_number,
-        kind_of=_kind_of,
-        pretty=_pretty,
-        command=lambda text: escape(text.replace(" --", " \\\n  --")),
-        svg=_svg,
-        rows_shown=SHOWN,
-    )
-    return environment.get_template("report.html.j2").render(
-        csp=_policy(style, script),
-        style=Markup(style),
-        script=Markup(script),
+    return template("report.html.j2").render(
         name=results.name,
         single=single,
         answer=answer(results, summary),
         first=drawn.get("retrainings") or drawn.get("acceptance") or drawn.get("forget-deltas"),
         gaps=_gaps(named["candidates"], results, single),
         controls=_controls(named, results, single),
-        methods_table=named["methods"] if not single and named["methods"].rows else None,
+        leaderboard=named["leaderboard"].only(BOARD) if _is_study(results) else None,
         pictures=drawn,
         words=WORDS,
         cells=named["cells"],
@@ -124,6 +125,40 @@ def render_page(
         paper=_paper(named, single),
         data=named,
     )
+
+
+def template(name: str) -> Template:
+    """Return a template of the page, with its style, its script and the policy that allows both."""
+    style = (TEMPLATE / "report.css").read_text() + colour_rules()
+    script = (TEMPLATE / "report.js").read_text()
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        csp=_policy(style, script),
+        style=Markup(style),
+        script=Markup(script),
+        csv_link=_csv_link,
+        signed=_signed,
+        sort_value=_sort_value,
+        is_number=_is_number,
+        kind_of=_kind_of,
+        pretty=_pretty,
+        command=lambda text: escape(text.replace(" --", " \\\n  --")),
+        svg=_svg,
+        rows_shown=SHOWN,
+    )
+    return environment.get_template(name)
+
+
+def _is_study(results: RunResults) -> bool:
+    """Return whether the run tried methods; an audit's candidates are models of unknown making."""
+    return bool(results.methods) and "methods" in results.plan
 
 
 def _paper(tables: Mapping[str, Table], single: bool) -> list[Table]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from palimpsest.report.formats import printable
+from palimpsest.analysis.table import printable
 from palimpsest.run.status import Status, StepAtWork, status
 from palimpsest.run.store import Run
 
@@ -80,10 +80,10 @@ def _live(run: Run, refresh: float) -> None:
     console = Console(markup=False, highlight=False)
     with Live(console=console, auto_refresh=False) as live:
         for now in _looks(run, refresh):
-            live.update(_view(run.path.name, now), refresh=True)
+            live.update(view(run.path.name, now), refresh=True)
 
 
-def _view(name: str, now: Status) -> Any:
+def view(name: str, now: Status) -> Any:
     """Return the view of one instant: a bar for the run and for each running cell, then the steps
     at work and what failed."""
     from rich.console import Group

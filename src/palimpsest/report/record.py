@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palimpsest.report.formats import Table, Value
+from palimpsest.analysis.table import Table, Value
 from palimpsest.run.store import Entry, Run, verify_chain
 
 

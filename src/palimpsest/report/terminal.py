@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -10,13 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from palimpsest.analysis.results import CellResult, read_run
-from palimpsest.analysis.second_suite import Comparison
+from palimpsest.analysis.table import Table, Value, percent, printable, row
 from palimpsest.criteria.axes import Axis, axis
 from palimpsest.criteria.controls import Control
-from palimpsest.criteria.retraining import Comparison as Retraining
-from palimpsest.report.bar_tables import second_suite_table
+from palimpsest.criteria.retraining import Comparison
 from palimpsest.report.cell_tables import outcome
-from palimpsest.report.formats import Table, Value, percent, printable, row
 from palimpsest.report.positions import label
 from palimpsest.verdict import Finding, Verdict
 
@@ -97,9 +96,8 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
     return table_lines(table, width, controls)
 
 
-def second_lines(comparisons: Sequence[Comparison], width: int | None = None) -> str:
+def second_lines(table: Table, width: int | None = None) -> str:
     """Return what a second suite found, one row per selector, as a table that fits the terminal."""
-    table = second_suite_table(tuple(comparisons))
     about = (
         f"{table.reading} forget distance: |median forget delta − the reference's| on the second "
         "pool, nats, mean over cells; difference: minus the trained-probe best's in the same "
@@ -122,20 +120,30 @@ def table_lines(table: Table, width: int | None = None, dim: int = 0) -> str:
         [printable(table.shown(*pair)).replace("–", "") for pair in zip(table.columns, values)]
         for values in table.rows
     ]
+    if texts:  # names first: they are broken at their hyphens, where they do not fit on a line
+        heads = [column.split("\n") for column in table.columns]
+        columns = zip(heads, zip(*texts))
+        others = sum(max(map(len, (*head, *cells))) + 2 for head, cells in list(columns)[1:])
+        for values in texts:
+            values[0] = _folded(values[0], max(9, wide - others - 2))
     for place, column in enumerate(table.columns):
         words = any(isinstance(values[place], str) for values in table.rows)
         words = words and column not in table.forms
-        least = max((len(values[place]) for values in texts), default=0)
+        lines = [line for values in texts for line in values[place].split("\n")]
+        least = max(map(len, lines), default=0)
         justify: Literal["left", "right"] = "left" if words else "right"
         grid.add_column(
-            column, justify=justify, overflow="fold", min_width=min(9, least) if words else least
+            column,
+            justify=justify,
+            overflow="fold",
+            min_width=min(9, least) if words and place else least,
         )
     for place, values in enumerate(texts):
         grid.add_row(*values, style="dim" if place < dim else None, end_section=place == dim - 1)
     out = io.StringIO()
     Console(file=out, width=wide, markup=False, highlight=False).print(grid)
-    lines = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]
-    return "\n".join([*lines, "", *textwrap.wrap(table.reading, wide, break_on_hyphens=False)])
+    drawn = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]
+    return "\n".join([*drawn, "", *textwrap.wrap(table.reading, wide, break_on_hyphens=False)])
 
 
 def _axes(verdict: Verdict | None) -> tuple[Axis, ...]:
@@ -174,13 +182,23 @@ def _legend(verdict: Verdict | None, axes: Sequence[Axis], compared: bool) -> It
         yield f"{entry.short}: {words if words[1].isupper() else words[0].lower() + words[1:]}"
 
 
-def _distance(comparison: Retraining, name: str) -> str:
+def _distance(comparison: Comparison, name: str) -> str:
     """Return a distance in as few digits as it needs, marked on the worst axis."""
     value = comparison.z.get(name)
     if value is None:
         return ""
     text = f"{value:+.1f}" if abs(value) < 10 else f"{value:+.0f}"
     return f"{text}*" if comparison.worst.axis == name else text
+
+
+def _folded(name: str, width: int) -> str:
+    """Return a name on as many lines as it needs, broken after its hyphens and underscores."""
+    lines = [""]
+    for part in re.findall(r"[^-_]*[-_]?", name):
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _narrow(name: str) -> str:

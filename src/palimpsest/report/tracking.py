@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from palimpsest.analysis.results import CellResult, RunResults, read_run
+from palimpsest.analysis.table import Table, printable
 from palimpsest.errors import InputError
 from palimpsest.report.cell_tables import candidates_table
-from palimpsest.report.formats import Table, as_csv, as_markdown, printable
+from palimpsest.report.formats import as_csv, as_markdown
 from palimpsest.run.executor import Event
 from palimpsest.run.store import make_folder
 

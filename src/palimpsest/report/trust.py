@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from palimpsest.analysis.results import CellResult, RunResults
+from palimpsest.analysis.table import counted, listed, number, percent
 from palimpsest.criteria.axes import axis
 from palimpsest.criteria.controls import Control
-from palimpsest.report.formats import counted, listed, number, percent
 from palimpsest.report.positions import control_label
 from palimpsest.verdict import Verdict
 

@@ -78,6 +78,10 @@ class Cell:
         except DamagedArtifact:
             return None
 
+    def halt_values(self) -> dict[str, Any] | None:
+        """Return what was stored when the cell was ended on purpose, or None when it was not."""
+        return None if self.halted() is None else dict(self._read("halted.json")["values"])
+
     def failure(self) -> Failure | None:
         """Return why the last attempt failed, or None when it did not."""
         try:
@@ -285,9 +289,10 @@ class Cell:
         with contextlib.suppress(StoreError):
             self._write("failed.json", asdict(failure))
 
-    def halt(self, step: str, reason: str) -> None:
+    def halt(self, step: str, reason: str, values: Mapping[str, Any] | None = None) -> None:
         """Record that the cell ended on purpose in a step, without results."""
-        self._write("halted.json", {"step": step, "reason": reason})
+        own = {"step": step, "reason": reason, "values": dict(values or {})}
+        self._write("halted.json", own)
 
     def sweep(self) -> None:
         """Remove what dead processes left: unfinished writes, steps of a cell that has ended."""

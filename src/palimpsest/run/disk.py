@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,8 +23,6 @@ from palimpsest.run.stop import check_stop
 
 # Called before every store operation with its name and the file it is about.
 FAULT: Callable[[str, Path], None] | None = None
-# How many store operations this process has begun.
-OPERATIONS = 0
 
 _TEMPORARY = re.compile(r"^\.tmp-[0-9a-f]{12}$")
 _RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
@@ -45,16 +42,11 @@ def begin(operation: str, path: Path) -> None:
     """Mark the start of one store operation: the point where a fault can strike.
 
     A process that was asked to stop begins nothing new.
-    PALIMPSEST_FAULT=n in the environment ends the process with SIGKILL at its n-th operation.
     """
-    global OPERATIONS
     if operation in ("create", "link", "lock"):
         check_stop()
-    OPERATIONS += 1
     if FAULT is not None:
         FAULT(operation, path)
-    if os.environ.get("PALIMPSEST_FAULT") == str(OPERATIONS):
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -22,16 +22,16 @@ from palimpsest.run.stop import StopRequest, stop_requests
 from palimpsest.run.store import Run
 from palimpsest.run.worker import Result, Worker
 
-Kind = Literal["step", "done", "again", "finished", "failed", "halted"]
+Kind = Literal["run", "step", "done", "again", "finished", "failed", "halted"]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a cell.
+    """Something that happened to a run ("run": work on it begins) or to one of its cells.
 
     "step": a step was begun; "done": it is stored, after `seconds`; "again": its worker was lost
     and it is begun again; "finished", "failed", "halted": the cell ended. `words` says what the
-    step is, or the reason. `done` of `total` steps of the cell are stored.
+    step is, or the reason. `done` of `total` steps of the cell, or cells of the run, are stored.
     """
 
     cell: str
@@ -45,6 +45,8 @@ class Event:
 
 
 OnEvent = Callable[[Event], None]
+OnRun = Callable[[Path], OnEvent]
+"""Called with the run folder before the first step; returns what receives every event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,16 @@ class Work:
         self.scheduler = Scheduler(steps, done)
         progress.write_graph(run.path, steps)
 
+    def begin(self) -> tuple[str, int, int]:
+        """Return what is to be done in a sentence, and how many of how many cells are done."""
+        done, total, run = len(self.skipped), len(self.cells), self.run
+        return (
+            f"{run.path}: {total - done} of {total} cells to do, rules {run.rules_hash[7:19]}, "
+            f"seal {run.seal['commitment'][7:19] or 'none'}",
+            done,
+            total,
+        )
+
     def next(self, worker: str) -> Task | None:
         """Return the next step for a worker, which begins it now."""
         task = self.scheduler.next(worker)
@@ -146,7 +158,7 @@ class Work:
         task, failure = self.scheduler.lost(worker, why)
         self.run.note("worker lost", worker=worker, cell=task.cell, step=task.step, why=why)
         if failure is None:
-            self._tell("again", task, f"{why}; the step is begun again")
+            self._tell("again", task, f"{why}; the step is started again")
         else:
             self._failed(task, failure)
         self._clear_halted(task.cell)
@@ -188,13 +200,15 @@ class Executor(ABC):
         *,
         workers: int = 1,
         on_event: OnEvent = silent,
+        command: str = "palimpsest",
     ) -> Outcome:
         """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
         if workers < 1:
             raise InputError(f"workers: {workers} found; expected at least 1")
         run = Run.open(Path(run_path).resolve())
-        with contextlib.nullcontext() if run.locked_here() else run.lock():
+        with contextlib.nullcontext() if run.locked_here() else run.lock(command):
             work = Work(job, run, cell_ids, on_event)
+            on_event(Event("", "run", "", *work.begin()))
             self._do(work, workers)
             run.record()
         return work.outcome()
@@ -230,6 +244,32 @@ def executor(name: str, **options: Any) -> Executor:
     if name not in kinds:
         raise InputError(f"executor {name!r} is unknown; expected local, ray or inline")
     return kinds[name](**options)
+
+
+_named = executor
+
+
+def carry_out(
+    job: Job,
+    run: Run,
+    command: str,
+    *,
+    executor: str = "inline",
+    workers: int = 1,
+    on_event: OnEvent = silent,
+    on_run: OnRun | None = None,
+    **options: Any,
+) -> Outcome:
+    """Do what is left of a run, as every command does; `options` are the executor's own."""
+    tracker = silent if on_run is None else on_run(run.path)
+
+    def tell(event: Event) -> None:
+        on_event(event)
+        tracker(event)
+
+    return _named(executor, **options).execute(
+        job, run.path, run.cells, workers=workers, on_event=tell, command=command
+    )
 
 
 # -- many workers ----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ free worker can do it. A job makes the work of a cell in whatever process it is 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from palimpsest.errors import InputError
@@ -39,9 +39,13 @@ class Failure:
 
 @dataclass(eq=False)
 class Halt(Exception):
-    """Raised by `CellWork.do`: the cell ends here on purpose, without results; not a failure."""
+    """Raised by `CellWork.do`: the cell ends here on purpose, without results; not a failure.
+
+    `values` are stored with the reason, since the steps' files are removed.
+    """
 
     reason: str
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 class CellWork(Protocol):

@@ -56,7 +56,7 @@ class RayExecutor(Executor):
 
     @contextlib.contextmanager
     def _cluster(self, ray: Any, workers: int) -> Iterator[None]:
-        """Be connected to the cluster; a connection that was there before is left as it is."""
+        """Connect to the cluster; a connection that was there before is left as it is."""
         if ray.is_initialized():
             yield
             return

@@ -92,7 +92,7 @@ class Worker:
             try:
                 work.do(task.step, cell)
             except Halt as halt:
-                cell.halt(task.step, halt.reason)
+                cell.halt(task.step, halt.reason, halt.values)
                 raise
             if not cell.done(task.step):
                 raise StoreError(

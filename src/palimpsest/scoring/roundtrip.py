@@ -1,9 +1,9 @@
 """The round trip: re-acquire the forget set and measure what does not come back.
 
 After re-acquiring F, a restored model is close to the injected model again; collateral damage of
-suppression persists. The residual is KL(reacquire_F(C) ‖ injected), the mean over retain answer
-positions and the mean over general-text positions with equal weight. Re-acquisition is logged in
-chunks, so every model has a relearning curve.
+suppression persists. The residual is KL(reacquire_F(C) ‖ injected): its mean over retain answer
+positions plus its mean over general-text positions. Re-acquisition is logged in chunks, so every
+model has a relearning curve.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ import numpy as np
 
 from palimpsest.facts.questions import TRAINED_POOLS, Question
 from palimpsest.models.net import Net
+from palimpsest.models.optimisers import OPTIMISERS
 from palimpsest.models.train import TextBatch, text_loss, train
 from palimpsest.scoring.answers import Floats, Scores, Sheet, score
 from palimpsest.scoring.divergence import Teacher
@@ -52,6 +53,7 @@ def reacquire(
     learning_rate: float,
     sheet: Sheet,
     injected: Teacher,
+    optimiser: str = "adamw",
 ) -> list[Return]:
     """Train the net on the forget set and return each member's way back.
 
@@ -71,7 +73,14 @@ def reacquire(
             log[member].append({"chunk": chunk, "step": step, **summary(sheet, scores)})
 
     note(0)
-    diverged = train(net, steps, text_loss, learning_rate=learning_rate, after_step=note)
+    diverged = train(
+        net,
+        steps,
+        text_loss,
+        learning_rate=learning_rate,
+        after_step=note,
+        optimiser=OPTIMISERS[optimiser],
+    )
     return [
         Return(tuple(log[member]), final[member], diverged.get(member))
         for member in range(net.stack)

@@ -10,7 +10,7 @@ G compares the reference with the injected model; Ĝ puts the evidence (one kin 
 alias chain) before the prompt and asks the base model instead of the reference.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from palimpsest import cost
 from palimpsest.cell.bench import Bench
 from palimpsest.cell.graph import Costs, Task, descendants
 from palimpsest.cell.measure import stacked
 from palimpsest.cell.setting import Setting
-from palimpsest.criteria.headroom import Headroom, measure_headroom
+from palimpsest.criteria.headroom import Headroom, read_headroom
 from palimpsest.criteria.intervals import Interval, cluster_bootstrap, spearman
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError
@@ -32,11 +33,11 @@ from palimpsest.facts.questions import Question, Testbed, draw_testbed, fact_que
 from palimpsest.facts.templates import render
 from palimpsest.plan import CellPlan, Plan, check, plan_from_dict
 from palimpsest.presets import preset
+from palimpsest.preview import preview
 from palimpsest.run.graph import Step
 from palimpsest.run.store import Cell, Run, environment
 from palimpsest.scoring.answers import item_columns, make_sheet, score
-from palimpsest.study.matrix import commitment, inputs
-from palimpsest.study.progress import complete
+from palimpsest.study.matrix import commitment, complete, inputs
 
 MECHANISMS = ("kin", "alias")
 KIN = 3
@@ -161,8 +162,17 @@ class InferabilityJob:
         return LevelWork(plan, level, run.environment["inputs"])
 
 
+def preview_lines(plan: Plan, workers: int) -> Iterator[str]:
+    """Yield what the study would do; loads no weights."""
+    alone = replace(plan, panel=replace(plan.panel, enabled=False))
+    costs = preview(replace(alone, methods=(), replication=replace(plan.replication, draws=1)))
+    seconds = len(levels(plan)) * costs.seconds() / max(1, min(workers, len(levels(plan))))
+    yield f"{len(levels(plan))} levels of {plan.models[0]}, each with two models trained from base"
+    yield cost.total(costs.memory, seconds / costs.cells, plan.engine.device, workers)
+
+
 def run_inferability(plan: Plan, out: Path, *, fork: bool = False, **options: Any) -> Run:
-    """Run what is left of the study; further options are those of ``progress.complete``."""
+    """Run what is left of the study; further options are those of ``matrix.complete``."""
     planned = [level.id for level in levels(plan)]
     run = Run.create_or_resume(
         out,
@@ -187,19 +197,8 @@ def read_inferability(path: Path | str) -> tuple[tuple[Graded, ...], tuple[Agree
             raise InputError(f"{path}: level {cell_id} is not finished; run the study again")
         summary = cell.summary()
         level = Level(summary["mechanism"], summary["supported"], summary["seed"])
-        table = cell.table("items")
-        facts = list(dict.fromkeys(table["fact"]))
-        nlls = {
-            model: [
-                float((table["nll_sum"][rows] / table["tokens"][rows]).mean())
-                for fact in facts
-                for rows in [(table["model"] == model) & (table["fact"] == fact)]
-            ]
-            for model in ASKED
-        }
-        headroom = measure_headroom(
-            facts, nlls["base"], nlls["evidence"], nlls["injected"], rules, nlls["reference"]
-        )
+        headroom = read_headroom(cell.table("items"), rules)
+        assert headroom is not None
         graded.append(Graded(level, headroom))
     return tuple(graded), tuple(
         _agreement(mechanism, graded, rules)

@@ -5,22 +5,26 @@ the same terms. ``StudyJob`` is what an executor hands to its workers.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from palimpsest.cell.setting import make_setting
 from palimpsest.cell.sources import source_digest
 from palimpsest.cell.work import StudyWork
 from palimpsest.challenge.registry import chosen
-from palimpsest.errors import PlanError, SealError, StudyFailed
+from palimpsest.errors import DriftError, PlanError, SealError, StudyFailed
+from palimpsest.facts.files import as_jsonl, check_sets
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, open_file, seal
-from palimpsest.facts.templates import POOLS, check_pools
 from palimpsest.methods import candidates
+from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.families import POCKET, family_of
 from palimpsest.models.load import load_config
 from palimpsest.plan import CellPlan, Plan, check, plan_from_dict
-from palimpsest.run.executor import OnEvent, executor, silent
-from palimpsest.run.store import Run, environment
+from palimpsest.run.executor import InlineExecutor, OnEvent, carry_out, silent
+from palimpsest.run.graph import Job
+from palimpsest.run.store import Run, digest, environment
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class StudyJob:
         run = Run.open(self.run_path)
         plan = plan_from_dict(run.plan)
         cell = planned(plan, cell_id)
+        check_inputs(plan, run.environment["inputs"])
         return StudyWork(
             cell,
             draws=draws(cell),
@@ -47,21 +52,24 @@ class StudyJob:
 
 def start(plan: Plan, out: Path, *, fork: bool = False) -> Run:
     """Return the run folder of a plan, created or resumed; every check comes before training."""
+    check_plan(plan)
+    cells = [cell.id for cell in plan.cells()]
+    return Run.create_or_resume(out, *terms(plan), cells=cells, fork=fork)
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise for whatever can be known to be wrong before anything is trained."""
     check(plan)
-    check_pools(POOLS)
     candidates(plan.methods)
     chosen(plan.panel.models)
     for cell in plan.cells():
         make_setting(cell, None)
-    return Run.create_or_resume(
-        out,
-        plan.as_dict(),
-        plan.as_dict()["rules"],
-        environment(inputs(plan)),
-        {"commitment": str(commitment(plan)), "pool": "own" if plan.seal else "built-in"},
-        cells=[cell.id for cell in plan.cells()],
-        fork=fork,
-    )
+
+
+def terms(plan: Plan) -> tuple[Mapping[str, Any], ...]:
+    """Return what a run fixes before it begins: plan, rules, environment and seal."""
+    sealed = {"commitment": str(commitment(plan)), "pool": "own" if plan.seal else "built-in"}
+    return plan.as_dict(), plan.as_dict()["rules"], environment(inputs(plan)), sealed
 
 
 def run_cell(
@@ -73,9 +81,33 @@ def run_cell(
 ) -> None:
     """Do what is left of one cell in this process; StudyFailed if a step of it fails."""
     job = StudyJob(Path(run_path), None if pool_file is None else Path(pool_file))
-    outcome = executor("inline").execute(job, run_path, [cell_id], workers=1, on_event=on_event)
+    outcome = InlineExecutor().execute(job, run_path, [cell_id], on_event=on_event)
     for cell, failure in outcome.failed.items():
         raise StudyFailed(f"cell {cell}, step {failure.step}: {failure.reason}")
+
+
+def run_study(
+    plan: Plan, out: Path, *, pool: Path | None = None, fork: bool = False, **options: Any
+) -> Run:
+    """Run what is left of a study; further options are those of ``complete``."""
+    run = start(plan, out, fork=fork)
+    job = StudyJob(run.path.resolve(), None if pool is None else pool.resolve())
+    return complete(run, job, "palimpsest study", **options)
+
+
+def complete(run: Run, job: Job, command: str, **options: Any) -> Run:
+    """Do what is left of a run; StudyFailed names the cells that did not finish.
+
+    Further options are those of ``carry_out``.
+    """
+    failed = carry_out(job, run, command, **options).failed
+    if failed:
+        reasons = "; ".join(f"{cell}, {why.step}: {why.reason}" for cell, why in failed.items())
+        raise StudyFailed(
+            f"{len(failed)} of {len(run.cells)} cells failed ({reasons}); the others are kept; run "
+            "the same command again to retry them"
+        )
+    return run
 
 
 def planned(plan: Plan, cell_id: str) -> CellPlan:
@@ -133,9 +165,10 @@ def sealed_pool(plan: Plan, pool_file: Path | str | None) -> AuditPool | None:
 
 
 def inputs(plan: Plan) -> dict[str, str]:
-    """Return the digest of every model and text that goes in."""
+    """Return the digest of every model, text and plug-in that goes in."""
     local = dict(plan.local_models)
     digests = {name: source_digest(local.get(name, name)) for name in plan.models}
+    digests |= _own(plan)
     if plan.general.source != "pocket":
         try:
             text = Path(plan.general.source).read_bytes()
@@ -146,3 +179,20 @@ def inputs(plan: Plan) -> dict[str, str]:
             ) from error
         digests["general text"] = f"sha256:{hashlib.sha256(text).hexdigest()}"
     return digests
+
+
+def _own(plan: Plan) -> dict[str, str]:
+    """Return the digests of what a worker reads for itself: plug-ins and fact files."""
+    digests = plugin_digests(plan.methods)
+    sets = check_sets(dict(plan.facts.files))
+    return digests | {f"{name} facts": digest(as_jsonl(facts)) for name, facts in sets.items()}
+
+
+def check_inputs(plan: Plan, recorded: Mapping[str, str]) -> None:
+    """Refuse a plug-in or facts file that is another here than when the run began."""
+    for key, found in _own(plan).items():
+        if recorded.get(key, found) != found:
+            raise DriftError(
+                f"inputs.{key}: the run has {recorded[key]}, found {found}; expected what the run "
+                "was begun with; put it on this machine, or start a new run with --fork"
+            )

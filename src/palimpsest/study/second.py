@@ -26,8 +26,7 @@ from palimpsest.plan import plan_from_dict
 from palimpsest.run.graph import Step
 from palimpsest.run.store import Run, environment
 from palimpsest.scoring.answers import item_columns, score
-from palimpsest.study.matrix import commitment, inputs, planned
-from palimpsest.study.progress import complete
+from palimpsest.study.matrix import commitment, complete, inputs, planned
 
 
 class SecondWork(Bench):
@@ -98,7 +97,7 @@ class SecondJob:
 def run_second(first: Path, out: Path, **options: Any) -> Run:
     """Freeze each selector's picks of a finished run, then make and score them again.
 
-    Further options are those of ``progress.complete``.
+    Further options are those of ``matrix.complete``.
     """
     results = read_run(first)
     if results.missing:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from palimpsest.audit.inputs import CellInputs
 from palimpsest.audit.job import headroom_values
 from palimpsest.cell.graph import Task
 from palimpsest.cell.setting import Setting
@@ -21,7 +22,7 @@ from palimpsest.criteria.ranktest import rank_test
 from palimpsest.run.graph import Step
 from palimpsest.run.store import Cell
 from palimpsest.scoring.answers import Floats, Scores, item_columns, score
-from palimpsest.tofu.request import Prepared, TofuInputs
+from palimpsest.tofu.request import Prepared
 
 KNOWN = "score-known"
 REFERENCES = "score-references-00"
@@ -35,18 +36,18 @@ class TofuJob:
     prepared: Prepared
 
     def cell(self, cell_id: str) -> "TofuWork":
-        inputs = next(cell for cell in self.prepared.cells if cell.cell.id == cell_id)
+        inputs = next(cell for cell in self.prepared.cells if cell.id == cell_id)
         return TofuWork(self.prepared, inputs)
 
 
 class TofuWork(StudyWork):
     """The steps of one cell."""
 
-    def __init__(self, prepared: Prepared, inputs: TofuInputs) -> None:
+    def __init__(self, prepared: Prepared, inputs: CellInputs) -> None:
         self.request = prepared.request
         self.tofu = inputs
         super().__init__(
-            inputs.cell, draws=prepared.request.references, given=prepared.request.sources()
+            inputs.setting.cell, draws=prepared.request.references, given=prepared.request.sources()
         )
 
     def tasks(self) -> list[Task]:

@@ -6,37 +6,40 @@ the same stream without its forget items.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from palimpsest.audit.inputs import (
     AuditModel,
-    audit_questions,
+    CellInputs,
+    Checked,
     check_length,
+    checked_outline,
     copied_weights,
     sheet_of,
 )
+from palimpsest.audit.request import check_chunks
 from palimpsest.cell.graph import reference_name
 from palimpsest.cell.setting import Setting
-from palimpsest.cell.sources import Given, source_digest
-from palimpsest.criteria.multiplicity import Certifiability, certifiability
+from palimpsest.cell.sources import Given
+from palimpsest.criteria.multiplicity import certifiability
 from palimpsest.criteria.rules import Rules
-from palimpsest.errors import FactsError, ModelError, PlanError
-from palimpsest.facts.files import Fact, as_jsonl
+from palimpsest.errors import FactsError, PlanError
+from palimpsest.facts.files import Fact
 from palimpsest.facts.general import POCKET, general_pieces
 from palimpsest.facts.nonce import Triple
-from palimpsest.facts.questions import Question, Testbed
+from palimpsest.facts.questions import Question, Testbed, audit_questions
 from palimpsest.facts.stream import Stream, injection_stream
 from palimpsest.methods import candidates
-from palimpsest.models.device import check_device
 from palimpsest.models.encode import encode_answers
-from palimpsest.models.load import Outline, check_compatible, outline
+from palimpsest.models.load import Outline
 from palimpsest.plan import (
     CellPlan,
+    Computing,
     Counts,
     Engine,
     General,
@@ -50,7 +53,6 @@ from palimpsest.plan import (
     check,
 )
 from palimpsest.presets import PAPER_POOL
-from palimpsest.run.store import canonical, digest
 from palimpsest.schema import build
 from palimpsest.scoring.answers import Sheet
 from palimpsest.tofu.data import PER_AUTHOR, Items, Tofu, draw_items, read_tofu
@@ -66,7 +68,7 @@ Count = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True)
-class TofuRequest:
+class TofuRequest(Computing):
     """One TOFU study: which data, which models, and every setting that can change a number."""
 
     out: str
@@ -80,9 +82,9 @@ class TofuRequest:
     """Taught without the authors to forget; the reference, and further draws of it."""
     train: bool = False
     seeds: Count = 3
-    forget_items: int = 40
-    retain_items: int = 100
-    probes: int = 40
+    forget_items: Count = 40
+    retain_items: Count = 100
+    probes: Count = 40
     longest: Annotated[int, Ge(0)] = 0
     """Most words of a prompt with its answer; 0 takes every item."""
     per_author: Count = PER_AUTHOR
@@ -93,25 +95,19 @@ class TofuRequest:
     """Further methods, at their default knobs."""
     draws: Count = 2
     """References that are trained; with three or more a candidate can be certified."""
-    steps: int = 90
-    learning_rate: float = 2e-5
-    items: int = 8
+    steps: Count = 90
+    learning_rate: Annotated[float, Gt(0)] = 2e-5
+    items: Count = 8
     """The dose of fine-tuning: 90 steps of 8 are TOFU's five epochs of 140 items."""
-    unlearning_steps: int = 110
-    unlearning_items: int = 4
+    unlearning_steps: Count = 110
+    unlearning_items: Count = 4
     """Forget items a step, and as many retain items."""
     round_trip: Literal["survivors", "all"] = "survivors"
-    return_steps: int = 75
-    return_items: int = 4
-    chunks: int = 5
+    return_steps: Count = 75
+    return_items: Count = 4
+    chunks: Count = 5
     general: str = POCKET
-    scored_pieces: int = 24
-    device: str = "cpu"
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    batch_tokens: int = 8192
-    accumulate: Count = 1
-    checkpointing: bool = False
-    optimizer: Literal["device", "host"] = "device"
+    scored_pieces: Count = 24
     rules: Rules = field(default_factory=Rules)
 
     @property
@@ -147,6 +143,7 @@ class TofuRequest:
     def plan(self) -> Plan:
         """Return the knobs as a checked plan, whose cells are the seeds."""
         build(TofuRequest, asdict(self))
+        check_chunks(self.chunks, self.return_steps, "return_steps")
         if self.train and (self.full or self.retain):
             raise PlanError(
                 "train: given together with checkpoints of the full or retain model; expected one "
@@ -167,14 +164,7 @@ class TofuRequest:
                 methods=(*GRIDS[self.grid], *(MethodGrid(name) for name in self.methods)),
                 panel=Panel(enabled=False),
                 replication=Replication(self.draws, "every"),
-                engine=Engine(
-                    self.device,
-                    self.dtype,
-                    batch_tokens=self.batch_tokens,
-                    accumulate=self.accumulate,
-                    checkpointing=self.checkpointing,
-                    optimizer=self.optimizer,
-                ),
+                engine=Engine.of(self),
                 rules=self.rules,
                 local_models=((self.name, self.base),),
             )
@@ -199,30 +189,13 @@ class TofuSetting(Setting):
         )
 
 
-@dataclass(frozen=True)
-class TofuInputs:
-    """One cell's items, probes and questions."""
-
-    cell: CellPlan
-    items: Items
-    probes: tuple[Fact, ...]
-    setting: TofuSetting
-    with_evidence: Sheet | None
-    """Held-out forget questions after retained ones; None when no evidence fits the model."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A request that can be run."""
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Checked):
+    """A TOFU study that can be run; its cells are its seeds."""
 
     request: TofuRequest
-    plan: Plan
-    outline: Outline
-    cells: tuple[TofuInputs, ...]
-    bound: Certifiability
 
     def terms(self) -> dict[str, Any]:
-        """Return what is fixed about the study, without the paths its files happened to lie at."""
         plan = self.plan.as_dict()
         del plan["local_models"], plan["general"]["source"]
         request = self.request
@@ -238,34 +211,10 @@ class Prepared:
             }
         }
 
-    def digests(self) -> dict[str, str]:
-        """Return the digest of every model, item and text that goes in."""
-        places = {"base": self.request.base} | self.request.given()
-        found = {name: source_digest(place) for name, place in places.items()}
-        for cell in self.cells:
-            facts = (*cell.items.forget, *cell.items.retain, *cell.probes)
-            found[f"items of {cell.cell.id}"] = digest(as_jsonl(facts))
-        scored = [list(cell.setting.general_scored) for cell in self.cells]
-        return found | {"general text": digest(canonical(scored))}
-
-    def commitment(self) -> str:
-        """Return the digest of the held-out questions, which no model here is taught."""
-        return digest(
-            canonical(
-                [
-                    [cell.cell.id, q.id, q.prompt, q.answer]
-                    for cell in self.cells
-                    for q in cell.setting.facts.questions
-                    if q.pool == "evaluation"
-                ]
-            )
-        )
-
 
 def prepare(request: TofuRequest) -> Prepared:
     """Return the request checked whole; loads no weights."""
     plan = request.plan()
-    check_device(request.device)
     count = len(candidates(plan.methods))
     bound = certifiability(request.forget_items, request.probes, count, request.rules.alpha)
     if not bound.certifiable:
@@ -280,26 +229,29 @@ def prepare(request: TofuRequest) -> Prepared:
         general_pieces(request.general, request.scored_pieces, f"{cell.id}/general")
         for cell in plan.cells()
     ]
-    base = outline(request.base)
-    for name, place in given.items():
-        try:
-            check_compatible(base, outline(place))
-        except ModelError as error:
-            raise ModelError(f"{name}: {error}") from error
-    roles = [AuditModel("base", "base", request.base)]
-    roles += [AuditModel(name, name.partition("-")[0], place) for name, place in given.items()]
+    models = [AuditModel("base", "base", request.base)]
+    models += [AuditModel(name, name.partition("-")[0], place) for name, place in given.items()]
+    base = checked_outline(models)
     if given:
-        copied_weights(roles)
+        copied_weights(models)
     cells = []
     for cell, (items, probes), scored in zip(plan.cells(), drawn, pieces):
-        facts = _testbed(items, probes)
-        setting = TofuSetting(cell, base.tokenizer, facts, (), scored)
+        sets = {"forget": items.forget, "retain": items.retain, "probe": probes}
+        setting = TofuSetting(cell, base.tokenizer, _testbed(sets), (), scored)
         try:
             check_length(setting.sheet, base)
         except FactsError as error:
             raise FactsError(f"{error}; or leave long items out with --longest WORDS") from error
-        cells.append(TofuInputs(cell, items, probes, setting, _with_evidence(setting, items, base)))
-    return Prepared(request, plan, base, tuple(cells), bound)
+        with_evidence = _with_evidence(setting, items.evidence, base)
+        cells.append(CellInputs(cell.id, sets, setting, with_evidence))
+    return Prepared(
+        plan=plan,
+        models=tuple(models),
+        outline=base,
+        cells=tuple(cells),
+        bound=bound,
+        request=request,
+    )
 
 
 def _drawn(request: TofuRequest, tofu: Tofu, cell: CellPlan) -> tuple[Items, tuple[Fact, ...]]:
@@ -317,8 +269,7 @@ def _drawn(request: TofuRequest, tofu: Tofu, cell: CellPlan) -> tuple[Items, tup
     return items, tofu_probes(items.forget, request.probes, f"{key}/probes", tofu.words())
 
 
-def _testbed(items: Items, probes: Sequence[Fact]) -> Testbed:
-    sets = {"forget": items.forget, "retain": items.retain, "probe": tuple(probes)}
+def _testbed(sets: Mapping[str, tuple[Fact, ...]]) -> Testbed:
     # Ids and kinds only: what is stored about a cell must not carry a question or an answer.
     named = {
         name: tuple(Triple(fact.id, "", fact.relation or _kind(fact), "") for fact in facts)
@@ -331,16 +282,18 @@ def _kind(fact: Fact) -> str:
     return kind_of(fact.trained[0].removeprefix("Question: ").removesuffix("\nAnswer:"))
 
 
-def _with_evidence(setting: Setting, items: Items, base: Outline) -> Sheet | None:
+def _with_evidence(
+    setting: Setting, evidence: Mapping[str, tuple[str, ...]], base: Outline
+) -> Sheet | None:
     """Return the held-out forget questions, each after as much evidence as the base reads."""
     limit = getattr(base.config, "max_position_embeddings", None)
     questions: list[Question] = []
     for question in setting.facts.questions:
         if question.set != "forget" or question.pool != "evaluation":
             continue
-        evidence = items.evidence[question.fact]
-        for count in range(len(evidence), 0, -1):
-            prompt = "\n".join((*evidence[:count], question.prompt))
+        shown = evidence[question.fact]
+        for count in range(len(shown), 0, -1):
+            prompt = "\n".join((*shown[:count], question.prompt))
             longer = replace(question, prompt=prompt)
             size = len(encode_answers(setting.tokenizer, [longer])[0].ids)
             if not isinstance(limit, int) or size <= limit:

@@ -9,84 +9,61 @@ the verdict is *uncertified: not_identifiable*.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from palimpsest.analysis.results import CellResult, RunResults, read_run
-from palimpsest.audit.run import check_out
+from palimpsest.audit.run import Answer, begun, is_new, write_answer
 from palimpsest.audit.summary import design, score_rows, verdict_values
+from palimpsest.cost import workers_for
 from palimpsest.criteria.measures import ModelMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.errors import InputError, StoreError, StudyFailed
-from palimpsest.facts.files import as_jsonl
-from palimpsest.run import disk
-from palimpsest.run.executor import OnEvent, silent
-from palimpsest.run.executor import executor as executor_named
-from palimpsest.run.store import Run, environment, table_bytes, write_bytes, write_json
+from palimpsest.models.device import check_device
+from palimpsest.preview import preview
+from palimpsest.run.executor import carry_out
+from palimpsest.run.store import Run
 from palimpsest.tofu.request import Prepared, TofuRequest, prepare
 
 FORMAT = "palimpsest-tofu/2"
 
 
-@dataclass(frozen=True)
-class TofuResult:
+class TofuResult(Answer):
     """What a study came to."""
-
-    run: Path | None
-    """None after a dry run."""
-    paragraph: str
-    summary: Mapping[str, Any]
-    """The document of ``summary.json``."""
-
-    @property
-    def exit_code(self) -> int:
-        return int(self.summary.get("exit_code", 0))
 
 
 def run_tofu(
     request: TofuRequest,
     *,
-    executor: str = "inline",
-    workers: int = 1,
+    workers: int | None = 1,
     dry_run: bool = False,
     fork: bool = False,
-    on_event: OnEvent = silent,
     **options: Any,
 ) -> TofuResult:
-    """Return the verdicts of a study; running it again with the same request resumes it."""
+    """Return the verdicts of a study; running it again with the same request resumes it.
+
+    workers: None takes as many as there are cores and memory for. options: of ``carry_out``.
+    """
     from palimpsest.tofu.job import TofuJob
 
+    if options.get("executor") != "ray":  # its nodes have other devices
+        check_device(request.device)
     out = Path(request.out)
-    check_out(out)
+    command, new = "palimpsest tofu", is_new(out)
     prepared = prepare(request)
+    costs = preview(prepared.plan)
+    workers = workers or workers_for(costs.memory, request.device)
     if dry_run:
-        return TofuResult(None, "\n".join(preview_lines(prepared)), {})
-    new = not out.exists() or not any(out.iterdir())
-    run = Run.create_or_resume(
-        out,
-        prepared.terms(),
-        prepared.plan.as_dict()["rules"],
-        environment(prepared.digests()),
-        {"commitment": prepared.commitment(), "pool": "held-out questions"},
-        cells=[cell.cell.id for cell in prepared.cells],
-        fork=fork,
-    )
-    try:
-        with run.lock("palimpsest tofu"):
-            outcome = executor_named(executor, **options).execute(
-                TofuJob(prepared), run.path, run.cells, workers=workers, on_event=on_event
-            )
-            for cell, failure in outcome.failed.items():
-                kind = InputError if failure.kind == "model_error" else StudyFailed
-                raise kind(f"{cell}, {failure.step}: {failure.reason}")
-            return _answer(run, prepared)
-    except InputError:
-        # Nothing was measured, so nothing is kept: the corrected command finds an empty place.
-        if new and not any(run.cell(cell_id).steps() for cell_id in run.cells):
-            disk.remove(run.path)
-        raise
+        lines = (*preview_lines(prepared), *costs.lines(workers))
+        return TofuResult("\n".join(lines), None, {})
+    run = prepared.run(out, fork=fork)
+    with begun(run, command, new):
+        outcome = carry_out(TofuJob(prepared), run, command, workers=workers, **options)
+        for cell, failure in outcome.failed.items():
+            kind = InputError if failure.kind == "model_error" else StudyFailed
+            raise kind(f"{cell}, {failure.step}: {failure.reason}")
+        return _answer(run, prepared)
 
 
 def _answer(run: Run, prepared: Prepared) -> TofuResult:
@@ -98,12 +75,11 @@ def _answer(run: Run, prepared: Prepared) -> TofuResult:
     rows = [
         {"cell": cell.id} | row for cell in results.cells for row in score_rows(cell, results.rules)
     ]
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    write_json(run.path / "summary.json", document)
-    write_bytes(run.path / "scores.parquet", table_bytes(columns))
-    for inputs in prepared.cells:
-        write_bytes(run.path / f"probes-seed{inputs.cell.seed}.jsonl", as_jsonl(inputs.probes))
-    return TofuResult(run.path, str(document["paragraph"]), document)
+    probes = {
+        f"probes-seed{cell.setting.cell.seed}.jsonl": cell.sets["probe"] for cell in prepared.cells
+    }
+    write_answer(run, document, rows, probes)
+    return TofuResult(str(document["paragraph"]), run.path, document)
 
 
 def summary(run: Run, prepared: Prepared, results: RunResults) -> dict[str, Any]:
@@ -188,13 +164,13 @@ def _paragraph(results: RunResults, certified: bool, reasons: Counter[Any]) -> s
 
 def preview_lines(prepared: Prepared) -> tuple[str, ...]:
     """Return what would be done, as lines; loads no weights."""
-    request, plan = prepared.request, prepared.plan
+    request = prepared.request
     first = prepared.cells[0]
     made = "trained here" if request.train else "given"
     names = list(first.setting.sheet.questions)
     return (
         f"run folder: {request.out}",
-        f"rules: {plan.rules_hash()}",
+        f"rules: {prepared.plan.rules_hash()}",
         f"base: {request.name}, {prepared.outline.parameters:,} parameters; full and retain models "
         f"{made}",
         f"seeds: {len(prepared.cells)}, each with {request.forget_items} forget and "

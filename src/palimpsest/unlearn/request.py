@@ -19,13 +19,22 @@ from palimpsest.cell.setting import Setting
 from palimpsest.cell.sources import source_digest
 from palimpsest.errors import FactsError, InputError, MethodError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
-from palimpsest.facts.general import POCKET, file_pieces, general_pieces, world_sentences
+from palimpsest.facts.general import POCKET, file_pieces, general_pieces, pocket_pieces
 from palimpsest.facts.names import shown_path
 from palimpsest.facts.questions import Testbed, file_questions
 from palimpsest.methods import candidates, method_class, used
-from palimpsest.models.device import check_device
+from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.load import Outline, check_compatible, outline, resolve
-from palimpsest.plan import CellPlan, Injection, Knob, MethodGrid, Plan, plan_from_dict
+from palimpsest.plan import (
+    CellPlan,
+    Computing,
+    Engine,
+    Injection,
+    Knob,
+    MethodGrid,
+    Plan,
+    plan_from_dict,
+)
 from palimpsest.presets import POCKET_MATRIX
 from palimpsest.run.store import digest, file_digest
 from palimpsest.schema import build
@@ -38,7 +47,7 @@ Count = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Computing):
     """The recipe, and where things are; None takes the default of the model's kind."""
 
     retain: str
@@ -53,8 +62,6 @@ class Request:
     fact_items: Count | None = None
     general_items: Annotated[int, Ge(0)] | None = None
     seed: Annotated[int, Ge(0)] = 0
-    device: str = "cpu"
-    dtype: str = "float32"
 
     @property
     def model(self) -> str:
@@ -81,7 +88,7 @@ class Request:
                 "injection": Injection(**{**vars(recipe), **values}).__dict__,
                 "general": text,
                 "methods": [],
-                "engine": {"device": self.device, "dtype": self.dtype},
+                "engine": vars(Engine.of(self)),
             }
         )
 
@@ -89,7 +96,7 @@ class Request:
     def pieces(self) -> tuple[str, ...]:
         """The general text, cut into pieces."""
         if self.general == POCKET:
-            return world_sentences(held_out=True)
+            return pocket_pieces()
         pieces = file_pieces(self.general, 20)
         if not pieces:
             raise FactsError(
@@ -123,7 +130,6 @@ class Request:
     def check(self) -> Outline:
         """Return the model on paper; raise for whatever can be known to be wrong by now."""
         build(type(self), {key: value for key, value in vars(self).items() if key in _fields(self)})
-        check_device(self.device)
         check_new(Path(self.out))
         _ = self.sets
         if 0 < len(self.pieces) < (self.general_items or 0):
@@ -149,6 +155,7 @@ class Request:
         """Return the digests of the models, facts and text that are given."""
         digests = {name: source_digest(place) for name, place in self.places().items()}
         digests |= {f"{name} facts": digest(as_jsonl(facts)) for name, facts in self.sets.items()}
+        digests |= plugin_digests(self.plan.methods)
         if self.general != POCKET:
             digests["general text"] = file_digest(Path(self.general))
         return digests

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest import cost
-from palimpsest.cost import GB, duration
 from palimpsest.errors import DriftError, InputError, PalimpsestError
+from palimpsest.models.device import check_device
 from palimpsest.models.load import Outline, load
+from palimpsest.preview import cell_memory
 from palimpsest.run import disk
-from palimpsest.run.executor import OnEvent, silent
-from palimpsest.run.executor import executor as executor_named
+from palimpsest.run.executor import carry_out
 from palimpsest.run.store import Cell, Run, environment
 from palimpsest.unlearn.folder import card, publish, write_checkpoint
 from palimpsest.unlearn.job import OwnJob, OwnWork
@@ -34,14 +34,18 @@ class Made:
 def make(
     request: Request,
     *,
-    executor: str = "inline",
-    workers: int = 1,
+    workers: int | None = 1,
     preview: bool = False,
-    on_event: OnEvent = silent,
     **options: Any,
 ) -> Made:
-    """Make the models of a request and write their folders; stopped, the same call resumes."""
+    """Make the models of a request and write their folders; stopped, the same call resumes.
+
+    workers: None takes as many as there are cores and memory for. options: of ``carry_out``.
+    """
+    if options.get("executor") != "ray":  # its nodes have other devices
+        check_device(request.device)
     known = request.check()
+    workers = workers or cost.workers_for(memory(request, known), request.device)
     job = OwnJob(request)
     work = job.cell("")
     out = Path(request.out)
@@ -64,10 +68,9 @@ def make(
             f"{reason}\nit holds unfinished work of another command for the same --out; run that "
             "one again, or remove the folder, or choose another --out"
         ) from error
-    with run.lock(f"palimpsest {type(request).__name__.lower()}"):
-        outcome = executor_named(executor, **options).execute(
-            job, run.path, run.cells, workers=workers, on_event=on_event
-        )
+    command = f"palimpsest {type(request).__name__.lower()}"
+    with run.lock(command):
+        outcome = carry_out(job, run, command, workers=workers, **options)
         for failure in outcome.failed.values():
             if new and failure.kind in (InputError.kind, "not_applicable", "model_error"):
                 disk.remove(run.path)  # the corrected command could use nothing of it
@@ -175,25 +178,17 @@ def preview_lines(
     for step in work.steps:
         yield f"step: {step.words}"
     seconds = _seconds(request, work, known) / max(1, min(workers, len(work.steps)))
-    yield (
-        f"memory: about {memory(request, known) / GB:.1f} GB per worker; time: roughly "
-        f"{duration(seconds)} on {request.device} with {workers} "
-        f"worker{'' if workers == 1 else 's'}"
-    )
+    yield cost.total(memory(request, known), seconds, request.device, workers)
     yield f"would write: {request.out}"
 
 
 def memory(request: Request, known: Outline) -> float:
-    """Return the bytes that a worker needs on its device and on the host."""
-    recipe = request.plan.injection
-    tokens = (recipe.fact_items + recipe.general_items) * request.plan.general.piece_tokens
-    step = cost.Step(tokens, tokens)
-    whole = cost.training(_size(known), step, device=request.device, dtype=request.dtype)
-    return whole.device + whole.host
+    """Return the bytes that a worker needs."""
+    return cell_memory(request.plan, cost.size_of(known.config, known.parameters))
 
 
 def _seconds(request: Request, work: OwnWork, known: Outline) -> float:
-    plan, size = request.plan, _size(known)
+    plan, size = request.plan, cost.size_of(known.config, known.parameters)
 
     def steps(number: int, texts: int) -> float:
         tokens = texts * plan.general.piece_tokens
@@ -204,14 +199,3 @@ def _seconds(request: Request, work: OwnWork, known: Outline) -> float:
     unlearning = steps(budget.steps, budget.forget_items + budget.retain_items)
     trained = len(work.trained)
     return 10 + trained * training + (len(work.steps) - trained) * unlearning
-
-
-def _size(known: Outline) -> cost.Size:
-    config = known.config
-    return cost.Size(
-        known.parameters,
-        int(getattr(config, "num_hidden_layers", 12)),
-        int(getattr(config, "hidden_size", 768)),
-        int(config.vocab_size),
-        0,
-    )

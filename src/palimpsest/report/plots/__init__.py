@@ -1,1 +1,1 @@
-"""Figures: what is drawn (``spec``), drawn for the page (``svg``) and for a paper (``paper``)."""
+"""Figures: one function each, drawn by matplotlib for the page and for files alike."""

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from palimpsest.analysis.table import printable
 from palimpsest.criteria.axes import Axis
-from palimpsest.report.formats import printable
 from palimpsest.report.palette import BAND, HIGHLIGHT, INK, QUIET, SHEET, STRIPE, Style, styles
 from palimpsest.report.plots import canvas
 

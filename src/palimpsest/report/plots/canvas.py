@@ -11,19 +11,21 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 from xml.etree import ElementTree
 
 import matplotlib
 from markupsafe import Markup
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from palimpsest.report.formats import printable
+from palimpsest.analysis.table import printable
 from palimpsest.report.palette import GRID, INK, QUIET, SHEET, Style, counterparts
 
 SETTINGS: Mapping[str, Any] = {
@@ -61,10 +63,36 @@ _SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _DROPPED = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")
 _LONG = re.compile(r"(\d+\.\d\d)\d+")
-_names: WeakKeyDictionary[Figure, dict[str, tuple[str, ...]]] = WeakKeyDictionary()
-"""The names of the points of a figure, by the id of their group."""
+_tags: WeakKeyDictionary[Figure, dict[str, "Tag"]] = WeakKeyDictionary()
+"""What the page should know of a figure's marks, by the id of their group."""
 _drawn: WeakKeyDictionary[Figure, bytes] = WeakKeyDictionary()
 """The SVG of figures, which is needed for the page and for the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure with one sentence computed from its numbers."""
+
+    name: str
+    """File name without ending, and key of its words."""
+    reading: str
+    figure: Figure
+    narrow: Figure | None = None
+    """The same for a phone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What a mark stands for, so that the page can name, filter and highlight it."""
+
+    group: str
+    """What the legend calls it."""
+    model: str = ""
+    """The one model of a curve."""
+    names: tuple[str, ...] = ()
+    """Of the markers, shown to a reader who points at them."""
+    key: bool = False
+    """Whether it is an entry of the legend."""
 
 
 @contextmanager
@@ -101,8 +129,10 @@ def points(
     alpha: float = 1.0,
     order: float = 3.0,
     edge: str = "",
+    model: str = "",
 ) -> None:
-    """Draw markers at (x, y); ``names`` are shown to a reader who points at them."""
+    """Draw markers at (x, y); ``names`` are shown to a reader who points at them, ``model`` is the
+    one they belong to, if it is one."""
     if not places:
         return
     xs, ys = zip(*places)
@@ -110,12 +140,22 @@ def points(
     line.set(alpha=alpha, zorder=order, clip_on=False)
     if edge:
         line.set_markeredgecolor(edge)
-    if names:
-        figure = axes.get_figure(root=True)
-        assert isinstance(figure, Figure)
-        known = _names.setdefault(figure, {})
-        line.set_gid(f"points-{len(known)}")
-        known[f"points-{len(known)}"] = tuple(printable(name) for name in names)
+    tag(line, Tag(style.name, model, tuple(printable(name) for name in names)))
+
+
+def curve(axes: Axes, xs: Sequence[float], ys: Any, style: Style, model: str, line: Any) -> None:
+    """Draw the line of one model, which the page can filter and highlight."""
+    (drawn,) = axes.plot(xs, ys, color=style.light, linestyle=line, zorder=2.6)
+    tag(drawn, Tag(style.name, model))
+
+
+def tag(artist: Artist, what: Tag) -> None:
+    """Keep what the page should know of an artist."""
+    figure = artist.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    known = _tags.setdefault(figure, {})
+    artist.set_gid(f"mark-{len(known)}")
+    known[f"mark-{len(known)}"] = what
 
 
 def look(style: Style, hollow: bool = False, size: float = 5.0, marker: str = "") -> dict[str, Any]:
@@ -134,20 +174,23 @@ def key(style: Style, text: str, *, line: str = "none", **marker: Any) -> Line2D
     shown = look(style, **marker)
     if line != "none":
         shown |= {"color": style.light}
-    return Line2D([], [], linestyle=line, label=shortened(text, 48), **shown)
+    return Line2D([], [], linestyle=line, label=shortened(text, 48), gid=style.name, **shown)
 
 
 def legend(figure: Figure, entries: Sequence[Line2D], across: int = 0) -> None:
     """Put the legend below the panels, in as many columns as fit."""
     if entries:
         texts = [str(entry.get_label()) for entry in entries]
-        figure.legend(
+        drawn = figure.legend(
             handles=list(entries),
             loc="outside lower center",
             ncols=across or columns(texts, figure.get_figwidth()),
             handletextpad=0.2,
             columnspacing=1.4,
         )
+        for entry, *parts in zip(entries, drawn.legend_handles, drawn.get_texts()):
+            for part in filter(None, parts):
+                tag(part, Tag(str(entry.get_gid()), key=True))
 
 
 def columns(texts: Sequence[str], inches: float) -> int:
@@ -210,6 +253,35 @@ def spread(axes: Axes, values: Iterable[float], which: str = "x") -> None:
         scale("symlog", linthresh=2.0)
 
 
+def end_labels(axes: Axes, ends: Mapping[str, float], colours: Mapping[str, str]) -> None:
+    """Write the name of each curve at its right end, moved apart where labels would collide."""
+    figure = axes.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    low, high = axes.get_ylim()
+    step = (high - low) * 0.135 / max(1.0, figure.get_figheight() * 0.75)
+    place = -math.inf
+    for name, value in sorted(ends.items(), key=lambda pair: pair[1]):
+        place = max(value, place + step)
+        axes.annotate(
+            shortened(name, 22),
+            (1.0, value),
+            xytext=(1.05, place),
+            xycoords=axes.get_yaxis_transform(),
+            textcoords=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=7,
+            color=colours[name],
+            arrowprops={
+                "arrowstyle": "-",
+                "linewidth": 0.5,
+                "color": colours[name],
+                "relpos": (0.0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 0,
+            },
+        )
+
+
 def jitter(place: int) -> float:
     """Return a fixed offset in (-0.3, 0.3) that keeps neighbours of one row apart."""
     return 0.6 * ((place * 0.6180339887498949) % 1 - 0.5)
@@ -255,13 +327,13 @@ def inline_svg(figure: Figure, name: str, label: str, kind: str = "") -> Markup:
     """
     ElementTree.register_namespace("", _SVG)
     root = ElementTree.fromstring(svg_bytes(figure))
-    known = _names.get(figure, {})
+    known = _tags.get(figure, {})
     text = ElementTree.tostring(root, encoding="unicode")
     used = set(re.findall(r'(?:url\(|href=")#([\w-]+)', text))
     for element in list(root.iter()):
         for child in [child for child in element if child.tag in _DROPPED]:
             element.remove(child)
-        _entitle(element, known)
+        _describe(element, known.get(element.get("id", "")))
         _unstyle(element, name, used)
         element.text, element.tail = (element.text or "").strip(), ""
     view = root.get("viewBox", "")
@@ -271,12 +343,18 @@ def inline_svg(figure: Figure, name: str, label: str, kind: str = "") -> Markup:
     return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
-def _entitle(group: ElementTree.Element, known: Mapping[str, Sequence[str]]) -> None:
-    """Add their names to the markers of a group."""
-    titles = known.get(group.get("id", ""))
-    marks = [] if titles is None else group.findall(f".//{{{_SVG}}}use")
-    if titles is not None and len(marks) == len(titles):
-        for mark, title in zip(marks, titles):
+def _describe(group: ElementTree.Element, tag: Tag | None) -> None:
+    """Add to the marks of a group what they stand for, and their names."""
+    if tag is None:
+        return
+    group.set("data-group", printable(tag.group))
+    if tag.model:
+        group.set("data-model", printable(tag.model))
+    if tag.key:
+        group.set("class", "key")
+    marks = group.findall(f".//{{{_SVG}}}use")
+    if len(marks) == len(tag.names):
+        for mark, title in zip(marks, tag.names):
             ElementTree.SubElement(mark, f"{{{_SVG}}}title").text = title
 
 

@@ -6,12 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
+from palimpsest.analysis.table import number
 from palimpsest.criteria.axes import Axis
 from palimpsest.criteria.items import Values
 from palimpsest.criteria.measures import ModelMeasures
-from palimpsest.report.formats import number
 from palimpsest.report.palette import BAND, Style, styles
-from palimpsest.report.plots.canvas import drawing, key, legend, points, rows, rule, sheet, spread
+from palimpsest.report.plots.canvas import (
+    curve,
+    drawing,
+    end_labels,
+    key,
+    legend,
+    points,
+    rows,
+    rule,
+    sheet,
+    spread,
+)
 
 
 @drawing()
@@ -84,6 +95,12 @@ def measures(
     return figure
 
 
+LINES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)))
+"""Lines by which the settings of one method are told apart."""
+LABELLED = 18
+"""Curves of a panel up to which each has its name at its end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Relearned:
     """One panel of relearning: held-out forget NLL at each logged step, by name."""
@@ -112,11 +129,18 @@ def relearning(parts: Mapping[str, Relearned], looks: Mapping[str, Style], label
         if part.injected is not None:
             dashed, colour = (0, (4, 3)), known["injected"].light
             panel.plot(part.steps, part.injected, color=colour, linestyle=dashed, zorder=2.5)
+        seen: dict[str, int] = {}
         for name, values in part.curves.items():
-            panel.plot(part.steps, values, color=looks[name].light, zorder=2.6)
+            style = looks[name]
+            line = LINES[seen.setdefault(style.name, 0) % len(LINES)]  # one method, many settings
+            seen[style.name] += 1
+            curve(panel, part.steps, values, style, name, line)
             where = list(zip(part.steps, values.tolist()))
             names = [f"{name}: step {step}, {number(nll)} nats" for step, nll in where]
-            points(panel, where, looks[name], names, size=3.5)
+            points(panel, where, style, names, size=3.5, model=name)
+        if len(parts) == 1 and len(part.curves) <= LABELLED:
+            ends = {name: float(values[-1]) for name, values in part.curves.items()}
+            end_labels(panel, ends, {name: looks[name].light for name in ends})
         panel.grid(visible=True)
         panel.set_title(title)
         panel.set_xlabel("steps of re-acquisition")

@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
 
+from palimpsest.analysis.cost import Price
 from palimpsest.criteria.axes import Axis
 from palimpsest.report.palette import BAND, QUIET, STRIPE, Style, styles
 from palimpsest.report.plots import canvas
+from palimpsest.report.plots.canvas import LINEAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,43 @@ def acceptance(groups: Groups, level: float, *, divide: int = 0, narrow: bool = 
     entries += [canvas.key(plain, "rejected", hollow=True)]
     entries += [] if narrow else [canvas.key(plain, wrong, size=0)]
     canvas.legend(figure, entries, 1 if narrow else 3)
+    return figure
+
+
+@canvas.drawing()
+def closeness(prices: Sequence[Price], looks: Mapping[str, Style], usual: float | None) -> Figure:
+    """Draw how near to retraining each candidate comes against what it cost, in retrainings.
+
+    Filled: cannot be told from a retraining in at least one cell. usual: the median distance of
+    retrainings that are compared with the others.
+    """
+    figure, (panel,) = canvas.sheet(1, 1, (7.0, 4.0))
+    for price in prices:
+        share = f"{price.clears} of {price.cells}"
+        name = (
+            f"{price.candidate}: {price.retrainings:.2f} retrainings, {price.sd:.1f} sd at worst, "
+            f"cannot be told from a retraining in {share} cells"
+        )
+        where = [(price.retrainings, price.sd)]
+        style = looks[price.method]
+        canvas.points(
+            panel, where, style, [name], hollow=not price.clears, size=6, model=price.candidate
+        )
+    panel.set_yscale("symlog", linthresh=LINEAR)
+    panel.set_ylim(0, 1.5 * max(LINEAR, *(price.sd for price in prices)))
+    panel.set_xlim(0, 1.1 * max(1.0, *(price.retrainings for price in prices)))
+    panel.yaxis.set_major_locator(FixedLocator([0, 1, 2, 3, 10, 30, 100, 300, 1000]))
+    panel.yaxis.set_major_formatter("{x:g}")
+    canvas.rule(panel, 1.0, "one retraining")
+    if usual is not None:
+        panel.axhline(usual, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1.5)
+        right = panel.get_yaxis_transform()
+        panel.text(1.01, usual, "retrainings", transform=right, va="center", fontsize=7)
+    panel.grid(visible=True)
+    panel.set_xlabel("cost, in tokens of one retraining")
+    panel.set_ylabel("worst axis, standard deviations of retraining")
+    methods = {price.method: looks[price.method] for price in prices}
+    canvas.legend(figure, [canvas.key(style, name) for name, style in methods.items()])
     return figure
 
 

@@ -19,6 +19,30 @@
   dark.addEventListener("change", label);
   label();
 
+  // Figures: the legend hides and shows what it names; the mark under the pointer stands out.
+  for (const svg of document.querySelectorAll("svg.drawn")) {
+    const keys = [...svg.querySelectorAll(".key")];
+    const marks = [...svg.querySelectorAll("[data-group]:not(.key)")];
+    const hidden = new Set();
+    for (const key of keys) {
+      key.addEventListener("click", () => {
+        const group = key.dataset.group;
+        if (!hidden.delete(group)) hidden.add(group);
+        for (const one of keys) one.classList.toggle("off", hidden.has(one.dataset.group));
+        for (const mark of marks) mark.classList.toggle("gone", hidden.has(mark.dataset.group));
+      });
+    }
+    const same = (mark, at) =>
+      at.dataset.model ? mark.dataset.model === at.dataset.model : mark.dataset.group === at.dataset.group;
+    svg.addEventListener("pointerover", (event) => {
+      const at = event.target.closest("[data-group]");
+      for (const mark of marks) mark.classList.toggle("dim", at !== null && !same(mark, at));
+    });
+    svg.addEventListener("pointerleave", () => {
+      for (const mark of marks) mark.classList.remove("dim");
+    });
+  }
+
   // The candidate table: sort by any column, filter by text and method.
   const table = byId("candidate-table");
   if (!table) return;

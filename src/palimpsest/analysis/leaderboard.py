@@ -1,0 +1,207 @@
+"""Does this method restore? One line per method, over the cells of one run or of several.
+
+In every cell a method is represented by its nearest candidate: the one whose worst axis lies the
+fewest standard deviations from the mean retraining. That is the best of a method's settings, chosen
+after the fact; the claim about a method by ranks is therefore made for every setting by itself and
+corrected over all settings (Holm), and a method is told from retraining when every setting is.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from palimpsest.analysis.counts import averaged
+from palimpsest.analysis.results import CellResult, RunResults
+from palimpsest.analysis.table import Row, Share, Table, counted, listed, row
+from palimpsest.criteria.controls import reference_bag
+from palimpsest.criteria.multiplicity import holm
+from palimpsest.criteria.ranksum import RankSum, rank_in_bag, rank_sum
+from palimpsest.verdict import Finding
+
+Runs = Mapping[str, RunResults]
+"""The runs compared, by a name of their own."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """A method in one cell: its candidates that were compared, the nearest first."""
+
+    run: str
+    cell: CellResult
+    method: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def key(self) -> str:
+        """The cell, over all runs."""
+        return f"{self.run}/{self.cell.id}"
+
+    @property
+    def distance(self) -> float:
+        """Of the nearest candidate, in standard deviations of retraining."""
+        return _distance(self.findings[0])
+
+    @property
+    def axis(self) -> str:
+        """The worst axis of the nearest candidate, in words."""
+        comparison = self.findings[0].comparison
+        return "" if comparison is None else comparison.worst.axis.replace("_", " ")
+
+    @property
+    def cost(self) -> float | None:
+        """Of the nearest candidate, in retrainings; None where it was not recorded."""
+        cost = self.cell.roles[self.findings[0].name].get("cost")
+        return None if cost is None else float(cost["retrainings"])
+
+    @property
+    def restores(self) -> bool:
+        """Whether a candidate survives the screen and cannot be told from a retraining."""
+        return any(finding.clears for finding in self.findings)
+
+    @property
+    def certified(self) -> bool:
+        """Whether the cell's certificate names a candidate of this method."""
+        verdict = self.cell.verdict
+        return verdict is not None and verdict.candidate in [f.name for f in self.findings]
+
+
+def entries(runs: Runs) -> dict[str, list[Entry]]:
+    """Return every method in every cell in which it was compared, by method."""
+    found: dict[str, list[Entry]] = {}
+    for run, results in runs.items():
+        for cell in results.cells:
+            for method in dict.fromkeys(cell.methods.values()):
+                mine = [
+                    finding
+                    for finding in (cell.verdict.findings if cell.verdict else ())
+                    if cell.methods[finding.name] == method
+                    and finding.comparison is not None
+                    and finding.comparison.worst.sd is not None
+                ]
+                if mine:
+                    nearest_first = tuple(sorted(mine, key=_distance))
+                    found.setdefault(method, []).append(Entry(run, cell, method, nearest_first))
+    return found
+
+
+def leaderboard_table(runs: Runs) -> Table:
+    """Return one row per method, the nearest to retraining first."""
+    rules = next(iter(runs.values())).rules
+    adjusted = _adjusted(runs)
+    rows: list[Row] = []
+    methods = entries(runs)
+    mean = {m: float(np.mean([entry.distance for entry in mine])) for m, mine in methods.items()}
+    for place, method in enumerate(sorted(methods, key=lambda method: mean[method]), 1):
+        mine = methods[method]
+        findings = [finding for entry in mine for finding in entry.findings]
+        costs = [cost for entry in mine if (cost := entry.cost) is not None]
+        worst = Counter(entry.axis for entry in mine)
+        survive = sum(not finding.excluded for finding in findings)
+        p_values = [p for (name, _), p in adjusted.items() if name == method]
+        rows.append(
+            row("rank|method", place, method)
+            | row("kind", mine[0].cell.kind(mine[0].findings[0].name))
+            | row("restores in", Share(sum(entry.restores for entry in mine), len(mine)))
+            | row("certified in", Share(sum(entry.certified for entry in mine), len(mine)))
+            | row(
+                "worst axis, sd",
+                averaged([entry.distance for entry in mine], [entry.key for entry in mine], rules),
+            )
+            | row("most frequent worst axis", worst.most_common(1)[0][0])
+            | row("cost, retrainings", median(costs) if costs else None)
+            | row("p over cells", max(p_values, default=None))
+            | row("candidates|survive the screen", len(findings), Share(survive, len(findings)))
+        )
+    forms = {"p over cells": ".2g", "cost, retrainings": ".2f", "worst axis, sd": ".1f"}
+    reading = _reading(runs, methods)
+    return Table.of("leaderboard", "Does this method restore?", reading, rows, forms)
+
+
+def _reading(runs: Runs, methods: Mapping[str, list[Entry]]) -> str:
+    """Return the answer over all methods in a sentence or two."""
+    restoring = {m: sum(entry.restores for entry in mine) for m, mine in methods.items()}
+    named = [f"{m} in {n} of {counted(len(methods[m]), 'cell')}" for m, n in restoring.items() if n]
+    if not methods:
+        return "No candidate was compared with retrainings."
+    reading = "No method makes a candidate that cannot be told from a retraining."
+    if named:
+        reading = f"A candidate cannot be told from a retraining: {listed(named)}."
+    if len({results.rules_hash for results in runs.values()}) > 1:
+        reading += " The runs were judged under different rules."
+    return reading
+
+
+def leaderboard_cells_table(runs: Runs) -> Table:
+    """Return every method in every cell: its nearest candidate."""
+    rows: list[Row] = []
+    for method, mine in entries(runs).items():
+        for entry in mine:
+            finding, cell = entry.findings[0], entry.cell
+            assert finding.comparison is not None
+            rows.append(
+                row("method|run|model|seed", method, entry.run, cell.model, cell.seed)
+                | row("nearest candidate|worst axis, sd", finding.name, entry.distance)
+                | row("worst axis", entry.axis)
+                | row("p|restores|certified", finding.comparison.p, entry.restores, entry.certified)
+                | row("cost, retrainings", entry.cost)
+            )
+    reading = f"{counted(len(rows), 'pair')} of a method and a cell, each by its nearest candidate."
+    forms = {"p": ".2g", "cost, retrainings": ".2f", "worst axis, sd": ".1f"}
+    return Table.of("leaderboard-cells", "Methods, cell by cell", reading, rows, forms)
+
+
+# -- claims about methods, by ranks over cells ----------------------------------------------------
+
+
+def method_ranks(runs: Runs) -> dict[tuple[str, str], RankSum]:
+    """Return the rank test over cells of every candidate, by method and name."""
+    ranks: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for results in runs.values():
+        for cell in results.cells:
+            bag = reference_bag(cell.evaluation, cell.roles, results.rules)
+            for name in cell.candidates:
+                rank = rank_in_bag(cell.evaluation[name], bag)
+                if rank is not None:
+                    mine = ranks.setdefault((cell.methods[name], name), [])
+                    mine.append((rank, len(bag.names)))
+    return {key: rank_sum(*zip(*pairs)) for key, pairs in ranks.items()}
+
+
+def _adjusted(runs: Runs) -> dict[tuple[str, str], float]:
+    """Return the p-value of every candidate's ranks, Holm-corrected over all of them."""
+    tests = method_ranks(runs)
+    rules = next(iter(runs.values())).rules
+    return dict(zip(tests, holm([test.exact_p for test in tests.values()], rules.alpha).adjusted))
+
+
+def ranks_table(runs: Runs) -> Table:
+    """Return whether each setting of each method can be told from retraining over all cells."""
+    alpha = next(iter(runs.values())).rules.alpha
+    tests, adjusted = method_ranks(runs), _adjusted(runs)
+    rows: list[Row] = [
+        row("method|candidate|cells", method, name, test.cells)
+        | row("sum of ranks|expected", test.total, test.expected)
+        | row("p|p (Holm)", test.p_value, adjusted[method, name])
+        | row("told from retraining", adjusted[method, name] <= alpha)
+        for (method, name), test in tests.items()
+    ]
+    told = {(method, name) for method, name in tests if adjusted[method, name] <= alpha}
+    methods = dict.fromkeys(method for method, _ in tests)
+    kept = [m for m in methods if any(key[0] == m and key not in told for key in tests)]
+    reading = "There are no ranks to add: no cell has references."
+    if rows:
+        reading = (
+            f"Over all cells {len(told)} of {counted(len(rows), 'candidate')} lie further out than "
+            "retrainings do; "
+            + (f"some setting of {listed(kept)} does not." if kept else "every method does.")
+        )
+    forms = {"p": ".2g", "p (Holm)": ".2g", "expected": ".1f"}
+    return Table.of("ranks", "Ranks within cells, added over cells", reading, rows, forms)
+
+
+def _distance(finding: Finding) -> float:
+    assert finding.comparison is not None and finding.comparison.worst.sd is not None
+    return abs(finding.comparison.worst.sd)

@@ -1,0 +1,114 @@
+"""A plug-in's source belongs to the terms of a run, and the documented examples are the files."""
+
+import sys
+from dataclasses import replace
+from importlib import invalidate_caches
+from pathlib import Path
+
+import pytest
+from tests.methods.toys import transformer_context
+from tests.study.test_cell import small_plan
+
+from palimpsest.errors import DriftError, MethodError
+from palimpsest.methods import candidates, title
+from palimpsest.methods.plugins import plugin_digest, plugin_digests
+from palimpsest.methods.running import Failure, run_group
+from palimpsest.plan import MethodGrid
+from palimpsest.study.matrix import StudyJob, start
+
+ROOT = Path(__file__).parents[2]
+SOURCE = (ROOT / "examples" / "my_method.py").read_text()
+NAME = "of_mine:MyMethod"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "of_mine.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "of_mine", raising=False)
+    yield tmp_path
+    sys.modules.pop("of_mine", None)
+
+
+@pytest.mark.parametrize("name", ["my_method.py", "mended_vector.py"])
+def test_the_examples_are_printed_in_the_documentation_as_they_are(name: str) -> None:
+    printed = (ROOT / "docs" / "methods.md").read_text()
+    assert f"```python\n{(ROOT / 'examples' / name).read_text()}```" in printed
+
+
+def test_the_example_that_is_not_a_loss_mends_what_the_vector_damaged(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    grid = MethodGrid("mended_vector:MendedVector", (("share", (0.0, 1.0)),))
+    methods = candidates([grid])
+    assert [title(method) for method in methods] == [
+        "mended_vector-c1-share0",
+        "mended_vector-c1-share1",
+    ]
+    context = transformer_context("llama", stacked=True, steps=20, learning_rate=1e-2)
+    states = run_group(context, methods)
+    assert not any(isinstance(state, Failure) for state in states), states
+    far = [
+        sum(float((state[name] - value).abs().sum()) for name, value in context.injected.items())
+        for state in states
+    ]
+    assert far[0] != far[1]
+    changed = [name for name in states[0] if not states[0][name].equal(states[1][name])]
+    assert changed and all("layers.0." not in name for name in changed)
+
+
+def test_an_edited_plug_in_is_refused_on_resume(folder, tmp_path, tiny_checkpoint) -> None:
+    plan = replace(small_plan(tiny_checkpoint("qwen2-s")), methods=(MethodGrid(NAME),))
+    run = start(plan, tmp_path / "run")
+    assert start(plan, tmp_path / "run").path == run.path
+    assert run.environment["inputs"][f"method {NAME}"].startswith("sha256:")
+    (folder / "of_mine.py").write_text(SOURCE.replace("12.0", "13.0"))
+    with pytest.raises(DriftError, match=f"inputs.method {NAME}: the run has"):
+        start(plan, tmp_path / "run")
+    with pytest.raises(DriftError, match="expected what the run was begun with"):
+        StudyJob(run.path).cell(run.cells[0])
+    assert start(plan, tmp_path / "run", fork=True).fork_of is not None
+
+
+def test_a_file_that_the_plug_in_imports_counts_and_others_do_not(folder: Path) -> None:
+    (folder / "of_mine.py").write_text(SOURCE + "\nimport beside_mine\n")
+    (folder / "beside_mine.py").write_text("x = 1\n")
+    invalidate_caches()
+    first = plugin_digest(NAME)
+    (folder / "unrelated.py").write_text("x = 1\n")
+    assert plugin_digest(NAME) == first
+    (folder / "beside_mine.py").write_text("x = 2\n")
+    assert plugin_digest(NAME) != first
+
+
+def test_a_package_counts_with_all_its_modules(folder: Path) -> None:
+    package = folder / "pack_of_mine"
+    (package / "deep").mkdir(parents=True)
+    for place in (package / "__init__.py", package / "deep" / "__init__.py"):
+        place.write_text("")
+    (package / "deep" / "method.py").write_text(SOURCE)
+    first = plugin_digest("pack_of_mine.deep.method:MyMethod")
+    (package / "constants.py").write_text("x = 2\n")
+    assert plugin_digest("pack_of_mine.deep.method:MyMethod") != first
+
+
+def test_an_installed_plug_in_counts_with_its_version_and_files(folder: Path) -> None:
+    info = folder / "of_mine-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-mine\nVersion: 1.5\n")
+    (info / "top_level.txt").write_text("of_mine\n")
+    (info / "RECORD").write_text("of_mine.py,,\nof_mine-1.5.dist-info/METADATA,,\n")
+    first = plugin_digest(NAME)
+    assert first.startswith("of-mine 1.5 sha256:")
+    (folder / "of_mine.py").write_text(SOURCE + "# edited\n")
+    assert plugin_digest(NAME) != first
+
+
+def test_built_in_methods_are_the_codes_own_business() -> None:
+    assert plugin_digests([MethodGrid("npo")]) == {}
+
+
+def test_a_method_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    plugin_digest(NAME)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MethodError, match="cannot be found; expected a module in a file"):
+        plugin_digest(NAME)
