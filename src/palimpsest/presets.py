@@ -9,10 +9,12 @@ from dataclasses import replace
 from palimpsest.errors import PlanError
 from palimpsest.models.families import PAPER, POCKET
 from palimpsest.plan import (
+    KNOWN_LABEL_MODELS,
     Engine,
     General,
     Injection,
     MethodGrid,
+    Panel,
     Plan,
     Replication,
     RoundTrip,
@@ -114,6 +116,7 @@ PRESETS = {
         methods=(),
         # Adversaries use the first reference and criteria the second; each of 20 has 19 others.
         replication=Replication(draws=22, retrainings=5),
+        panel=Panel(models=KNOWN_LABEL_MODELS),
         measures="all",
     ),
     "paper": PAPER_MATRIX,

@@ -1,6 +1,7 @@
 """Distances, states, weights and interventions against small examples computed by hand."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,3 +110,11 @@ def test_quantised_weights_by_hand() -> None:
     fine = torch.linspace(-1, 1, 64)
     assert (change.quantised(fine, 8) - fine).abs().max() < 1 / 127
     assert np.array_equal(change.quantised(change.quantised(fine, 4), 4), change.quantised(fine, 4))
+
+
+def test_parameters_are_named_in_the_order_asked_for_and_of_the_last_part() -> None:
+    names = {f"{part}.{name}": 0 for part in ("matched", "otherwise") for name in "ab"}
+    two = SimpleNamespace(params=names)
+    found = change.plain_names(two, ("b", "a"))  # type: ignore[arg-type]
+    assert list(found.items()) == [("b", "otherwise.b"), ("a", "otherwise.a")]
+    assert change.plain_names(two, ("c",)) == {}  # type: ignore[arg-type]
