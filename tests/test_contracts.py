@@ -8,7 +8,10 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "palimpsest"
 
-SCRATCH = ("models/gguf.py",)  # saves a tokenizer into a temporary folder to read it back
+SCRATCH = (
+    "models/gguf.py",  # saves a tokenizer into a temporary folder to read it back
+    "audit/memory.py",  # saves models in memory into a folder that an audit then reads
+)
 CHECKPOINTS = ("unlearn/folder.py",)  # built inside a work folder, then renamed into place
 WRITERS = ("run/disk.py", "run/locks.py", "run/progress.py", *SCRATCH, *CHECKPOINTS)
 OWN_WORKERS = ("run/local.py", "run/ray.py")

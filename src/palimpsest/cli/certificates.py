@@ -42,8 +42,9 @@ def certify(
         raise InputError(str(error)) from error
     if card is not None:
         from palimpsest.certificate.model_card import model_card
+        from palimpsest.run.disk import write_bytes
 
-        card.write_text(model_card(bundle, cell), encoding="utf-8")
+        write_bytes(card, model_card(bundle, cell).encode())
     cells = document(unpack(bundle.read_bytes()), STATEMENT)["predicate"]["cells"]
     verdicts = {cell: entry["verdict"] for cell, entry in cells.items()}
     if as_json:
