@@ -24,7 +24,8 @@ from palimpsest.run.disk import canonical, digest
 Optimiser = Literal["momentum", "descent"]
 OPTIMISERS: tuple[Optimiser, ...] = ("momentum", "descent")
 """Gradient descent with and without memory. Not the published AdamW: in trials another order, rate
-or memory of AdamW did not give the curve mimic away, another kind of step did (``docs/log.md``)."""
+or memory of AdamW did not give the curve mimic away, another kind of step mostly did; see
+``docs/log.md``."""
 
 
 @dataclass(frozen=True)
