@@ -61,7 +61,7 @@ class Draw:
         return frozenset(several[: (len(several) + 1) // 2])
 
     def record(self) -> dict[str, Any]:
-        """Return what a run records of it, in the order in which it came to be."""
+        """Return what a run records of it: what it is bound to, the text, and what follows."""
         return {
             "bound": dict(self.bound),
             "beacon": self.beacon,
