@@ -42,7 +42,7 @@ def test_text_and_candidates_fix_the_draw_and_the_terms_record_it(asked) -> None
     records = [inputs.terms()["beacon"] for inputs in (first, other_text, other_model)]
     assert len({record["value"] for record in records}) == 3
     assert records[0] == asked(beacon="tuesday").terms()["beacon"]
-    assert list(records[0]) == ["bound", "beacon", "value", "rate", "optimiser"]
+    assert records[0]["bound"] == {"one": first.digests()["one"]}
     checked(records[0], first.digests())
     with pytest.raises(ScoreError, match="another one"):
         checked(records[0], other_model.digests())

@@ -24,7 +24,8 @@ from palimpsest.run.disk import canonical, digest
 Optimiser = Literal["momentum", "descent"]
 OPTIMISERS: tuple[Optimiser, ...] = ("momentum", "descent")
 """Gradient descent with and without memory. Not the published AdamW: in trials another order, rate
-or memory of AdamW did not give the curve mimic away, another kind of step did (``docs/log.md``)."""
+or memory of AdamW did not give the curve mimic away, another kind of step mostly did; see
+``docs/log.md``."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Draw:
         return frozenset(several[: (len(several) + 1) // 2])
 
     def record(self) -> dict[str, Any]:
-        """Return what a run records of it, in the order in which it came to be."""
+        """Return what a run records of it: what it is bound to, the text, and what follows."""
         return {
             "bound": dict(self.bound),
             "beacon": self.beacon,
