@@ -128,7 +128,7 @@ def _references(inputs: Inputs) -> str:
     if count < rules.minimum_references:
         return (
             f"references: {count}, so no candidate can be certified; give at least "
-            f"{rules.minimum_references}, better 5, and {exact} for a test free of assumptions"
+            f"{rules.minimum_references}; 5 are better, and with {exact} the test is exact"
         )
     test = which_test(count, rules.alpha)
     more = (

@@ -264,8 +264,8 @@ def _stopped(run: Run, inputs: "Inputs", headroom: Mapping[str, Any]) -> AuditRe
         f"Uncertified (not_identifiable). The facts are inferable: with evidence in context the "
         f"base model is only {headroom['estimate']:.2f} nats ({headroom['low']:.2f} to "
         f"{headroom['high']:.2f}) short of the injected one, of {headroom['taught']:.2f} that "
-        "injection taught, so never-learned probes do not show where forgetting should end. No "
-        "candidate was loaded."
+        "injection taught, so never-learned probes do not show what level forgetting should "
+        "reach. No candidate was loaded."
     )
     document = summary(
         inputs, verdict, paragraph, rules_hash=run.rules_hash, stored={"headroom": headroom}
