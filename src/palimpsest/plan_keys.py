@@ -57,7 +57,7 @@ def plan_schema() -> dict[str, Any]:
             if name in said:
                 value["description"] = said[name]
     schema["properties"] = {
-        "preset": {"type": "string", "description": "Preset whose values the others replace."}
+        "preset": {"type": "string", "description": "Preset; the other keys replace its values."}
     } | schema["properties"]
     facts = schema["$defs"]["Counts"]["properties"]
     for name in FACT_FILES:
@@ -105,6 +105,8 @@ def _type(hint: Any) -> str:
         return ", ".join([_type(args[0]), *bounds])
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in args)
+    if origin is typing.Union:
+        return " or ".join(map(_type, args))
     if hint == tuple[tuple[str, str], ...]:
         return "mapping of text to text"
     return "list of methods" if args[0] is MethodGrid else f"list of {_type(args[0])}s"
