@@ -137,7 +137,7 @@ def run_audit(
     if options.get("executor") != "ray":  # its nodes have other devices
         check_device(request.device)
     for place, what in request.left_out:
-        notify(f"{shown_path(place)} was given as {what} and is not used as another model too")
+        notify(f"{shown_path(place)} was given as {what} and is not used a second time")
     inputs = prepare(request)
     workers = workers or suitable_workers(inputs)
     if dry_run:
@@ -232,7 +232,7 @@ def _chosen_dose(inputs: "Inputs", dose: Mapping[str, Any] | None) -> list[str]:
     words = inputs.request.dose(dose["learning_rate"])
     return [
         f"Re-acquisition took {words}, which was chosen on the first reference alone; if the "
-        "injected model learned with another dose, give that one with --steps, --items and "
+        "injected model learned with another dose, give that dose with --steps, --items and "
         "--learning-rate."
     ]
 
