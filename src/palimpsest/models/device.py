@@ -136,7 +136,7 @@ def raise_machine_fault(error: BaseException) -> None:
     memory = memory or any(word in text for word in _MEMORY)
     what = f"out of memory; {ADVICE}" if memory else "the device failed; check its driver"
     raise MachineError(
-        f"{what}; nothing of this step is stored, run the same command again to continue "
+        f"{what}; nothing of this step is stored, run the same command again to resume "
         f"({type(error).__name__}: {text[:300]})"
     ) from error
 

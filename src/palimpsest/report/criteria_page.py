@@ -178,7 +178,7 @@ def _criteria(trial: Trial, rules: Rules) -> Table:
         rows.append(values | {label: _share(row.accepted[label]) for label in labels})
     reading = (
         "AUC of models that are not restored above retrainings, with limits from resampling cells; "
-        "hard: without the injected model and mixtures of half of it or more. "
+        "hard: without the injected model and interpolations with half of it or more. "
         "Columns of models: number of cells that accept the model."
     )
     return Table.of("criteria", "The trial of criteria", reading, rows)
