@@ -47,11 +47,11 @@ def _conclude(run: Path, as_json: bool) -> None:
 
     page = write_report(run).with_name("criteria.html")
     results = read_run(run)
-    said = sentences(run_trial(results), results.rules) if results.cells else []
+    lines = sentences(run_trial(results), results.rules) if results.cells else []
     if as_json:
-        answer({"run": str(run), "report": str(page), "found": said})
+        answer({"run": str(run), "report": str(page), "found": lines})
         return
-    answer("\n".join([*said, "", f"report: {page}"]))
+    answer("\n".join([*lines, "", f"report: {page}"]))
 
 
 def _list(as_json: bool) -> None:

@@ -129,8 +129,8 @@ def raise_machine_fault(error: BaseException) -> None:
         raise error
     names = {kind.__name__ for kind in type(error).__mro__}
     text = " ".join(str(error).split())
-    told = isinstance(error, RuntimeError) and any(word in text for word in _WORDS)
-    if not (isinstance(error, MemoryError) or told or names & set(_TYPES)):
+    known = isinstance(error, RuntimeError) and any(word in text for word in _WORDS)
+    if not (isinstance(error, MemoryError) or known or names & set(_TYPES)):
         return
     memory = isinstance(error, MemoryError) or "OutOfMemoryError" in names
     memory = memory or any(word in text for word in _MEMORY)

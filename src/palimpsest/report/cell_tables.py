@@ -22,7 +22,7 @@ KINDS = {
     "interpolation": "interpolation towards injected",
     "suppressor": "known suppressor",
     "retraining": "fresh retraining",
-    "reference": "reference, left out",
+    "reference": "reference against the others",
 }
 """Kinds of controls, in words."""
 
