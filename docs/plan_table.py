@@ -24,40 +24,40 @@ OPENING = f"""# The plan of a study
 
 <!-- Written by docs/plan_table.py from the code; do not edit. -->
 
-A plan is a YAML file: `palimpsest study PLAN.yaml`. Its key `preset` names a preset whose values the others replace
-({", ".join(f"`{name}`" for name in PRESETS)}); without it every key has the default below, which are the paper's steps,
-rates and items. Flags of the command win over the file. A plan is checked whole before anything is trained; an unknown key
-or a value out of bounds is refused by name. Paths start at the working folder.
+A plan is a YAML file: `palimpsest study PLAN.yaml`. Its key `preset` names a preset; the other keys replace values of it
+({", ".join(f"`{name}`" for name in PRESETS)}); without a preset every key has the default below (the paper's steps,
+rates and items). Flags override the file. The whole plan is checked before anything is trained; an error names the key that
+is unknown or has a bad value. Paths are relative to the working directory.
 
 ```
 palimpsest plan --show demo       # a preset, or a file with its preset filled in, as YAML
 palimpsest plan --schema          # the JSON schema, for completion and checks in an editor
-palimpsest study PLAN --dry-run   # what it would take
+palimpsest study PLAN --dry-run   # cells, memory and time it would take
 palimpsest study PLAN --alpha 0.01 --detection-limit 0.1     # rules as flags
 ```
 
-An editor with a YAML language server takes the schema from a first line
-`# yaml-language-server: $schema=plan.schema.json`, after `palimpsest plan --schema > plan.schema.json`.
+For an editor with a YAML language server, run `palimpsest plan --schema > plan.schema.json` and begin the plan with the line
+`# yaml-language-server: $schema=plan.schema.json`.
 
 ## Facts of your own
 
-`facts: {{forget: F.jsonl, retain: R.jsonl, probes: P.jsonl}}` takes files (`palimpsest facts check` says what they must hold)
-in the place of numbers of invented facts. The cell is otherwise the same: the injected model is trained on forget and retain
-facts, references without the forget facts, and candidates are judged on the held-out prompts. Differences: every trained
-prompt is trained on, but for the first of each retain fact, which is only asked (so each retain fact needs two); all seeds have the
-same facts and differ in general text and order; the panel is off, because its sealed phrasings are of invented facts; answers
-are not stored in the run. The files' digests are part of the run's terms.
+`facts: {{forget: F.jsonl, retain: R.jsonl, probes: P.jsonl}}` takes files (format: `docs/audit-your-model.md`; check
+them with `palimpsest facts check`) instead of numbers of invented facts. The cell is otherwise the same: the injected
+model is trained on forget and retain facts, references without the forget facts, and candidates are judged on the held-out prompts. Differences: all `trained`
+prompts are trained on, except the first of each retain fact, which is only asked (so each retain fact needs two); all seeds have
+the same facts and differ in general text and order; the panel of known-label models is off, because its sealed phrasings are of
+invented facts; answers are not stored in the run. The files' digests are part of the run's terms.
 
-## Methods, later ones too
+## Methods, and adding some later
 
 An entry of `methods` has the name of a method (`palimpsest methods` lists them) or `package.module:Class`, and knobs with a
 value or a list of values (`docs/methods.md`). `--method NAME` adds one at its defaults to a new run.
 
-`palimpsest study PLAN --out RUN --add-method NAME` adds one to a finished run: a new run `RUN-with-NAME` carries over every stored
-row of the old one, which stays as it is, names it under `fork_of`, and trains the new candidates. `engine.keep_models` (or
-`--keep models`) in the old run makes that all it trains; otherwise the injected model, one reference and what vectors are made
-of are trained again, and must come out with the recorded weights. `--keep candidates` keeps the candidates' weights, under
-`cells/<cell>/models/`.
+`palimpsest study PLAN --out RUN --add-method NAME` adds one to a finished run. It makes a new run `RUN-with-NAME`, which copies
+every stored row of the old run (which is not changed), names it under `fork_of`, and trains the new candidates. If the old run
+was made with `engine.keep_models` (or `--keep models`), nothing else is trained; otherwise the injected model, one reference and
+the models that vectors are made of are trained again, and must come out with the recorded weights. `--keep candidates`
+keeps the candidates' weights, under `cells/<cell>/models/`.
 
 """
 
@@ -74,7 +74,7 @@ def document() -> str:
             cells = (f"`{key.name}`", key.type, key.default, key.meaning)
             parts.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
     parts.append(
-        "\n## Three whole examples\n\nThey lie in `examples/plans/`; run them from `examples/`.\n"
+        "\n## Three complete examples\n\nThey are in `examples/plans/`; run them from `examples/`.\n"
     )
     for name in ("try-a-method", "own-facts", "matrix"):
         text = (ROOT / "examples" / "plans" / f"{name}.yaml").read_text(encoding="utf-8")

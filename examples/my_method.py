@@ -1,4 +1,4 @@
-"""A method of one's own: forget answers go to the uniform distribution, retain answers stay.
+"""A method of your own: forget answers go to the uniform distribution, retain answers stay.
 
     L = KL(uniform ‖ θ) on forget answers + w · NLL(retain answers)
 

@@ -61,7 +61,7 @@ def test_the_paragraph_says_what_was_shown_and_what_would_have_been_noticed():
     )
     assert "worst axis: " in text and " sd). This audit would have noticed 5 % of" in text
     assert "it rejected the injected model and the known suppressor, and accepted 2" in text
-    assert "of 30 retrainings. It is " in text and "% restored, furthest off on " in text
+    assert "of 30 retrainings. It is " in text and "% restored (largest gap: " in text
 
 
 def test_fresh_retrainings_are_rejected_about_as_often_as_alpha():
@@ -112,7 +112,7 @@ def test_without_references_nothing_is_certified(references):
     assert verdict.nearest in ("ga-w3", "retrained")
     assert all(f.comparison is None and not f.clears for f in verdict.findings)
     text = verdict.paragraph()
-    assert "a ranking and no certificate" in text and "give at least 3" in text
+    assert "a ranking, not a certificate" in text and "give at least 3" in text
     assert text.startswith("Uncertified (no_reference). ")
 
 
@@ -188,7 +188,7 @@ def test_an_injected_model_that_knows_nothing_certifies_nobody():
         verdict = judged(cell(references, retrained(), more=ignorant))
         assert (verdict.reason, verdict.because) == ("not_identifiable", "injected")
         assert verdict.numbers["injected_p"] > 0.05
-        assert "base and injected are not exchanged" in verdict.paragraph()
+        assert "base and injected are not swapped" in verdict.paragraph()
 
 
 @pytest.mark.parametrize("draw", [0, 3])
@@ -275,7 +275,7 @@ def test_an_axis_that_a_reference_lacks_names_the_reference():
 def test_an_underpowered_audit_still_says_what_it_rejects():
     verdict = judged(cell(20, noisy("damaged", retain_nll=6.0), shares=()))
     assert verdict.reason == "underpowered"
-    assert "damaged is distinguishable from retraining even so." in verdict.paragraph()
+    assert "Even so, damaged is distinguishable from retraining." in verdict.paragraph()
 
 
 # -- broken numbers -------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def test_no_broken_score_ever_reaches_a_verdict(value, fact):
 def test_another_recipe_and_a_passed_suppressor_are_remarked():
     other = {"injected": (noisy("injected", share=1.0, general_nll=2.8), {"role": "injected"})}
     verdict = judged(cell(20, retrained(), more=other))
-    assert verdict.recipe.far and "may come from another one" in verdict.paragraph()
+    assert verdict.recipe.far and "may come from another recipe" in verdict.paragraph()
     passing = {"panel:clever": (noisy("panel:clever", seed=8),
                                 {"role": "challenge", "truth": "suppressed"})}  # fmt: skip
     verdict = judged(cell(20, retrained(), more=passing))

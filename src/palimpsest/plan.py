@@ -41,12 +41,12 @@ class Counts:
     retain: Some = 4
     """Facts to be learned and kept."""
     probes: Some = 16
-    """Facts that no model learns: the level that forgetting is compared with."""
+    """Facts that no model learns; forgotten facts are compared with them."""
     phrasings: Annotated[int, Ge(1), Le(6)] = 3
-    """Injection phrasings each fact is trained on (the paper's K)."""
+    """Number of phrasings that each fact is trained on (the paper's K)."""
     files: tuple[tuple[str, str], ...] = ()
-    """Facts of one's own instead of invented ones: a path each for forget, retain and probes.
-    In a plan file, ``forget: F.jsonl`` in the place of a number does the same and counts them."""
+    """Your own facts instead of invented ones: one path each for forget, retain and probes. In a
+    plan file, ``forget: F.jsonl`` instead of a number does the same and counts the facts."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Injection:
     steps: Some = 200
     """Optimiser steps."""
     learning_rate: Rate = 2e-5
-    """Of AdamW, constant."""
+    """Constant learning rate of AdamW."""
     fact_items: Some = 4
-    """Fact sentences of each step."""
+    """Fact sentences per step."""
     general_items: Annotated[int, Ge(0)] = 12
-    """General texts beside the fact sentences of each step (the paper's 3:1 mix)."""
+    """General texts per step, besides the fact sentences (the paper's 3:1 mix)."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Unlearning:
     learning_rate: Rate = 2e-5
     """For methods that pull towards a distribution."""
     ascent_learning_rate: Rate = 5e-6
-    """For gradient ascent, NPO and their kin, which move much faster than reversion."""
+    """For gradient ascent, NPO and similar methods, which change a model much faster."""
     forget_items: Some = 4
-    """Forget texts of each step."""
+    """Forget texts per step."""
     retain_items: Some = 4
-    """Retain texts of each step."""
+    """Retain texts per step."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class RoundTrip:
     steps: Some = 75
     """Optimiser steps."""
     chunks: Some = 5
-    """Equal parts of the steps; models are measured after each."""
+    """Number of equal parts of the steps; models are measured after each."""
     learning_rate: Rate = 2e-5
-    """Of AdamW, constant; as in injection."""
+    """Constant learning rate of AdamW; the same as in injection."""
     items: Some = 4
-    """Forget sentences of each step."""
+    """Forget sentences per step."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ class General:
     source: str = "pocket"
     """``pocket`` for generated prose, or the path of a plain-text file."""
     train_pieces: Some = 600
-    """Pieces that training draws from."""
+    """Number of pieces that training draws from."""
     scored_pieces: Some = 24
-    """Other pieces, on which damage is measured."""
+    """Number of other pieces, on which damage is measured."""
     piece_tokens: Annotated[int, Ge(4)] = 28
-    """Tokens that a piece is cut to."""
+    """Length that a piece is cut to, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ class Panel:
     """Known-label models, scored once on the sealed pool."""
 
     enabled: bool = True
-    """Whether they are made and measured."""
+    """Whether known-label models are made and measured."""
     penalty: float = 10.0
-    """Subtracted from the forget-answer token logits by the suppression model."""
+    """What the suppression model subtracts from the logits of forget-answer tokens."""
     models: tuple[str, ...] = KNOWN_LABEL_MODELS[:6]
-    """Entries of the registry of known-label models; ``all`` in a file stands for every one."""
+    """Names of known-label models (``challenge/registry.py``); ``all`` in a file means all."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,12 @@ class Replication:
     """Independent retrainings that candidates are compared with."""
 
     draws: Some = 30
-    """References of a cell. The exact test needs 19 at the 0.05 level."""
+    """References per cell. The exact test needs 19 at the 0.05 level."""
     cells: Literal["every", "family", "none"] = "every"
-    """Cells with all draws: every one, the first of each family, or none; others have one."""
+    """Which cells have all references: every one, the first of each model family, or none. The
+    others have one reference."""
     retrainings: Annotated[int, Ge(0)] = 0
-    """Further retrainings of a cell, judged as candidates and never used as references."""
+    """Fresh retrainings per cell, judged as if they were candidates; never used as references."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,19 +187,19 @@ class Computing:
     device: str = "cpu"
     """cpu, cuda or cuda:N."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights; moments and, beside bfloat16, master weights are float32 always."""
+    """Type of the weights. Moments, and the master weights of bfloat16, are always float32."""
     batch_tokens: Annotated[int, Ge(64)] = 8192
     """Padded tokens in one scoring batch."""
     accumulate: Some = 1
-    """Parts that a training step is computed in, one after the other."""
+    """Number of parts that a training step is split into, computed one after the other."""
     checkpointing: bool = False
-    """Compute activations again on the way back instead of keeping them."""
+    """Compute activations again in the backward pass instead of keeping them."""
     optimizer: Literal["device", "host", "8bit"] = "device"
-    """Where the float32 master weights and moments of AdamW are kept, or moments in 8 bits."""
+    """Where the float32 master weights and moments of AdamW are kept; ``8bit`` stores the moments
+    in 8 bits, on the device."""
     lora: Annotated[int, Ge(0)] = 0
-    """Rank of LoRA adapters that are trained and merged in the place of the weights; 0: none.
-
-    Unlike the others it changes what is measured: all models of a run are trained alike."""
+    """Rank of the LoRA adapters that are trained and merged instead of training all weights; 0
+    trains all weights. Unlike the others it changes what is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +207,7 @@ class Engine(Computing):
     """How numbers are computed; none of these may change a verdict."""
 
     stack: Some = 4
-    """Pocket-sized candidates trained side by side; 1 trains them one after the other."""
+    """Number of pocket-sized candidates trained at the same time; 1 trains one after the other."""
     keep_models: bool = False
     """Keep the weights of the injected model, references and retrainings in the run folder."""
     keep_candidates: bool = False
@@ -224,9 +225,9 @@ class Plan:
     """A study: models times seeds, with everything that is done in each cell."""
 
     name: str = "pocket"
-    """Of the study; its run folder is ``runs/NAME`` unless ``--out`` says otherwise."""
+    """Name of the study; its run folder is ``runs/NAME`` unless ``--out`` names another."""
     models: tuple[str, ...] = ()
-    """Pocket models, folders or Hugging Face ids; each with each seed is a cell."""
+    """Pocket models, folders or Hugging Face ids; each model with each seed is a cell."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds; facts, texts and order of a cell are derived from its model and seed."""
     facts: Counts = field(default_factory=Counts)
@@ -241,12 +242,12 @@ class Plan:
     rules: Rules = field(default_factory=Rules)
     measures: Literal["all", "none"] | tuple[str, ...] = "none"
     """Further measures of every model: published criteria by name (``palimpsest criteria --list``).
-    Those that the axes of the rules need are taken in any case."""
+    Those that the axes of the rules need are always taken."""
     engine: Engine = field(default_factory=Engine)
     seal: str = ""
-    """Commitment of a user's own sealed pool (``palimpsest seal``); empty for the built-in pool."""
+    """Commitment of your own sealed pool (``palimpsest seal``); empty for the built-in pool."""
     beacon: str = ""
-    """Text that schedule, held-out phrasings and probes are drawn from (``criteria/beacon.py``)."""
+    """Text that determines schedule, held-out phrasings and probes (``criteria/beacon.py``)."""
     local_models: tuple[tuple[str, str], ...] = ()
     """Local folders to load instead of hub ids: ``{id: folder}`` in YAML."""
 
@@ -313,7 +314,9 @@ def check(plan: Plan) -> Plan:
         if len(set(values)) != len(values):
             raise PlanError(f"{key}: {shorten(list(values))} has an entry twice; remove one")
     if len({cell.id for cell in plan.cells()}) != len(plan.cells()):
-        raise PlanError("models: two names differ only in signs such as '/'; rename one folder")
+        raise PlanError(
+            "models: two names differ only in characters such as '/'; rename one folder"
+        )
     if plan.facts.files and sorted(dict(plan.facts.files)) != sorted(FACT_FILES):
         found = shorten([name for name, _ in plan.facts.files])
         raise PlanError(
@@ -321,8 +324,8 @@ def check(plan: Plan) -> Plan:
         )
     if plan.facts.files and plan.panel.enabled:
         raise PlanError(
-            "panel.enabled: true found with facts.files; the sealed pool phrases invented facts "
-            "alone; expected false"
+            "panel.enabled: true found with facts.files; expected false, because the sealed pool "
+            "has phrasings of invented facts only"
         )
     return plan
 

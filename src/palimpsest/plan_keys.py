@@ -34,7 +34,7 @@ class Key:
 def plan_keys(kind: type = Plan, where: str = "") -> Iterator[Key]:
     """Yield every key of a plan in the order of its sections."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    said = meanings(kind)
+    described = meanings(kind)
     for item in dataclasses.fields(kind):
         hint, name = hints[item.name], f"{where}{item.name}"
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -43,7 +43,7 @@ def plan_keys(kind: type = Plan, where: str = "") -> Iterator[Key]:
         default = item.default
         if item.default_factory is not dataclasses.MISSING:
             default = item.default_factory()
-        yield Key(name, _type(hint), _value(default), said.get(item.name, ""))
+        yield Key(name, _type(hint), _value(default), described.get(item.name, ""))
 
 
 def plan_schema() -> dict[str, Any]:
@@ -52,12 +52,12 @@ def plan_schema() -> dict[str, Any]:
     for kind in (Plan, *_sections(Plan)):
         part = schema if kind is Plan else schema["$defs"][kind.__name__]
         part["additionalProperties"] = False
-        said = meanings(kind)
+        described = meanings(kind)
         for name, value in part["properties"].items():
-            if name in said:
-                value["description"] = said[name]
+            if name in described:
+                value["description"] = described[name]
     schema["properties"] = {
-        "preset": {"type": "string", "description": "Preset whose values the others replace."}
+        "preset": {"type": "string", "description": "Preset; the other keys replace its values."}
     } | schema["properties"]
     facts = schema["$defs"]["Counts"]["properties"]
     for name in FACT_FILES:
@@ -72,17 +72,17 @@ def plan_schema() -> dict[str, Any]:
 @cache
 def meanings(kind: type) -> dict[str, str]:
     """Return the docstring under each field of a dataclass, on one line."""
-    said: dict[str, str] = {}
+    described: dict[str, str] = {}
     for parent in kind.__bases__:
-        said |= meanings(parent) if dataclasses.is_dataclass(parent) else {}
+        described |= meanings(parent) if dataclasses.is_dataclass(parent) else {}
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
     for node, below in zip(body.body, body.body[1:]):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             match below:
                 case ast.Expr(value=ast.Constant(value=str(text))):
-                    said[node.target.id] = re.sub(r"\s+", " ", text).replace("``", "`")
-    return said
+                    described[node.target.id] = re.sub(r"\s+", " ", text).replace("``", "`")
+    return described
 
 
 def _sections(kind: type) -> Iterator[type]:
@@ -105,6 +105,8 @@ def _type(hint: Any) -> str:
         return ", ".join([_type(args[0]), *bounds])
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in args)
+    if origin is typing.Union:
+        return " or ".join(map(_type, args))
     if hint == tuple[tuple[str, str], ...]:
         return "mapping of text to text"
     return "list of methods" if args[0] is MethodGrid else f"list of {_type(args[0])}s"

@@ -80,7 +80,7 @@ def _loaded(run: Source) -> LoadedRun:
 def _one_cell(name: str, run: Source, cell: str | None) -> "Figure":
     results = _loaded(run).results
     if cell is None and len(results.cells) != 1:
-        ids = ", ".join(found.id for found in results.cells[:5])
+        ids = ", ".join(entry.id for entry in results.cells[:5])
         raise InputError(f"cell: the run has {len(results.cells)} finished; name one ({ids} …)")
     chosen = results.cells if cell is None else (results.cell(cell),)
     return _drawn(name, replace(results, cells=chosen))

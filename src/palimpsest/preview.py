@@ -225,6 +225,6 @@ def _notes(plan: Plan, rows: Sequence[Row]) -> Iterator[str]:
                 )
     source = plan.general.source
     if source != "pocket" and not Path(source).is_file():
-        yield f"general.source: {source} is not there yet; put a plain-text file in its place"
+        yield f"general.source: {source} does not exist yet; put a plain-text file there"
     if unknown := [row.model for row in rows if row.memory is None]:
         yield f"sizes not known beforehand: {', '.join(unknown)}"

@@ -2,7 +2,7 @@
 
 Order of questions, each of which may end it:
 
-1. can the screen exclude anybody?                            else ``underpowered``
+1. can the screen exclude a candidate at all?                 else ``underpowered``
 2. is the forget threshold identifiable: facts that cannot be
    inferred, an injected model in which the screen finds
    them, references in which it does not?                     else ``not_identifiable``

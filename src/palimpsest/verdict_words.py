@@ -31,12 +31,12 @@ def distance(worst: Worst) -> str:
 
 
 def how_far(comparison: Comparison) -> str | None:
-    """Return how far the model is restored, and on which axis it is furthest off."""
+    """Return how far the model is restored, and the axis with the largest gap."""
     shares = {name: gap.share for name, gap in comparison.gaps.items() if gap is not None}
     if comparison.restored is None or not shares:
         return None
     furthest = max(shares, key=lambda name: shares[name])
-    return f"{_percent(comparison.restored)} restored, furthest off on {axis(furthest).title}"
+    return f"{_percent(comparison.restored)} restored (largest gap: {axis(furthest).title})"
 
 
 def controls_sentence(verdict: Verdict) -> str:
@@ -56,8 +56,8 @@ def controls_sentence(verdict: Verdict) -> str:
     if suppressors:
         part, whole = sum(control.rejected for control in suppressors), len(suppressors)
         counted = f"all {whole}" if part == whole else f"{part} of {whole}"
-        one = part == whole == 1
-        rejected.append("the known suppressor" if one else f"{counted} known suppressors")
+        single = part == whole == 1
+        rejected.append("the known suppressor" if single else f"{counted} known suppressors")
     accepted = [
         f"{sum(not c.rejected for c in by_kind[kind])} of {len(by_kind[kind])} {words}"
         for kind, words in (("reference", "retrainings"), ("retraining", "fresh retrainings"))
@@ -70,29 +70,29 @@ def controls_sentence(verdict: Verdict) -> str:
 
 def remarks(recipe: Recipe | None, controls: Sequence[Control], bag: Bag) -> tuple[str, ...]:
     """Return what a reader of any verdict on this cell should know, as sentences."""
-    said = []
+    notes = []
     if recipe is not None and recipe.far and recipe.axis is not None:
-        said.append(
+        notes.append(
             f"The injected model lies {abs(recipe.z[recipe.axis]):.0f} sd from the references on "
-            f"{axis(recipe.axis).title}, although both should come from the same recipe: these "
-            "references may come from another one, and then a rejection may say only that."
+            f"{axis(recipe.axis).title}, although both should come from the same recipe: the "
+            "references may come from another recipe, and then a rejection may show only that."
         )
     absent = [f"{c.name}, {c.missing}" for c in controls if c.missing and c.expected == "reject"]
     if absent:
-        said.append(f"Controls that could not be compared: {'; '.join(absent)}.")
+        notes.append(f"Controls that could not be compared: {'; '.join(absent)}.")
     passed = [c.name for c in controls if c.kind == "suppressor" and c.as_expected is False]
     if passed:
-        said.append(
+        notes.append(
             f"The known {'suppressor' if len(passed) == 1 else 'suppressors'} {', '.join(passed)} "
             "passed the comparison: this audit cannot rule out suppression of that kind."
         )
     idle = [axis(name).title for name, stake in bag.stakes.items() if stake is None]
     if bag.rules.margin > 0 and idle and controls:
-        said.append(
+        notes.append(
             f"Nothing was at stake on {', '.join(idle)}, so equivalence within a margin cannot be "
             "shown there; leave the axis out of the rules, or set the margin to 0."
         )
-    return tuple(said)
+    return tuple(notes)
 
 
 def _certified(verdict: Verdict, pick: Finding) -> list[str]:
@@ -124,12 +124,13 @@ def _uncertified(verdict: Verdict) -> list[str]:
         return [f"Every candidate was excluded by the screen, so none is left to compare.{passing}"]
     if verdict.reason == "no_reference":
         given = _count(n["references"] or "No", "reference was", "references were")
-        ranked = f" By its round-trip residual {verdict.nearest} is the nearest, which is a ranking"
+        ranked = f" {verdict.nearest} has the smallest round-trip residual, which is a ranking"
         return [
             f"{given} given, and a certificate compares a candidate with retrainings: give at "
-            f"least {n['minimum_references']}, better 5, and {n['required_references']} for a test "
-            "free of assumptions. Surviving the screen shows no more than that no retained "
-            f"knowledge was detected.{f'{ranked} and no certificate.' if verdict.nearest else ''}"
+            f"least {n['minimum_references']}; 5 are better, and with {n['required_references']} "
+            "the test makes no assumption about the distribution. Surviving the screen means only "
+            "that no retained knowledge was detected."
+            f"{f'{ranked}, not a certificate.' if verdict.nearest else ''}"
         ]
     if verdict.reason == "underpowered" and verdict.because != "screen":
         return [_underpowered(verdict), *_although(verdict)]
@@ -157,10 +158,10 @@ def _underpowered(verdict: Verdict) -> str:
     elif limit == 1:
         noticed = "rejects the injected model, but none of the smaller shares of its weights"
     else:
-        noticed = f"notices no less than {_percent(limit)} of the injected weights left"
+        noticed = f"notices no share of the injected weights below {_percent(limit)}"
     return (
-        f"This audit {noticed}, and must notice {_percent(n['largest_detection_limit'])}: a "
-        f"candidate that passes has shown nothing. More references ({n['references']} were "
+        f"This audit {noticed}, but it must notice {_percent(n['largest_detection_limit'])}: "
+        f"passing it shows nothing. More references ({n['references']} were "
         "given), more forget facts or more phrasings per fact would lower the detection limit."
     )
 
@@ -179,8 +180,8 @@ def _dose(dose: Dose | None) -> str:
     return (
         f"Re-acquisition is too weak: in {dose.steps} steps it brought the references "
         f"{_percent(dose.fraction)} of the way from their own held-out forget level "
-        f"({dose.before:.2f} nats) to the injected model's ({dose.injected:.2f}), and must bring "
-        f"them {_percent(dose.required)}, else relearning has shown nothing; {advice}."
+        f"({dose.before:.2f} nats) to the injected model's ({dose.injected:.2f}), but relearning "
+        f"shows something only from {_percent(dose.required)} on; {advice}."
     )
 
 
@@ -189,8 +190,8 @@ def _although(verdict: Verdict) -> list[str]:
     compared = [f for f in verdict.findings if not f.excluded and f.comparison is not None]
     if not compared or any(f.clears for f in compared):
         return []
-    subject = compared[0].name if len(compared) == 1 else "Every surviving candidate"
-    return [f"{subject} is distinguishable from retraining even so."]
+    subject = compared[0].name if len(compared) == 1 else "every surviving candidate"
+    return [f"Even so, {subject} is distinguishable from retraining."]
 
 
 def _distinguishable(verdict: Verdict) -> list[str]:
@@ -220,34 +221,34 @@ def _not_identifiable(verdict: Verdict) -> str:
             "The facts are inferable: with evidence in context the base model is only "
             f"{n['headroom']:.2f} nats ({n['headroom_low']:.2f} to {n['headroom_high']:.2f}) "
             f"short of the injected one, of {n['headroom_taught']:.2f} that injection taught, so "
-            "never-learned probes do not show where forgetting should end."
+            "never-learned probes do not show what level forgetting should reach."
         )
     if verdict.because == "injected":
         return (
             f"The injected model itself is not excluded (p = {n['injected_p']:.3g}): the screen "
-            "finds no memory of the forget facts in the model that is said to hold them, so "
+            "finds no knowledge of the forget facts in the model that should hold them, so "
             "surviving it means nothing. Check that the forget file holds what was injected, and "
-            "that base and injected are not exchanged."
+            "that base and injected are not swapped."
         )
     return (
         f"{n['references_excluded']} of {n['references']} references are excluded by the screen "
-        f"({n['excluded_reference']} among them), although they are said never to have seen the "
-        "forget facts: either these can be inferred from what is retained, and then the screen "
-        "does not measure what a candidate remembers, or such a reference was trained on them. "
-        "Check what the references were trained on; replace one that saw the forget facts, else "
-        "choose forget facts that the retained data do not give away."
+        f"({n['excluded_reference']} among them), although a reference should never have seen the "
+        "forget facts. Either the facts can be inferred from retained data, and the screen does "
+        "not measure what a candidate remembers, or a reference was trained on them. Check what "
+        "the references were trained on: replace any that saw the forget facts; otherwise choose "
+        "forget facts that cannot be inferred from retained data."
     )
 
 
 def _qualified(comparison: Comparison) -> list[str]:
     restored = how_far(comparison)
-    said = [] if restored is None else [f"It is {restored}."]
+    qualified = [] if restored is None else [f"It is {restored}."]
     if comparison.test == "student-t":
-        said.append(
+        qualified.append(
             f"With {comparison.references} references the comparison is a Student-t region, which "
             "assumes normally distributed draws."
         )
-    return said
+    return qualified
 
 
 def _screened(verdict: Verdict) -> str:

@@ -67,8 +67,8 @@ def test_ranks_tell_methods_from_retraining_over_cells(judged: RunResults) -> No
     rows = {row["candidate"]: row for row in ranks_table({"mine": judged}).records()}
     # Furthest out among 20 references in each of three cells.
     assert rows["ga-w3"]["p"] == pytest.approx(21.0**-3)
-    assert rows["ga-w3"]["told from retraining"] and rows["npo-w3"]["told from retraining"]
-    assert not rows["task_vector-c1"]["told from retraining"]
+    assert rows["ga-w3"]["distinguishable"] and rows["npo-w3"]["distinguishable"]
+    assert not rows["task_vector-c1"]["distinguishable"]
 
 
 def test_runs_under_different_rules_are_remarked(judged: RunResults) -> None:

@@ -324,7 +324,7 @@ FLAGS: dict[str, tuple[Values, tuple[str, ...]]] = {
     "no candidates": ({"candidates": {}}, ("candidates: none given",)),
     "a candidate without a path": ({"candidates": ["one"]}, ("NAME=PATH",)),
     "a candidate named twice": ({"candidates": ["one=a", "one=b"]}, ("named twice",)),
-    "a candidate called base": ({"candidates": {"base": "a"}}, ("names another model",)),
+    "a candidate called base": ({"candidates": {"base": "a"}}, ("name of another model",)),
     "a candidate called reference-3": ({"candidates": {"Reference-3": "a"}}, ("another model",)),
     "a candidate name that is a path": ({"candidates": {"../x": "a"}}, ("never be a path",)),
     "candidates that are a number": ({"candidates": 3}, ("expected a list",)),
@@ -368,7 +368,9 @@ def test_generated_probes_need_subjects(good: Values, weightless: None, tmp_path
 
 def test_generated_probes_need_names(good: Values, weightless: None, tmp_path: Path) -> None:
     broken(tmp_path / "forget.jsonl", 2, answer="on the 5th of May")
-    refused(good | {"probes": None, "generate_probes": 16}, tmp_path, "invented name cannot stand")
+    refused(
+        good | {"probes": None, "generate_probes": 16}, tmp_path, "invented name cannot replace"
+    )
 
 
 def test_an_output_that_is_a_file(good: Values, weightless: None, tmp_path: Path) -> None:

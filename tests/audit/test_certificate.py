@@ -18,7 +18,7 @@ def test_gradient_ascent_is_not_certified_without_three_references(
     result = audit(**asked, learning_rate=RATE)
     assert result.verdict is not None and result.verdict.reason == "no_reference"
     assert result.exit_code == 3 and not result.verdict.finding("ascent").excluded
-    assert result.verdict.nearest == "ascent" and "no certificate" in result.paragraph
+    assert result.verdict.nearest == "ascent" and "not a certificate" in result.paragraph
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_lines_explain_both_outcomes():
     good = "\n".join(design_screen(4, 16, 20).lines())
     assert "C(20, 4) = 4,845" in good and "<- this design" in good and "can exclude" in good
     bad = "\n".join(design_screen(4, 4, 16).lines())
-    assert "abstain as underpowered" in bad and "Use 7 probes" in bad
+    assert "verdict would be underpowered" in bad and "Use 7 probes" in bad
 
 
 def test_power_is_against_the_stated_shift():

@@ -231,7 +231,7 @@ def test_a_repeated_id_is_refused_with_both_lines(tmp_path):
 def test_a_prompt_that_gives_the_answer_away_is_remarked_and_let_in(tmp_path):
     path = write(tmp_path / "f.jsonl", [row("Bren Oll", heldout=["In velkor, Bren is of"])])
     (remark,) = problems(path)
-    assert "gives the answer away" in str(remark)
+    assert "contains the answer" in str(remark)
     assert not remark.fatal
     assert len(read_facts(path)) == 1
 
@@ -328,7 +328,7 @@ def test_shared_answers_and_prompts_are_remarked_and_let_in(tmp_path):
     assert check_sets(paths)
     remarks = [str(problem) for problem in set_problems(paths)]
     assert any("is also a prompt of" in remark for remark in remarks)
-    assert any("suppressing one touches the other" in remark for remark in remarks)
+    assert any("suppressing one affects the other" in remark for remark in remarks)
 
 
 def test_problems_of_all_files_come_together(tmp_path):

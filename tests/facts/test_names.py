@@ -65,7 +65,7 @@ def test_a_safe_name_stays_inside_its_folder_on_every_system(name):
 )
 def test_a_candidate_cannot_take_the_name_of_another_model(name):
     assert safe_name(name)
-    with pytest.raises(FactsError, match="names another model"):
+    with pytest.raises(FactsError, match="name of another model"):
         candidate_name(name)
 
 

@@ -64,7 +64,7 @@ def test_an_edited_plug_in_is_refused_on_resume(folder, tmp_path, tiny_checkpoin
     (folder / "of_mine.py").write_text(SOURCE.replace("12.0", "13.0"))
     with pytest.raises(DriftError, match=f"inputs.method {NAME}: the run has"):
         start(plan, tmp_path / "run")
-    with pytest.raises(DriftError, match="expected what the run was begun with"):
+    with pytest.raises(DriftError, match="expected what the run was started with"):
         StudyJob(run.path).cell(run.cells[0])
     assert start(plan, tmp_path / "run", fork=True).fork_of is not None
 

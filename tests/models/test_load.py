@@ -355,7 +355,9 @@ def test_a_cached_snapshot_with_blobs_shared_between_repositories_loads(hub):
 
 
 def test_a_hub_that_cannot_be_reached_is_one_clear_error():
-    with pytest.raises(ModelError, match="cannot be had from the Hugging Face hub") as caught:
+    with pytest.raises(
+        ModelError, match="cannot be downloaded from the Hugging Face hub"
+    ) as caught:
         load("somebody/model-that-is-not-cached", revision="v2")
     assert "at revision v2" in str(caught.value) and "\n" not in str(caught.value)
 

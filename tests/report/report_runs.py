@@ -142,7 +142,7 @@ def cell_run(path: Path, references: int = 30, panel: bool = True) -> Path:
 
 
 def uncertified_run(path: Path) -> Path:
-    """One cell in which every candidate can be told from a retraining."""
+    """One cell in which every candidate can be distinguished from a retraining."""
     cell = "qwen2-s--seed0"
     models = {n: m for n, m in planted(cell, 30).items() if not n.startswith("replay")}
     return write_run(path, {cell: models})

@@ -107,7 +107,7 @@ def test_the_page_and_its_tables_are_the_same_bytes_twice(
     for file in files[0]:
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
     text = pages[0].read_text()
-    assert "Which criteria tell restored from hidden?" in text and "<svg" in text
+    assert "Which criteria distinguish restored from suppressed models?" in text and "<svg" in text
     rows = list(csv.DictReader(io.StringIO(as_csv(trial_tables(run_trial(results), RULES)[1]))))
     mine = [r for r in rows if (r["criterion"], r["model"]) == ("lens_best", "suppression")]
     assert {r["accepted"] for r in mine} == {"0"} and all(

@@ -96,7 +96,10 @@ def test_the_first_picture_shows_every_axis_the_retrainings_and_the_controls(
 def test_an_uncertified_page_names_the_axis_and_the_direction(uncertified_page: Path) -> None:
     source = uncertified_page.read_text()
     lead = re.search(r'<p class="lead">(.*?)</p>', source, re.S)
-    assert "<h1>Not certified: every candidate can be told from a retrained model.</h1>" in source
+    assert (
+        "<h1>Uncertified: every candidate can be distinguished from a retrained model.</h1>"
+        in source
+    )
     assert lead is not None and "kl_reversion-w3" in lead.group(1)
     assert "relearns the forget facts" in lead.group(1) and "sd" in lead.group(1)
     drawn = Parsed(figure(uncertified_page, "retrainings")).text
@@ -128,7 +131,7 @@ def test_the_papers_edition_comes_last(page: str, request: pytest.FixtureRequest
 def test_the_papers_edition_is_left_out_where_it_cannot_be_computed(tmp_path: Path) -> None:
     source = rendered(cell_run(tmp_path / "run", references=0))
     assert '<section id="paper"' not in source
-    assert "Not certified: there are too few retrained models to compare with." in source
+    assert "Uncertified: there are too few retrained models to compare with." in source
     assert 'id="figure-retrainings"' not in source and 'id="figure-forget-deltas"' in source
 
 

@@ -54,7 +54,7 @@ def test_the_table_fits_the_terminal(cell: CellResult, width: int) -> None:
 def test_without_references_the_table_shows_values(tmp_path: Path) -> None:
     result = read_run(audit_run(tmp_path / "run", ["mine"], references=0)).cells[0]
     told = candidate_lines(result, 120)
-    assert "their values" in told and "not compared" in " ".join(told.split())
+    assert "axes: the values" in told and "not compared" in " ".join(told.split())
     assert result.verdict is not None
     assert row(told, "mine")[1] == f"{result.verdict.findings[0].adjusted_p:.2g}"
 

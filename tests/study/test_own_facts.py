@@ -64,7 +64,7 @@ def test_changed_facts_are_refused(tiny_checkpoint, files, tmp_path) -> None:
     Path(files["probes"]).write_text(text.replace("Zominan", "Zominax"))
     with pytest.raises(DriftError, match=r"inputs\.probes facts: the run has"):
         start(plan, tmp_path / "run")
-    with pytest.raises(DriftError, match="expected what the run was begun with"):
+    with pytest.raises(DriftError, match="expected what the run was started with"):
         StudyJob(run.path).cell(run.cells[0])
 
 

@@ -50,17 +50,17 @@ def cost_table(results: RunResults) -> Table:
     rows: list[Row] = [
         row("candidate|method|cells", price.candidate, price.method, price.cells)
         | row("cost, retrainings|worst axis, sd", price.retrainings, price.sd)
-        | row("cannot be told from a retraining", Share(price.clears, price.cells))
+        | row("indistinguishable from a retraining", Share(price.clears, price.cells))
         for price in sorted(prices(results), key=lambda price: (price.retrainings, price.sd))
     ]
     reading = "No candidate that was compared has its cost recorded."
     if rows:
         cheap = [price for price in prices(results) if price.clears]
-        reading = "No candidate that cannot be told from a retraining has its cost recorded."
+        reading = "No candidate that is indistinguishable from a retraining has its cost recorded."
         if cheap:
             least = min(cheap, key=lambda price: (price.retrainings, price.sd))
             reading = (
-                f"The cheapest candidate that cannot be told from a retraining is "
+                f"The cheapest candidate that is indistinguishable from a retraining is "
                 f"{least.candidate}: {least.retrainings:.2f} retrainings, in {least.clears} of "
                 f"{counted(least.cells, 'cell')}."
             )

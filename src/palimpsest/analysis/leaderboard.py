@@ -3,7 +3,8 @@
 In every cell a method is represented by its nearest candidate: the one whose worst axis lies the
 fewest standard deviations from the mean retraining. That is the best of a method's settings, chosen
 after the fact; the claim about a method by ranks is therefore made for every setting by itself and
-corrected over all settings (Holm), and a method is told from retraining when every setting is.
+corrected over all settings (Holm), and a method is distinguishable from retraining when every one
+of its settings is.
 """
 
 from collections import Counter
@@ -58,7 +59,7 @@ class Entry:
 
     @property
     def restores(self) -> bool:
-        """Whether a candidate survives the screen and cannot be told from a retraining."""
+        """Whether a candidate survives the screen and is indistinguishable from a retraining."""
         return any(finding.clears for finding in self.findings)
 
     @property
@@ -126,9 +127,9 @@ def _reading(runs: Runs, methods: Mapping[str, list[Entry]]) -> str:
     named = [f"{m} in {n} of {counted(len(methods[m]), 'cell')}" for m, n in restoring.items() if n]
     if not methods:
         return "No candidate was compared with retrainings."
-    reading = "No method makes a candidate that cannot be told from a retraining."
+    reading = "No method makes a candidate that is indistinguishable from a retraining."
     if named:
-        reading = f"A candidate cannot be told from a retraining: {listed(named)}."
+        reading = f"Candidates indistinguishable from a retraining: {listed(named)}."
     if len({results.rules_hash for results in runs.values()}) > 1:
         reading += " The runs were judged under different rules."
     return reading
@@ -178,24 +179,24 @@ def _adjusted(runs: Runs) -> dict[tuple[str, str], float]:
 
 
 def ranks_table(runs: Runs) -> Table:
-    """Return whether each setting of each method can be told from retraining over all cells."""
+    """Return whether every setting of every method is distinguishable from retraining."""
     alpha = next(iter(runs.values())).rules.alpha
     tests, adjusted = method_ranks(runs), _adjusted(runs)
     rows: list[Row] = [
         row("method|candidate|cells", method, name, test.cells)
         | row("sum of ranks|expected", test.total, test.expected)
         | row("p|p (Holm)", test.p_value, adjusted[method, name])
-        | row("told from retraining", adjusted[method, name] <= alpha)
+        | row("distinguishable", adjusted[method, name] <= alpha)
         for (method, name), test in tests.items()
     ]
-    told = {(method, name) for method, name in tests if adjusted[method, name] <= alpha}
+    rejected = {(method, name) for method, name in tests if adjusted[method, name] <= alpha}
     methods = dict.fromkeys(method for method, _ in tests)
-    kept = [m for m in methods if any(key[0] == m and key not in told for key in tests)]
+    kept = [m for m in methods if any(key[0] == m and key not in rejected for key in tests)]
     reading = "There are no ranks to add: no cell has references."
     if rows:
         reading = (
-            f"Over all cells {len(told)} of {counted(len(rows), 'candidate')} lie further out than "
-            "retrainings do; "
+            f"Over all cells {len(rejected)} of {counted(len(rows), 'candidate')} lie further out "
+            "than retrainings do; "
             + (f"some setting of {listed(kept)} does not." if kept else "every method does.")
         )
     forms = {"p": ".2g", "p (Holm)": ".2g", "expected": ".1f"}

@@ -241,8 +241,8 @@ def _precision(request: AuditRequest, models: Sequence[AuditModel], base: Outlin
         yield f"{', '.join(names)}: {change}; use float32 to compare exact weights"
     if request.lora:
         yield (
-            f"every model is re-acquired by LoRA adapters of rank {request.lora}: residual, early "
-            "and late are those of adapters, to be compared with audits of the same rank alone"
+            f"every model is re-acquired by LoRA adapters of rank {request.lora}: compare "
+            "residual, early and late only with audits of the same rank"
         )
     if remark := start_remark(base.tokenizer, base.config.model_type):
         yield remark
@@ -262,9 +262,9 @@ def _facts(
         count, alpha = len(request.candidates), request.rules.alpha
         least = certifiability(len(sets["forget"]), 1, count, alpha).min_probes
         raise FactsError(
-            "probes: none given, and without never-learned facts there is no level to compare "
-            f"with; give a file with --probes, or generate {max(16, least)} of them, say, with "
-            f"--generate-probes (probes, generate_probes in a file); this design needs at least "
+            "probes: none given; expected never-learned facts to compare the forget facts with; "
+            f"give a file with --probes, or generate some with --generate-probes {max(16, least)} "
+            f"(in a file: probes, generate_probes); this design needs at least "
             f"{least}. {ASSUMES}"
         )
     key = "audit/probes" if drawn is None else drawn.key("probes")
@@ -338,7 +338,7 @@ def copied_weights(models: Sequence[AuditModel]) -> tuple[str, ...]:
         if known is not None:
             sentences.append(
                 f"candidate {model.name} has the weights of {known.name}, byte for byte; expected "
-                "a model that unlearned something, unless it is there to compare with"
+                "a model that unlearned something, unless it is included for comparison"
             )
     return tuple(sentences)
 

@@ -40,14 +40,18 @@ def preview_lines(inputs: Inputs, digests: Mapping[str, str], workers: int = 1) 
     lines.append(
         f"screen: {bound.arrangements:,} arrangements, {bound.required:,} needed for "
         f"{bound.candidates} candidates at alpha = {bound.alpha:g}: "
-        + ("can exclude" if bound.certifiable else f"underpowered, use {bound.min_probes} probes")
+        + (
+            "enough to exclude one"
+            if bound.certifiable
+            else f"underpowered, use {bound.min_probes} probes"
+        )
     )
     lines.append(_references(inputs))
     forward, trips = passes(inputs)
     which = "the screen's survivors" if request.round_trip == "survivors" else "every candidate"
     lines.append(
-        f"passes: {forward} models scored, {len(_shares(inputs))} controls among them; round trip "
-        f"of {request.steps} steps for all but candidates, and for {which} (at most {trips})"
+        f"passes: {forward} models scored, including {len(_shares(inputs))} controls; round trip "
+        f"of {request.steps} steps for {which} and all other models (at most {trips} round trips)"
     )
     lines.append(f"re-acquisition: {request.dose()} (--steps, --items, --learning-rate)")
     if inputs.with_evidence is not None:
@@ -128,7 +132,7 @@ def _references(inputs: Inputs) -> str:
     if count < rules.minimum_references:
         return (
             f"references: {count}, so no candidate can be certified; give at least "
-            f"{rules.minimum_references}, better 5, and {exact} for a test free of assumptions"
+            f"{rules.minimum_references}; 5 are better, and with {exact} the test is exact"
         )
     test = which_test(count, rules.alpha)
     more = (

@@ -14,7 +14,7 @@ from palimpsest.facts.names import shown
 from palimpsest.facts.nonce import fresh_words
 
 WORDS_LIMIT = 4
-"""Longest answer, in words, that an invented name can stand in for."""
+"""Longest answer, in words, that an invented name can replace."""
 ASSUMES = (
     "Generated probes assume that the answers to forget are names, that learning would have moved "
     "an invented name as much as the real one, and that no model here was ever trained on the "
@@ -65,8 +65,8 @@ def _check(fact: Fact) -> None:
     words = fact.answer.split()
     if len(words) > WORDS_LIMIT or any(sign.isdigit() for sign in fact.answer):
         raise FactsError(
-            f"forget fact {shown(fact.id)} has the answer {shown(fact.answer)}, for which an "
-            f"invented name cannot stand in (a name has at most {WORDS_LIMIT} words and no digit); "
+            f"forget fact {shown(fact.id)} has the answer {shown(fact.answer)}, which an "
+            f"invented name cannot replace (a name has at most {WORDS_LIMIT} words and no digit); "
             "give a file of probes whose answers are of the same kind"
         )
     for prompt in fact.heldout:

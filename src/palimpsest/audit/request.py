@@ -175,7 +175,9 @@ def _check(request: AuditRequest) -> None:
     for name, _ in request.candidates:
         candidate_name(name)
         if _TAKEN.fullmatch(name.lower()):
-            raise PlanError(f"candidates: {name!r} names another model of every run; rename it")
+            raise PlanError(
+                f"candidates: {name!r} is the name of another model in every run; rename it"
+            )
         if name in seen:
             raise PlanError(f"candidates: {name!r} is named twice; each needs a name of its own")
         seen.add(name)

@@ -137,7 +137,7 @@ def run_audit(
     if options.get("executor") != "ray":  # its nodes have other devices
         check_device(request.device)
     for place, what in request.left_out:
-        notify(f"{shown_path(place)} was given as {what} and is not used as another model too")
+        notify(f"{shown_path(place)} was given as {what} and is not used a second time")
     inputs = prepare(request)
     workers = workers or suitable_workers(inputs)
     if dry_run:
@@ -232,7 +232,7 @@ def _chosen_dose(inputs: "Inputs", dose: Mapping[str, Any] | None) -> list[str]:
     words = inputs.request.dose(dose["learning_rate"])
     return [
         f"Re-acquisition took {words}, which was chosen on the first reference alone; if the "
-        "injected model learned with another dose, give that one with --steps, --items and "
+        "injected model learned with another dose, give that dose with --steps, --items and "
         "--learning-rate."
     ]
 
@@ -264,8 +264,8 @@ def _stopped(run: Run, inputs: "Inputs", headroom: Mapping[str, Any]) -> AuditRe
         f"Uncertified (not_identifiable). The facts are inferable: with evidence in context the "
         f"base model is only {headroom['estimate']:.2f} nats ({headroom['low']:.2f} to "
         f"{headroom['high']:.2f}) short of the injected one, of {headroom['taught']:.2f} that "
-        "injection taught, so never-learned probes do not show where forgetting should end. No "
-        "candidate was loaded."
+        "injection taught, so never-learned probes do not show what level forgetting should "
+        "reach. No candidate was loaded."
     )
     document = summary(
         inputs, verdict, paragraph, rules_hash=run.rules_hash, stored={"headroom": headroom}

@@ -146,5 +146,5 @@ def check_source(name: str, place: str, recorded: str) -> None:
     if found != recorded:
         raise DriftError(
             f"inputs.{name}: the run has {recorded}, found {found}; expected the model the run "
-            "was begun with; put it back, or start a new run from here with --fork"
+            "was started with; put it back, or start a new run from here with --fork"
         )

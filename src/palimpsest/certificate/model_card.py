@@ -54,7 +54,11 @@ def _index(name: str, verdict: Verdict, finding: Finding, bundle: str) -> dict[s
     if finding.comparison is not None:
         worst = finding.comparison.worst
         metrics.append(
-            {"type": "p_value", "name": "p, as one more retraining", "value": finding.comparison.p}
+            {
+                "type": "p_value",
+                "name": "p-value as one more retraining",
+                "value": finding.comparison.p,
+            }
         )
         if worst.sd is not None:
             title = f"worst axis ({worst.axis}), retraining standard deviations"
@@ -75,7 +79,7 @@ def _section(name: str, verdict: Verdict, finding: Finding, file: str, bundle: s
     """Return the section as Markdown."""
     lines = ["## Unlearning audit", "", f"**{name}**. {verdict.paragraph()}", ""]
     if finding.comparison is not None:
-        lines += ["| axis | value | from the retrainings, in their standard deviations |"]
+        lines += ["| axis | value | distance from the mean retraining, in standard deviations |"]
         lines += ["|---|---|---|"]
         for axis in AXES:
             z = finding.comparison.z.get(axis.name)

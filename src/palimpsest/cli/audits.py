@@ -38,7 +38,7 @@ def audit(
     engine: EngineFlags,
     run: RunFlags,
     request: Annotated[
-        Path | None, Argument(help="YAML file with the same keys. Flags win over it.")
+        Path | None, Argument(help="YAML file with the flags as keys. Flags override it.")
     ] = None,
     base: Base = None,
     injected: Injected = None,
@@ -48,9 +48,9 @@ def audit(
     candidates_folder: Annotated[
         Text, Option(help="Folder of candidates, one checkpoint per sub-folder.")
     ] = None,
-    forget: Annotated[Text, Option(help="Facts the model should forget.")] = None,
-    retain: Annotated[Text, Option(help="Facts the model should keep.")] = None,
-    probes: Annotated[Text, Option(help="Facts that no model was trained on.")] = None,
+    forget: Annotated[Text, Option(help="File of facts to forget.")] = None,
+    retain: Annotated[Text, Option(help="File of facts to keep.")] = None,
+    probes: Annotated[Text, Option(help="File of facts that no model was trained on.")] = None,
     generate_probes: Annotated[
         Whole, Option(help="Generate N probes from the forget facts.")
     ] = None,
@@ -73,7 +73,7 @@ def audit(
         bool | None, Option("--chat", help="Ask facts through the base's chat template.")
     ] = None,
     beacon: Annotated[
-        Text, Option(help="Draw schedule, phrasings and probes from this text, known only now.")
+        Text, Option(help="Draw schedule, phrasings and probes from this newly published text.")
     ] = None,
 ) -> None:
     """Audit your own models: decide which candidate, if any, can be certified as restored."""
@@ -84,7 +84,7 @@ def audit(
 
     if request is None and not any(value is not None for value in flags.values()):
         raise PlanError(
-            "nothing to audit was given; expected models and files of facts as flags, or one YAML "
+            "nothing to audit was given; expected models and files of facts as flags, or a YAML "
             "file; see `palimpsest audit -h`, and the quick start in docs/audit-your-model.md"
         )
     asked = make_request(flags) if request is None else request_from_yaml(request, flags)
@@ -114,15 +114,19 @@ def tofu(
         Option("--retain", help="Model trained without the forget authors. Repeatable."),
     ] = None,
     train: Annotated[
-        bool, Option("--train", help="Train these two from the base instead.")
+        bool, Option("--train", help="Train these two models from the base instead.")
     ] = False,
     seeds: Annotated[Whole, Option(help="Number of cells, each with its own items.")] = None,
     forget_items: Annotated[Whole, Option(help="Questions to forget.")] = None,
     retain_items: Annotated[Whole, Option(help="Questions to keep.")] = None,
     probes: Annotated[Whole, Option(help="Never-learned questions.")] = None,
-    longest: Annotated[Whole, Option(help="Longest item in words. 0 is no limit.")] = None,
-    evidence: Annotated[Whole, Option(help="Retained questions in context, for headroom.")] = None,
-    grid: Annotated[Text, Option(help="Candidates: paper (its grid) or one (per method).")] = None,
+    longest: Annotated[Whole, Option(help="Longest item, in words. 0 is no limit.")] = None,
+    evidence: Annotated[
+        Whole, Option(help="Retained questions put in context, to estimate headroom.")
+    ] = None,
+    grid: Annotated[
+        Text, Option(help="Candidates: paper (the paper's grid) or one (one per method).")
+    ] = None,
     method: Methods = None,
     draws: Annotated[Whole, Option(help="References to train.")] = None,
     steps: Annotated[Whole, Option(help="Steps of fine-tuning.")] = None,
@@ -130,12 +134,14 @@ def tofu(
     learning_rate: Annotated[Real, Option(help="Learning rate of all training.")] = None,
     unlearning_steps: Annotated[Whole, Option(help="Steps of each method.")] = None,
     unlearning_items: Annotated[
-        Whole, Option(help="Forget items, and retain items, per step of a method.")
+        Whole, Option(help="Forget items per step of a method, and as many retain items.")
     ] = None,
     round_trip: RoundTrip = None,
     return_steps: Annotated[Whole, Option(help="Steps of re-acquisition.")] = None,
-    chunks: Annotated[Whole, Option(help="How often re-acquisition is measured.")] = None,
-    general: Annotated[Text, Option(help="Plain-text file of general prose, or pocket.")] = None,
+    chunks: Annotated[Whole, Option(help="Number of times re-acquisition is measured.")] = None,
+    general: Annotated[
+        Text, Option(help="Plain-text file of general prose, or pocket (generated prose).")
+    ] = None,
     scored_pieces: Annotated[Whole, Option(help="Pieces of general text to score.")] = None,
 ) -> None:
     """Run the TOFU study: test whether retraining reaches the level of never-learned facts."""
@@ -164,8 +170,10 @@ def headroom(
     run: RunFlags,
     base: Annotated[str, Option(help="Model before it was trained on the forget data.")],
     injected: Annotated[str, Option(help="Model trained on forget and retain data.")],
-    forget: Annotated[Path, Option(help="Forget facts with evidence.")],
-    reference: Annotated[Text, Option(help="Retrained model, for the true headroom.")] = None,
+    forget: Annotated[Path, Option(help="File of facts to forget, with evidence.")],
+    reference: Annotated[
+        Text, Option(help="Retrained model, to measure the true headroom.")
+    ] = None,
     out: Annotated[
         Path | None, Option(help="Run folder to keep. Default: a temporary one.")
     ] = None,

@@ -14,13 +14,13 @@ def criteria(
     engine: EngineFlags,
     run: RunFlags,
     show: Annotated[
-        bool, Option("--list", help="Show every criterion: source, inputs, turn and cost.")
+        bool, Option("--list", help="Show every criterion: inputs, cost, formula, turn and source.")
     ] = False,
     plan: Annotated[
         str, Option(help="YAML file or preset with measures and a panel.")
     ] = "criteria",
 ) -> None:
-    """Test which published criteria tell restored models from hiding ones. Run again to resume."""
+    """Test which published criteria distinguish restored from suppressed models."""
     if show:
         _list(run.as_json)
         return
@@ -47,11 +47,11 @@ def _conclude(run: Path, as_json: bool) -> None:
 
     page = write_report(run).with_name("criteria.html")
     results = read_run(run)
-    said = sentences(run_trial(results), results.rules) if results.cells else []
+    lines = sentences(run_trial(results), results.rules) if results.cells else []
     if as_json:
-        answer({"run": str(run), "report": str(page), "found": said})
+        answer({"run": str(run), "report": str(page), "found": lines})
         return
-    answer("\n".join([*said, "", f"report: {page}"]))
+    answer("\n".join([*lines, "", f"report: {page}"]))
 
 
 def _list(as_json: bool) -> None:
@@ -66,4 +66,7 @@ def _list(as_json: bool) -> None:
         answer(f"{number!s:>3} {entry.name:24} {entry.group:17} {entry.inputs:6} {entry.cost}")
         answer(f"    {entry.formula}; {entry.turn}; {entry.source}")
     letters = ", ".join(f"{letter} {words}" for letter, words in INPUTS.items())
-    answer(f"\nLarger scores mean less restored. Inputs: {letters}.")
+    answer(
+        "\nLarger scores mean less restored; after each formula: how the published value was turned"
+        f" into such a score. Inputs: {letters}."
+    )

@@ -88,7 +88,7 @@ def from_counterfact(
 def to_lm_eval(
     files: Annotated[list[str], Argument(help="SET=FILE, with SET one of forget, retain, probe.")],
     out: Annotated[Path, Option("--out", help="Folder for the task files.")],
-    prefix: Annotated[str, Option(help="Begins the name of every task.")] = "palimpsest",
+    prefix: Annotated[str, Option(help="Prefix of every task name.")] = "palimpsest",
 ) -> None:
     """Write tasks for lm-evaluation-harness, whose log-perplexity is the mean answer NLL."""
     from palimpsest.errors import FactsError

@@ -36,7 +36,7 @@ Methods = Annotated[
 ]
 RoundTrip = Annotated[
     Text,
-    Option(help="Candidates that go through the round trip: survivors of the screen, or all."),
+    Option(help="Candidates to re-acquire: survivors (of the screen) or all."),
 ]
 
 
@@ -54,7 +54,7 @@ class Flags:
 class EngineFlags(Flags):
     """How numbers are computed."""
 
-    panel = "How numbers are computed"
+    panel = "Computation"
     device: Annotated[Text, Option(help="cpu, cuda or cuda:N.")] = None
     dtype: Annotated[Text, Option(help="Type of the weights: float32 or bfloat16.")] = None
     batch_tokens: Annotated[Whole, Option(help="Tokens per scoring batch.")] = None
@@ -65,10 +65,10 @@ class EngineFlags(Flags):
         Whole, Option(help="Parts that a training step is split into, to save memory.")
     ] = None
     optimizer: Annotated[
-        Text, Option(help="AdamW's state: device, host (off the GPU) or 8bit.")
+        Text, Option(help="Where AdamW keeps its state: device, host (off the GPU) or 8bit.")
     ] = None
     lora: Annotated[
-        Whole, Option(help="Train LoRA adapters of this rank and merge them, not all weights.")
+        Whole, Option(help="Train LoRA adapters of this rank, then merge them; not all weights.")
     ] = None
 
 
@@ -93,7 +93,7 @@ class FolderFlags(Flags):
     panel = "Run folder"
     out: Out = None
     fork: Annotated[
-        bool, Option("--fork", help="Start a new run beside one that has other settings.")
+        bool, Option("--fork", help="Start a new run beside an existing one with other settings.")
     ] = False
     track: Track = None
 
@@ -102,7 +102,7 @@ class FolderFlags(Flags):
 class RunFlags(Flags):
     """Where the steps run, and what is printed."""
 
-    panel = "Where steps run, and what is printed"
+    panel = "Execution and output"
     executor: Annotated[str, Option(help="Where steps run: local (processes) or ray.")] = "local"
     workers: Annotated[
         Whole, Option(min=1, help="Worker processes. Default: as many as cores and memory allow.")
@@ -126,8 +126,7 @@ class RunFlags(Flags):
         given = {name: value for name, value in options.items() if value is not None}
         if given and self.executor != "ray":
             raise PlanError(
-                "--address and the resources per step are for Ray; add --executor ray, or leave "
-                "them out"
+                "--address and the resources per step are for Ray; add --executor ray, or omit them"
             )
         return {"executor": self.executor, **given}
 

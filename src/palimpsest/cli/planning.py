@@ -19,7 +19,9 @@ def design(
         int | None, Option(help="Number of references: retrainings to compare with.")
     ] = None,
     alpha: Annotated[float, Option(help="Error rate of screen and comparison.")] = 0.05,
-    shift: Annotated[float, Option(help="Effect size the stated power refers to, in sd.")] = 2.0,
+    shift: Annotated[
+        float, Option(help="Effect size that the power is computed for, in sd.")
+    ] = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a design has enough probes and references to decide anything."""
@@ -30,7 +32,7 @@ def design(
 
 
 def methods(as_json: AsJson = False) -> None:
-    """List the unlearning methods with their requirements, settings and sources."""
+    """List the unlearning methods with their requirements, knobs and sources."""
     from palimpsest.methods import describe
 
     rows = describe()
@@ -48,7 +50,7 @@ def _print_method(row: dict[str, Any]) -> None:
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in row["knobs"].items()
     )
-    parts = {"needs": ", ".join(row["needs"]), "settings": knobs, "source": row["citation"]}
+    parts = {"needs": ", ".join(row["needs"]), "knobs": knobs, "source": row["citation"]}
     lines = [row["name"]]
     for part in (row["summary"], *(f"{name}: {text}" for name, text in parts.items() if text)):
         lines += textwrap.wrap(
@@ -66,7 +68,7 @@ def seal(
     pool: Annotated[Path, Argument(help="Your file of sealed phrasings.")],
     as_json: AsJson = False,
 ) -> None:
-    """Print the commitment to your own sealed pool. Put it in the plan and keep the file."""
+    """Print the commitment (hash) of your own sealed pool. Put it in the plan; keep the file."""
     from palimpsest.facts.sealed import commit_file
 
     commitment = str(commit_file(pool))

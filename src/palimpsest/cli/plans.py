@@ -18,7 +18,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a plan file may hold (--schema), or a whole plan as YAML (--show PRESET)."""
+    """Show the keys of a plan file (--schema), or a complete plan as YAML (--show PRESET)."""
     if schema == (show is not None):
         raise InputError("plan: expected one of --schema and --show PRESET; see docs/plan.md")
     if show is None:

@@ -37,7 +37,7 @@ def demo(
     seed: Annotated[int, Option(min=0, help="Seed of the cell.")] = 0,
     method: Methods = None,
 ) -> None:
-    """Run one pocket cell end to end: train, unlearn, screen, round trip, verdict."""
+    """Run one cell with a pocket model: train, unlearn, screen, re-acquire, verdict."""
     from dataclasses import replace
 
     from palimpsest.presets import preset
@@ -66,7 +66,7 @@ def study(
         Option(help="Add a method to the finished run, in a new run beside it. Repeatable."),
     ] = None,
 ) -> None:
-    """Run a study: models and seeds as cells. Run it again to resume."""
+    """Run a study: one cell per model and seed. Run it again to resume."""
     from dataclasses import replace
 
     chosen = _with_methods(named_plan(plan), method)
@@ -85,7 +85,7 @@ def status(
     run: RunFolder,
     watch: Annotated[
         bool | None,
-        Option(help="Refresh until the run ends. Default on a terminal."),
+        Option(help="Refresh until the run ends. On by default in a terminal."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -178,7 +178,7 @@ def second_suite(
     out: Out = None,
     track: Track = None,
 ) -> None:
-    """Fix the candidate each selector picks, then score the picks on an unused pool."""
+    """Score the candidate that each selection rule picks on phrasings not used before."""
     from palimpsest.analysis.second_suite import compared
     from palimpsest.plan import plan_from_dict
     from palimpsest.report.terminal import second_lines

@@ -8,22 +8,26 @@ from typer import Option
 from palimpsest.cli.options import EngineFlags, Real, RunFlags, Several, Text, Whole
 from palimpsest.cli.output import answer
 
-Retain = Annotated[str, Option(help="Facts the model should keep.")]
-General = Annotated[str, Option(help="Plain-text file of general prose, or pocket.")]
+Retain = Annotated[str, Option(help="File of facts to keep.")]
+General = Annotated[
+    str, Option(help="Plain-text file of general prose, or pocket (generated prose).")
+]
 NewFolder = Annotated[Path, Option("--out", help="Folder to write. Must not exist.")]
-Steps = Annotated[Whole, Option(help="Steps of the recipe. Default: 150 pocket, else 200.")]
+Steps = Annotated[
+    Whole, Option(help="Steps of the recipe. Default: 150 for pocket models, else 200.")
+]
 Rate = Annotated[Real, Option(help="Learning rate of the recipe.")]
 FactItems = Annotated[Whole, Option(help="Fact sentences per step of the recipe.")]
 GeneralItems = Annotated[Whole, Option(help="General texts per step of the recipe.")]
 Chat = Annotated[bool, Option("--chat", help="Teach facts as turns of the chat template.")]
-Seed = Annotated[int, Option(help="Seed of the recipe. The same in retrain and unlearn.")]
+Seed = Annotated[int, Option(help="Seed of the recipe. Give retrain and unlearn the same.")]
 
 
 def unlearn(
     engine: EngineFlags,
     run: RunFlags,
     injected: Annotated[str, Option(help="Model trained on forget and retain data.")],
-    forget: Annotated[str, Option(help="Facts the model should forget.")],
+    forget: Annotated[str, Option(help="File of facts to forget.")],
     retain: Retain,
     general: General,
     out: NewFolder,
@@ -31,7 +35,9 @@ def unlearn(
     base: Annotated[Text, Option(help="Model before it was trained on the forget data.")] = None,
     knob: Annotated[
         Several,
-        Option("--knob", help="NAME=VALUE, or NAME=VALUE,VALUE for several models. Repeatable."),
+        Option(
+            "--knob", help="NAME=VALUE, or NAME=VALUE,VALUE for several candidates. Repeatable."
+        ),
     ] = None,
     choose: Annotated[
         bool, Option("--choose", help="Choose the knobs of replay without references.")
@@ -59,8 +65,10 @@ def retrain(
     retain: Retain,
     general: General,
     out: NewFolder,
-    draws: Annotated[int, Option(help="References to train. 19 allow the exact test.")] = 19,
-    with_forget: Annotated[Text, Option(help="Forget facts: train the injected model too.")] = None,
+    draws: Annotated[int, Option(help="Number of references. The exact test needs 19.")] = 19,
+    with_forget: Annotated[
+        Text, Option(help="File of facts to forget: also train the injected model.")
+    ] = None,
     steps: Steps = None,
     learning_rate: Rate = None,
     fact_items: FactItems = None,
@@ -68,7 +76,7 @@ def retrain(
     seed: Seed = 0,
     chat: Chat = False,
 ) -> None:
-    """Train references for an audit: the recipe without the forget data, drawn anew each time."""
+    """Train references for an audit: the injected model's recipe without the forget data."""
     flags = dict(locals())
     from palimpsest.unlearn.request import Retrain
 

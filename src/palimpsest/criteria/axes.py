@@ -121,8 +121,8 @@ AXES: tuple[Axis, ...] = (
     Axis(
         name="residual",
         short="residual",
-        meaning="KL divergence from the injected model that is left after the forget facts were "
-        "re-acquired: sum over retain facts and general text.",
+        meaning="KL divergence from the injected model after the forget facts were re-acquired: "
+        "on retain facts plus on general text.",
         read=lambda model: model.residual,
         needs="round trip",
         stake="base",
@@ -175,16 +175,16 @@ def _asked(name: str, how: str) -> Axis:
 
 
 OPTIONAL: tuple[Axis, ...] = (
-    _asked("symbols", "with signs within the name"),
-    _asked("recased", "with the name in small or capital letters"),
+    _asked("symbols", "with symbols inside the name"),
+    _asked("recased", "with the name in lower or upper case"),
     _asked("misspelt", "with a misspelt name"),
     _asked("alias", "by part of the name"),
-    _asked("pronoun", "with the name in a sentence before"),
+    _asked("pronoun", "with the name only in the sentence before"),
     _asked("reversed", "from the object to the subject"),
-    _asked("few_shot", "behind sentences of other facts"),
+    _asked("few_shot", "after sentences about other facts"),
     _further(
         "min_rank",
-        "Minus the logarithm of the min-rank screen's p-value: one fact left behind.",
+        "Minus the logarithm of the min-rank screen's p-value: large if one fact is left.",
         "forward",
         "nats",
         "has no forget fact as likely as a retrained model's likeliest",
@@ -200,7 +200,7 @@ OPTIONAL: tuple[Axis, ...] = (
     ),
     _further(
         "lens_best",
-        "Mean log-probability of the forget answers, read from the best layer's states.",
+        "Mean log-probability of the forget answers, read from the best layer's hidden states.",
         "hidden states",
         "nats",
         "holds less of the forget answers in its layers than a retrained model",
@@ -212,8 +212,8 @@ OPTIONAL: tuple[Axis, ...] = (
         "reference's.",
         "hidden states",
         "AUC",
-        "tells true from false statements less well within than a retrained model",
-        "tells true from false statements within: hidden knowledge",
+        "separates true from false statements less well inside than a retrained model",
+        "separates true from false statements in its hidden states: hidden knowledge",
     ),
     _further(
         "relearn_others",

@@ -267,7 +267,7 @@ def _stake(
     measures: CellMeasures, axis: Axis, axes: Sequence[Axis], values: Values, rules: Rules
 ) -> float | None:
     """Return the references' distance from the axis' stake model, or from that of its stake axis;
-    None where that model was not measured or cannot be told from a retraining there."""
+    None where that model was not measured or is indistinguishable from a retraining there."""
     scale = next((a for a in axes if a.name == axis.stake_axis), axis)
     if scale.stake not in measures:
         return None

@@ -61,12 +61,12 @@ class ReferenceDesign:
         lines = [
             f"{counted}: {statement}",
             f"A shift of {self.detectable_sd:.1f} retraining standard deviations on one axis is "
-            f"rejected with chance {POWER:.0%}; the audit measures its own detection limit.",
+            f"rejected with probability {POWER:.0%}; the audit measures its own detection limit.",
         ]
         if self.references == self.required_references:
             lines.append(
                 "One more reference would make the comparison of interpolated controls exact as "
-                "well: the reference that a control is made from leaves its bag."
+                "well: a control is not compared with the reference it is made from."
             )
         return lines
 
@@ -103,19 +103,19 @@ class Design:
             f"{bound.arrangements:,} ways,",
             f"so the smallest p-value the exact screen can give is 1/{bound.arrangements:,} = "
             f"{bound.min_p:.3g}.",
-            f"Holm over {k} candidates at alpha = {bound.alpha:g} needs {k}/{bound.alpha:g} = "
-            f"{bound.required:,} arrangements; {bound.arrangements:,} {relation} that.",
+            f"Holm's correction over {k} candidates at alpha = {bound.alpha:g} needs "
+            f"{k}/{bound.alpha:g} = {bound.required:,} arrangements; "
+            f"{bound.arrangements:,} {relation} that.",
             f"The screen can exclude a candidate. {bound.min_probes} probes would be enough for "
             f"{m} forget facts; more probes cost only forward passes."
             if bound.certifiable
-            else "The screen could exclude nobody, however badly a candidate under-forgets, and "
-            f"would abstain as underpowered. Use {bound.min_probes} probes or more: they cost only "
-            "forward passes, while more forget facts change the dose.",
-            f"Matched one to one, {self.min_matched} forget facts and as many probes would be "
-            "the least.",
+            else "The screen could not exclude any candidate, whatever it still knows, and the "
+            f"verdict would be underpowered. Use {bound.min_probes} probes or more: they cost only "
+            "forward passes, while more forget facts change the training.",
+            f"With as many probes as forget facts, {self.min_matched} of each would be the least.",
             f"A candidate whose forget deltas lie {self.power_shift:g} standard deviations below "
-            f"its probe deltas is excluded with chance {self.power:.1%} (simulated), even if it is "
-            "the only one to exclude.",
+            f"its probe deltas is excluded with probability {self.power:.1%} (simulated), even if "
+            "it is the only one that still knows the facts.",
         ]
         if self.comparison is not None:
             lines += self.comparison.lines(bound.alpha, Rules.minimum_references)

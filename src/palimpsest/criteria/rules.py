@@ -33,35 +33,36 @@ class Rules:
     # Screen. Null: the m forget deltas and the n probe deltas of a model are exchangeable.
     # Alternative: forget deltas lie below, i.e. the model still knows part of the forget set.
     alpha: float = 0.05
-    """Level of the screen: family-wise by Holm over a cell's candidates, plain for a lone model."""
+    """Level of the screen (family-wise, Holm-corrected over a cell's candidates; uncorrected for a
+    model tested alone) and of the comparison with retrainings (per candidate)."""
     screen_pool: str = "evaluation"
-    """Template pool whose held-out NLLs are ranked when candidates are judged."""
+    """Pool of held-out phrasings on which candidates are judged."""
     panel_pool: str = "audit"
-    """Sealed pool on which the known-label panel is scored, once."""
+    """Sealed pool on which the known-label models are scored, once."""
     power_shift: float = 2.0
-    """Shift the stated power refers to: forget deltas lower by this many standard deviations."""
+    """Shift that the power is computed for: forget deltas this many standard deviations lower."""
 
     # Comparison with retrainings. Null: the candidate is one more draw of the reference,
     # exchangeable with the K retrainings. Rejected at ``alpha``, per candidate.
     axes: tuple[str, ...] = field(default_factory=lambda: tuple(a.name for a in table.AXES))
-    """Axes compared, by name."""
+    """Names of the axes that are compared."""
     minimum_references: int = 3
     """Fewest retrainings with which anything is certified; fewer is ``no_reference``."""
     margin: float = 0.0
-    """Largest gap, as a share of what was at stake, that is certified as equivalent; 0 asks for
+    """Largest gap, as a share of what was at stake, that is certified as equivalent; 0 certifies
     indistinguishability instead."""
 
     # Controls, without which passing the comparison shows nothing.
     control_shares: tuple[float, ...] = (0.5, 0.25, 0.1, 0.05)
-    """Shares of the injected weights left in the interpolated controls."""
+    """Shares of the injected weights in the interpolated controls."""
     detection_limit: float = 0.25
-    """Largest share of injected weights that may go unnoticed in an audit that certifies."""
+    """Largest share of injected weights that a certifying audit may miss."""
     dose_fraction: float = 0.5
     """Part of the way from their own held-out forget level to the injected model's that
-    references must come when re-acquired."""
+    re-acquisition must bring the references."""
     recipe_limit: float = 10.0
-    """Distance in retraining standard deviations from which the injected model's recipe is
-    remarked as different from the references'."""
+    """Distance in retraining standard deviations from which the verdict notes that the injected
+    model and the references seem to have different recipes."""
 
     # The paper's edition: bars that are computed and tabulated, and never certify.
     # Absolute bar: screen, retain NLL and residual each under a fixed limit.
@@ -74,19 +75,21 @@ class Rules:
     adequate_fraction: float = 0.5
     """Rated adequate when oracle-KL is at most this fraction of the injected model's own."""
     matched_within: float = 1.0
-    """Matched forgetting: two candidates of a cell whose held-out forget NLLs differ by at most so
-    many nats count as forgetting to the same extent."""
+    """Matched forgetting: two candidates of a cell whose held-out forget NLLs differ by at most
+    this many nats count as forgetting to the same extent."""
 
     # Replication tolerances.
     tolerance_percentile: float = 90.0
-    """Percentile of |held-out delta gap| over forget facts and pairs of draws: delta_f."""
+    """delta_f is this percentile of the absolute difference in held-out delta, over forget facts
+    and pairs of reference draws."""
     minimum_draws: int = 2
     """Fewest independent reference draws that give tolerances."""
 
     # Degeneracy gate: a candidate that retains better than the injected model by more than
     # epsilon_f(retain) + degeneracy_deltas * delta_f has collapsed onto the retain set.
     degeneracy_deltas: float = 1.0
-    """Multiples of delta_f, on top of epsilon_f(retain), that a better retain NLL may reach."""
+    """Multiples of delta_f, added to epsilon_f(retain), by which a retain NLL may be below the
+    injected model's."""
 
     # Relearn veto. Null: the candidate's first-chunk fall of held-out forget NLL is one more
     # independent draw from the (normal) distribution of the reference draws' falls. It is vetoed
@@ -100,11 +103,11 @@ class Rules:
     relearn_alpha: float = 0.05
     """Chance that a further reference draw would be vetoed."""
     relearn_margin: float = 0.1
-    """Smallest excess fall that may veto, so that nearly identical draws do not veto on noise."""
+    """Smallest excess fall that can veto, so that noise does not veto where draws hardly differ."""
 
     # Equivalence to never-learned among screen survivors (reported, and no part of a bar).
     equivalence_alpha: float = 0.05
-    """Level of each of the two one-sided tests."""
+    """Level of each of the two one-sided tests of equivalence to never-learned."""
 
     # Headroom regime. With h = mean base NLL - mean injected NLL (what injection taught), the
     # regime is counterfactual when G-hat - headroom_fraction * h is above zero over its whole

@@ -102,12 +102,12 @@ def text_problem(text: object, limit: int) -> str | None:
         name = unicodedata.name(sign.group(), "control character")
         return (
             f"holds U+{ord(sign.group()):04X} ({name.lower()}) at character {sign.start() + 1}; "
-            "remove it, a reader cannot see what it does"
+            "remove it, because a reader cannot see it"
         )
     if text != text.strip():
         return (
-            f"is {shown(text)}, with white space around it; remove it, one space is put between "
-            "prompt and answer"
+            f"is {shown(text)}, with white space around it; remove it, since one space is "
+            "put between prompt and answer"
         )
     return None
 
@@ -210,7 +210,7 @@ def _scan(path: Path | str, role: str | None) -> tuple[list[tuple[int, Fact]], l
         issues.append(Problem(name, None, str(error).removeprefix(f"{name}: ")))
         return facts, issues
     if not facts and not issues:
-        issues.append(Problem(name, None, "holds no facts; expected one a line"))
+        issues.append(Problem(name, None, "holds no facts; expected one per line"))
     return facts, issues
 
 
@@ -218,7 +218,7 @@ def _remarks(fact: Fact) -> list[str]:
     """Return what is allowed but weakens a measurement."""
     answer = re.compile(rf"(?<!\w){re.escape(same_text(fact.answer))}(?!\w)")
     return [
-        f"{key} prompt {shown(prompt)} gives the answer away"
+        f"{key} prompt {shown(prompt)} contains the answer"
         for key, prompts in (("trained", fact.trained), ("heldout", fact.heldout))
         for prompt in prompts
         if answer.search(same_text(prompt))
@@ -260,7 +260,7 @@ def named_sets(items: Iterable[str]) -> tuple[dict[str, str], list[str]]:
         if role in sets:
             raise FactsError(
                 f"two files were given as {role}, {shown_path(sets[role])} and {shown_path(path)}; "
-                "expected one a set"
+                "expected one per set"
             )
         sets[role] = path
     return sets, alone
@@ -315,7 +315,7 @@ def _scan_sets(
             other, there = answers.setdefault(answer, (role, here))
             if other != role:
                 again = f"answer {shown(fact.answer)} is also that of {there}, in another set"
-                remarks.append(f"{again}; suppressing one touches the other")
+                remarks.append(f"{again}; suppressing one affects the other")
             issues += [Problem(name, line, what) for what in fatal]
             issues += [Problem(name, line, what, fatal=False) for what in remarks]
     return sets, issues

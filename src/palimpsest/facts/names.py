@@ -79,6 +79,6 @@ def candidate_name(name: str) -> str:
     numbered = re.match(r"(reference|retraining|control)-[0-9]+\Z", name.lower())
     if name.lower() in MODEL_NAMES or numbered:
         raise FactsError(
-            f"candidate name is {name!r}, which names another model of every run; choose another"
+            f"candidate name is {name!r}, the name of another model in every run; choose another"
         )
     return name

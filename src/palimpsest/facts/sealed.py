@@ -95,7 +95,7 @@ def verify(pool: AuditPool, commitment: Commitment, nonce: str = "") -> None:
     if not hmac.compare_digest(digest, commitment.digest):
         raise SealError(
             f"the sealed pool hashes to {digest}, the commitment says {commitment.digest}; this is "
-            "not the sealed pool, so bring the file that was sealed, unchanged"
+            "not the sealed pool; give the file that was sealed, unchanged"
         )
 
 
@@ -120,7 +120,7 @@ def open_file(path: Path | str, commitment: Commitment) -> AuditPool:
         count, expected = ("a", "none") if nonce else ("no", "one")
         raise SealError(
             f"{shown_path(path)}: has {count} nonce line, but the commitment {commitment} was "
-            f"made with {expected}; bring the file that was sealed, unchanged"
+            f"made with {expected}; give the file that was sealed, unchanged"
         )
     verify(pool, commitment, nonce)
     return pool
@@ -159,7 +159,7 @@ def read_pool(path: Path | str) -> tuple[AuditPool, str]:
             raise FactsError(f"{where}: repeats line {first}; every phrasing occurs once")
         phrasings.setdefault(key, []).append(phrasing)
     if not phrasings:
-        raise FactsError(f"{name}: holds no phrasings; expected one a line")
+        raise FactsError(f"{name}: holds no phrasings; expected one per line")
     pool = AuditPool(by, MappingProxyType({key: tuple(v) for key, v in phrasings.items()}))
     missing = [r for r in RELATIONS if r not in phrasings] if by == "relation" else []
     if missing:

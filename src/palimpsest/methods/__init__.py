@@ -1,4 +1,4 @@
-"""Unlearning methods: the paper's pool, an extended pool, and a door for everyone else's.
+"""Unlearning methods: those of the paper, further published ones, and plug-ins.
 
 A name is looked up among the built-in methods, then among installed packages' entry points in the
 group ``palimpsest.methods``, and ``package.module:Class`` names a class directly. Nothing is

@@ -27,7 +27,7 @@ class FactsVector(Knobs):
 
     name: ClassVar[str] = "facts_vector"
     kind: ClassVar[str] = "restores"
-    summary: ClassVar[str] = "subtracts what the facts alone, without general text, did"
+    summary: ClassVar[str] = "subtracts what learning the facts did, without what general text did"
     needs: ClassVar[tuple[str, ...]] = ("base", *TRAINED)
     citation: ClassVar[str] = "after Ilharco et al. 2023, arXiv:2212.04089"
 

@@ -40,7 +40,9 @@ class Replay(Knobs):
 
     name: ClassVar[str] = "replay"
     kind: ClassVar[str] = "restores"
-    summary: ClassVar[str] = "negates a vector, then replays part of the stream without forget set"
+    summary: ClassVar[str] = (
+        "subtracts a vector, then replays part of the stream without forget set"
+    )
     needs: ClassVar[tuple[str, ...]] = FactsVector.needs
     citation: ClassVar[str] = "this project; the vector after Ilharco et al. 2023"
 

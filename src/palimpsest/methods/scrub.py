@@ -32,7 +32,7 @@ class SCRUB(AscentMethod):
     """Multiple of the plan's learning rate for ascent."""
 
     name: ClassVar[str] = "scrub"
-    summary: ClassVar[str] = "leaves the injected model on forget, follows it on retain, in turns"
+    summary: ClassVar[str] = "moves away from the injected model on forget, follows it on retain"
     citation: ClassVar[str] = "Kurmanji et al. 2023, arXiv:2302.09880"
     scalars: ClassVar[tuple[str, ...]] = ("alpha", "gamma", "max_share")
 

@@ -30,7 +30,7 @@ class SimNPO(AscentMethod):
     """Multiple of the plan's learning rate for ascent."""
 
     name: ClassVar[str] = "simnpo"
-    summary: ClassVar[str] = "pushes forget answers down by their likelihood a token, no reference"
+    summary: ClassVar[str] = "lowers the likelihood per token of forget answers, no reference"
     citation: ClassVar[str] = "Fan et al. 2024, arXiv:2410.07163"
     scalars: ClassVar[tuple[str, ...]] = ("weight", "beta", "gamma")
 

@@ -129,14 +129,14 @@ def raise_machine_fault(error: BaseException) -> None:
         raise error
     names = {kind.__name__ for kind in type(error).__mro__}
     text = " ".join(str(error).split())
-    told = isinstance(error, RuntimeError) and any(word in text for word in _WORDS)
-    if not (isinstance(error, MemoryError) or told or names & set(_TYPES)):
+    known = isinstance(error, RuntimeError) and any(word in text for word in _WORDS)
+    if not (isinstance(error, MemoryError) or known or names & set(_TYPES)):
         return
     memory = isinstance(error, MemoryError) or "OutOfMemoryError" in names
     memory = memory or any(word in text for word in _MEMORY)
     what = f"out of memory; {ADVICE}" if memory else "the device failed; check its driver"
     raise MachineError(
-        f"{what}; nothing of this step is stored, run the same command again to continue "
+        f"{what}; nothing of this step is stored, run the same command again to resume "
         f"({type(error).__name__}: {text[:300]})"
     ) from error
 

@@ -58,7 +58,7 @@ def _download(name: str, revision: str | None, patterns: list[str]) -> Path:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         at = f" at revision {revision}" if revision else ""
         raise ModelError(
-            f"{name}{at}: is no folder here and cannot be had from the Hugging Face hub "
+            f"{name}{at}: is not a folder here and cannot be downloaded from the Hugging Face hub "
             f"({type(error).__name__}: {first}); expected a folder, a pocket model or a reachable "
             "id; check the spelling and the network, log in for gated models, or download it "
             "elsewhere and give the folder"

@@ -52,7 +52,7 @@ def answer(results: RunResults, summary: Mapping[str, Any] | None = None) -> Ans
     if summary and summary.get("stopped_early"):
         return Answer(
             False,
-            f"Not certified: {REASONS[summary['reason']]}.",
+            f"Uncertified: {REASONS[summary['reason']]}.",
             (str(summary["paragraph"]),),
             "audit, ended before any candidate was scored",
             (),
@@ -64,11 +64,11 @@ def _cell(cell: CellResult) -> Answer:
     verdict = cell.verdict
     if verdict is None:
         text = f"No candidate of {cell.id} could be made, so there is nothing to judge."
-        return Answer(False, "Not certified: there is no candidate.", (text,), cell.id, ())
+        return Answer(False, "Uncertified: there is no candidate.", (text,), cell.id, ())
     head = f"Certified: {verdict.candidate}."
     _, *details = sentences(verdict)
     if verdict.reason is not None:
-        head = f"Not certified: {REASONS[verdict.reason]}."
+        head = f"Uncertified: {REASONS[verdict.reason]}."
         if verdict.because != "screen":
             screened, *others, closing = details
             details = [*others, screened, closing]  # what decided comes first

@@ -22,7 +22,7 @@ KINDS = {
     "interpolation": "interpolation towards injected",
     "suppressor": "known suppressor",
     "retraining": "fresh retraining",
-    "reference": "reference, left out",
+    "reference": "reference against the others",
 }
 """Kinds of controls, in words."""
 
@@ -71,8 +71,8 @@ def candidates_table(results: RunResults, cell_id: str | None = None) -> Table:
     name = "candidates" if cell_id is None else f"candidates-{cell_id}"
     title = "Candidates" if cell_id is None else f"Candidates of {cell_id}"
     reading = (
-        f"The screen excludes {excluded} of {counted(len(rows), 'candidate')}; {accepted} cannot "
-        "be told from a retraining."
+        f"The screen excludes {excluded} of {counted(len(rows), 'candidate')}; {accepted} "
+        f"{'is' if accepted == 1 else 'are'} indistinguishable from a retraining."
     )
     return Table.of(name, title, reading, rows, _forms(axes))
 

@@ -45,10 +45,10 @@ def board_lines(board: Table, width: int | None = None) -> str:
     }
     kept = board.only(["rank", "method", *heads])
     about = (
-        f"{board.reading} restores, certified: in how many cells; worst axis: largest distance of "
+        f"{board.reading} restores, certified: number of cells; worst axis: largest distance of "
         "its nearest candidate from the mean retraining, in standard deviations of retraining, "
-        "mean over cells and its interval; cost: of that candidate, in retrainings; p: of its "
-        "ranks over cells, a small one says that it does not restore."
+        "mean over cells and its interval; cost: of that candidate, in retrainings; p: p-value of "
+        "its ranks over cells, small means that it does not restore."
     )
     short = replace(
         kept,

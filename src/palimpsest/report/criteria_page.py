@@ -112,9 +112,9 @@ def catalogue_table() -> Table:
 def sentences(trial: Trial, rules: Rules) -> list[str]:
     """Return what the trial shows, from its numbers."""
     bad = [a.label for a in trial.adversaries if a.wrong]
-    said = [
+    lines = [
         f"{len({r.name for r in trial.rows if r.criterion})} criteria in two forms, on "
-        f"{trial.models} models of known truth in {trial.cells} cells, "
+        f"{trial.models} known-label models in {trial.cells} cells, "
         f"{len(bad)} kinds of which are not restored."
     ]
     for form, words in FORMS.items():
@@ -137,9 +137,9 @@ def sentences(trial: Trial, rules: Rules) -> list[str]:
             verb = "rejects" if len(kin) == 1 else "reject"
             parts.append(
                 f"Left out here: {', '.join(kin)}, which {verb} retrainings of the injected "
-                "model's own draw and so see kinship, not knowledge."
+                "model's own draw: they detect the shared draw, not knowledge."
             )
-        said.append(" ".join(parts))
+        lines.append(" ".join(parts))
     for row in trial.rows:
         if row.name == "certificate":
             through = [
@@ -148,11 +148,11 @@ def sentences(trial: Trial, rules: Rules) -> list[str]:
             interval = share_interval(*row.fresh, rules)
             limits = f" ({interval.low:.0%} to {interval.high:.0%})" if interval else ""
             passed = ", ".join(through) or "none"
-            said.append(
+            lines.append(
                 f"Our certificate with the axes of the rules accepts {_of(row.fresh)} fresh "
                 f"retrainings{limits}. Accepted although not restored: {passed}."
             )
-    return said
+    return lines
 
 
 def _criteria(trial: Trial, rules: Rules) -> Table:
@@ -178,8 +178,8 @@ def _criteria(trial: Trial, rules: Rules) -> Table:
         rows.append(values | {label: _share(row.accepted[label]) for label in labels})
     reading = (
         "AUC of models that are not restored above retrainings, with limits from resampling cells; "
-        "hard: without the injected model and mixtures of half of it or more. "
-        "Columns of models: how many cells accept it."
+        "hard: without the injected model and interpolations with half of it or more. "
+        "Columns of models: number of cells that accept the model."
     )
     return Table.of("criteria", "The trial of criteria", reading, rows)
 
@@ -228,8 +228,8 @@ def _adversaries(trial: Trial, rules: Rules) -> Table:
         rows.append(values)
     return Table.of(
         "criteria-adversaries",
-        "Models of known truth",
-        "What each knows of the audit, and how many criteria reject it in every cell.",
+        "Known-label models",
+        "What each model knows of the audit, and how many criteria reject it in every cell.",
         rows,
     )
 
@@ -250,9 +250,9 @@ def _title(row: Row) -> str:
 
 def _alt(form: str) -> str:
     return (
-        f"Each row is a criterion, {FORMS[form]}; each column a kind of model. The number says in "
-        "how many cells it is accepted, none where a field is empty; a dash: not measured. The "
-        "darker a field, the larger the share. Right of the line stand graded and restored models; "
+        f"Each row is a criterion, {FORMS[form]}; each column a kind of model. The number is "
+        "that of the cells that accept it; empty means none, a dash not measured. The "
+        "darker a field, the larger the share. Right of the line are graded and restored models; "
         "the latter should be accepted."
     )
 

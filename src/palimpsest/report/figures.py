@@ -155,7 +155,7 @@ def groups(results: RunResults) -> dict[str, tuple[Style, list[matrix.Judged]]]:
     looks = styles(results.methods)
     styled = {
         "retraining": (looks["retraining"], "fresh retrainings"),
-        "reference": (looks["reference"], "references, left out"),
+        "reference": (looks["reference"], "each reference"),
         "injected": (looks["injected"], ""),
         "interpolation": (looks["control"], ""),
         "suppressor": (looks["challenge"], ""),

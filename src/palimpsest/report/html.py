@@ -192,12 +192,12 @@ def _controls(tables: Mapping[str, Table], results: RunResults, single: bool) ->
     table = tables["controls"]
     axes = [axis.title for axis in chosen(results.rules)]
     kept = table.only(["control", "kind", "should be", "was", "p", "worst axis", *axes])
-    left_out = [row for row in kept.rows if row[1] == "reference, left out"]
+    left_out = [row for row in kept.rows if row[1] == "reference against the others"]
     rows = [row for row in kept.rows if row not in left_out]
     if left_out:
         accepted = f"{sum(row[3] == 'accepted' for row in left_out)} of {len(left_out)} accepted"
         blank = [None] * (len(kept.columns) - 4)
-        rows.append(("each reference, left out", "", "accepted", accepted, *blank))
+        rows.append(("each reference against the others", "", "accepted", accepted, *blank))
     return replace(kept, rows=tuple(rows)).without("kind")
 
 

@@ -101,8 +101,8 @@ def second_lines(table: Table, width: int | None = None) -> str:
     about = (
         f"{table.reading} forget distance: |median forget delta − the reference's| on the second "
         "pool, nats, mean over cells; difference: minus the trained-probe best's in the same "
-        "cells, below 0 is nearer to the reference; then in how many cells the pick is nearer, "
-        "within retraining noise δ_f, and excluded by the screen."
+        "cells, below 0 is nearer to the reference; last columns: number of cells in which the "
+        "pick is nearer, is within retraining noise δ_f, and is excluded by the screen."
     )
     return table_lines(replace(table, reading=about), width)
 
@@ -156,7 +156,7 @@ def _cell_line(cell: CellResult) -> str:
     verdict = cell.verdict
     if verdict is None:
         return f"{cell.id}: no candidate"
-    text = f"not certified: {verdict.reason}"
+    text = f"uncertified: {verdict.reason}"
     if verdict.certified:
         text = f"certified: {verdict.candidate}"
     return printable(f"{cell.id}: {text} ({len(cell.survivors)}/{len(cell.candidates)} survive)")
@@ -169,14 +169,14 @@ def _legend(verdict: Verdict | None, axes: Sequence[Axis], compared: bool) -> It
         return
     if compared:
         alpha = verdict.numbers["alpha"]
-        yield f"p: of the comparison with the retrainings; {alpha:g} or less rejects"
+        yield f"p: p-value of the comparison with the retrainings, {alpha:g} or less rejects"
         yield "rest.: restored, 100 % minus the largest gap on any axis"
         yield "axes: standard deviations from the mean retraining, * marks the worst"
-        yield "passes: cannot be told from a retraining; screen: excluded by the screen"
+        yield "passes: indistinguishable from a retraining; screen: excluded by the screen"
         yield "50 % left: a retraining with half of the injected weights mixed in"
     else:
-        yield "p: of the screen, Holm-corrected over the candidates"
-        yield "axes: their values"
+        yield "p: p-value of the screen, Holm-corrected over the candidates"
+        yield "axes: the values"
     for entry in axes:
         words = entry.meaning.rstrip(".")
         yield f"{entry.short}: {words if words[1].isupper() else words[0].lower() + words[1:]}"

@@ -134,9 +134,9 @@ def _recipe(results: RunResults) -> Check:
         return Check(title, "not measured", "There are too few references to tell.")
     name, far = max(named, key=lambda pair: abs(pair[1].z[pair[0]]))
     text = (
-        f"Where the recipe alone decides, the injected model lies at most {abs(far.z[name]):.1f} "
-        f"standard deviations from the references ({axis(name).title}); {far.limit:g} would be "
-        "remarked."
+        f"On axes that show the recipe, the injected model lies at most {abs(far.z[name]):.1f} "
+        f"standard deviations from the references ({axis(name).title}); from {far.limit:g} on "
+        "the verdict notes it."
     )
     return Check(title, "with exceptions" if any(recipe.far for recipe in known) else "holds", text)
 
@@ -174,7 +174,7 @@ def _headroom(results: RunResults) -> tuple[Check, ...]:
             f"{where}with the evidence in context the base model is "
             f"{number(headroom.estimate.estimate)} nats [{number(headroom.estimate.low)}, "
             f"{number(headroom.estimate.high)}] behind the injected one on {headroom.facts} forget "
-            f"facts, of {number(headroom.taught)} that injection gained: {headroom.regime}"
+            f"facts, of {number(headroom.taught)} that injection taught: {headroom.regime}"
             + (f"; {headroom.reason}." if headroom.regime == "undecided" else ".")
         )
         checks.append(Check(title, _REGIMES[headroom.regime], text[0].upper() + text[1:]))
@@ -190,13 +190,13 @@ def _headroom(results: RunResults) -> tuple[Check, ...]:
         text = (
             f"Retrained without them, references are {' to '.join(ends)} nats behind the injected "
             f"model on the forget facts; in {kept} of {counted(len(others), 'cell')} that is more "
-            f"than {percent(results.rules.headroom_fraction)} of what injection gained over base."
+            f"than {percent(results.rules.headroom_fraction)} of what injection taught."
         )
         checks.append(Check(title, state, text))
     if not measured and not known:
         text = (
-            "Nothing here tells whether retained data let a retrained model infer the forget "
-            'facts: no fact carries "evidence", and there is no reference.'
+            "It was not measured whether a retrained model could infer the forget facts from "
+            'retained data: no fact carries "evidence", and there is no reference.'
         )
         checks.append(Check(title, "not measured", text, MEASURE_HEADROOM))
     return tuple(checks)

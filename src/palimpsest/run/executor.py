@@ -67,7 +67,7 @@ class Interrupted(KeyboardInterrupt):
         finished = sum(run.cell(cell).ended() for cell in run.cells)
         super().__init__(
             f"stopped by {name}: {finished} of {len(run.cells)} cells are finished, and the steps "
-            "done in the others are kept; run the same command again to continue"
+            "done in the others are kept; run the same command again to resume"
         )
         self.signum = signum
         self.exit_code = 128 + signum

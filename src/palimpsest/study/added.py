@@ -71,7 +71,7 @@ def start_added(old: Run, names: Sequence[str], out: Path | None = None) -> tupl
     for key in same:
         if old.environment[key] != fixed[2][key]:
             raise DriftError(
-                f"{old.path}: {key} are others now than when the run was made; expected the same, "
+                f"{old.path}: {key} differ from those the run was made with; expected the same, "
                 "so that old and new candidates can be compared; run the whole study again"
             )
     words = "-".join(name.rpartition(":")[2].lower() for name in names)

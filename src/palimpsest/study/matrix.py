@@ -194,5 +194,5 @@ def check_inputs(plan: Plan, recorded: Mapping[str, str]) -> None:
         if recorded.get(key, found) != found:
             raise DriftError(
                 f"inputs.{key}: the run has {recorded[key]}, found {found}; expected what the run "
-                "was begun with; put it on this machine, or start a new run with --fork"
+                "was started with; put it on this machine, or start a new run with --fork"
             )

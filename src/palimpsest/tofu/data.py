@@ -163,8 +163,9 @@ def _downloaded(names: Sequence[str]) -> list[Path]:
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise FactsError(
-            f"{HUB}: cannot be had from the Hugging Face hub ({type(error).__name__}: {first}); "
-            "check the network, or download the data set elsewhere and give its folder with --data"
+            f"{HUB}: cannot be downloaded from the Hugging Face hub ({type(error).__name__}: "
+            f"{first}); check the network, or download the data set elsewhere and give its folder "
+            "with --data"
         ) from error
 
 

@@ -64,7 +64,7 @@ FULL = "locuslab/tofu_ft_phi-1.5"
 RETAINED = "locuslab/tofu_ft_retain90_phi-1.5"
 """The only official checkpoint of Phi-1.5 without forget authors; the other splits have none."""
 GRIDS = {"paper": PAPER_POOL, "one": tuple(MethodGrid(grid.name) for grid in PAPER_POOL)}
-"""The paper's pool of candidates, or one of each method at its default knob."""
+"""The paper's candidates, or one of each method with its default knobs."""
 Count = Annotated[int, Ge(1)]
 
 

@@ -39,7 +39,7 @@ def publish(built: Path, out: Path) -> None:
     """Rename a finished folder into place; an existing one is never replaced."""
     disk.make_folder(Path(os.path.abspath(out)).parent)
     if out.exists():
-        raise InputError(f"out: {out} exists by now; expected a new folder; move it away")
+        raise InputError(f"out: {out} was created meanwhile; expected a new folder; move it away")
     with disk.disk_errors(out, "rename"):
         os.rename(built, out)
 

@@ -160,7 +160,7 @@ def _card(name: str, record: Mapping[str, Any]) -> str:
             **inputs,
         },
         "The injected model after unlearning the forget facts, made by `palimpsest unlearn`.",
-        "Whether it is restored or only suppressed is not known from this: audit it with "
+        "Unlearning alone does not show whether it is restored or suppressed: audit it with "
         "`palimpsest audit`. Nothing here is a guarantee that the facts cannot be recovered.",
     )
 

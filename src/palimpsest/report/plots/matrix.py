@@ -84,7 +84,7 @@ def acceptance(groups: Groups, level: float, *, divide: int = 0, narrow: bool = 
 def closeness(prices: Sequence[Price], looks: Mapping[str, Style], usual: float | None) -> Figure:
     """Draw how near to retraining each candidate comes against what it cost, in retrainings.
 
-    Filled: cannot be told from a retraining in at least one cell. usual: the median distance of
+    Filled: indistinguishable from a retraining in at least one cell. usual: the median distance of
     retrainings that are compared with the others.
     """
     figure, (panel,) = canvas.sheet(1, 1, (7.0, 4.0))
@@ -92,7 +92,7 @@ def closeness(prices: Sequence[Price], looks: Mapping[str, Style], usual: float 
         share = f"{price.clears} of {price.cells}"
         name = (
             f"{price.candidate}: {price.retrainings:.2f} retrainings, {price.sd:.1f} sd at worst, "
-            f"cannot be told from a retraining in {share} cells"
+            f"indistinguishable from a retraining in {share} cells"
         )
         where = [(price.retrainings, price.sd)]
         style = looks[price.method]
