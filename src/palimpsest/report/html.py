@@ -19,7 +19,6 @@ from markupsafe import Markup, escape
 
 from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.analysis.table import Estimate, Share, Table, Value, percent, printable
-from palimpsest.certificate.archive import unpack
 from palimpsest.criteria.axes import chosen
 from palimpsest.errors import InputError
 from palimpsest.report.answer import WORDS, answer, glossary
@@ -79,6 +78,8 @@ def write_bundle_report(bundle: Path | str, out: Path) -> Path:
 
     The files of a bundle are those of its run, so its page is the run's. Verify the bundle first.
     """
+    from palimpsest.certificate.archive import unpack
+
     if out.exists():
         raise InputError(f"{out}: exists; expected a new folder for the page")
     with TemporaryDirectory() as folder:

@@ -311,8 +311,8 @@ def svg_bytes(figure: Figure) -> bytes:
 
 @drawing()
 def _saved(figure: Figure, form: str, metadata: Mapping[str, Any]) -> bytes:
-    if figure.get_layout_engine() is not None:
-        figure.draw_without_rendering()
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
         figure.set_layout_engine(None)  # its work is done, and slow
     out = io.BytesIO()
     figure.savefig(out, format=form, dpi=150, metadata=dict(metadata))
