@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from palimpsest.report.html import write_report
+from palimpsest.report.plots import canvas, shared
 
 
 def contents(page: Path) -> dict[str, bytes]:
@@ -21,6 +23,24 @@ def contents(page: Path) -> dict[str, bytes]:
 def test_the_same_artifacts_give_the_same_bytes(matrix_page: Path) -> None:
     before = contents(matrix_page)
     assert contents(write_report(matrix_page.parents[1])) == before
+
+
+def test_a_second_process_draws_the_same_bytes(
+    uncertified_page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, drawn, own = contents(uncertified_page), [], canvas._render
+
+    def counted(figure: Figure, form: str, metadata: dict[str, None]) -> bytes:
+        drawn.append(figure)
+        return own(figure, form, metadata)
+
+    monkeypatch.setattr(canvas, "_render", counted)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert contents(write_report(uncertified_page.parents[1], together=True)) == before
+    half = len(drawn)
+    monkeypatch.setattr(shared, "_send", lambda *_: None)  # a process that fails
+    assert contents(write_report(uncertified_page.parents[1], together=True)) == before
+    assert 0 < half < len(drawn) - half
 
 
 def test_every_table_has_three_forms_and_every_figure_two(cell_page: Path) -> None:

@@ -113,7 +113,7 @@ def report(run: RunFolder, as_json: AsJson = False) -> None:
     from palimpsest.report.live import status_lines
     from palimpsest.run.status import status as read_status
 
-    page = write_report(run)
+    page = write_report(run, together=True)
     now = read_status(run)
     if len(now.done) < len(now.planned):
         say("not finished:" if now.done else "no cell is finished yet, so the report is empty:")
@@ -265,7 +265,7 @@ def _answer(run: Path | None, as_json: bool) -> None:
     from palimpsest.results import write_results
 
     write_results(run)
-    page = write_report(run)
+    page = write_report(run, together=True)
     if as_json:
         answer(summary_json(run) | {"report": str(page), "run": str(run)})
         return

@@ -75,9 +75,10 @@ class Loaded:
 
     ``weights`` is the state dict of ``model``, the module, which a pocket model has only after it
     was asked for: to import its code takes longer than a small study trains. ``embedding`` are the
-    names in it of the input embedding. ``digest`` covers weights (of a spread model those in memory), config and tokenizer; ``gated``
-    says whether the feed-forward layers have a gate that a mask can act on; ``revision`` is the
-    commit of a hub model, the package of SmolLM2, else empty; ``source`` is the kind of ``Source``.
+    names of the input embedding in it. ``digest`` covers weights (of a spread model those in
+    memory), config and tokenizer; ``gated`` says whether the feed-forward layers have a gate that a
+    mask can act on; ``revision`` is the commit of a hub model, the package of SmolLM2, else empty;
+    ``source`` is the kind of ``Source``.
     """
 
     name: str

@@ -100,13 +100,15 @@ def _column(column: Any) -> Array:
     import numpy as np
     from pyarrow import types
 
+    array: Array
     if types.is_dictionary(column.type):
         values = column.combine_chunks()
         words = np.array(values.dictionary.to_pylist(), dtype=object)
-        return words[np.from_dlpack(values.indices)]
-    if types.is_integer(column.type) or types.is_floating(column.type):
-        return np.from_dlpack(column.combine_chunks()).copy()
-    array: Array = column.to_numpy()
+        array = words[np.from_dlpack(values.indices)]
+    elif types.is_integer(column.type) or types.is_floating(column.type):
+        array = np.from_dlpack(column.combine_chunks()).copy()
+    else:
+        array = column.to_numpy()
     return array
 
 
