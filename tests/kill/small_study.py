@@ -49,6 +49,7 @@ from palimpsest.run.store import Cell, Run, digest, file_digest
 from palimpsest.study.matrix import StudyJob, run_cell, start
 
 SEED = os.environ.get("PALIMPSEST_SEED", "7")
+USUAL = local.START
 
 
 def small_plan(cells: int = 2) -> Plan:
@@ -259,7 +260,7 @@ class Study:
         return self.kills(count)
 
     def spawned(self, count: str) -> list[dict[str, Any]]:
-        forked, local.START = self.seconds, "spawn"
+        forked, local.START = self.seconds, USUAL
         try:
             # A worker that is started afresh loads torch first.
             self.seconds = forked + 8.0
@@ -338,7 +339,7 @@ class Study:
         for name in executors.split(","):
             folder = self.base / name
             kind, workers = name.split("-")
-            local.START = "spawn"
+            local.START = USUAL
             options = ("--executor", kind, "--workers", workers)
             code = ended(launch(folder, study, *options))
             local.START = "fork"

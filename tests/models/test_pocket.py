@@ -1,6 +1,8 @@
 """The nine pocket models load like any checkpoint, are what was shipped, and can read evidence."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from palimpsest.facts.general import evidence_sentences, general_pieces
 from palimpsest.facts.nonce import alias, draw, kin, vocabulary, words_of
 from palimpsest.facts.templates import POOLS, RELATIONS, render, template_words
 from palimpsest.models.families import PAPER, POCKET, PocketSpec, family_of, pocket_spec
+from palimpsest.models.load import load
 from palimpsest.models.pocket import (
     DIGESTS,
     ROOT,
@@ -39,6 +42,36 @@ def test_it_loads_like_any_checkpoint(spec: PocketSpec) -> None:
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
     ids = torch.tensor([tokens("The guild of").input_ids])
     assert torch.isfinite(model(input_ids=ids).logits).all()
+
+
+@every_model
+def test_its_weights_are_known_before_its_module_is_made(spec: PocketSpec) -> None:
+    loaded = load(spec.name)
+    early = dict(loaded.weights)
+    assert "model" not in vars(loaded)
+    state, table = loaded.model.state_dict(), loaded.model.get_input_embeddings().weight
+    assert list(early) == list(state)  # sums over tensors are taken in this order
+    assert all(torch.equal(early[name], value) for name, value in state.items())
+    tied = [name for name in state if state[name].data_ptr() == table.data_ptr()]
+    assert list(loaded.embedding) == tied
+    assert loaded.parameters == sum(value.numel() for value in loaded.model.parameters())
+    assert loaded.weights[tied[0]].data_ptr() == table.data_ptr()
+    whole = load(str(pocket_folder(spec.name)))
+    assert "model" not in vars(whole) and whole.model is whole.make()
+    assert (loaded.digest, loaded.gated) == (whole.digest, whole.gated)
+    assert loaded.embedding == whole.embedding
+
+
+def test_it_is_read_without_what_is_slow_to_import() -> None:
+    program = (
+        "import sys; from palimpsest.study.matrix import StudyJob\n"
+        "from palimpsest.models.device import repeatable; repeatable('cpu')\n"
+        "from palimpsest.models.load import load; load('pocket/gpt2-s')\n"
+        "slow = ('transformers.modeling_utils', 'torch._dynamo', 'scipy.stats', 'pandas')\n"
+        "print([name for name in slow if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 @every_model

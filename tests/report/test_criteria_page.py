@@ -17,6 +17,9 @@ from palimpsest.criteria.retraining import p_value
 from palimpsest.criteria.rules import Rules
 from palimpsest.report.criteria_page import trial_tables, write_criteria
 from palimpsest.report.formats import as_csv
+from palimpsest.report.html import render_page
+from palimpsest.report.record import Record
+from palimpsest.report.tables import all_tables
 
 RULES = Rules(bootstrap_resamples=200)
 
@@ -108,6 +111,9 @@ def test_the_page_and_its_tables_are_the_same_bytes_twice(
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
     text = pages[0].read_text()
     assert "Which criteria distinguish restored from suppressed models?" in text and "<svg" in text
+    tables = all_tables(results)
+    record = Record((), (), tables[0], tables[0])
+    assert 'href="criteria.html"' in render_page(results, tables, (), record)
     rows = list(csv.DictReader(io.StringIO(as_csv(trial_tables(run_trial(results), RULES)[1]))))
     mine = [r for r in rows if (r["criterion"], r["model"]) == ("lens_best", "suppression")]
     assert {r["accepted"] for r in mine} == {"0"} and all(

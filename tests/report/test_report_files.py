@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from palimpsest.report.html import write_report
+from palimpsest.report.plots import canvas, shared
+from palimpsest.report.plots.canvas import Picture, png_bytes, svg_bytes
 
 
 def contents(page: Path) -> dict[str, bytes]:
@@ -21,6 +24,27 @@ def contents(page: Path) -> dict[str, bytes]:
 def test_the_same_artifacts_give_the_same_bytes(matrix_page: Path) -> None:
     before = contents(matrix_page)
     assert contents(write_report(matrix_page.parents[1])) == before
+
+
+def test_a_second_process_draws_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def picture(width: float) -> Picture:
+        figures = [canvas.sheet(1, 1, (width + n, 1.0))[0] for n in range(2)]
+        return Picture(f"of {width}", "", *figures)
+
+    def drawn(pictures: Sequence[Picture]) -> list[tuple[bytes, bytes, bytes]]:
+        return [(svg_bytes(p.figure), png_bytes(p.figure), svg_bytes(p.narrow)) for p in pictures]
+
+    def kept(pictures: Sequence[Picture]) -> list[bool]:
+        return [f in canvas._drawn for p in pictures for f in (p.figure, p.narrow)]
+
+    alone, shared_out, left = ([picture(1.0), picture(2.0)] for _ in range(3))
+    expected = drawn(alone)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    shared.draw_together(shared_out)
+    assert all(kept(shared_out)) and drawn(shared_out) == expected
+    monkeypatch.setattr(shared, "_send", lambda *_: None)  # a process that draws nothing
+    shared.draw_together(left)
+    assert sum(kept(left)) == 2 and drawn(left) == expected
 
 
 def test_every_table_has_three_forms_and_every_figure_two(cell_page: Path) -> None:

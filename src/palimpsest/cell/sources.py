@@ -83,7 +83,7 @@ class Given:
         loaded = replace(self, device="cpu").load(expected)
         if not in_memory:
             return lasting_state(loaded)
-        return {name: value.detach() for name, value in loaded.model.state_dict().items()}
+        return {name: value.detach() for name, value in loaded.weights.items()}
 
     @contextmanager
     def net(self, expected: Loaded | Outline) -> Iterator[tuple[Loaded, WholeNet]]:

@@ -285,7 +285,6 @@ class StudyWork(Bench):
     def workshop(self) -> Workshop:
         """What known-label models are built from."""
         tokens = {t for text in self.setting.lesson("forget") for t in text.ids[text.start :]}
-        table = self.loaded.model.get_input_embeddings().weight
         plan, sets = self.plan.plan, self.setting.facts.sets()
         return Workshop(
             state=self.state,
@@ -294,11 +293,7 @@ class StudyWork(Bench):
             facts={name: sets[name] for name in ("forget", "retain")},
             seen={name: self.setting.seen(name) for name in ("forget", "retain")},
             answers=tuple(sorted(tokens)),
-            embedding=tuple(
-                name
-                for name, value in self.loaded.model.state_dict().items()
-                if value.data_ptr() == table.data_ptr()
-            ),
+            embedding=self.loaded.embedding,
             penalty=plan.panel.penalty,
             context=lambda: self.context,
             schedule=self._published,

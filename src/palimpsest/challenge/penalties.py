@@ -152,7 +152,7 @@ def untied(workshop: Workshop, state: State, head: Tensor) -> Net:
     """Return a net with these weights and an output matrix of its own."""
     loaded = workshop.nets.loaded
     if workshop.nets.stacked:
-        config = copy.copy(loaded.model.config)
+        config = copy.copy(loaded.config)
         config.tie_word_embeddings = False
         own = {k: v for k, v in state.items() if k not in workshop.embedding[1:]} | {HEAD: head}
         return StackedNet(config, [own], device=workshop.nets.device)

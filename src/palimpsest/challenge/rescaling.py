@@ -57,7 +57,7 @@ def rescaled(state: State, model_type: str, factor: float) -> State:
 
 def rescaled_suppressed(workshop: Workshop) -> State:
     """Return the suppressed model at the factor whose relearning is nearest to the reference's."""
-    kind = workshop.nets.loaded.model.config.model_type
+    kind = workshop.nets.loaded.config.model_type
     start = matched(workshop, "reference")
     wanted = relearning(workshop, workshop.state("reference"))
     states = [rescaled(start, kind, factor) for factor in FACTORS]
@@ -71,7 +71,7 @@ def rescaled_suppressed(workshop: Workshop) -> State:
 
 def rescaled_retrained(workshop: Workshop) -> State:
     """Return a retraining with equal outputs in another scale: its truth is restored."""
-    return rescaled(workshop.retrained(), workshop.nets.loaded.model.config.model_type, RETRAINED)
+    return rescaled(workshop.retrained(), workshop.nets.loaded.config.model_type, RETRAINED)
 
 
 def relearning(workshop: Workshop, state: State) -> list[float]:

@@ -225,7 +225,7 @@ def _conclude(result: "Answer", as_json: bool, candidates: str = "") -> NoReturn
     if result.run is not None:
         from palimpsest.report.html import write_report
 
-        page = write_report(result.run)
+        page = write_report(result.run, together=True)
     if as_json:
         answer({**result.summary, "report": None if page is None else str(page)})
     else:

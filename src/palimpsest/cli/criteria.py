@@ -45,7 +45,7 @@ def _conclude(run: Path, as_json: bool) -> None:
     from palimpsest.report.criteria_page import sentences
     from palimpsest.report.html import write_report
 
-    page = write_report(run).with_name("criteria.html")
+    page = write_report(run, together=True).with_name("criteria.html")
     results = read_run(run)
     lines = sentences(run_trial(results), results.rules) if results.cells else []
     if as_json:

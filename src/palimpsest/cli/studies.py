@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from palimpsest.plan import Plan
 
 PocketModel = Annotated[str, Option(help="Pocket model, for example pocket/qwen2-s.")]
+SLOW = ("transformers.models.auto.modeling_auto", "transformers.tokenization_utils_tokenizers")
+"""What a worker needs of ``transformers`` to read a pocket model's config and tokenizer."""
 RunFolder = Annotated[Path, Argument(help="Run folder.")]
 
 
@@ -111,7 +113,7 @@ def report(run: RunFolder, as_json: AsJson = False) -> None:
     from palimpsest.report.live import status_lines
     from palimpsest.run.status import status as read_status
 
-    page = write_report(run)
+    page = write_report(run, together=True)
     now = read_status(run)
     if len(now.done) < len(now.planned):
         say("not finished:" if now.done else "no cell is finished yet, so the report is empty:")
@@ -229,6 +231,10 @@ def finish(
     added: Sequence[str] = (),
 ) -> Path | None:
     """Do what is left of a study and return its folder; or print a preview and return None."""
+    if run.executor == "local" and not run.dry_run and plan.engine.device == "cpu":
+        from palimpsest.run.local import prepare
+
+        prepare("palimpsest.study.matrix", *SLOW)  # while this process imports what it needs
     from palimpsest.models.device import check_device, check_lora, check_room
     from palimpsest.preview import preview
     from palimpsest.study.added import run_added
@@ -259,7 +265,7 @@ def _answer(run: Path | None, as_json: bool) -> None:
     from palimpsest.results import write_results
 
     write_results(run)
-    page = write_report(run)
+    page = write_report(run, together=True)
     if as_json:
         answer(summary_json(run) | {"report": str(page), "run": str(run)})
         return

@@ -117,7 +117,8 @@ def repeatable(device: str) -> None:
 
     if device != "cpu":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=device != "cpu")
+    # The same as use_deterministic_algorithms, which imports the compiler first: two seconds.
+    torch.set_deterministic_debug_mode("error" if device == "cpu" else "warn")
     # Or torch would write into every tensor before its first use: a guard for code that reads what
     # nobody wrote, at the price of a tenth of a pocket model's step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

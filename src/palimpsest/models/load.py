@@ -11,8 +11,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from palimpsest.models import gguf, hub
 from palimpsest.models.adapter import adapter_base, merged
 from palimpsest.models.device import SPREAD, check_device
 from palimpsest.models.families import POCKET, family_of
+from palimpsest.models.forward import FAMILIES, HEAD
 from palimpsest.models.inspect_folder import check_tokenizer, file_in, read_config, read_weights
-from palimpsest.models.pocket import check_digests, pocket_folder
+from palimpsest.models.pocket import check_digests, in_order, pocket_folder
 from palimpsest.models.quiet import foreign, quiet
-from palimpsest.models.skeleton import build_config, check_loaded, filled, skeleton
+from palimpsest.models.skeleton import build_config, check_loaded, filled, read_tensors, skeleton
 
 # Some virtual machines announce AMX and then kill the process that uses it, which bfloat16 on a
 # CPU would; the next best instructions are there wherever AMX is.  Read at torch's first product.
@@ -71,13 +73,18 @@ class Source:
 class Loaded:
     """A model in evaluation mode with its tokenizer and where it came from.
 
-    ``digest`` covers weights (of a spread model those in memory), config and tokenizer; ``gated``
-    says whether the feed-forward layers have a gate that a mask can act on; ``revision`` is the
-    commit of a hub model, the package of SmolLM2, else empty; ``source`` is the kind of ``Source``.
+    ``weights`` is the state dict of ``model``, the module, which a pocket model has only after it
+    was asked for: to import its code takes longer than a small study trains. ``embedding`` are the
+    names of the input embedding in it. ``digest`` covers weights (of a spread model those in
+    memory), config and tokenizer; ``gated`` says whether the feed-forward layers have a gate that a
+    mask can act on; ``revision`` is the commit of a hub model, the package of SmolLM2, else empty;
+    ``source`` is the kind of ``Source``.
     """
 
     name: str
-    model: Any
+    config: Any
+    weights: dict[str, Tensor]
+    make: Callable[[], Any]
     tokenizer: Any
     family: str
     gated: bool
@@ -85,6 +92,15 @@ class Loaded:
     revision: str
     source: str
     parameters: int
+    embedding: tuple[str, ...]
+
+    @cached_property
+    def model(self) -> Any:
+        """The module, made on first use; its tensors are those of ``weights`` from then on."""
+        with torch.random.fork_rng(devices=[]):
+            model = self.make()
+        self.weights.update(model.state_dict())
+        return model
 
 
 @dataclass(frozen=True)
@@ -155,6 +171,8 @@ def load(
         else:
             tokenizer = _folder_tokenizer(folder)
             config = build_config(read_config(folder), str(folder))
+            if source.kind == "pocket" and (dtype, device) == ("float32", "cpu"):
+                return _shipped(name, folder, config, tokenizer)
             free = (room or {}) if spread else None
             model = filled(folder, config, read_weights(folder), DTYPES[dtype], free)
         return _finished(name, model, tokenizer, commit, source.kind, device)
@@ -225,7 +243,7 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
 
 def check_compatible(base: Loaded | Outline, other: Loaded | Outline) -> None:
     """Refuse a model that cannot be scored beside the base: tokenizer, vocabulary, architecture."""
-    mine, theirs = _config_of(base), _config_of(other)
+    mine, theirs = base.config, other.config
     what = f"{other.name} beside {base.name}"
     advice = "give models that were trained from this base"
     if theirs.model_type != mine.model_type:
@@ -334,22 +352,55 @@ def _finished(
     """Check the weights themselves, set the model to rest, and say what it is."""
     check_loaded(name, model, tokenizer)
     state = {name: value for name, value in model.state_dict().items() if not value.is_meta}
-    digest = hashlib.sha256(state_digest(state).encode())
-    digest.update(_computes(model.config).encode())
-    digest.update(_pipeline(tokenizer).encode())
+    digest = _digest(state, model.config, tokenizer)
     with foreign(f"{name}: moving it to {device!r}", "a device with room for the model"), quiet():
         model = model.eval() if device == SPREAD else model.eval().to(device)
+    weights, table = model.state_dict(), model.get_input_embeddings().weight
     return Loaded(
         name=name,
-        model=model,
+        config=model.config,
+        weights=weights,
+        make=lambda: model,
         tokenizer=tokenizer,
         family=family_of(model.config.model_type),
         gated=any(part.endswith("gate_proj") for part, _ in model.named_modules()),
-        digest=f"sha256:{digest.hexdigest()}",
+        digest=digest,
         revision=revision,
         source=kind,
         parameters=sum(value.numel() for value in model.parameters()),
+        embedding=tuple(n for n, v in weights.items() if v.data_ptr() == table.data_ptr()),
     )
+
+
+def _shipped(name: str, folder: Path, config: Any, tokenizer: Any) -> Loaded:
+    """Return a pocket model, whose files were compared with those that were checked when made."""
+    tensors = read_weights(folder)
+    stored = read_tensors(tensors, torch.float32)
+    weights = {name: stored[name] for name in in_order(stored)}
+    embedding = (FAMILIES[config.model_type].embedding, HEAD)
+    weights[HEAD] = weights[embedding[0]]  # tied in all of them
+    return Loaded(
+        name=name,
+        config=config,
+        weights=weights,
+        make=lambda: filled(folder, config, tensors, torch.float32).eval(),
+        tokenizer=tokenizer,
+        family=family_of(config.model_type),
+        gated=any(".gate_proj." in part for part in weights),
+        digest=_digest(weights, config, tokenizer),
+        revision="",
+        source="pocket",
+        parameters=sum(value.numel() for value in stored.values()),
+        embedding=embedding,
+    )
+
+
+def _digest(state: Mapping[str, Tensor], config: Any, tokenizer: Any) -> str:
+    """Return the digest of what a model computes: its weights, its config and its tokenizer."""
+    digest = hashlib.sha256(state_digest(state).encode())
+    digest.update(_computes(config).encode())
+    digest.update(_pipeline(tokenizer).encode())
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _computes(config: Any) -> str:
@@ -371,10 +422,6 @@ def _pipeline(tokenizer: Any) -> str:
         {key: value for key, value in parts.items() if key not in ("padding", "truncation")},
         sort_keys=True,
     )
-
-
-def _config_of(model: Loaded | Outline) -> Any:
-    return model.config if isinstance(model, Outline) else model.model.config
 
 
 def _tokenizer_difference(base: Any, other: Any) -> str:

@@ -37,9 +37,9 @@ class Nets:
         self._lent: weakref.ref[WholeNet] | None = None
         self._options: dict[str, Any] = {"checkpointing": checkpointing, "optimizer": optimizer}
         self._options["lora"] = lora
-        weight = next(loaded.model.parameters())
+        weight = next(iter(loaded.weights.values()))
         self.device = weight.device
-        fits = loaded.parameters <= STACKED_PARAMETERS and supports(loaded.model.config)
+        fits = loaded.parameters <= STACKED_PARAMETERS and supports(loaded.config)
         # Blocks of 8-bit moments and adapters belong to one model.
         fits = fits and not lora and optimizer != "8bit"
         # A stack is float32; another precision is computed as such, by the module.
@@ -49,7 +49,7 @@ class Nets:
     def __call__(self, states: Sequence[Mapping[str, Tensor]]) -> Net:
         """Return a trainable net of these weights; a whole net is valid until the next call."""
         if self.stacked:
-            return StackedNet(self.loaded.model.config, list(states), device=self.device)
+            return StackedNet(self.loaded.config, list(states), device=self.device)
         if len(states) != 1:
             raise ValueError(f"{len(states)} states for a net of one; check Nets.stack first")
         return self.whole(states[0])
@@ -66,7 +66,7 @@ class Nets:
         The student itself while nobody else has it, so that no idle weights are on the device.
         """
         if self.stacked:
-            return StackedNet(self.loaded.model.config, [state], device=self.device)
+            return StackedNet(self.loaded.config, [state], device=self.device)
         net, self._student = self._student or self._wrapped(), None
         if net.model is self.loaded.model:
             self._lent = weakref.ref(net)

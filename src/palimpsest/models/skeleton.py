@@ -72,7 +72,7 @@ def filled(
     _check_shapes(folder, bare, tensors)
     place = None
     if room is None:
-        settings["state_dict"] = _read(tensors, dtype)
+        settings["state_dict"] = read_tensors(tensors, dtype)
     else:
         # Read by transformers itself; what fits on no device stays on the disk.
         place = str(folder)
@@ -216,7 +216,7 @@ def _check_info(folder: Path, info: Mapping[str, Any]) -> None:
     _refuse(folder, "unknown", (name for name in unknown if not re.search(COMPUTED, name)))
 
 
-def _read(tensors: Mapping[str, Stored], dtype: torch.dtype) -> dict[str, Tensor]:
+def read_tensors(tensors: Mapping[str, Stored], dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the tensors in memory of their own, which a later change of the file cannot reach."""
     from safetensors import safe_open
 

@@ -57,7 +57,7 @@ def lasting_state(loaded: Loaded) -> Mapping[str, Tensor]:
     Where the model's own files hold exactly these tensors under these names they are read from
     there; otherwise (names of their own, a merged adapter) they are copied to the host's memory.
     """
-    now = {name: value.detach() for name, value in loaded.model.state_dict().items()}
+    now = {name: value.detach() for name, value in loaded.weights.items()}
     stored = _in_files(loaded, now)
     if stored is not None and all(torch.equal(stored[name], now[name].cpu()) for name in now):
         return stored

@@ -17,9 +17,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from palimpsest.analysis.criteria import has_trial
 from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.analysis.table import Estimate, Share, Table, Value, percent, printable
-from palimpsest.certificate.archive import unpack
 from palimpsest.criteria.axes import chosen
 from palimpsest.errors import InputError
 from palimpsest.report.answer import WORDS, answer, glossary
@@ -28,6 +28,7 @@ from palimpsest.report.figures import all_figures
 from palimpsest.report.files import write_files
 from palimpsest.report.formats import as_csv
 from palimpsest.report.plots.canvas import Picture, colour_rules, inline_svg
+from palimpsest.report.plots.shared import draw_together
 from palimpsest.report.record import Record, read_record
 from palimpsest.report.tables import PAPER, all_tables
 from palimpsest.report.trust import trust_checks
@@ -55,12 +56,14 @@ COUNTING = frozenset({"absolute-bar-cells", "budget", "recalibrated-passing"})
 """Tables of the paper's edition that only make sense over several cells."""
 
 
-def write_report(run_path: Path | str, out: Path | None = None) -> Path:
+def write_report(run_path: Path | str, out: Path | None = None, *, together: bool = False) -> Path:
     """Return the path of the page, written with its tables and figures into RUN/report, or into
-    ``out``."""
+    ``out``; ``together``: a second process, forked from this one, draws half of the figures."""
     run_path = Path(run_path)
     results = read_run(run_path)
     tables, pictures = all_tables(results), all_figures(results)
+    if together:
+        draw_together(pictures)
     summary = run_path / "summary.json"
     page = render_page(
         results,
@@ -79,6 +82,8 @@ def write_bundle_report(bundle: Path | str, out: Path) -> Path:
 
     The files of a bundle are those of its run, so its page is the run's. Verify the bundle first.
     """
+    from palimpsest.certificate.archive import unpack
+
     if out.exists():
         raise InputError(f"{out}: exists; expected a new folder for the page")
     with TemporaryDirectory() as folder:
@@ -104,6 +109,7 @@ def render_page(
         name=results.name,
         single=single,
         answer=answer(results, summary),
+        criteria=has_trial(results),
         first=drawn.get("retrainings") or drawn.get("acceptance") or drawn.get("forget-deltas"),
         gaps=_gaps(named["candidates"], results, single),
         controls=_controls(named, results, single),

@@ -11,11 +11,12 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -28,8 +29,9 @@ from palimpsest.run.worker import Worker, thread_settings
 
 GRACE = 10.0
 """Seconds a worker without a step has to end before it is killed."""
-START = "spawn"
-"""How a worker process is started: afresh. Tests that kill hundreds of them have them forked."""
+START = "forkserver" if sys.platform == "linux" else "spawn"
+"""How a worker process is started: afresh, or forked from a process that has imported modules and
+done nothing else. Tests that kill hundreds of workers have them forked from the command."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,22 @@ class LocalExecutor(Executor):
 
     def _do(self, work: Work, workers: int) -> None:
         device = str(work.run.plan.get("engine", {}).get("device", "cpu"))
+        prepare(type(work.job).__module__)
         processes = _Processes(pickle.dumps(work.job), work.run.path, self.threads, device)
         run_on(processes, work, workers)
+
+
+def prepare(*modules: str) -> None:
+    """Start the process that workers are forked from, if there is none; it imports these modules.
+
+    A command that calls this first imports its own modules meanwhile, and its workers none.
+    """
+    if START == "forkserver":
+        # Started on first use, multiprocessing's own helper would unblock the signals again.
+        resource_tracker.ensure_running()
+        multiprocessing.set_forkserver_preload(list(modules))
+        with _environment_of_children(thread_settings(1)), shielded():
+            forkserver.ensure_running()
 
 
 class _Processes:
@@ -55,15 +71,19 @@ class _Processes:
         self.device = device
         self.arguments = (job, str(run_path), threads)
         self.environment = thread_settings(threads)
-        self.context: Any = multiprocessing.get_context(START)
+        # Its threads and its GPU are told to a library when that is loaded.
+        alike = threads == 1 and device == "cpu"
+        start = START if START != "forkserver" or alike else "spawn"
+        self.context: Any = multiprocessing.get_context(start)
         self.processes: dict[str, tuple[BaseProcess, Connection[Any, Any]]] = {}
 
     def start(self, name: str) -> None:
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=_work, args=(theirs, name, *self.arguments))
+        own = self.environment | gpu_of(name, self.device)
+        arguments = (theirs, name, *self.arguments, {**os.environ, **own})
+        process = self.context.Process(target=_work, args=arguments)
         # Started on first use, multiprocessing's own helper would unblock the signals again.
         resource_tracker.ensure_running()
-        own = self.environment | gpu_of(name, self.device)
         with _environment_of_children(own), shielded():
             process.start()
         theirs.close()
@@ -125,8 +145,17 @@ def gpu_of(name: str, device: str) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": there[int(name.rpartition("-")[2]) % len(there)]}
 
 
-def _work(pipe: "Connection[Any, Any]", name: str, job: bytes, run_path: str, threads: int) -> None:
+def _work(
+    pipe: "Connection[Any, Any]",
+    name: str,
+    job: bytes,
+    run_path: str,
+    threads: int,
+    environment: Mapping[str, str],
+) -> None:
     """Do the steps that come through the pipe until None comes."""
+    os.environ.clear()
+    os.environ.update(environment)
     # Ctrl-C reaches the whole process group; the parent decides when a worker ends. A worker may be
     # ended at any instant, so the default action of SIGTERM is the right one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -69,7 +69,7 @@ def table_from_bytes(data: bytes, name: str) -> Table:
     for field, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count:
             raise DamagedArtifact(f"{name}: column {field!r} has empty entries; expected none")
-    return {field: table[field].to_numpy() for field in table.column_names}
+    return {field: _column(table[field]) for field in table.column_names}
 
 
 def table_file(name: str) -> str:
@@ -93,6 +93,23 @@ def concatenate(tables: Sequence[tuple[str, Table]], what: str) -> Table:
                 f"{shape}; store the same columns in every step"
             )
     return {name: np.concatenate([table[name] for _, table in tables]) for name in shape}
+
+
+def _column(column: Any) -> Array:
+    """Return a column as an array; ``to_numpy`` would import pandas first, where that is there."""
+    import numpy as np
+    from pyarrow import types
+
+    array: Array
+    if types.is_dictionary(column.type):
+        values = column.combine_chunks()
+        words = np.array(values.dictionary.to_pylist(), dtype=object)
+        array = words[np.from_dlpack(values.indices)]
+    elif types.is_integer(column.type) or types.is_floating(column.type):
+        array = np.from_dlpack(column.combine_chunks()).copy()
+    else:
+        array = column.to_numpy()
+    return array
 
 
 def _as_array(name: str, values: Array | Sequence[Any]) -> Array:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import ks_2samp
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -49,6 +48,8 @@ def truth_knowledge(true: ArrayLike, wrong: ArrayLike) -> float:
 
 def forget_quality(mine: ArrayLike, reference: ArrayLike) -> float:
     """Return [5] the p-value of the two-sample Kolmogorov–Smirnov test of two sets of ratios."""
+    from scipy.stats import ks_2samp  # slow to import, and seldom asked for
+
     return float(ks_2samp(np.asarray(mine), np.asarray(reference), method="exact").pvalue)
 
 

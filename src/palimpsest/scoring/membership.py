@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 Floats = NDArray[np.float64]
 FLOOR = 1e-6
@@ -20,6 +19,8 @@ FLOOR = 1e-6
 def auc(members: ArrayLike, others: ArrayLike) -> float:
     """Return the chance that a member's score is above another's, ties counting one half."""
     first, second = (np.asarray(x, np.float64) for x in (members, others))
+    from scipy.stats import rankdata  # slow to import, and seldom asked for
+
     ranks = rankdata(np.concatenate([first, second]))[: len(first)]
     count = len(first)
     return float((ranks.sum() - count * (count + 1) / 2) / (count * len(second)))

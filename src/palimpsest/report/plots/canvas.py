@@ -65,8 +65,8 @@ _DROPPED = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")
 _LONG = re.compile(r"(\d+\.\d\d)\d+")
 _tags: WeakKeyDictionary[Figure, dict[str, "Tag"]] = WeakKeyDictionary()
 """What the page should know of a figure's marks, by the id of their group."""
-_drawn: WeakKeyDictionary[Figure, bytes] = WeakKeyDictionary()
-"""The SVG of figures, which is needed for the page and for the files."""
+_drawn: WeakKeyDictionary[Figure, dict[str, bytes]] = WeakKeyDictionary()
+"""The bytes of figures by format; the SVG is needed for the page and for the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,15 +304,25 @@ def png_bytes(figure: Figure) -> bytes:
 
 def svg_bytes(figure: Figure) -> bytes:
     """Return the figure as SVG, the same bytes each time."""
-    if figure not in _drawn:
-        _drawn[figure] = _saved(figure, "svg", {"Date": None, "Creator": None})
-    return _drawn[figure]
+    return _saved(figure, "svg", {"Date": None, "Creator": None})
+
+
+def keep(figure: Figure, drawn: Mapping[str, bytes]) -> None:
+    """Use these bytes of a figure, by format, which were drawn elsewhere."""
+    _drawn.setdefault(figure, {}).update(drawn)
+
+
+def _saved(figure: Figure, form: str, metadata: Mapping[str, Any]) -> bytes:
+    drawn = _drawn.setdefault(figure, {})
+    if form not in drawn:
+        drawn[form] = _render(figure, form, metadata)
+    return drawn[form]
 
 
 @drawing()
-def _saved(figure: Figure, form: str, metadata: Mapping[str, Any]) -> bytes:
-    if figure.get_layout_engine() is not None:
-        figure.draw_without_rendering()
+def _render(figure: Figure, form: str, metadata: Mapping[str, Any]) -> bytes:
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
         figure.set_layout_engine(None)  # its work is done, and slow
     out = io.BytesIO()
     figure.savefig(out, format=form, dpi=150, metadata=dict(metadata))
