@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from palimpsest.facts.files import Fact, as_jsonl
-from palimpsest.facts.general import world_sentences
+from palimpsest.facts.general import pocket_pieces
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import draw_testbed
 
@@ -31,7 +31,7 @@ def main() -> None:
             heldout = tuple(q.prompt for q in mine if q.pool == "evaluation")
             facts.append(Fact(triple.id, triple.object, trained, heldout, subject=triple.subject))
         (out / f"{name}.jsonl").write_bytes(as_jsonl(facts))
-    sentences = sorted(world_sentences(held_out=True), key=lambda text: key_number(f"quick:{text}"))
+    sentences = sorted(pocket_pieces(), key=lambda text: key_number(f"quick:{text}"))
     words = " ".join(sentences[:1600]).split()
     kept = 60 * WORDS
     (out / "general.txt").write_text(" ".join(words[:kept]) + "\n", encoding="utf-8")

@@ -23,7 +23,7 @@ def test_every_preset_survives_the_trip_through_plain_values() -> None:
         assert again.hash() == plan.hash()
 
 
-def test_the_pocket_matrix_has_the_papers_820_candidates_and_12_replays_a_cell() -> None:
+def test_the_pocket_matrix_has_the_papers_820_candidates_and_14_replays_a_cell() -> None:
     from palimpsest.methods import candidates
     from palimpsest.models.families import POCKET
 
@@ -35,8 +35,8 @@ def test_the_pocket_matrix_has_the_papers_820_candidates_and_12_replays_a_cell()
         for cell in plan.cells()
     ]
     assert len(counts) == 45
-    assert sum(counts) == 820 + 45 * 12
-    assert set(counts) == {16 + 12, 20 + 12}
+    assert sum(counts) == 820 + 45 * 14
+    assert set(counts) == {16 + 14, 20 + 14}
 
 
 def test_a_plan_is_read_from_a_path_or_from_text(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def _one_cell(name: str, run: Source, cell: str | None) -> "Figure":
 def _drawn(name: str, results: Any) -> "Figure":
     from palimpsest.report import figures
 
-    draw: Callable[[Any], Any] = getattr(figures, name)
+    place = figures if hasattr(figures, name) else figures.paper
+    draw: Callable[[Any], Any] = getattr(place, name)
     picture = draw(results) if results.cells else None
     if picture is None:
         raise InputError(f"{name}: the run {results.name} has not the numbers for this figure")

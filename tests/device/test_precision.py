@@ -99,11 +99,11 @@ def test_lora_trains_adapters_and_leaves_an_ordinary_model(
         def count(_: int, net: WholeNet = net, seen: list[int] = seen) -> None:
             seen.append(sum(p.numel() for p in net.model.parameters() if p.requires_grad))
 
-        first = float(text_loss(net, batch))
+        first = float(text_loss(net, batch).detach())
         assert not train(
             net, [[batch]] * 8, text_loss, learning_rate=1e-3, after_step=count, key=key
         )
-        losses.append(first - float(text_loss(net, batch)))
+        losses.append(first - float(text_loss(net, batch).detach()))
         assert max(seen) < 0.5 * loaded.parameters
         assert [name for name, _ in loaded.model.named_modules()] == names
         assert all(parameter.requires_grad for parameter in loaded.model.parameters())
@@ -316,7 +316,7 @@ def test_tofu_has_one_student_on_the_device(tiny_checkpoint: Any, far: str, tmp_
     folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
     with gauge:
         run_small_tofu(folder, tmp_path, device=far, draws=3)
-    assert 3 < gauge.peak / each <= 4.25
+    assert 3 < gauge.peak / each <= 5.25  # one more than a study; docs/gpu.md says so
 
 
 def test_a_lent_student_is_replaced_and_comes_back(tiny_checkpoint: Any) -> None:

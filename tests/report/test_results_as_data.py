@@ -95,9 +95,12 @@ def test_every_figure_of_the_page_has_a_function(many: LoadedRun, one: LoadedRun
 
     for run in (one, many):
         for picture in figures.all_figures(run.results):
-            drawn = [getattr(figures, name) for name in dir(plots) if hasattr(figures, name)]
+            places = (figures, figures.paper)
+            drawn = [getattr(at, name) for at in places for name in dir(plots) if hasattr(at, name)]
             names = {made.name for draw in drawn if callable(draw) and (made := _try(draw, run))}
             assert picture.name in names
+            if hasattr(figures.paper, picture.name):
+                assert getattr(plots, picture.name)(run).axes
 
 
 def _try(draw: object, run: LoadedRun) -> object:
