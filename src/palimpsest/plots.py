@@ -88,8 +88,9 @@ def _one_cell(name: str, run: Source, cell: str | None) -> "Figure":
 
 def _drawn(name: str, results: Any) -> "Figure":
     from palimpsest.report import figures
+    from palimpsest.report.plots import paper
 
-    place = figures if hasattr(figures, name) else figures.paper
+    place = figures if hasattr(figures, name) else paper
     draw: Callable[[Any], Any] = getattr(place, name)
     picture = draw(results) if results.cells else None
     if picture is None:

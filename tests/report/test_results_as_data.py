@@ -92,15 +92,15 @@ def test_figures_of_many_cells(name: str, many: LoadedRun) -> None:
 
 def test_every_figure_of_the_page_has_a_function(many: LoadedRun, one: LoadedRun) -> None:
     from palimpsest.report import figures
+    from palimpsest.report.plots import paper
 
     for run in (one, many):
         for picture in figures.all_figures(run.results):
-            places = (figures, figures.paper)
+            places = (figures, paper)
             drawn = [getattr(at, name) for at in places for name in dir(plots) if hasattr(at, name)]
             names = {made.name for draw in drawn if callable(draw) and (made := _try(draw, run))}
             assert picture.name in names
-            if hasattr(figures.paper, picture.name):
-                assert getattr(plots, picture.name)(run).axes
+    assert plots.diagnostic(many).axes
 
 
 def _try(draw: object, run: LoadedRun) -> object:
