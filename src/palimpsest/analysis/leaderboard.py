@@ -92,6 +92,7 @@ def leaderboard_table(runs: Runs) -> Table:
     """Return one row per method, the nearest to retraining first."""
     rules = next(iter(runs.values())).rules
     adjusted = _adjusted(runs)
+    enough = _least(runs) <= rules.alpha
     rows: list[Row] = []
     methods = entries(runs)
     mean = {m: float(np.mean([entry.distance for entry in mine])) for m, mine in methods.items()}
@@ -101,7 +102,7 @@ def leaderboard_table(runs: Runs) -> Table:
         costs = [cost for entry in mine if (cost := entry.cost) is not None]
         worst = Counter(entry.axis for entry in mine)
         survive = sum(not finding.excluded for finding in findings)
-        p_values = [p for (name, _), p in adjusted.items() if name == method]
+        p_values = [p for (name, _), p in adjusted.items() if name == method and enough]
         rows.append(
             row("rank|method", place, method)
             | row("kind", mine[0].cell.kind(mine[0].findings[0].name))
@@ -178,6 +179,12 @@ def _adjusted(runs: Runs) -> dict[tuple[str, str], float]:
     return dict(zip(tests, holm([test.exact_p for test in tests.values()], rules.alpha).adjusted))
 
 
+def _least(runs: Runs) -> float:
+    """Return the smallest corrected p-value that the cells and references can give."""
+    tests = method_ranks(runs)
+    return float(len(tests) * min((test.least_p for test in tests.values()), default=1))
+
+
 def ranks_table(runs: Runs) -> Table:
     """Return whether every setting of every method is distinguishable from retraining."""
     alpha = next(iter(runs.values())).rules.alpha
@@ -193,7 +200,12 @@ def ranks_table(runs: Runs) -> Table:
     methods = dict.fromkeys(method for method, _ in tests)
     kept = [m for m in methods if any(key[0] == m and key not in rejected for key in tests)]
     reading = "There are no ranks to add: no cell has references."
-    if rows:
+    if rows and (least := _least(runs)) > alpha:
+        reading = (
+            f"Too few cells for a claim about methods: with {counted(len(rows), 'candidate')} the "
+            f"smallest corrected p-value is {min(1.0, least):.2g}, and {alpha:g} is needed."
+        )
+    elif rows:
         reading = (
             f"Over all cells {len(rejected)} of {counted(len(rows), 'candidate')} lie further out "
             "than retrainings do; "

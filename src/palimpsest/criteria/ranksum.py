@@ -37,6 +37,8 @@ class RankSum:
     expected: float
     """Of the sum, under the null."""
     exact_p: Fraction
+    least_p: Fraction
+    """The smallest p-value that so many cells and references can give."""
 
     @property
     def p_value(self) -> float:
@@ -74,4 +76,5 @@ def rank_sum(ranks: Sequence[int], references: Sequence[int]) -> RankSum:
         ]
     total, least = sum(ranks), len(ranks)
     p = Fraction(sum(ways[: total - least + 1]), sum(ways))
-    return RankSum(total, len(ranks), sum(count + 2 for count in references) / 2, p)
+    expected = sum(count + 2 for count in references) / 2
+    return RankSum(total, len(ranks), expected, p, Fraction(1, sum(ways)))
