@@ -628,10 +628,10 @@ def test_a_model_given_by_name_is_no_candidate_of_the_folder_it_lies_in(
     told: list[str] = []
     run_audit(request, dry_run=True, notify=told.append)
     assert told == [
-        f"{folder}/base was given as base and is not used as another model too",
-        f"{folder}/injected was given as injected and is not used as another model too",
-        f"{folder}/reference was given as reference 1 and is not used as another model too",
-        f"{folder}/unchanged was given as candidate mine and is not used as another model too",
+        f"{folder}/base was given as base and is not used a second time",
+        f"{folder}/injected was given as injected and is not used a second time",
+        f"{folder}/reference was given as reference 1 and is not used a second time",
+        f"{folder}/unchanged was given as candidate mine and is not used a second time",
     ]
 
 

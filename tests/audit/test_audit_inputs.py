@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from palimpsest.audit import audit, make_request, request_from_yaml, run_audit
 from palimpsest.errors import InputError
+from palimpsest.models import load as loading
 from palimpsest.models import skeleton
 
 Values = dict[str, Any]
@@ -62,7 +63,8 @@ def good(tiny_checkpoint, tmp_path: Path) -> Values:  # type: ignore[no-untyped-
 @pytest.fixture
 def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are neither read nor allocated."""
-    monkeypatch.setattr(skeleton, "_read", lambda *_: pytest.fail("weights were read"))
+    for place in (skeleton, loading):
+        monkeypatch.setattr(place, "read_tensors", lambda *_: pytest.fail("weights were read"))
 
 
 def refused(values: Values, tmp_path: Path, *words: str, **options: Any) -> str:

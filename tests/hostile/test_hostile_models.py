@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from palimpsest.errors import ModelError
 from palimpsest.models import inspect_folder, skeleton
+from palimpsest.models import load as loading
 from palimpsest.models.load import load, load_config, load_tokenizer, resolve
 from palimpsest.models.safetensors_header import read_header
 
@@ -40,14 +41,16 @@ def nothing_built(monkeypatch):
     def built(*_, **__):
         pytest.fail("the model was built before it was refused")
 
-    monkeypatch.setattr(skeleton, "_read", built)
+    for place in (skeleton, loading):
+        monkeypatch.setattr(place, "read_tensors", built)
     monkeypatch.setattr(AutoModelForCausalLM, "from_config", built)
 
 
 @pytest.fixture
 def nothing_read(monkeypatch):
     """Weights are neither read nor allocated; their shape may be worked out on paper."""
-    monkeypatch.setattr(skeleton, "_read", lambda *_: pytest.fail("weights were read"))
+    for place in (skeleton, loading):
+        monkeypatch.setattr(place, "read_tensors", lambda *_: pytest.fail("weights were read"))
 
 
 def refused(name, *words, **options):

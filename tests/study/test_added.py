@@ -103,5 +103,5 @@ def test_an_unfinished_run_and_other_code_are_refused(
         start_added(run, ["npo"])
     monkeypatch.setattr("palimpsest.run.cell.Cell.finished", lambda self: True)
     run.environment["packages"] = run.environment["packages"] | {"torch": "0.1"}
-    with pytest.raises(DriftError, match="packages are others now"):
+    with pytest.raises(DriftError, match="packages differ from those"):
         start_added(run, ["npo"])

@@ -34,7 +34,7 @@ def test_the_paper_says_what_it_downloads_and_needs() -> None:
         assert 10 < row.seconds < 3600
     text = "\n".join(said.lines())
     assert "Qwen/Qwen2.5-0.5B: from the Hugging Face hub, download 1.0 GB" in text
-    assert "wikitext-2.txt is not there yet" in text
+    assert "wikitext-2.txt does not exist yet" in text
 
 
 def test_a_cached_checkpoint_is_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from palimpsest.cli import app
 from palimpsest.errors import InputError
+from palimpsest.models import load as loading
 from palimpsest.models import skeleton
 from palimpsest.tofu import TofuRequest, run_tofu
 
@@ -56,7 +57,8 @@ def good(tiny_checkpoint, tmp_path: Path) -> TofuRequest:  # type: ignore[no-unt
 @pytest.fixture(autouse=True)
 def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are neither read nor allocated."""
-    monkeypatch.setattr(skeleton, "_read", lambda *_: pytest.fail("weights were read"))
+    for place in (skeleton, loading):
+        monkeypatch.setattr(place, "read_tensors", lambda *_: pytest.fail("weights were read"))
 
 
 def refused(request: TofuRequest, *words: str) -> None:
