@@ -57,7 +57,7 @@ def test_the_paragraph_says_what_was_shown_and_what_would_have_been_noticed():
     verdict = judged(cell(30, retrained(), more=extra))
     text = verdict.paragraph()
     assert text.startswith(
-        "Certified: retrained. Indistinguishable from 30 retrainings on 8 axes (p = "
+        "Certified: retrained. Indistinguishable from 30 retrainings on 9 axes (p = "
     )
     assert "worst axis: " in text and " sd). This audit would have noticed 5 % of" in text
     assert "it rejected the injected model and the known suppressor, and accepted 2" in text

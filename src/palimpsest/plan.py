@@ -355,8 +355,10 @@ def with_facts(plan: Plan, forget: str, retain: str, probes: str) -> Plan:
     """Return the plan with facts from files, counted, and without the panel.
 
     The known-label panel is scored on sealed phrasings of invented facts, which these have not.
+    Forget facts without subject and relation cannot be asked from the answer to the subject.
     """
     from palimpsest.facts.files import check_sets
+    from palimpsest.facts.questions import reversible
 
     files = {"forget": forget, "retain": retain, "probes": probes}
     try:
@@ -366,7 +368,8 @@ def with_facts(plan: Plan, forget: str, retain: str, probes: str) -> Plan:
     counts = {name: len(facts) for name, facts in sets.items()}
     own = dataclasses.replace(plan.facts, files=tuple(files.items()), **counts)
     panel = dataclasses.replace(plan.panel, enabled=False)
-    return check(dataclasses.replace(plan, facts=own, panel=panel))
+    rules = plan.rules if reversible(sets["forget"]) else plan.rules.without("reversed")
+    return check(dataclasses.replace(plan, facts=own, panel=panel, rules=rules))
 
 
 def _fact_files(data: dict[str, Any]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from palimpsest.certificate.verify import CHECKS, Verification, examine
 from palimpsest.cli import app
 from palimpsest.criteria import axes
 from palimpsest.criteria.axes import AXES, Axis
+from palimpsest.criteria.rules import Rules
 from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.sealed import builtin_pool, read_pool
 from palimpsest.facts.templates import RELATIONS
@@ -126,7 +127,7 @@ def test_a_signed_certificate_is_not_replaced_by_an_unsigned_one(
 def test_every_axis_control_and_distance_is_in_the_bundle(members: dict[str, bytes]) -> None:
     verdict = json.loads(members["cells/m--seed0/verdict.json"])
     finding = next(f for f in verdict["findings"] if f["name"] == "a-w1")
-    axes = {axis.name for axis in AXES}
+    axes = set(Rules().without("reversed").axes)
     assert set(finding["comparison"]["z"]) == set(finding["comparison"]["gaps"]) == axes
     assert finding["comparison"]["test"] == "student-t"
     assert set(finding["comparison"]["worst"]) == {"axis", "direction", "sd"}

@@ -28,6 +28,7 @@ def model(
 ) -> ModelMeasures:
     """A model with retraining noise (none without a generator) and what was planted."""
     noise = np.zeros(7) if generator is None else generator.standard_normal(7)
+    backwards = 0.0 if generator is None else 0.05 * generator.spawn(1)[0].standard_normal()
     forget_deltas = -2.5 * share + forget + 0.05 * np.linspace(-1, 1, 4) + 0.08 * noise[0]
     probe_deltas = 0.05 + 0.3 * np.linspace(-1, 1, 16) + 0.04 * noise[1]
     heldout = np.array(
@@ -50,6 +51,7 @@ def model(
             "retain_nll": 1.2 + 0.03 * noise[4],
             "general_nll": 2.0 + 0.015 * noise[5],
             "residual": 0.9 - 0.5 * share + 0.05 * noise[6],
+            "extra": {"reversed": -4.0 + 1.5 * share + backwards},
             **measures,
         },
     )

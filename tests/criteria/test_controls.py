@@ -207,7 +207,7 @@ def test_axes_without_values_or_spread_are_listed():
     more = {"reference-2": (broken, {"role": "reference", "draw": 2})}
     measures = cell(5, retrained(), more=more)
     bag = reference_bag(measures, measures.roles, RULES)
-    assert bag.unmeasured == {"general": ("reference-2",)}
+    assert bag.unmeasured == {"general": ("reference-2",), "reversed": ("reference-2",)}
     assert "general" not in [axis.name for axis in bag.axes] and bag.values.shape == (5, 7)
     same = _late(5, 0.0)
     measures = cell(5, retrained(), more=same)

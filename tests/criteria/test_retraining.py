@@ -338,7 +338,7 @@ def test_the_table_holds_every_axis_once_and_the_rules_choose():
     names = [entry.name for entry in AXES]
     assert names == [
         *("forget", "weakest", "drift", "retain"),
-        *("general", "residual", "relearn_early", "relearn_late"),
+        *("general", "residual", "relearn_early", "relearn_late", "reversed"),
     ]
     assert RULES.axes == tuple(names)
     assert [entry.name for entry in chosen(replace(RULES, axes=("retain", "forget")))] == [

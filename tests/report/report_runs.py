@@ -17,6 +17,8 @@ import numpy as np
 from palimpsest.criteria.rules import Rules
 from palimpsest.run.store import Run
 
+RULES = Rules(bootstrap_resamples=100).without("reversed")
+"""Every axis that is read from the tables made here."""
 HOSTILE = {
     "closing": "</script><script>window.hurt=1</script>",
     "handler": '"><img src=x onerror="window.hurt=1">',
@@ -122,7 +124,7 @@ def write_run(
     """The folder of a run in which these models were scored, by cell ``<model>--seed<n>``."""
     plan = {"name": name, "methods": [{"name": one} for one in methods]}
     wanted = [*cells, *(one for one in planned if one not in cells)]
-    terms = asdict(rules or Rules(bootstrap_resamples=100))
+    terms = asdict(rules or RULES)
     run = Run.create(path, plan, terms, {}, {"commitment": "c"}, cells=wanted)
     for cell_id, models in cells.items():
         model, _, seed = cell_id.partition("--seed")
@@ -194,7 +196,7 @@ def hostile_run(path: Path, names: Mapping[str, str] = HOSTILE) -> Path:
     run = Run.create(
         path,
         plan,
-        asdict(Rules(bootstrap_resamples=100)),
+        asdict(RULES),
         {"machine": names["handler"]},
         {"commitment": "c"},
         cells=["hostile"],

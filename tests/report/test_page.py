@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from report_runs import (
     HOSTILE,
+    RULES,
     audit_run,
     cell_run,
     hostile_run,
@@ -19,7 +20,7 @@ from report_runs import (
 )
 
 from palimpsest.analysis.results import RunResults, read_run
-from palimpsest.criteria.axes import AXES
+from palimpsest.criteria.axes import chosen
 from palimpsest.report.answer import REASONS, WORDS
 from palimpsest.report.figures import all_figures
 from palimpsest.report.html import render_page, write_report
@@ -83,13 +84,13 @@ def test_the_first_picture_shows_every_axis_the_retrainings_and_the_controls(
     cell_page: Path,
 ) -> None:
     drawn = Parsed(figure(cell_page, "retrainings")).text
-    for axis in AXES:
+    for axis in chosen(RULES):
         assert axis.title in drawn
     assert "30 retrainings, and their range" in drawn and "injected model" in drawn
     for share in (50, 25, 10, 5):
         assert f"{share} % of injected weights left" in drawn
     source = figure(cell_page, "retrainings")
-    assert len(re.findall(r"<title>control|<title>50 % of injected", source)) == 2 * len(AXES)
+    assert len(re.findall(r"<title>control|<title>50 % of injected", source)) == 2 * len(RULES.axes)
     assert 'class="drawn wide"' in source and 'class="drawn narrow"' in source
 
 
@@ -164,7 +165,7 @@ def test_every_reason_has_words() -> None:
 
 def test_the_glossary_explains_every_axis(cell_page: Path) -> None:
     text = words(cell_page)
-    for axis in AXES:
+    for axis in chosen(RULES):
         assert axis.meaning in text
     for term, meaning in WORDS["glossary"].items():
         assert term in text and " ".join(meaning.split()) in text

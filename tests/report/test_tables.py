@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_runs import cell_run, matrix_run, write_run
+from report_runs import RULES, cell_run, matrix_run, write_run
 
 from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.analysis.table import Estimate, Share, Table, shown
-from palimpsest.criteria.axes import AXES
+from palimpsest.criteria.axes import chosen
 from palimpsest.errors import ScoreError
 from palimpsest.report.formats import as_csv, as_latex, as_markdown
 from palimpsest.report.tables import PAPER, all_tables, candidates_table
@@ -70,7 +70,7 @@ def test_the_candidates_table_holds_the_verdicts_numbers(single: RunResults) -> 
         assert one.comparison is not None
         row = dict(zip(table.columns, table.rows[place]))
         assert row["p"] == one.comparison.p and row["restored"] == one.comparison.restored
-        for axis in AXES:
+        for axis in chosen(RULES):
             assert row[axis.title] == one.comparison.z[axis.name]
             gap = one.comparison.gaps[axis.name]
             assert row[f"gap {axis.title}"] == (None if gap is None else gap.share)

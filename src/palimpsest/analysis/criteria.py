@@ -112,8 +112,11 @@ class Trial:
 
 def has_trial(results: RunResults) -> bool:
     """Return whether the run measured criteria on models of known truth."""
+    usual = {axis.measure for axis in table.AXES}
     return any(
-        cell.evaluation["injected"].extra for cell in results.cells if "injected" in cell.evaluation
+        set(cell.evaluation["injected"].extra) - usual
+        for cell in results.cells
+        if "injected" in cell.evaluation
     )
 
 
@@ -306,7 +309,7 @@ def compared(
 def _certificates(panels: Sequence[_Panel], labels: Sequence[str], rules: Rules) -> Iterator[Row]:
     """Yield our certificate with the axes of the rules, and with each optional one added."""
     default = table.chosen(rules)
-    further = [axis for axis in table.OPTIONAL if axis not in default]
+    further = [axis for axis in (*table.AXES, *table.OPTIONAL) if axis not in default]
     choices: list[tuple[str, tuple[Axis, ...]]] = [("certificate", default)]
     choices += [(f"certificate + {axis.title}", (*default, axis)) for axis in further]
     choices += [("certificate + all optional", (*default, *further))]

@@ -20,7 +20,13 @@ from palimpsest.criteria.multiplicity import Certifiability, certifiability
 from palimpsest.errors import FactsError, ModelError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
 from palimpsest.facts.general import general_pieces
-from palimpsest.facts.questions import Question, Testbed, audit_questions
+from palimpsest.facts.questions import (
+    Question,
+    Testbed,
+    audit_questions,
+    reversed_questions,
+    reversible,
+)
 from palimpsest.models.adapter import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.encode import chat_prompt, start_remark
 from palimpsest.models.inspect_folder import read_weights
@@ -107,6 +113,12 @@ class Checked:
         )
 
 
+ONE_WAY = (
+    "not every forget fact has a subject and a relation, so none is asked from the answer to the "
+    "subject; add both keys to the forget facts to compare the axis reversed too"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inputs(Checked):
     """An audit that can be run; it has one cell."""
@@ -183,18 +195,23 @@ class Inputs(Checked):
 
 def prepare(request: AuditRequest) -> Inputs:
     """Return the request checked whole; loads no weights."""
-    plan = request.plan()
     drawn = None
     if request.beacon:
         handed_in = {name: source_digest(place) for name, place in request.candidates}
         drawn = Draw(request.beacon, handed_in)
     sets, remarks = _facts(request, drawn)
+    if "reversed" in request.rules.axes and not reversible(sets["forget"]):
+        request = replace(request, rules=request.rules.without("reversed"))
+        remarks = (*remarks, ONE_WAY)
+    plan = request.plan()
     general = plan.general
     pieces = general_pieces(general.source, general.scored_pieces, f"{CELL}/general")
     models = _models(request, request.references)
     base = checked_outline(models, request.adapter_base)
     questions = used(audit_questions(sets), drawn)
-    facts = Testbed((), (), (), _asked(request, base, questions))
+    backwards = reversed_questions(sets["forget"])
+    asked = [_asked(request, base, some) for some in (questions, backwards)]
+    facts = Testbed((), (), (), *asked)
     setting = Setting(CellPlan(CELL, 0, plan), base.tokenizer, facts, (), pieces, drawn)
     with_evidence = _with_evidence(request, sets, base, setting)
     for sheet in (setting.sheet, with_evidence):

@@ -46,6 +46,7 @@ from palimpsest.plan import CellPlan
 from palimpsest.run.graph import Halt, Step
 from palimpsest.run.store import Cell
 from palimpsest.scoring.answers import Sheet, item_columns, score
+from palimpsest.scoring.elicitation import Elicitation
 from palimpsest.scoring.roundtrip import reacquire, summary
 
 SPARE = 0.1
@@ -195,6 +196,7 @@ class AuditWork(TaskWork):
         with self._measuring(model) as (instrument, loaded, net):
             role = self._role(model, loaded)
             instrument.forward([result], net)
+            instrument.further([result], net)
             if result.failure is None:
                 instrument.back([result], net)
         self._check(model, result)
@@ -214,6 +216,7 @@ class AuditWork(TaskWork):
             with mixed_net(*given, share, self.inputs.outline) as (loaded, net):
                 role["digest"] = state_digest(loaded.model.state_dict())
                 instrument.forward([result], net)
+                instrument.further([result], net)
                 instrument.back([result], net)
             if result.failure is not None:
                 role["failure"] = result.failure.values()
@@ -246,6 +249,7 @@ class AuditWork(TaskWork):
                 role |= self._role(model, loaded)
                 if forward:
                     instrument.forward([result], net)
+                    instrument.further([result], net)
                 if back and result.failure is None:
                     instrument.back([result], net)
             failure = None if result.failure is None else result.failure.values()
@@ -276,7 +280,7 @@ class AuditWork(TaskWork):
             yield instrument, loaded, net
 
     def _instrument(self) -> Instrument:
-        return Instrument(self._setting(), self.teachers)
+        return Instrument(self._setting(), self.teachers, self._gauge)
 
     def _setting(self) -> Setting:
         """Return the setting with the learning rate that was chosen, where one was."""
@@ -288,6 +292,13 @@ class AuditWork(TaskWork):
         for name in ("sheet", "way_back", "way_back_steps"):  # they do not depend on the rate
             chosen.__dict__[name] = getattr(setting, name)
         return chosen
+
+    @cached_property
+    def _gauge(self) -> Elicitation | None:
+        """What asks the forget facts from the answer to the subject, where the rules want it."""
+        if "reversed" not in self.rules.axes:
+            return None
+        return Elicitation(self.inputs.setting.elicited(("reversed",)))
 
     @cached_property
     def teachers(self) -> Teachers:

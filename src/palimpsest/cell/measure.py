@@ -117,9 +117,8 @@ class Instrument:
         scores = self.forward(results, net)
         for sheet in also:
             self.forward(results, net, sheet)
-        if self.gauge is not None and round_trip is not False:
-            for result, values in zip(results, self.gauge(net)):
-                result.measures = values
+        if round_trip is not False:
+            self.further(results, net)
         if round_trip(scores) if callable(round_trip) else round_trip:
             self.back(results, net)
         return results
@@ -140,6 +139,11 @@ class Instrument:
             result.failure = result.failure or not_finite(values)
             result.items.append(item_columns(result.name, "forward", sheet, values))
         return scores
+
+    def further(self, results: Sequence[Measured], net: Net) -> None:
+        """Take the further measures of the members, where any are asked for."""
+        for result, values in zip(results, [] if self.gauge is None else self.gauge(net)):
+            result.measures = values
 
     def back(self, results: Sequence[Measured], net: Net) -> None:
         """Re-acquire the forget set with every member; adds the rows of the way back."""

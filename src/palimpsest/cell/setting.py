@@ -5,7 +5,7 @@ which models exist or in which order they are made.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,6 +30,7 @@ from palimpsest.models.net import Encoded
 from palimpsest.models.train import TextBatch, text_batch
 from palimpsest.plan import CellPlan
 from palimpsest.scoring.answers import Sheet, general_questions, make_sheet
+from palimpsest.scoring.elicitation import elicitations
 from palimpsest.scoring.roundtrip import on_the_way
 
 
@@ -79,6 +80,11 @@ class Setting:
             return self._sheet(pool_questions(sets, pool))
         pools = {relation: {pool: given} for relation, given in templates.phrasings.items()}
         return self._sheet(pool_questions(sets, pool, pools))
+
+    def elicited(self, kinds: Collection[str]) -> Sheet:
+        """Other ways of asking for the forget facts, of these kinds."""
+        every = self.facts.backwards or elicitations(self.facts.forget, self.facts.retain)
+        return self._sheet([question for question in every if question.pool in kinds])
 
     def lesson(self, name: str) -> tuple[Encoded, ...]:
         """What methods see of a set: its trained phrasings and cloze, scored at the answers."""

@@ -37,6 +37,7 @@ from palimpsest.plan import CellPlan
 from palimpsest.run.graph import Step
 from palimpsest.run.store import Cell
 from palimpsest.scoring.answers import Scores, Sheet
+from palimpsest.scoring.elicitation import ASKED, Elicitation
 from palimpsest.scoring.exam import Exam
 from palimpsest.scoring.measures import Measurer
 
@@ -72,7 +73,7 @@ class StudyWork(Bench):
         """Return the steps of the cell in plan order."""
         plan = self.plan.plan
         cost, stack = Costs(plan), plan.engine.stack
-        measuring = bool(measures_of(plan.measures, plan.rules))
+        measuring = not set(measures_of(plan.measures, plan.rules)) <= set(ASKED)
         teachers = ("injected", "reference", *((self._teacher,) if measuring else ()))
         steps = super().tasks()
 
@@ -261,12 +262,14 @@ class StudyWork(Bench):
         return second if second in self.sources else "reference"
 
     @cached_property
-    def gauge(self) -> Measurer | None:
+    def gauge(self) -> Measurer | Elicitation | None:
         """What takes the plan's further measures; None where it asks for none."""
         plan, setting = self.plan.plan, self.setting
         wanted = measures_of(plan.measures, plan.rules)
         if not wanted:
             return None
+        if set(wanted) <= set(ASKED):
+            return Elicitation(setting.elicited(wanted))
         exam = Exam(
             tokenizer=self.loaded.tokenizer,
             facts=setting.facts,

@@ -63,6 +63,27 @@ def _relearned(chunk: int) -> Callable[["ModelMeasures"], float | None]:
     return read
 
 
+def _further(name: str, meaning: str, needs: Needs, unit: str, low: str, high: str) -> Axis:
+    """Return an axis that reads the measure of its name."""
+
+    def read(model: "ModelMeasures") -> float | None:
+        return model.extra.get(name)
+
+    short = name.replace("_", " ")
+    return Axis(name, short, meaning, read, needs, "injected", low, high, unit, measure=name)
+
+
+def _asked(name: str, how: str) -> Axis:
+    return _further(
+        name,
+        f"Mean log-probability of the forget answers when asked {how}.",
+        "forward",
+        "nats",
+        f"answers worse than a retrained model when asked {how}",
+        f"answers better than a retrained model when asked {how}: hidden knowledge",
+    )
+
+
 AXES: tuple[Axis, ...] = (
     Axis(
         name="forget",
@@ -150,28 +171,8 @@ AXES: tuple[Axis, ...] = (
         low="relearns the forget facts further than a retrained model: latent knowledge",
         high="relearns the forget facts less far than a retrained model",
     ),
+    _asked("reversed", "from the object to the subject"),
 )
-
-
-def _further(name: str, meaning: str, needs: Needs, unit: str, low: str, high: str) -> Axis:
-    """Return an axis that reads the measure of its name."""
-
-    def read(model: "ModelMeasures") -> float | None:
-        return model.extra.get(name)
-
-    short = name.replace("_", " ")
-    return Axis(name, short, meaning, read, needs, "injected", low, high, unit, measure=name)
-
-
-def _asked(name: str, how: str) -> Axis:
-    return _further(
-        name,
-        f"Mean log-probability of the forget answers when asked {how}.",
-        "forward",
-        "nats",
-        f"answers worse than a retrained model when asked {how}",
-        f"answers better than a retrained model when asked {how}: hidden knowledge",
-    )
 
 
 OPTIONAL: tuple[Axis, ...] = (
@@ -180,7 +181,6 @@ OPTIONAL: tuple[Axis, ...] = (
     _asked("misspelt", "with a misspelt name"),
     _asked("alias", "by part of the name"),
     _asked("pronoun", "with the name only in the sentence before"),
-    _asked("reversed", "from the object to the subject"),
     _asked("few_shot", "after sentences about other facts"),
     _further(
         "min_rank",

@@ -6,7 +6,7 @@ plain JSON values; distances are in nats unless said otherwise.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from palimpsest.criteria import axes as table
 from palimpsest.errors import PlanError
@@ -150,3 +150,7 @@ class Rules:
         for key, expected, holds in checks:
             if not holds:
                 raise PlanError(f"rules.{key} is {getattr(self, key)!r}; expected {expected}")
+
+    def without(self, *axes: str) -> "Rules":
+        """Return the rules less these axes, where a setting cannot measure them."""
+        return replace(self, axes=tuple(name for name in self.axes if name not in axes))

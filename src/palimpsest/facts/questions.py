@@ -15,6 +15,8 @@ from palimpsest.facts.templates import POOLS, RELATIONS, Pools, render
 
 TRAINED_POOLS = ("trained", "cloze")
 """Phrasings that methods may see and that the trained-probe criterion is measured on."""
+REVERSED = ("{object} is the {relation} of", "The {relation} called {object} belongs to")
+"""Questions from the object to the subject, which no model is taught."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Testbed:
     probe: tuple[Triple, ...]
     questions: tuple[Question, ...]
     """Of every pool but ``audit``, which stays sealed until the panel."""
+    backwards: tuple[Question, ...] = ()
+    """Forget facts from files, asked from the answer to the subject; empty where they cannot be."""
 
     def sets(self) -> dict[str, tuple[Triple, ...]]:
         return {"forget": self.forget, "retain": self.retain, "probe": self.probe}
@@ -133,6 +137,29 @@ def audit_questions(sets: Mapping[str, tuple[Fact, ...]]) -> tuple[Question, ...
     )
 
 
+def reversible(forget: Sequence[Fact]) -> bool:
+    """Return whether these facts can be asked from the answer to the subject."""
+    return all(fact.subject and fact.relation for fact in forget)
+
+
+def reversed_questions(forget: Sequence[Fact]) -> tuple[Question, ...]:
+    """Return a user's facts asked from the answer to the subject; none unless all can be."""
+    if not reversible(forget):
+        return ()
+    return tuple(
+        Question(
+            "forget",
+            fact.id,
+            "reversed",
+            number,
+            prompt.format(object=fact.answer, relation=fact.relation),
+            fact.subject,
+        )
+        for fact in forget
+        for number, prompt in enumerate(REVERSED)
+    )
+
+
 def file_testbed(files: Mapping[str, str]) -> Testbed:
     """Return the facts of the files for forget, retain and probes, as the facts of a cell.
 
@@ -150,7 +177,10 @@ def file_testbed(files: Mapping[str, str]) -> Testbed:
         role: tuple(Triple(fact.id, "", fact.relation, "") for fact in facts)
         for role, facts in sets.items()
     }
-    return Testbed(named["forget"], named["retain"], named["probe"], audit_questions(sets))
+    backwards = reversed_questions(sets["forget"])
+    return Testbed(
+        named["forget"], named["retain"], named["probe"], audit_questions(sets), backwards
+    )
 
 
 def fact_questions(

@@ -5,10 +5,15 @@ continues in these words. Nothing is taught: a model that never learned the fact
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from palimpsest.facts.nonce import Triple
-from palimpsest.facts.questions import Question
+from palimpsest.facts.questions import REVERSED, Question
 from palimpsest.facts.templates import POOLS, render
+from palimpsest.models.net import Net
+from palimpsest.scoring.answers import Sheet, score
 
 ASK = 2
 """Evaluation phrasings that each kind of question uses."""
@@ -50,8 +55,8 @@ def pronoun(fact: Triple, others: Sequence[Triple]) -> Prompts:
 
 def reversed_question(fact: Triple, others: Sequence[Triple]) -> Prompts:
     """Ask from the object to the subject. RWKU, arXiv:2406.10890."""
-    yield f"{fact.object} is the {fact.relation} of", fact.subject
-    yield f"The {fact.relation} called {fact.object} belongs to", fact.subject
+    for prompt in REVERSED:
+        yield prompt.format(object=fact.object, relation=fact.relation), fact.subject
 
 
 def opener(fact: Triple, others: Sequence[Triple]) -> Prompts:
@@ -88,6 +93,25 @@ def elicitations(forget: Sequence[Triple], retain: Sequence[Triple]) -> Iterator
         for fact in forget:
             for number, (prompt, answer) in enumerate(ask(fact, retain)):
                 yield Question("forget", fact.id, kind, number, prompt, answer)
+
+
+@dataclass(frozen=True)
+class Elicitation:
+    """Takes the measures of ``ASKED`` that a sheet has questions of; for models of any size."""
+
+    sheet: Sheet
+
+    def __call__(self, net: Net) -> list[dict[str, float]]:
+        """Return each member's mean log-probability of the answers, by kind of question."""
+        pools = np.array([question.pool for question in self.sheet.questions])
+        counts = np.array(self.sheet.tokens, np.float64)
+        return [
+            {
+                kind: -float((scores.nll_sum / counts)[pools == kind].mean())
+                for kind in dict.fromkeys(pools.tolist())
+            }
+            for scores in score(net, self.sheet)
+        ]
 
 
 def _phrasings(fact: Triple) -> tuple[str, ...]:

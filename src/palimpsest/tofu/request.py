@@ -166,7 +166,7 @@ class TofuRequest(Computing):
                 panel=Panel(enabled=False),
                 replication=Replication(self.draws, "every"),
                 engine=Engine.of(self),
-                rules=self.rules,
+                rules=self.rules.without("reversed"),  # questions of TOFU name no relation
                 local_models=((self.name, self.base),),
             )
         )
