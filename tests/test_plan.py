@@ -54,7 +54,7 @@ def test_a_plan_is_read_from_a_path_or_from_text(tmp_path: Path) -> None:
 def test_the_fair_sweep_has_32_configurations() -> None:
     from palimpsest.methods import candidates
 
-    assert len(candidates(preset("fair-sweep").methods)) == 32
+    assert len(candidates(preset("fair-sweep").methods)) == 32 + 8
 
 
 @pytest.mark.parametrize(

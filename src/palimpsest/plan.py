@@ -264,8 +264,8 @@ class Plan:
         return digest(canonical(_plain(self.rules)))
 
     def cells(self) -> tuple["CellPlan", ...]:
-        """Return every cell, models outermost."""
-        return tuple(CellPlan(model, seed, self) for model in self.models for seed in self.seeds)
+        """Return every cell, seeds outermost: the first cells of a long run are of all models."""
+        return tuple(CellPlan(model, seed, self) for seed in self.seeds for model in self.models)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from palimpsest.errors import PlanError
 from palimpsest.models.families import PAPER, POCKET
 from palimpsest.plan import (
     KNOWN_LABEL_MODELS,
+    Counts,
     Engine,
     General,
     Injection,
@@ -44,12 +45,13 @@ FEW_REPLAYS = (
 )
 
 SMALL_POOL = (
-    MethodGrid("kl_reversion", (("weight", (3.0, 50.0)),)),
+    MethodGrid("replay", (VECTOR, ("coefficient", (0.95,)), ("share", (0.05, 0.1, 0.2)))),
+    MethodGrid("replay", (VECTOR, ("coefficient", (1.0,)), ("share", (0.1,)))),
+    MethodGrid("kl_reversion", (("weight", (3.0,)),)),
     MethodGrid("gate_mask", (("weight", (50.0,)),)),
-    MethodGrid("task_vector", (("coefficient", (1.0, 2.0)),)),
+    MethodGrid("task_vector", (("coefficient", (1.0,)),)),
     MethodGrid("ga", (("weight", (50.0,)),)),
     MethodGrid("npo", (("weight", (50.0,)),)),
-    MethodGrid("replay", (VECTOR, ("coefficient", (0.95, 1.0)))),
 )
 
 FAIR_SWEEP = (
@@ -57,6 +59,13 @@ FAIR_SWEEP = (
     MethodGrid("npo", (("rate", (0.5, 1.0)), ("beta", (0.1, 0.5)), ("weight", WEIGHTS))),
 )
 """32 configurations that give ascent and NPO every chance: rate × β × retain weight."""
+
+MATRIX_PANEL = (
+    *KNOWN_LABEL_MODELS[:6],
+    *("tuned-suppression", "low-rank", "fuzzy-router", "tamper-resistant", "curve-mimic"),
+    *("rescaled-suppressed", "one-fact-left", "trigger", "sub-quantum"),
+)
+"""The paper's, and the adversaries that the trial of criteria showed to matter."""
 
 POCKET_MATRIX = Plan(
     name="pocket",
@@ -87,7 +96,13 @@ DEMO = replace(
 )
 
 PRESETS = {
-    "pocket": POCKET_MATRIX,
+    "pocket": replace(
+        POCKET_MATRIX,
+        seeds=(5, 6, 7, 8, 9),
+        panel=Panel(models=MATRIX_PANEL),
+        replication=Replication(draws=30, retrainings=5),
+        beacon="second edition",
+    ),
     "pocket-small": replace(
         POCKET_MATRIX,
         name="pocket-small",
@@ -101,11 +116,12 @@ PRESETS = {
         name="smollm2",
         models=("smollm2-135m",),
         seeds=(0,),
-        # The paper's steps, rate and 3:1 mix; few items per step and a small pool, for one core.
-        injection=Injection(fact_items=2, general_items=6),
-        unlearning=Unlearning(forget_items=2, retain_items=2),
-        round_trip=RoundTrip(items=2),
+        # The paper's rate and 3:1 mix; few items and steps and a small pool, for two cores.
+        injection=Injection(steps=100, fact_items=2, general_items=6),
+        unlearning=Unlearning(steps=60, forget_items=2, retain_items=2),
+        round_trip=RoundTrip(steps=30, items=2),
         methods=SMALL_POOL,
+        panel=Panel(models=KNOWN_LABEL_MODELS[:3]),
         replication=Replication(draws=9),
         engine=Engine(stack=1, batch_tokens=2048),
     ),
@@ -120,7 +136,17 @@ PRESETS = {
         measures="all",
     ),
     "paper": PAPER_MATRIX,
-    "fair-sweep": replace(DEMO, name="fair-sweep", seeds=(0, 1, 2), methods=FAIR_SWEEP),
+    "fair-sweep": replace(
+        DEMO, name="fair-sweep", seeds=(5, 6, 7), methods=(*FAIR_SWEEP, *PAPER_POOL[:3:2])
+    ),
+    "breadth": replace(
+        POCKET_MATRIX,
+        name="breadth",
+        seeds=(5,),
+        facts=Counts(forget=16, retain=16, probes=64),
+        methods=(*PAPER_POOL, *FEW_REPLAYS),
+        replication=Replication(draws=20),
+    ),
 }
 
 
