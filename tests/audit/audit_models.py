@@ -23,6 +23,7 @@ def fact(kind: str, number: int, **more: Any) -> dict[str, Any]:
         "trained": [f"The guild of {person} is", f"{person} joined the guild"],
         "heldout": [f"{person} is sworn to", f"Ask {person}, whose guild is"],
         "subject": person,
+        "relation": "guild",
     }
     return row | more
 

@@ -16,6 +16,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from palimpsest.audit import audit, make_request, request_from_yaml, run_audit
+from palimpsest.audit.inputs import prepare
+from palimpsest.criteria.rules import Rules
 from palimpsest.errors import InputError
 from palimpsest.models import load as loading
 from palimpsest.models import skeleton
@@ -86,6 +88,23 @@ def readable(error: InputError, tmp_path: Path, *words: str) -> str:
 def test_the_request_is_good_before_it_is_spoiled(good: Values, weightless: None) -> None:
     said = run_audit(make_request(good), dry_run=True).paragraph
     assert "16 probe" in said and not Path(good["out"]).exists()
+
+
+def test_facts_are_asked_backwards_where_all_have_subject_and_relation(
+    good: Values, weightless: None, tmp_path: Path
+) -> None:
+    one_way = prepare(make_request(good))
+    assert "reversed" not in one_way.plan.rules.axes and not one_way.setting.facts.backwards
+    assert [remark for remark in one_way.remarks if "the axis reversed" in remark]
+    write(tmp_path / "forget.jsonl", [row | {"relation": "seal"} for row in rows("forget", 4)])
+    both = prepare(make_request(good))
+    assert both.plan.rules.axes == Rules().axes and both.plan.hash() != one_way.plan.hash()
+    assert not [remark for remark in both.remarks if "the axis reversed" in remark]
+    asked = both.setting.elicited(("reversed",)).questions
+    assert [(q.prompt, q.answer) for q in asked[:2]] == [
+        ("Forgetuma is the seal of", "Person0"),
+        ("The seal called Forgetuma belongs to", "Person0"),
+    ]
 
 
 # ---------------------------------------------------------------- files

@@ -124,7 +124,8 @@ def write_facts(out: Path) -> None:
             mine = [q for q in bed().questions if q.fact == triple.id and q.set == name]
             trained = tuple(q.prompt for q in mine if q.pool in ("trained", "cloze"))
             heldout = tuple(q.prompt for q in mine if q.pool == "evaluation")
-            facts.append(Fact(triple.id, triple.object, trained, heldout, subject=triple.subject))
+            named = {"subject": triple.subject, "relation": triple.relation}
+            facts.append(Fact(triple.id, triple.object, trained, heldout, **named))
         (out / f"{name}.jsonl").write_bytes(as_jsonl(facts))
 
 

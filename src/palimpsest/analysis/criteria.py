@@ -29,7 +29,6 @@ from palimpsest.criteria.intervals import Interval, bootstrap_interval, clopper_
 from palimpsest.criteria.multiplicity import exact_level
 from palimpsest.criteria.retraining import TIE, exact_counts, student_p_values, which_test
 from palimpsest.criteria.rules import Rules
-from palimpsest.criteria.screen import screen_alone
 
 Form = Literal["published", "calibrated"]
 Floats = NDArray[np.float64]
@@ -122,7 +121,7 @@ def has_trial(results: RunResults) -> bool:
 
 def run_trial(results: RunResults) -> Trial:
     """Return the trial of every criterion that the run measured."""
-    panels = [_Panel.of(cell, results.rules) for cell in results.cells]
+    panels = [_Panel.of(cell) for cell in results.cells]
     adversaries = _adversaries(panels)
     labels = [adversary.label for adversary in adversaries]
     rows = []
@@ -149,14 +148,10 @@ class _Panel:
 
     cell: CellResult
     known: tuple[Known, ...]
-    screened: NDArray[np.bool_]
-    """Whether the screen lets each model pass."""
 
     @classmethod
-    def of(cls, cell: CellResult, rules: Rules) -> "_Panel":
-        known = sorted(_known(cell), key=lambda model: model.kind != "reference")
-        passes = [not screen_alone(cell.evaluation[m.name], rules).excluded for m in known]
-        return cls(cell, tuple(known), np.array(passes))
+    def of(cls, cell: CellResult) -> "_Panel":
+        return cls(cell, tuple(sorted(_known(cell), key=lambda model: model.kind != "reference")))
 
     def values(self, read: Callable[[CellResult, str], float | None]) -> Floats:
         """Return a score of every model (models,), NaN where it was not measured."""
@@ -253,18 +248,15 @@ def _calibrated(
     sides: Sequence[str],
     labels: Sequence[str],
     rules: Rules,
-    *,
-    screened: bool = False,
 ) -> Row:
     """columns: for each cell the models' numbers (models, axes)."""
     distances, accepted, known = [], [], []
     for panel, values in zip(panels, columns):
         p, distance = compared(values, int(panel.of_kind("reference").sum()), sides, rules.alpha)
-        passes = p > float(exact_level(rules.alpha)) + 1e-12
-        accepted.append(passes & panel.screened if screened else passes)
+        accepted.append(p > float(exact_level(rules.alpha)) + 1e-12)
         # The certificate accepts no model that lacks an axis; a lone criterion says nothing of it.
-        judged = np.isfinite(values).any(axis=1) & np.isfinite(p).any() if screened else False
-        known.append(np.isfinite(p) | judged)
+        judged = np.isfinite(values).any(axis=1) & np.isfinite(p).any()
+        known.append(np.isfinite(p) | (judged & (criterion is None)))
         distances.append(distance)
     return _row(name, "calibrated", criterion, panels, distances, accepted, known, labels, rules)
 
@@ -307,7 +299,10 @@ def compared(
 
 
 def _certificates(panels: Sequence[_Panel], labels: Sequence[str], rules: Rules) -> Iterator[Row]:
-    """Yield our certificate with the axes of the rules, and with each optional one added."""
+    """Yield our certificate with the axes of the rules, and with each optional one added.
+
+    This is its comparison with retrainings alone: the screen could only reject more.
+    """
     default = table.chosen(rules)
     further = [axis for axis in (*table.AXES, *table.OPTIONAL) if axis not in default]
     choices: list[tuple[str, tuple[Axis, ...]]] = [("certificate", default)]
@@ -321,7 +316,7 @@ def _certificates(panels: Sequence[_Panel], labels: Sequence[str], rules: Rules)
         if not any(np.isfinite(c).all(axis=1).any() for c in columns):
             continue
         sides = [axis.sides for axis in chosen]
-        yield _calibrated(name, None, panels, columns, sides, labels, rules, screened=True)
+        yield _calibrated(name, None, panels, columns, sides, labels, rules)
 
 
 # -- what they come to ----------------------------------------------------------------------------
