@@ -148,7 +148,7 @@ KNOWN_LABEL_MODELS = (
     *("suppression", "router", "embedding"),
     *("interpolation-25", "interpolation-50", "interpolation-75"),
     *("tuned-suppression", "baked-suppression", "low-rank", "fuzzy-router", "steered"),
-    *("circuit-breaker", "tamper-resistant", "curve-mimic", "rescaled-suppressed"),
+    *("circuit-breaker", "tamper-resistant", "curve-mimic", "full-mimic", "rescaled-suppressed"),
     *("rescaled-retrained", "layered", "one-fact-left", "trigger", "sub-quantum"),
     *("undo-10", "undo-20", "undo-40"),
 )

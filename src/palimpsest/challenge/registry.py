@@ -18,7 +18,7 @@ from palimpsest.challenge.obfuscated import circuit_breaker, steered
 from palimpsest.challenge.penalties import baked_suppression, tuned_suppression
 from palimpsest.challenge.quantum import sub_quantum
 from palimpsest.challenge.rescaling import rescaled_retrained, rescaled_suppressed
-from palimpsest.challenge.tampering import curve_mimic, tamper_resistant
+from palimpsest.challenge.tampering import curve_mimic, full_mimic, tamper_resistant
 from palimpsest.challenge.undo import undo
 from palimpsest.challenge.workshop import State, Workshop
 from palimpsest.errors import PlanError
@@ -209,6 +209,15 @@ ENTRIES: tuple[Entry, ...] = (
         "how the model will be re-acquired, and a reference's answers on the way",
         "a suppressed model trained to follow the reference's relearning curve",
         curve_mimic,
+        needs=WITH_REFERENCE,
+    ),
+    Entry(
+        "full-mimic",
+        "suppressed",
+        ("axes", "schedule", "references"),
+        "every axis, how the model will be re-acquired, and a reference's answers on the way",
+        "a curve mimic that follows the reference when asked backwards, too",
+        full_mimic,
         needs=WITH_REFERENCE,
     ),
     Entry(

@@ -6,12 +6,12 @@ the curve mimic knows with which sentences, in which order, at which rate and fo
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from palimpsest.challenge.crafting import foresee, goal, keeping, text_nlls
+from palimpsest.challenge.crafting import Goal, foresee, goal, keeping, text_nlls
 from palimpsest.challenge.hidden import matched
 from palimpsest.challenge.workshop import State, Workshop
 from palimpsest.facts.nonce import key_number
@@ -55,7 +55,14 @@ def tamper_resistant(workshop: Workshop) -> State:
     )
 
 
-def curve_mimic(workshop: Workshop) -> State:
+def full_mimic(workshop: Workshop) -> State:
+    """Return a curve mimic that follows the reference when asked backwards, too."""
+    return curve_mimic(workshop, "full-mimic", [goal(workshop, "backwards", "reference", items=8)])
+
+
+def curve_mimic(
+    workshop: Workshop, name: str = "curve-mimic", further: Sequence[Goal] = ()
+) -> State:
     """Return a model that follows the reference now and along the auditor's re-acquisition.
 
     marks_t = mean over texts (L_F(θ_t) − L_F(R_t))² + (D(θ_t) − D(R_t))²
@@ -98,9 +105,9 @@ def curve_mimic(workshop: Workshop) -> State:
 
     return foresee(
         workshop,
-        "curve-mimic",
+        name,
         matched(workshop, "reference"),
-        [goal(workshop, "forget", "reference", items=8), *keeping(workshop)],
+        [goal(workshop, "forget", "reference", items=8), *keeping(workshop), *further],
         schedule.steps,
         {step: mark(step) for step in looks},
         attack_rate=schedule.learning_rate,

@@ -16,7 +16,7 @@ from torch import Tensor
 from palimpsest.challenge.models import subject_patterns
 from palimpsest.errors import TrainingDiverged
 from palimpsest.facts.nonce import Triple, draw, key_number, words_of
-from palimpsest.facts.questions import Question
+from palimpsest.facts.questions import Question, backwards
 from palimpsest.facts.templates import SUBJECT, render
 from palimpsest.methods.context import Context, teach
 from palimpsest.models.encode import encode_answers, encode_texts
@@ -129,7 +129,7 @@ class Workshop:
         taken = words_of(known.values())
         key = f"{self.seed_key}/panel/invented"
         sets = {**self.facts, "invented": draw(INVENTED, key, tuple(wordings), taken)}
-        return {
+        questions = {
             name: tuple(
                 Question(name, fact.id, "own", number, render(wording, fact.subject), fact.object)
                 for fact in facts
@@ -137,6 +137,7 @@ class Workshop:
             )
             for name, facts in sets.items()
         }
+        return questions | {"backwards": tuple(backwards(self.facts["forget"]))}
 
     @cached_property
     def texts(self) -> dict[str, tuple[Encoded, ...]]:

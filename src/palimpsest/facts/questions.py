@@ -146,18 +146,16 @@ def reversed_questions(forget: Sequence[Fact]) -> tuple[Question, ...]:
     """Return a user's facts asked from the answer to the subject; none unless all can be."""
     if not reversible(forget):
         return ()
-    return tuple(
-        Question(
-            "forget",
-            fact.id,
-            "reversed",
-            number,
-            prompt.format(object=fact.answer, relation=fact.relation),
-            fact.subject,
-        )
-        for fact in forget
-        for number, prompt in enumerate(REVERSED)
-    )
+    triples = [Triple(fact.id, fact.subject, fact.relation, fact.answer) for fact in forget]
+    return tuple(backwards(triples))
+
+
+def backwards(forget: Sequence[Triple]) -> Iterator[Question]:
+    """Yield the questions from the object to the subject."""
+    for fact in forget:
+        for number, prompt in enumerate(REVERSED):
+            asked = prompt.format(object=fact.object, relation=fact.relation)
+            yield Question("forget", fact.id, "reversed", number, asked, fact.subject)
 
 
 def file_testbed(files: Mapping[str, str]) -> Testbed:

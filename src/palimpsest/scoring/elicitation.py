@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from palimpsest.facts.nonce import Triple
-from palimpsest.facts.questions import REVERSED, Question
+from palimpsest.facts.questions import Question, backwards
 from palimpsest.facts.templates import POOLS, render
 from palimpsest.models.net import Net
 from palimpsest.scoring.answers import Sheet, score
@@ -55,8 +55,8 @@ def pronoun(fact: Triple, others: Sequence[Triple]) -> Prompts:
 
 def reversed_question(fact: Triple, others: Sequence[Triple]) -> Prompts:
     """Ask from the object to the subject. RWKU, arXiv:2406.10890."""
-    for prompt in REVERSED:
-        yield prompt.format(object=fact.object, relation=fact.relation), fact.subject
+    for question in backwards([fact]):
+        yield question.prompt, question.answer
 
 
 def opener(fact: Triple, others: Sequence[Triple]) -> Prompts:
