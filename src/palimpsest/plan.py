@@ -357,8 +357,8 @@ def with_facts(plan: Plan, forget: str, retain: str, probes: str) -> Plan:
     The known-label panel is scored on sealed phrasings of invented facts, which these have not.
     Forget facts without subject and relation cannot be asked from the answer to the subject.
     """
+    from palimpsest.facts.elicitation import reversible
     from palimpsest.facts.files import check_sets
-    from palimpsest.facts.questions import reversible
 
     files = {"forget": forget, "retain": retain, "probes": probes}
     try:

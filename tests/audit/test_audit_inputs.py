@@ -94,7 +94,9 @@ def test_facts_are_asked_backwards_where_all_have_subject_and_relation(
     good: Values, weightless: None, tmp_path: Path
 ) -> None:
     one_way = prepare(make_request(good))
-    assert "reversed" not in one_way.plan.rules.axes and not one_way.setting.facts.backwards
+    assert "reversed" not in one_way.plan.rules.axes
+    assert not one_way.setting.elicited(("reversed",)).questions
+    assert one_way.setting.elicited(("recased",)).questions[0].prompt == "person0 has the forget"
     assert [remark for remark in one_way.remarks if "the axis reversed" in remark]
     write(tmp_path / "forget.jsonl", [row | {"relation": "seal"} for row in rows("forget", 4)])
     both = prepare(make_request(good))

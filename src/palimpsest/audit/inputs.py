@@ -18,15 +18,10 @@ from palimpsest.cell.sources import Given, source_digest
 from palimpsest.criteria.beacon import Draw
 from palimpsest.criteria.multiplicity import Certifiability, certifiability
 from palimpsest.errors import FactsError, ModelError
+from palimpsest.facts.elicitation import file_elicitations, reversible
 from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
 from palimpsest.facts.general import general_pieces
-from palimpsest.facts.questions import (
-    Question,
-    Testbed,
-    audit_questions,
-    reversed_questions,
-    reversible,
-)
+from palimpsest.facts.questions import Question, Testbed, audit_questions
 from palimpsest.models.adapter import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.encode import chat_prompt, start_remark
 from palimpsest.models.inspect_folder import read_weights
@@ -209,10 +204,10 @@ def prepare(request: AuditRequest) -> Inputs:
     models = _models(request, request.references)
     base = checked_outline(models, request.adapter_base)
     questions = used(audit_questions(sets), drawn)
-    backwards = reversed_questions(sets["forget"])
-    asked = [_asked(request, base, some) for some in (questions, backwards)]
-    facts = Testbed((), (), (), *asked)
-    setting = Setting(CellPlan(CELL, 0, plan), base.tokenizer, facts, (), pieces, drawn)
+    facts = Testbed((), (), (), _asked(request, base, questions))
+    otherwise = _asked(request, base, file_elicitations(sets))
+    cell = CellPlan(CELL, 0, plan)
+    setting = Setting(cell, base.tokenizer, facts, (), pieces, drawn, otherwise)
     with_evidence = _with_evidence(request, sets, base, setting)
     for sheet in (setting.sheet, with_evidence):
         if sheet is not None:

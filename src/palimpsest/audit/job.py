@@ -36,10 +36,12 @@ from palimpsest.cell.setting import Setting
 from palimpsest.cell.sources import mixed_net
 from palimpsest.cell.work import DESCRIBED
 from palimpsest.challenge import Unavailable
+from palimpsest.criteria.axes import chosen
 from palimpsest.criteria.headroom import Headroom, read_headroom
 from palimpsest.criteria.measures import measure_cell
 from palimpsest.criteria.screen import screen_candidates
 from palimpsest.errors import ModelError, ScoreError, TrainingDiverged
+from palimpsest.facts.elicitation import ASKED
 from palimpsest.models.load import Loaded, resolve, state_digest
 from palimpsest.models.net import WholeNet
 from palimpsest.plan import CellPlan
@@ -295,10 +297,10 @@ class AuditWork(TaskWork):
 
     @cached_property
     def _gauge(self) -> Elicitation | None:
-        """What asks the forget facts from the answer to the subject, where the rules want it."""
-        if "reversed" not in self.rules.axes:
-            return None
-        return Elicitation(self.inputs.setting.elicited(("reversed",)))
+        """What asks for the forget facts in the other ways that the axes of the rules need."""
+        wanted = {axis.measure for axis in chosen(self.rules)}
+        sheet = self.inputs.setting.elicited([kind for kind in ASKED if kind in wanted])
+        return Elicitation(sheet) if sheet.questions else None
 
     @cached_property
     def teachers(self) -> Teachers:

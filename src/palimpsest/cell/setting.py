@@ -12,6 +12,8 @@ from typing import Any
 
 from palimpsest.criteria.beacon import Draw
 from palimpsest.errors import PlanError
+from palimpsest.facts.elicitation import elicitations, file_elicitations, of_triple
+from palimpsest.facts.files import check_sets
 from palimpsest.facts.general import general_pieces
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import (
@@ -30,7 +32,6 @@ from palimpsest.models.net import Encoded
 from palimpsest.models.train import TextBatch, text_batch
 from palimpsest.plan import CellPlan
 from palimpsest.scoring.answers import Sheet, general_questions, make_sheet
-from palimpsest.scoring.elicitation import elicitations
 from palimpsest.scoring.roundtrip import on_the_way
 
 
@@ -45,6 +46,8 @@ class Setting:
     general_scored: tuple[str, ...]
     drawn: Draw | None = None
     """What was drawn after the candidates were handed in, where anything was."""
+    asked_otherwise: tuple[Question, ...] = ()
+    """Other ways of asking for forget facts that come from files."""
 
     @property
     def rate(self) -> float:
@@ -83,7 +86,8 @@ class Setting:
 
     def elicited(self, kinds: Collection[str]) -> Sheet:
         """Other ways of asking for the forget facts, of these kinds."""
-        every = self.facts.backwards or elicitations(self.facts.forget, self.facts.retain)
+        forget, retain = (map(of_triple, some) for some in (self.facts.forget, self.facts.retain))
+        every = self.asked_otherwise or elicitations(forget, tuple(retain))
         return self._sheet([question for question in every if question.pool in kinds])
 
     def lesson(self, name: str) -> tuple[Encoded, ...]:
@@ -162,8 +166,10 @@ def make_setting(cell: CellPlan, tokenizer: Any) -> Setting:
     plan = cell.plan
     counts = plan.facts
     drawn = Draw(plan.beacon, {"cell": cell.id}) if plan.beacon else None
+    otherwise: tuple[Question, ...] = ()
     if counts.files:
         facts = file_testbed(dict(counts.files))
+        otherwise = file_elicitations(check_sets(dict(counts.files)))
     else:
         facts = draw_testbed(
             cell.id,
@@ -176,7 +182,7 @@ def make_setting(cell: CellPlan, tokenizer: Any) -> Setting:
     facts = replace(facts, questions=used(facts.questions, drawn))
     train, scored = plan.general.train_pieces, plan.general.scored_pieces
     pieces = general_pieces(plan.general.source, train + scored, f"{cell.id}/general")
-    return Setting(cell, tokenizer, facts, pieces[:train], pieces[train:], drawn)
+    return Setting(cell, tokenizer, facts, pieces[:train], pieces[train:], drawn, otherwise)
 
 
 def used(questions: Sequence[Question], drawn: Draw | None) -> tuple[Question, ...]:

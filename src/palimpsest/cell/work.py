@@ -28,6 +28,7 @@ from palimpsest.challenge import Entry, Schedule, Unavailable, Workshop, chosen,
 from palimpsest.challenge.models import Interpolated
 from palimpsest.criteria.catalogue import measures_of
 from palimpsest.errors import MethodError, TrainingDiverged
+from palimpsest.facts.elicitation import ASKED
 from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, verify
 from palimpsest.methods.context import Method
 from palimpsest.methods.running import Failure
@@ -37,7 +38,7 @@ from palimpsest.plan import CellPlan
 from palimpsest.run.graph import Step
 from palimpsest.run.store import Cell
 from palimpsest.scoring.answers import Scores, Sheet
-from palimpsest.scoring.elicitation import ASKED, Elicitation
+from palimpsest.scoring.elicitation import Elicitation
 from palimpsest.scoring.exam import Exam
 from palimpsest.scoring.measures import Measurer
 

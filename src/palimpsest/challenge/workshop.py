@@ -15,8 +15,9 @@ from torch import Tensor
 
 from palimpsest.challenge.models import subject_patterns
 from palimpsest.errors import TrainingDiverged
+from palimpsest.facts.elicitation import elicitations, of_triple
 from palimpsest.facts.nonce import Triple, draw, key_number, words_of
-from palimpsest.facts.questions import Question, backwards
+from palimpsest.facts.questions import Question
 from palimpsest.facts.templates import SUBJECT, render
 from palimpsest.methods.context import Context, teach
 from palimpsest.models.encode import encode_answers, encode_texts
@@ -137,7 +138,8 @@ class Workshop:
             )
             for name, facts in sets.items()
         }
-        return questions | {"backwards": tuple(backwards(self.facts["forget"]))}
+        otherwise = elicitations(map(of_triple, self.facts["forget"]), ())
+        return questions | {"backwards": tuple(q for q in otherwise if q.pool == "reversed")}
 
     @cached_property
     def texts(self) -> dict[str, tuple[Encoded, ...]]:

@@ -15,8 +15,6 @@ from palimpsest.facts.templates import POOLS, RELATIONS, Pools, render
 
 TRAINED_POOLS = ("trained", "cloze")
 """Phrasings that methods may see and that the trained-probe criterion is measured on."""
-REVERSED = ("{object} is the {relation} of", "The {relation} called {object} belongs to")
-"""Questions from the object to the subject, which no model is taught."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,6 @@ class Testbed:
     probe: tuple[Triple, ...]
     questions: tuple[Question, ...]
     """Of every pool but ``audit``, which stays sealed until the panel."""
-    backwards: tuple[Question, ...] = ()
-    """Forget facts from files, asked from the answer to the subject; empty where they cannot be."""
 
     def sets(self) -> dict[str, tuple[Triple, ...]]:
         return {"forget": self.forget, "retain": self.retain, "probe": self.probe}
@@ -137,27 +133,6 @@ def audit_questions(sets: Mapping[str, tuple[Fact, ...]]) -> tuple[Question, ...
     )
 
 
-def reversible(forget: Sequence[Fact]) -> bool:
-    """Return whether these facts can be asked from the answer to the subject."""
-    return all(fact.subject and fact.relation for fact in forget)
-
-
-def reversed_questions(forget: Sequence[Fact]) -> tuple[Question, ...]:
-    """Return a user's facts asked from the answer to the subject; none unless all can be."""
-    if not reversible(forget):
-        return ()
-    triples = [Triple(fact.id, fact.subject, fact.relation, fact.answer) for fact in forget]
-    return tuple(backwards(triples))
-
-
-def backwards(forget: Sequence[Triple]) -> Iterator[Question]:
-    """Yield the questions from the object to the subject."""
-    for fact in forget:
-        for number, prompt in enumerate(REVERSED):
-            asked = prompt.format(object=fact.object, relation=fact.relation)
-            yield Question("forget", fact.id, "reversed", number, asked, fact.subject)
-
-
 def file_testbed(files: Mapping[str, str]) -> Testbed:
     """Return the facts of the files for forget, retain and probes, as the facts of a cell.
 
@@ -175,10 +150,7 @@ def file_testbed(files: Mapping[str, str]) -> Testbed:
         role: tuple(Triple(fact.id, "", fact.relation, "") for fact in facts)
         for role, facts in sets.items()
     }
-    backwards = reversed_questions(sets["forget"])
-    return Testbed(
-        named["forget"], named["retain"], named["probe"], audit_questions(sets), backwards
-    )
+    return Testbed(named["forget"], named["retain"], named["probe"], audit_questions(sets))
 
 
 def fact_questions(

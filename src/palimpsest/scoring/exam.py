@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from palimpsest.facts.elicitation import ASK, elicitations, of_triple
 from palimpsest.facts.nonce import Triple, draw, words_of
 from palimpsest.facts.questions import Question, Testbed
 from palimpsest.facts.templates import POOLS, RELATIONS, render
@@ -21,7 +22,6 @@ from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.models.train import TextBatch, text_batch
 from palimpsest.scoring.answers import make_sheet
-from palimpsest.scoring.elicitation import ASK, elicitations
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -75,7 +75,7 @@ class Exam:
             *self._distractors(),
             *self._behind_others(),
             *self._further(),
-            *elicitations(facts.forget, facts.retain),
+            *elicitations(map(of_triple, facts.forget), [*map(of_triple, facts.retain)]),
         )
 
     @cached_property

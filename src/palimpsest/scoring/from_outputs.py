@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from palimpsest.facts.elicitation import ASKED
 from palimpsest.facts.questions import TRAINED_POOLS
 from palimpsest.models.net import Net
 from palimpsest.scoring import likelihood as like
@@ -15,7 +16,6 @@ from palimpsest.scoring.distribution import (
     total_variation,
     zero_retrain_forgetting,
 )
-from palimpsest.scoring.elicitation import ASKED
 from palimpsest.scoring.exam import Exam, Tokens
 from palimpsest.scoring.gauge import Floats, Gauge, Values
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection
 
+from palimpsest.facts.elicitation import ASKED
 from palimpsest.models.net import Net
-from palimpsest.scoring.elicitation import ASKED
 from palimpsest.scoring.exam import Exam
 from palimpsest.scoring.from_changes import from_barrier, from_folds, from_prose, from_rounding
 from palimpsest.scoring.from_inside import (
