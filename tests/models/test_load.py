@@ -85,6 +85,18 @@ def test_a_loaded_model_is_at_rest(tiny_checkpoint, tmp_path, name):
     assert torch.equal(first, logits(model))
 
 
+def test_a_model_in_memory_is_loaded_as_a_copy(tiny_checkpoint):
+    stored = load(str(tiny_checkpoint("smollm2-s")))
+    given = stored.model.train()
+    copied = load(given, tokenizer=stored.tokenizer)
+    assert state_digest(copied.weights) == state_digest(stored.weights)
+    assert given.training and not copied.model.training and copied.model is not given
+    assert (copied.source, copied.family) == ("memory", stored.family)
+    for model, tokenizer in ((given, None), (b"x", stored.tokenizer)):
+        with pytest.raises(ModelError, match="expected a path, a Hugging Face id, or a"):
+            load(model, tokenizer=tokenizer)
+
+
 def test_loading_is_silent_and_draws_no_random_numbers(tiny_checkpoint, capfd):
     folder = str(tiny_checkpoint("qwen2-s"))
     before = torch.random.get_rng_state()

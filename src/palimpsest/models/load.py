@@ -140,16 +140,18 @@ def resolve(name: str) -> Source:
 
 
 def load(
-    name: str,
+    name: Any,
     *,
     dtype: str = "float32",
     device: str = "cpu",
     revision: str | None = None,
     base: "Loaded | str | None" = None,
     room: Mapping[int | str, int] | None = None,
+    tokenizer: Any = None,
 ) -> Loaded:
     """Return the model of that name, checked, in evaluation mode, with dropout zero.
 
+    ``name`` may be a ``transformers`` model in memory, with its ``tokenizer``; it is copied.
     ``base`` is the model under a LoRA adapter; without it the adapter's own config names one.
     Device ``auto`` spreads the model over all devices, the host's memory and the disk, to be scored
     alone; ``room`` is what it may take there, in bytes by device, as accelerate takes it.
@@ -157,6 +159,9 @@ def load(
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
     check_device(device, training=False)
+    if not isinstance(name, str | os.PathLike):
+        return _copied(name, tokenizer, dtype, device)
+    name = os.fspath(name)
     source, spread = resolve(name), device == SPREAD
     # Nothing in loading needs randomness; if a library draws some, the caller's is not touched.
     with torch.random.fork_rng(devices=[]):
@@ -176,6 +181,18 @@ def load(
             free = (room or {}) if spread else None
             model = filled(folder, config, read_weights(folder), DTYPES[dtype], free)
         return _finished(name, model, tokenizer, commit, source.kind, device)
+
+
+def _copied(model: Any, tokenizer: Any, dtype: str, device: str) -> Loaded:
+    """Return a copy of a model in memory, checked as a file's would be."""
+    if not hasattr(model, "get_input_embeddings") or tokenizer is None:
+        found = f"{type(model).__name__} with{'out a' if tokenizer is None else ' its'} tokenizer"
+        raise ModelError(
+            f"load: {found} found; expected a path, a Hugging Face id, or a transformers model and "
+            "tokenizer=…"
+        )
+    copied = copy.deepcopy(model).to(DTYPES[dtype])
+    return _finished("model in memory", copied, tokenizer, "", "memory", device)
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
