@@ -12,7 +12,7 @@ from palimpsest.analysis.leaderboard import (
 from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.analysis.table import Table
 from palimpsest.errors import InputError
-from palimpsest.report.html import template
+from palimpsest.report.pages import template
 from palimpsest.report.terminal import table_lines
 
 
