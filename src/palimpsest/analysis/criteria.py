@@ -219,10 +219,10 @@ def _reader(criterion: Criterion) -> Callable[[CellResult, str], float | None]:
 # -- the forms ------------------------------------------------------------------------------------
 
 
-def threshold(scores: Floats, rejected: float = REJECTED) -> float:
-    """Return the ⌈(1 − rejected)(n + 1)⌉-th smallest of n scores: a further exchangeable score
-    exceeds it with probability at most ``rejected``; infinite where n is too small."""
-    place = math.ceil((1 - rejected) * (len(scores) + 1) - 1e-9)
+def threshold(scores: Floats) -> float:
+    """Return the ⌈0.95 (n + 1)⌉-th smallest of n scores: a further exchangeable score exceeds it
+    with probability at most 0.05; infinite where n is too small."""
+    place = math.ceil((1 - REJECTED) * (len(scores) + 1) - 1e-9)
     return float(np.sort(scores)[place - 1]) if place <= len(scores) else math.inf
 
 

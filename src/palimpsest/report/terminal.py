@@ -96,7 +96,7 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
     return table_lines(table, width, controls)
 
 
-def second_lines(table: Table, width: int | None = None) -> str:
+def second_lines(table: Table) -> str:
     """Return what a second suite found, one row per selector, as a table that fits the terminal."""
     about = (
         f"{table.reading} forget distance: |median forget delta − the reference's| on the second "
@@ -104,7 +104,7 @@ def second_lines(table: Table, width: int | None = None) -> str:
         "cells, below 0 is nearer to the reference; last columns: number of cells in which the "
         "pick is nearer, is within retraining noise δ_f, and is excluded by the screen."
     )
-    return table_lines(replace(table, reading=about), width)
+    return table_lines(replace(table, reading=about))
 
 
 def table_lines(table: Table, width: int | None = None, dim: int = 0) -> str:
