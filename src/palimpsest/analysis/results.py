@@ -124,6 +124,16 @@ class RunResults:
     """By family, in order of first appearance; families without replicated cells are absent."""
 
     @property
+    def judged(self) -> list[tuple[CellResult, Verdict]]:
+        """The cells that have a verdict, with it."""
+        return [(cell, cell.verdict) for cell in self.cells if cell.verdict is not None]
+
+    @property
+    def certified(self) -> int:
+        """In how many cells a candidate is certified."""
+        return sum(verdict.certified for _, verdict in self.judged)
+
+    @property
     def tolerances(self) -> dict[str, Tolerances]:
         """By family."""
         return {family: noise.tolerances for family, noise in self.replication.items()}

@@ -101,15 +101,14 @@ def groups(results: RunResults) -> dict[str, tuple[Style, list[matrix.Judged]]]:
             model = matrix.Judged(f"{judged.name} in {cell.id}", z, accepted)
             rows.setdefault(row, (style, []))[1].append(model)
 
-    verdicts = [(cell, cell.verdict) for cell in results.cells if cell.verdict is not None]
     for kind, (style, words) in styled.items():
-        for cell, verdict in verdicts:
+        for cell, verdict in results.judged:
             for control in verdict.controls:
                 if control.kind == kind:
                     row = words or control_label(cell, control).replace("weights ", "")
                     add(row, style, cell, control)
     for method in in_order(results.methods):
-        for cell, verdict in verdicts:
+        for cell, verdict in results.judged:
             for finding in verdict.findings:
                 if cell.methods[finding.name] == method:
                     add(method, looks[method], cell, finding)
@@ -130,7 +129,7 @@ def acceptance(results: RunResults) -> Picture | None:
 
 
 def _acceptance_reading(results: RunResults) -> str:
-    verdicts = [cell.verdict for cell in results.cells if cell.verdict is not None]
+    verdicts = [verdict for _, verdict in results.judged]
     controls = tuple(control for verdict in verdicts for control in verdict.controls)
     findings = [finding for verdict in verdicts for finding in verdict.findings]
     accepted = sum(bool(f.comparison and f.comparison.accepted) for f in findings)

@@ -130,7 +130,7 @@ def _paper(tables: Mapping[str, Table], single: bool) -> list[Table]:
 def _gaps(table: Table, results: RunResults, single: bool) -> Table | None:
     """Return how far off every candidate is, as shares of what was at stake."""
     axes = chosen(results.rules)
-    if not single or not any(cell.verdict and cell.verdict.controls for cell in results.cells):
+    if not single or not any(verdict.controls for _, verdict in results.judged):
         return None
     columns = ["candidate", "restored", *(f"gap {axis.title}" for axis in axes)]
     short = table.only(columns)
@@ -171,6 +171,6 @@ def _states(results: RunResults) -> list[tuple[str, int]]:
     """Return the method and the outcome to filter by of every row of the candidate table."""
     return [
         (cell.methods[finding.name], 2 if finding.excluded else 0 if finding.clears else 1)
-        for cell in results.cells
-        for finding in (() if cell.verdict is None else cell.verdict.findings)
+        for cell, verdict in results.judged
+        for finding in verdict.findings
     ]

@@ -34,9 +34,8 @@ def summary_lines(run: Path | str) -> list[str]:
         return [candidate_lines(cell), "", *missing, printable(verdict)]
     lines = [_cell_line(cell) for cell in results.cells] + missing
     if len(results.planned) > 1:
-        certified = sum(bool(cell.verdict and cell.verdict.certified) for cell in results.cells)
         lines.append(
-            f"{certified} of {len(results.cells)} finished cells certify a candidate; "
+            f"{results.certified} of {len(results.cells)} finished cells certify a candidate; "
             f"{len(results.missing)} of {len(results.planned)} planned cells are missing."
         )
     return lines

@@ -111,8 +111,8 @@ def closeness(results: RunResults) -> canvas.Picture | None:
     canvas.rule(panel, 1.0, "one retraining")
     distances = [
         abs(control.comparison.worst.sd)
-        for cell in results.cells
-        for control in (cell.verdict.controls if cell.verdict is not None else ())
+        for _, verdict in results.judged
+        for control in verdict.controls
         if control.expected == "accept"
         and control.comparison is not None
         and control.comparison.worst.sd is not None
