@@ -87,10 +87,8 @@ class LoadedRun:
     def _verdicts(self) -> Iterator[tuple["CellResult", dict[str, Any]]]:
         from palimpsest.audit.summary import verdict_values
 
-        for cell in self.results.cells:
-            if cell.verdict is not None:
-                paragraph = {"paragraph": cell.verdict.paragraph()}
-                yield cell, verdict_values(cell.verdict) | paragraph
+        for cell, verdict in self.results.judged:
+            yield cell, verdict_values(verdict) | {"paragraph": verdict.paragraph()}
 
     def _tables(self, name: str) -> "DataFrame":
         pandas, frames = _pandas(), []
@@ -137,8 +135,7 @@ def _score_rows(results: "RunResults") -> list[dict[str, Any]]:
             role = cell.roles[row["model"]]
             about = {"method": role.get("method") or "", "kind": role.get("kind") or ""}
             about["knobs"] = json.dumps(role["knobs"]) if "knobs" in role else ""
-            named = {"cell": cell.id, "base": cell.model, "family": cell.family, "seed": cell.seed}
-            rows.append(named | {"model": row["model"], "role": row["role"]} | about | row)
+            rows.append(_named(cell) | {"model": row["model"], "role": row["role"]} | about | row)
     return rows
 
 

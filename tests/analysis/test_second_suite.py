@@ -66,4 +66,4 @@ def test_scores_of_other_picks_are_refused(results: RunResults, tmp_path: Path) 
 
 def test_nothing_scored_gives_no_comparison(tmp_path: Path) -> None:
     results = read_run(write_run(tmp_path / "run", made_plan(("gpt2-s",), (0,))))
-    assert not second_suite.second_suite_table(results).rows
+    assert not second_suite.second_suite_table(results, {}).rows

@@ -28,8 +28,8 @@ def prices(results: RunResults) -> tuple[Price, ...]:
     """Return one row per candidate that has a cost and a comparison, over its cells."""
     compared: dict[str, list[tuple[float, float, bool]]] = {}
     methods: dict[str, str] = {}
-    for cell in results.cells:
-        for finding in cell.verdict.findings if cell.verdict is not None else ():
+    for cell, verdict in results.judged:
+        for finding in verdict.findings:
             cost = cell.roles[finding.name].get("cost")
             comparison = finding.comparison
             if cost is None or comparison is None or comparison.worst.sd is None:

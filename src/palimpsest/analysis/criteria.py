@@ -12,9 +12,8 @@ never set a threshold: how many of them are accepted is measured, not arranged.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -123,19 +122,15 @@ def run_trial(results: RunResults) -> Trial:
     """Return the trial of every criterion that the run measured."""
     panels = [_Panel.of(cell) for cell in results.cells]
     adversaries = _adversaries(panels)
-    labels = [adversary.label for adversary in adversaries]
-    rows = []
+    bench = _Bench(panels, [adversary.label for adversary in adversaries], results.rules)
+    rows: list[Row] = []
     for criterion in CRITERIA:
-        read = _reader(criterion)
-        scores = [panel.values(read) for panel in panels]
-        if not any(np.isfinite(some).any() for some in scores):
-            continue
-        rows.append(_published(criterion, panels, scores, labels, results.rules))
-        columns = [some[:, None] for some in scores]
-        rows.append(
-            _calibrated(criterion.name, criterion, panels, columns, ("two",), labels, results.rules)
-        )
-    rows += _certificates(panels, labels, results.rules)
+        scores = [panel.scores(criterion) for panel in panels]
+        if any(np.isfinite(some).any() for some in scores):
+            rows.append(bench.published(criterion, scores))
+            columns = [some[:, None] for some in scores]
+            rows.append(bench.calibrated(criterion.name, criterion, columns, ("two",)))
+    rows += bench.certificates()
     return Trial(tuple(rows), adversaries, len(panels), sum(len(p.known) for p in panels))
 
 
@@ -153,9 +148,10 @@ class _Panel:
     def of(cls, cell: CellResult) -> "_Panel":
         return cls(cell, tuple(sorted(_known(cell), key=lambda model: model.kind != "reference")))
 
-    def values(self, read: Callable[[CellResult, str], float | None]) -> Floats:
-        """Return a score of every model (models,), NaN where it was not measured."""
-        found = [read(self.cell, model.name) for model in self.known]
+    def scores(self, criterion: Criterion) -> Floats:
+        """Return the score of every model (models,), NaN where it was not measured."""
+        cell = self.cell.evaluation
+        found = [criterion.read(cell[model.name], cell) for model in self.known]
         return np.array([math.nan if value is None else value for value in found])
 
     def of_kind(self, *kinds: str, easy: bool = True) -> NDArray[np.bool_]:
@@ -210,55 +206,95 @@ def _adversaries(panels: Sequence[_Panel]) -> tuple[Adversary, ...]:
     return tuple(sorted(found.values(), key=place))
 
 
-def _reader(criterion: Criterion) -> Callable[[CellResult, str], float | None]:
-    return lambda cell, name: criterion.read(cell.evaluation[name], cell.evaluation)
-
-
 # -- the forms ------------------------------------------------------------------------------------
 
 
-def threshold(scores: Floats, rejected: float = REJECTED) -> float:
-    """Return the ⌈(1 − rejected)(n + 1)⌉-th smallest of n scores: a further exchangeable score
-    exceeds it with probability at most ``rejected``; infinite where n is too small."""
-    place = math.ceil((1 - rejected) * (len(scores) + 1) - 1e-9)
+def threshold(scores: Floats) -> float:
+    """Return the ⌈0.95 (n + 1)⌉-th smallest of n scores: a further exchangeable score exceeds it
+    with probability at most 0.05; infinite where n is too small."""
+    place = math.ceil((1 - REJECTED) * (len(scores) + 1) - 1e-9)
     return float(np.sort(scores)[place - 1]) if place <= len(scores) else math.inf
 
 
-def _published(
-    criterion: Criterion,
-    panels: Sequence[_Panel],
-    scores: Sequence[Floats],
-    labels: Sequence[str],
-    rules: Rules,
-) -> Row:
-    bag = np.concatenate([s[p.of_kind("reference")] for p, s in zip(panels, scores)])
-    limit = threshold(bag[np.isfinite(bag)])
-    accepted = [np.where(np.isfinite(s), s <= limit, False) for s in scores]
-    known = [np.isfinite(s) for s in scores]
-    return _row(
-        criterion.name, "published", criterion, panels, scores, accepted, known, labels, rules
-    )
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """The panels of all cells, on which every criterion is tried in the same way."""
 
+    panels: Sequence[_Panel]
+    labels: Sequence[str]
+    """Of the adversaries."""
+    rules: Rules
 
-def _calibrated(
-    name: str,
-    criterion: Criterion | None,
-    panels: Sequence[_Panel],
-    columns: Sequence[Floats],
-    sides: Sequence[str],
-    labels: Sequence[str],
-    rules: Rules,
-) -> Row:
-    """columns: for each cell the models' numbers (models, axes)."""
-    distances, accepted, known = [], [], []
-    for panel, values in zip(panels, columns):
-        p, distance = compared(values, int(panel.of_kind("reference").sum()), sides, rules.alpha)
-        accepted.append(p > float(exact_level(rules.alpha)) + 1e-12)
-        # The certificate accepts no model that lacks an axis; a lone criterion says nothing of it.
-        judged = np.isfinite(values).any(axis=1) & np.isfinite(p).any()
-        known.append(np.isfinite(p) | (judged & (criterion is None)))
-        distances.append(distance)
-    return _row(name, "calibrated", criterion, panels, distances, accepted, known, labels, rules)
+    def published(self, criterion: Criterion, scores: Sequence[Floats]) -> Row:
+        """Return a criterion as published, from each cell's scores (models,)."""
+        bag = np.concatenate([s[p.of_kind("reference")] for p, s in zip(self.panels, scores)])
+        limit = threshold(bag[np.isfinite(bag)])
+        known = [np.isfinite(some) for some in scores]
+        accepted = [there & (some <= limit) for there, some in zip(known, scores)]
+        return self._row(criterion.name, "published", criterion, scores, accepted, known)
+
+    def calibrated(
+        self,
+        name: str,
+        criterion: Criterion | None,
+        columns: Sequence[Floats],
+        sides: Sequence[str],
+    ) -> Row:
+        """Return a criterion, or our certificate, calibrated: from each cell's (models, axes)."""
+        distances, accepted, known = [], [], []
+        alpha = self.rules.alpha
+        for panel, values in zip(self.panels, columns):
+            p, distance = compared(values, int(panel.of_kind("reference").sum()), sides, alpha)
+            passes, judged = p > float(exact_level(alpha)) + 1e-12, np.isfinite(p)
+            if criterion is None:
+                # The certificate accepts no model that lacks an axis; a criterion says nothing.
+                judged |= np.isfinite(values).any(axis=1) & judged.any()
+            distances.append(distance)
+            accepted.append(passes)
+            known.append(judged)
+        return self._row(name, "calibrated", criterion, distances, accepted, known)
+
+    def certificates(self) -> Iterator[Row]:
+        """Yield our certificate with the axes of the rules, and with each optional one added.
+
+        This is its comparison with retrainings alone: the screen could only reject more.
+        """
+        default = table.chosen(self.rules)
+        further = [axis for axis in (*table.AXES, *table.OPTIONAL) if axis not in default]
+        choices: list[tuple[str, tuple[Axis, ...]]] = [("certificate", default)]
+        choices += [(f"certificate + {axis.title}", (*default, axis)) for axis in further]
+        choices += [("certificate + all optional", (*default, *further))]
+        for name, chosen in choices:
+            columns = [
+                np.array([axis_values(panel.cell.evaluation[m.name], chosen) for m in panel.known])
+                for panel in self.panels
+            ]
+            if any(np.isfinite(c).all(axis=1).any() for c in columns):
+                yield self.calibrated(name, None, columns, [axis.sides for axis in chosen])
+
+    def _row(
+        self,
+        name: str,
+        form: Form,
+        criterion: Criterion | None,
+        scores: Sequence[Floats],
+        accepted: Sequence[NDArray[np.bool_]],
+        known: Sequence[NDArray[np.bool_]],
+    ) -> Row:
+        def count(which: Sequence[NDArray[np.bool_]]) -> tuple[int, int]:
+            mine = [some & there for some, there in zip(which, known)]
+            passed = sum(int((some & yes).sum()) for some, yes in zip(mine, accepted))
+            return passed, sum(int(some.sum()) for some in mine)
+
+        def finite(*kinds: str, easy: bool = True) -> list[Floats]:
+            some = [s[p.of_kind(*kinds, easy=easy)] for p, s in zip(self.panels, scores)]
+            return [values[np.isfinite(values)] for values in some]
+
+        good = finite("reference", "fresh")
+        every, hard = (aucs(good, finite("adversary", easy=e), self.rules) for e in (True, False))
+        fresh = count([panel.of_kind("fresh") for panel in self.panels])
+        counts = {n: count([panel.labelled(n) for panel in self.panels]) for n in self.labels}
+        return Row(name, form, criterion, *every, *hard, fresh, counts)
 
 
 def compared(
@@ -298,65 +334,7 @@ def compared(
     return p, distance
 
 
-def _certificates(panels: Sequence[_Panel], labels: Sequence[str], rules: Rules) -> Iterator[Row]:
-    """Yield our certificate with the axes of the rules, and with each optional one added.
-
-    This is its comparison with retrainings alone: the screen could only reject more.
-    """
-    default = table.chosen(rules)
-    further = [axis for axis in (*table.AXES, *table.OPTIONAL) if axis not in default]
-    choices: list[tuple[str, tuple[Axis, ...]]] = [("certificate", default)]
-    choices += [(f"certificate + {axis.title}", (*default, axis)) for axis in further]
-    choices += [("certificate + all optional", (*default, *further))]
-    for name, chosen in choices:
-        columns = [
-            np.array([axis_values(panel.cell.evaluation[m.name], chosen) for m in panel.known])
-            for panel in panels
-        ]
-        if not any(np.isfinite(c).all(axis=1).any() for c in columns):
-            continue
-        sides = [axis.sides for axis in chosen]
-        yield _calibrated(name, None, panels, columns, sides, labels, rules)
-
-
 # -- what they come to ----------------------------------------------------------------------------
-
-
-def _row(
-    name: str,
-    form: Form,
-    criterion: Criterion | None,
-    panels: Sequence[_Panel],
-    scores: Sequence[Floats],
-    accepted: Sequence[NDArray[np.bool_]],
-    known: Sequence[NDArray[np.bool_]],
-    labels: Sequence[str],
-    rules: Rules,
-) -> Row:
-    def count(which: Callable[[_Panel], NDArray[np.bool_]]) -> tuple[int, int]:
-        mine = [which(panel) & there for panel, there in zip(panels, known)]
-        passed = sum(int((some & yes).sum()) for some, yes in zip(mine, accepted))
-        return passed, sum(int(some.sum()) for some in mine)
-
-    both = {}
-    for easy in (True, False):
-        good = [_finite(s[p.of_kind("reference", "fresh")]) for p, s in zip(panels, scores)]
-        bad = [_finite(s[p.of_kind("adversary", easy=easy)]) for p, s in zip(panels, scores)]
-        both[easy] = aucs(good, bad, rules)
-    counts = {label: count(partial(_Panel.labelled, label=label)) for label in labels}
-    return Row(
-        name,
-        form,
-        criterion,
-        *both[True],
-        *both[False],
-        count(lambda panel: panel.of_kind("fresh")),
-        counts,
-    )
-
-
-def _finite(values: Floats) -> Floats:
-    return values[np.isfinite(values)]
 
 
 def aucs(

@@ -24,6 +24,8 @@ from palimpsest.verdict import Finding
 
 Runs = Mapping[str, RunResults]
 """The runs compared, by a name of their own."""
+Ranks = dict[tuple[str, str], RankSum]
+"""The rank test over cells of every candidate, by method and name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,8 +93,8 @@ def entries(runs: Runs) -> dict[str, list[Entry]]:
 def leaderboard_table(runs: Runs) -> Table:
     """Return one row per method, the nearest to retraining first."""
     rules = next(iter(runs.values())).rules
-    adjusted = _adjusted(runs)
-    enough = _least(runs) <= rules.alpha
+    tests = method_ranks(runs)
+    adjusted = _adjusted(tests, rules.alpha) if _least(tests) <= rules.alpha else {}
     rows: list[Row] = []
     methods = entries(runs)
     mean = {m: float(np.mean([entry.distance for entry in mine])) for m, mine in methods.items()}
@@ -102,7 +104,7 @@ def leaderboard_table(runs: Runs) -> Table:
         costs = [cost for entry in mine if (cost := entry.cost) is not None]
         worst = Counter(entry.axis for entry in mine)
         survive = sum(not finding.excluded for finding in findings)
-        p_values = [p for (name, _), p in adjusted.items() if name == method and enough]
+        p_values = [p for (name, _), p in adjusted.items() if name == method]
         rows.append(
             row("rank|method", place, method)
             | row("kind", mine[0].cell.kind(mine[0].findings[0].name))
@@ -158,7 +160,7 @@ def leaderboard_cells_table(runs: Runs) -> Table:
 # -- claims about methods, by ranks over cells ----------------------------------------------------
 
 
-def method_ranks(runs: Runs) -> dict[tuple[str, str], RankSum]:
+def method_ranks(runs: Runs) -> Ranks:
     """Return the rank test over cells of every candidate, by method and name."""
     ranks: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for results in runs.values():
@@ -172,23 +174,21 @@ def method_ranks(runs: Runs) -> dict[tuple[str, str], RankSum]:
     return {key: rank_sum(*zip(*pairs)) for key, pairs in ranks.items()}
 
 
-def _adjusted(runs: Runs) -> dict[tuple[str, str], float]:
+def _adjusted(tests: Ranks, alpha: float) -> dict[tuple[str, str], float]:
     """Return the p-value of every candidate's ranks, Holm-corrected over all of them."""
-    tests = method_ranks(runs)
-    rules = next(iter(runs.values())).rules
-    return dict(zip(tests, holm([test.exact_p for test in tests.values()], rules.alpha).adjusted))
+    return dict(zip(tests, holm([test.exact_p for test in tests.values()], alpha).adjusted))
 
 
-def _least(runs: Runs) -> float:
+def _least(tests: Ranks) -> float:
     """Return the smallest corrected p-value that the cells and references can give."""
-    tests = method_ranks(runs)
     return float(len(tests) * min((test.least_p for test in tests.values()), default=1))
 
 
 def ranks_table(runs: Runs) -> Table:
     """Return whether every setting of every method is distinguishable from retraining."""
     alpha = next(iter(runs.values())).rules.alpha
-    tests, adjusted = method_ranks(runs), _adjusted(runs)
+    tests = method_ranks(runs)
+    adjusted = _adjusted(tests, alpha)
     rows: list[Row] = [
         row("method|candidate|cells", method, name, test.cells)
         | row("sum of ranks|expected", test.total, test.expected)
@@ -200,7 +200,7 @@ def ranks_table(runs: Runs) -> Table:
     methods = dict.fromkeys(method for method, _ in tests)
     kept = [m for m in methods if any(key[0] == m and key not in rejected for key in tests)]
     reading = "There are no ranks to add: no cell has references."
-    if rows and (least := _least(runs)) > alpha:
+    if rows and (least := _least(tests)) > alpha:
         reading = (
             f"Too few cells for a claim about methods: with {counted(len(rows), 'candidate')} the "
             f"smallest corrected p-value is {min(1.0, least):.2g}, and {alpha:g} is needed."

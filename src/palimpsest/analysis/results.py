@@ -45,8 +45,6 @@ class CellResult:
     """Every model on the screen's pool."""
     panel: CellMeasures | None
     """Known-label models on the sealed pool; None when the panel was not run."""
-    second: CellMeasures | None
-    """Models scored on the untouched second pool; None when it was not scored."""
     screen: Screen | None
     """Over the candidates; None when no candidate could be made."""
     tolerances: Tolerances | None = None
@@ -124,6 +122,16 @@ class RunResults:
     missing: tuple[Missing, ...]
     replication: Mapping[str, Replication]
     """By family, in order of first appearance; families without replicated cells are absent."""
+
+    @property
+    def judged(self) -> list[tuple[CellResult, Verdict]]:
+        """The cells that have a verdict, with it."""
+        return [(cell, cell.verdict) for cell in self.cells if cell.verdict is not None]
+
+    @property
+    def certified(self) -> int:
+        """In how many cells a candidate is certified."""
+        return sum(verdict.certified for _, verdict in self.judged)
 
     @property
     def tolerances(self) -> dict[str, Tolerances]:
@@ -252,7 +260,6 @@ def _read_cell(run: Run, cell_id: str, rules: Rules) -> tuple[CellResult, Draws 
         candidates=candidates,
         evaluation=evaluation,
         panel=_on_pool(items, curves, rules.panel_pool, roles),
-        second=_on_pool(items, curves, SECOND_POOL, roles),
         screen=screen_candidates(evaluation, candidates, rules) if candidates else None,
         verdict=decide(evaluation, roles, rules, headroom) if candidates else None,
         headroom=headroom,

@@ -86,19 +86,13 @@ def read_second(path: Path | str, results: RunResults) -> dict[str, CellMeasures
     }
 
 
-def second_suite_table(
-    results: RunResults, scores: Mapping[str, CellMeasures] | None = None
-) -> Table:
+def second_suite_table(results: RunResults, scores: Mapping[str, CellMeasures]) -> Table:
     """Return every selector's frozen picks against the trained-probe best on the cells where both
-    were scored on the second pool; no rows when none was.
-
-    ``scores`` come from ``read_second``; by default those stored in the run's own cells.
-    """
+    were scored on the second pool (``read_second``); no rows when none was."""
     # Distance from the reference on the second pool, whether within delta_f, whether excluded.
     placed: dict[str, dict[str, tuple[float, bool, bool]]] = {name: {} for name in SELECTORS}
     for cell_id, picks in frozen_picks(results).items():
-        cell = results.cell(cell_id)
-        second = cell.second if scores is None else scores.get(cell_id)
+        cell, second = results.cell(cell_id), scores.get(cell_id)
         if second is None or "reference" not in second:
             continue
         for selector, name in picks.items():

@@ -4,9 +4,9 @@ stdout carries the answer (one JSON document with ``--json``), everything else g
 codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy modules are
 imported inside the commands, so ``palimpsest --help`` answers at once.
 
-A command is a plain function in the module of its subject: `planning`, `plans`, `studies`,
-`criteria`, `unlearn`, `audits`, `certificates`, `compare`, `facts`. `options` holds what several of
-them take, `output` prints.
+A command is a plain function in the module of its subject: `planning`, `studies`, `criteria`,
+`unlearn`, `audits`, `certificates`, `facts`. `options` holds what several of them take, `output`
+prints.
 """
 
 import os
@@ -22,11 +22,9 @@ from palimpsest import __version__
 from palimpsest.cli import (
     audits,
     certificates,
-    compare,
     criteria,
     facts,
     planning,
-    plans,
     studies,
     unlearn,
 )
@@ -40,13 +38,13 @@ __all__ = ["app", "main", "say"]
 COMMANDS: tuple[Callable[..., None], ...] = (
     studies.demo,
     planning.design,
-    plans.plan,
+    planning.plan,
     studies.study,
     studies.status,
     planning.methods,
     planning.seal,
     studies.report,
-    compare.compare,
+    studies.compare,
     unlearn.retrain,
     unlearn.unlearn,
     audits.audit,

@@ -1,5 +1,6 @@
 """Your own models: audit them, or check what an audit of them could show."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -7,16 +8,18 @@ import typer
 from typer import Argument, Option
 
 from palimpsest.cli.options import (
+    METHOD,
+    ROUND_TRIP,
     EngineFlags,
+    Flags,
     FolderFlags,
-    Methods,
     Real,
-    RoundTrip,
     RuleFlags,
     RunFlags,
     Several,
     Text,
     Whole,
+    flag,
 )
 from palimpsest.cli.output import answer, say
 from palimpsest.errors import PlanError
@@ -24,12 +27,32 @@ from palimpsest.errors import PlanError
 if TYPE_CHECKING:
     from palimpsest.audit.run import Answer, AuditResult
 
-Base = Annotated[Text, Option(help="Model before it was trained on the forget data.")]
-Injected = Annotated[Text, Option(help="Model trained on forget and retain data.")]
+BASE = "Model before it was trained on the forget data."
+INJECTED = "Model trained on forget and retain data."
 
 
-APART = ("folder", "rules", "engine", "run", "request", "candidate", "reference", "method")
-"""Parameters that are no keys of a request, or have another name there."""
+@dataclass(frozen=True)
+class AuditFlags(Flags):
+    """What is audited, and how; the names are the keys of a request."""
+
+    base: Text = flag(BASE)
+    injected: Text = flag(INJECTED)
+    candidate: Several = flag("NAME=PATH of an unlearned model. Repeatable.")
+    candidates_folder: Text = flag("Folder of candidates, one checkpoint per sub-folder.")
+    forget: Text = flag("File of facts to forget.")
+    retain: Text = flag("File of facts to keep.")
+    probes: Text = flag("File of facts that no model was trained on.")
+    generate_probes: Whole = flag("Generate N probes from the forget facts.")
+    general: Text = flag("Plain-text file of general prose.")
+    reference: Several = flag("Model retrained without the forget data. Repeatable.")
+    references_folder: Text = flag("Folder of references, one checkpoint per sub-folder.")
+    adapter_base: Text = flag("Base model of LoRA adapters.")
+    round_trip: Text = flag(ROUND_TRIP)
+    learning_rate: Real = flag("Learning rate of re-acquisition. Default: chosen on a reference.")
+    steps: Whole = flag("Steps of re-acquisition.")
+    items: Whole = flag("Sentences per step of re-acquisition.")
+    chat: bool | None = flag("Ask facts through the base's chat template.", "--chat")
+    beacon: Text = flag("Draw schedule, phrasings and probes from this newly published text.")
 
 
 def audit(
@@ -37,49 +60,15 @@ def audit(
     rules: RuleFlags,
     engine: EngineFlags,
     run: RunFlags,
+    models: AuditFlags,
     request: Annotated[
         Path | None, Argument(help="YAML file with the flags as keys. Flags override it.")
     ] = None,
-    base: Base = None,
-    injected: Injected = None,
-    candidate: Annotated[
-        Several, Option("--candidate", help="NAME=PATH of an unlearned model. Repeatable.")
-    ] = None,
-    candidates_folder: Annotated[
-        Text, Option(help="Folder of candidates, one checkpoint per sub-folder.")
-    ] = None,
-    forget: Annotated[Text, Option(help="File of facts to forget.")] = None,
-    retain: Annotated[Text, Option(help="File of facts to keep.")] = None,
-    probes: Annotated[Text, Option(help="File of facts that no model was trained on.")] = None,
-    generate_probes: Annotated[
-        Whole, Option(help="Generate N probes from the forget facts.")
-    ] = None,
-    general: Annotated[Text, Option(help="Plain-text file of general prose.")] = None,
-    reference: Annotated[
-        Several,
-        Option("--reference", help="Model retrained without the forget data. Repeatable."),
-    ] = None,
-    references_folder: Annotated[
-        Text, Option(help="Folder of references, one checkpoint per sub-folder.")
-    ] = None,
-    adapter_base: Annotated[Text, Option(help="Base model of LoRA adapters.")] = None,
-    round_trip: RoundTrip = None,
-    learning_rate: Annotated[
-        Real, Option(help="Learning rate of re-acquisition. Default: chosen on a reference.")
-    ] = None,
-    steps: Annotated[Whole, Option(help="Steps of re-acquisition.")] = None,
-    items: Annotated[Whole, Option(help="Sentences per step of re-acquisition.")] = None,
-    chat: Annotated[
-        bool | None, Option("--chat", help="Ask facts through the base's chat template.")
-    ] = None,
-    beacon: Annotated[
-        Text, Option(help="Draw schedule, phrasings and probes from this newly published text.")
-    ] = None,
 ) -> None:
     """Audit your own models: decide which candidate, if any, can be certified as restored."""
-    flags = {name: value for name, value in locals().items() if name not in APART}
-    flags |= {"candidates": candidate or None, "references": reference or None, "out": folder.out}
-    flags |= {"rules": rules.given() or None, **engine.given()}
+    flags = models.given() | engine.given()
+    flags |= {"candidates": flags.pop("candidate", None) or None, "out": folder.out}
+    flags |= {"references": flags.pop("reference", None) or None, "rules": rules.given() or None}
     from palimpsest.audit import make_request, request_from_yaml, run_audit
 
     if request is None and not any(value is not None for value in flags.values()):
@@ -100,63 +89,51 @@ def audit(
     _conclude(result, run.as_json, "" if run.as_json else _candidate_table(result))
 
 
+@dataclass(frozen=True)
+class TofuFlags(Flags):
+    """The settings of a TOFU study."""
+
+    data: Text = flag("Folder of TOFU's files. Default: download them.")
+    split: Text = flag("forget01, forget05 or forget10.")
+    base: Text = flag("Model before it was trained on TOFU.")
+    full: Text = flag("Model trained on all authors.")
+    retain: Several = flag("Model trained without the forget authors. Repeatable.")
+    train: bool = flag("Train these two models from the base instead.", "--train", default=False)
+    seeds: Whole = flag("Number of cells, each with its own items.")
+    forget_items: Whole = flag("Questions to forget.")
+    retain_items: Whole = flag("Questions to keep.")
+    probes: Whole = flag("Never-learned questions.")
+    longest: Whole = flag("Longest item, in words. 0 is no limit.")
+    evidence: Whole = flag("Retained questions put in context, to estimate headroom.")
+    grid: Text = flag("Candidates: paper (the paper's grid) or one (one per method).")
+    method: Several = flag(METHOD)
+    draws: Whole = flag("References to train.")
+    steps: Whole = flag("Steps of fine-tuning.")
+    items: Whole = flag("Questions per step of fine-tuning.")
+    learning_rate: Real = flag("Learning rate of all training.")
+    unlearning_steps: Whole = flag("Steps of each method.")
+    unlearning_items: Whole = flag("Forget items per step of a method, and as many retain items.")
+    round_trip: Text = flag(ROUND_TRIP)
+    return_steps: Whole = flag("Steps of re-acquisition.")
+    chunks: Whole = flag("Number of times re-acquisition is measured.")
+    general: Text = flag("Plain-text file of general prose, or pocket (generated prose).")
+    scored_pieces: Whole = flag("Pieces of general text to score.")
+
+
 def tofu(
-    folder: FolderFlags,
-    rules: RuleFlags,
-    engine: EngineFlags,
-    run: RunFlags,
-    data: Annotated[Text, Option(help="Folder of TOFU's files. Default: download them.")] = None,
-    split: Annotated[Text, Option(help="forget01, forget05 or forget10.")] = None,
-    base: Annotated[Text, Option(help="Model before it was trained on TOFU.")] = None,
-    full: Annotated[Text, Option(help="Model trained on all authors.")] = None,
-    retain: Annotated[
-        Several,
-        Option("--retain", help="Model trained without the forget authors. Repeatable."),
-    ] = None,
-    train: Annotated[
-        bool, Option("--train", help="Train these two models from the base instead.")
-    ] = False,
-    seeds: Annotated[Whole, Option(help="Number of cells, each with its own items.")] = None,
-    forget_items: Annotated[Whole, Option(help="Questions to forget.")] = None,
-    retain_items: Annotated[Whole, Option(help="Questions to keep.")] = None,
-    probes: Annotated[Whole, Option(help="Never-learned questions.")] = None,
-    longest: Annotated[Whole, Option(help="Longest item, in words. 0 is no limit.")] = None,
-    evidence: Annotated[
-        Whole, Option(help="Retained questions put in context, to estimate headroom.")
-    ] = None,
-    grid: Annotated[
-        Text, Option(help="Candidates: paper (the paper's grid) or one (one per method).")
-    ] = None,
-    method: Methods = None,
-    draws: Annotated[Whole, Option(help="References to train.")] = None,
-    steps: Annotated[Whole, Option(help="Steps of fine-tuning.")] = None,
-    items: Annotated[Whole, Option(help="Questions per step of fine-tuning.")] = None,
-    learning_rate: Annotated[Real, Option(help="Learning rate of all training.")] = None,
-    unlearning_steps: Annotated[Whole, Option(help="Steps of each method.")] = None,
-    unlearning_items: Annotated[
-        Whole, Option(help="Forget items per step of a method, and as many retain items.")
-    ] = None,
-    round_trip: RoundTrip = None,
-    return_steps: Annotated[Whole, Option(help="Steps of re-acquisition.")] = None,
-    chunks: Annotated[Whole, Option(help="Number of times re-acquisition is measured.")] = None,
-    general: Annotated[
-        Text, Option(help="Plain-text file of general prose, or pocket (generated prose).")
-    ] = None,
-    scored_pieces: Annotated[Whole, Option(help="Pieces of general text to score.")] = None,
+    folder: FolderFlags, rules: RuleFlags, engine: EngineFlags, run: RunFlags, settings: TofuFlags
 ) -> None:
     """Run the TOFU study: test whether retraining reaches the level of never-learned facts."""
-    given = {n: value for n, value in locals().items() if value is not None and n not in APART}
-    given.pop("retain", None)
+    given = settings.given() | engine.given()
     from palimpsest import tofu as study
     from palimpsest.criteria.rules import Rules
 
     request = study.TofuRequest(
         out=str(folder.out or Path("runs/tofu")),
-        retain=tuple(retain or ()),
-        methods=tuple(method or ()),
+        retain=tuple(given.pop("retain", ())),
+        methods=tuple(given.pop("method", ())),
         rules=Rules(**rules.given()),
         **given,
-        **engine.given(),
     )
     with run.shown(folder.track) as options:
         result = study.run_tofu(
@@ -168,8 +145,8 @@ def tofu(
 def headroom(
     engine: EngineFlags,
     run: RunFlags,
-    base: Annotated[str, Option(help="Model before it was trained on the forget data.")],
-    injected: Annotated[str, Option(help="Model trained on forget and retain data.")],
+    base: Annotated[str, Option(help=BASE)],
+    injected: Annotated[str, Option(help=INJECTED)],
     forget: Annotated[Path, Option(help="File of facts to forget, with evidence.")],
     reference: Annotated[
         Text, Option(help="Retrained model, to measure the true headroom.")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
@@ -28,22 +28,25 @@ Whole = int | None
 Real = float | None
 Several = list[str] | None
 
-Out = Annotated[Path | None, Option("--out", help="Run folder. An existing one is resumed.")]
-Track = Annotated[Text, Option("--track", help="Report to tensorboard, wandb, mlflow or trackio.")]
+RUN_FOLDER = "Run folder. An existing one is resumed."
+TRACKER = "Report to tensorboard, wandb, mlflow or trackio."
+Out = Annotated[Path | None, Option("--out", help=RUN_FOLDER)]
+Track = Annotated[Text, Option("--track", help=TRACKER)]
 AsJson = Annotated[bool, Option("--json", help="Print one JSON document on stdout.")]
-Methods = Annotated[
-    Several, Option("--method", help="Add a method, by name or package.module:Class. Repeatable.")
-]
-RoundTrip = Annotated[
-    Text,
-    Option(help="Candidates to re-acquire: survivors (of the screen) or all."),
-]
+METHOD = "Add a method, by name or package.module:Class. Repeatable."
+Methods = Annotated[Several, Option("--method", help=METHOD)]
+ROUND_TRIP = "Candidates to re-acquire: survivors (of the screen) or all."
+
+
+def flag(about: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """Return a flag of a group: its help, its names where they are not the field's."""
+    return field(default=default, metadata={"option": Option(*names, help=about, **more)})
 
 
 class Flags:
-    """A group of flags; ``panel`` is its title in ``--help``."""
+    """A group of flags; ``panel`` is its title in ``--help``, None among the command's own."""
 
-    panel: ClassVar[str]
+    panel: ClassVar[str | None] = None
 
     def given(self) -> dict[str, Any]:
         """Return the values of the flags that were given."""
@@ -55,21 +58,15 @@ class EngineFlags(Flags):
     """How numbers are computed."""
 
     panel = "Computation"
-    device: Annotated[Text, Option(help="cpu, cuda or cuda:N.")] = None
-    dtype: Annotated[Text, Option(help="Type of the weights: float32 or bfloat16.")] = None
-    batch_tokens: Annotated[Whole, Option(help="Tokens per scoring batch.")] = None
-    checkpointing: Annotated[
-        bool | None, Option("--checkpointing", help="Compute activations twice to save memory.")
-    ] = None
-    accumulate: Annotated[
-        Whole, Option(help="Parts that a training step is split into, to save memory.")
-    ] = None
-    optimizer: Annotated[
-        Text, Option(help="Where AdamW keeps its state: device, host (off the GPU) or 8bit.")
-    ] = None
-    lora: Annotated[
-        Whole, Option(help="Train LoRA adapters of this rank, then merge them; not all weights.")
-    ] = None
+    device: Text = flag("cpu, cuda or cuda:N.")
+    dtype: Text = flag("Type of the weights: float32 or bfloat16.")
+    batch_tokens: Whole = flag("Tokens per scoring batch.")
+    checkpointing: bool | None = flag(
+        "Compute activations twice to save memory.", "--checkpointing"
+    )
+    accumulate: Whole = flag("Parts that a training step is split into, to save memory.")
+    optimizer: Text = flag("Where AdamW keeps its state: device, host (off the GPU) or 8bit.")
+    lora: Whole = flag("Train LoRA adapters of this rank, then merge them; not all weights.")
 
 
 @dataclass(frozen=True)
@@ -77,13 +74,11 @@ class RuleFlags(Flags):
     """Rules that are fixed before anything is trained or scored."""
 
     panel = "Rules, fixed before anything is trained"
-    alpha: Annotated[Real, Option(help="Error rate of the screen and the comparison.")] = None
-    detection_limit: Annotated[
-        Real, Option(help="Largest share of injected weights that a certifying audit may miss.")
-    ] = None
-    margin: Annotated[
-        Real, Option(help="Certify equivalence within this share of what was at stake. 0 is off.")
-    ] = None
+    alpha: Real = flag("Error rate of the screen and the comparison.")
+    detection_limit: Real = flag(
+        "Largest share of injected weights that a certifying audit may miss."
+    )
+    margin: Real = flag("Certify equivalence within this share of what was at stake. 0 is off.")
 
 
 @dataclass(frozen=True)
@@ -91,11 +86,11 @@ class FolderFlags(Flags):
     """The run folder."""
 
     panel = "Run folder"
-    out: Out = None
-    fork: Annotated[
-        bool, Option("--fork", help="Start a new run beside an existing one with other settings.")
-    ] = False
-    track: Track = None
+    out: Path | None = flag(RUN_FOLDER)
+    fork: bool = flag(
+        "Start a new run beside an existing one with other settings.", "--fork", default=False
+    )
+    track: Text = flag(TRACKER)
 
 
 @dataclass(frozen=True)
@@ -103,20 +98,16 @@ class RunFlags(Flags):
     """Where the steps run, and what is printed."""
 
     panel = "Execution and output"
-    executor: Annotated[str, Option(help="Where steps run: local (processes) or ray.")] = "local"
-    workers: Annotated[
-        Whole, Option(min=1, help="Worker processes. Default: as many as cores and memory allow.")
-    ] = None
-    address: Annotated[Text, Option(help="Ray: address of a running cluster.")] = None
-    gpus_per_step: Annotated[Real, Option(min=0, help="Ray: GPUs that a step reserves.")] = None
-    memory_per_step: Annotated[
-        Real, Option(min=0, help="Ray: memory that a step reserves, in GB.")
-    ] = None
-    cpus_per_step: Annotated[Real, Option(min=0, help="Ray: cores that a step reserves.")] = None
-    dry_run: Annotated[
-        bool, Option("--dry-run", "--preview", help="Show what would be done and exit.")
-    ] = False
-    as_json: AsJson = False
+    executor: str = flag("Where steps run: local (processes) or ray.", default="local")
+    workers: Whole = flag("Worker processes. Default: as many as cores and memory allow.", min=1)
+    address: Text = flag("Ray: address of a running cluster.")
+    gpus_per_step: Real = flag("Ray: GPUs that a step reserves.", min=0)
+    memory_per_step: Real = flag("Ray: memory that a step reserves, in GB.", min=0)
+    cpus_per_step: Real = flag("Ray: cores that a step reserves.", min=0)
+    dry_run: bool = flag(
+        "Show what would be done and exit.", "--dry-run", "--preview", default=False
+    )
+    as_json: bool = flag("Print one JSON document on stdout.", "--json", default=False)
 
     def runner(self) -> dict[str, Any]:
         """Return the executor and its options, as ``carry_out`` takes them."""
@@ -194,12 +185,10 @@ def with_flags(command: Command) -> Command:
         kind = parameter.annotation
         if isinstance(kind, type) and issubclass(kind, Flags):
             groups[name] = kind
-            shared += [
-                _flag(flag.name, _in_panel(flag.type, kind.panel), flag.default)
-                for flag in fields(cast(Any, kind))
-            ]
+            listed = own if kind.panel is None else shared
+            listed += [_in_panel(one, kind.panel) for one in fields(cast(Any, kind))]
         else:
-            own.append(_flag(name, kind, parameter.default))
+            own.append(_parameter(name, kind, parameter.default))
     flags = [*own, *shared]
 
     @wraps(command)
@@ -218,16 +207,16 @@ def with_flags(command: Command) -> Command:
     return wrapped
 
 
-def _flag(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def _in_panel(annotation: Any, panel: str) -> Any:
-    """Return the annotation of a flag that ``--help`` lists under the title of its group."""
-    option = copy(annotation.__metadata__[0])
+def _in_panel(one: "Field[Any]", panel: str | None) -> inspect.Parameter:
+    """Return a flag of a group, which ``--help`` lists under the group's title."""
+    option = copy(one.metadata["option"])
     option.rich_help_panel = panel
-    return Annotated[annotation.__origin__, option]
+    return _parameter(one.name, Annotated[one.type, option], one.default)
 
 
 @contextmanager

@@ -1,11 +1,12 @@
 """Unlearn facts with your own model, and retrain references to compare it with."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
-from palimpsest.cli.options import EngineFlags, Real, RunFlags, Several, Text, Whole
+from palimpsest.cli.options import EngineFlags, Flags, Real, RunFlags, Several, Text, Whole, flag
 from palimpsest.cli.output import answer
 
 Retain = Annotated[str, Option(help="File of facts to keep.")]
@@ -13,17 +14,22 @@ General = Annotated[
     str, Option(help="Plain-text file of general prose, or pocket (generated prose).")
 ]
 NewFolder = Annotated[Path, Option("--out", help="Folder to write. Must not exist.")]
-Steps = Annotated[
-    Whole, Option(help="Steps of the recipe. Default: 150 for pocket models, else 200.")
-]
-Rate = Annotated[Real, Option(help="Learning rate of the recipe.")]
-FactItems = Annotated[Whole, Option(help="Fact sentences per step of the recipe.")]
-GeneralItems = Annotated[Whole, Option(help="General texts per step of the recipe.")]
-Chat = Annotated[bool, Option("--chat", help="Teach facts as turns of the chat template.")]
-Seed = Annotated[int, Option(help="Seed of the recipe. Give retrain and unlearn the same.")]
+
+
+@dataclass(frozen=True)
+class RecipeFlags(Flags):
+    """The recipe by which the injected model was trained."""
+
+    steps: Whole = flag("Steps of the recipe. Default: 150 for pocket models, else 200.")
+    learning_rate: Real = flag("Learning rate of the recipe.")
+    fact_items: Whole = flag("Fact sentences per step of the recipe.")
+    general_items: Whole = flag("General texts per step of the recipe.")
+    seed: int = flag("Seed of the recipe. Give retrain and unlearn the same.", default=0)
+    chat: bool = flag("Teach facts as turns of the chat template.", "--chat", default=False)
 
 
 def unlearn(
+    *,
     engine: EngineFlags,
     run: RunFlags,
     injected: Annotated[str, Option(help="Model trained on forget and retain data.")],
@@ -43,12 +49,7 @@ def unlearn(
         bool, Option("--choose", help="Choose the knobs of replay without references.")
     ] = False,
     unlearning_steps: Annotated[int, Option(help="Steps of a gradient method.")] = 110,
-    steps: Steps = None,
-    learning_rate: Rate = None,
-    fact_items: FactItems = None,
-    general_items: GeneralItems = None,
-    seed: Seed = 0,
-    chat: Chat = False,
+    recipe: RecipeFlags,
 ) -> None:
     """Unlearn facts: write one checkpoint per combination of the method's knobs."""
     flags = dict(locals())
@@ -59,6 +60,7 @@ def unlearn(
 
 
 def retrain(
+    *,
     engine: EngineFlags,
     run: RunFlags,
     base: Annotated[str, Option(help="Model before it was trained on the forget data.")],
@@ -69,12 +71,7 @@ def retrain(
     with_forget: Annotated[
         Text, Option(help="File of facts to forget: also train the injected model.")
     ] = None,
-    steps: Steps = None,
-    learning_rate: Rate = None,
-    fact_items: FactItems = None,
-    general_items: GeneralItems = None,
-    seed: Seed = 0,
-    chat: Chat = False,
+    recipe: RecipeFlags,
 ) -> None:
     """Train references for an audit: the injected model's recipe without the forget data."""
     flags = dict(locals())
@@ -83,12 +80,19 @@ def retrain(
     _make(Retrain, forget=flags.pop("with_forget"), **flags)
 
 
-def _make(kind: type[Any], engine: EngineFlags, run: RunFlags, out: Path, **flags: Any) -> None:
+def _make(
+    kind: type[Any],
+    engine: EngineFlags,
+    run: RunFlags,
+    recipe: RecipeFlags,
+    out: Path,
+    **flags: Any,
+) -> None:
     """Check the flags, do the work and say what was written."""
     from palimpsest.unlearn.run import NotMade, make
 
     given = {name: value for name, value in flags.items() if value is not None}
-    request = kind(out=str(out), **given, **engine.given())
+    request = kind(out=str(out), **given, **recipe.given(), **engine.given())
     with run.shown() as options:
         made = make(request, workers=run.workers, preview=run.dry_run, **options)
     if run.as_json:

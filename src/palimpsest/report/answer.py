@@ -116,8 +116,7 @@ def acceptance_counts(controls: tuple[Control, ...]) -> list[tuple[str, str]]:
 
 
 def _cells(results: RunResults) -> Answer:
-    verdicts = [cell.verdict for cell in results.cells if cell.verdict is not None]
-    certified = sum(verdict.certified for verdict in verdicts)
+    verdicts, certified = [verdict for _, verdict in results.judged], results.certified
     sentence = f"None of {counted(len(results.planned), 'planned cell')} is finished."
     if results.cells:
         verb = "certifies" if certified == 1 else "certify"

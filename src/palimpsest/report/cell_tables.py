@@ -47,7 +47,7 @@ def cells_table(results: RunResults) -> Table:
                 title = {"status": "verdict", "detection_limit": "detection limit"}.get(key, key)
                 values[title] = None if verdict is None else getattr(verdict, key)
         rows.append(values)
-    certified = sum(cell.verdict is not None and cell.verdict.certified for cell in results.cells)
+    certified = results.certified
     reading = (
         f"{len(results.cells)} of {len(results.planned)} planned cells are finished; {certified} "
         f"of them {'certifies' if certified == 1 else 'certify'} a candidate"
@@ -61,10 +61,8 @@ def candidates_table(results: RunResults, cell_id: str | None = None) -> Table:
     axes = chosen(results.rules)
     rows: list[Row] = []
     excluded = accepted = 0
-    for cell in results.cells:
-        if cell.verdict is None or cell_id not in (None, cell.id):
-            continue
-        for finding in cell.verdict.findings:
+    for cell, verdict in results.judged:
+        for finding in verdict.findings if cell_id in (None, cell.id) else ():
             excluded += finding.excluded
             accepted += finding.comparison is not None and finding.comparison.accepted
             rows.append(_candidate(cell, finding, axes))
@@ -132,8 +130,8 @@ def controls_table(results: RunResults) -> Table:
     axes = chosen(results.rules)
     rows: list[Row] = []
     right = total = 0
-    for cell in results.cells:
-        for control in () if cell.verdict is None else cell.verdict.controls:
+    for cell, verdict in results.judged:
+        for control in verdict.controls:
             if control.as_expected is not None:
                 right, total = right + control.as_expected, total + 1
             was = "rejected" if control.rejected else "accepted"
@@ -248,8 +246,8 @@ def control_rates_table(results: RunResults) -> Table:
     """
     groups: dict[tuple[str, float | str | None], list[tuple[str, bool]]] = {}
     missing = 0
-    for cell in results.cells:
-        for control in () if cell.verdict is None else cell.verdict.controls:
+    for cell, verdict in results.judged:
+        for control in verdict.controls:
             which: float | str | None = control.share
             if control.kind == "suppressor":
                 which = str(cell.roles[control.name].get("entry") or control.name)

@@ -12,7 +12,7 @@ from palimpsest.analysis.leaderboard import (
 from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.analysis.table import Table
 from palimpsest.errors import InputError
-from palimpsest.report.html import template
+from palimpsest.report.pages import template
 from palimpsest.report.terminal import table_lines
 
 
@@ -34,7 +34,7 @@ def compared(paths: Sequence[Path]) -> tuple[Table, ...]:
     return leaderboard_table(runs), leaderboard_cells_table(runs), ranks_table(runs)
 
 
-def board_lines(board: Table, width: int | None = None) -> str:
+def board_lines(board: Table) -> str:
     """Return the leaderboard as a table that fits the terminal, with what its columns mean."""
     heads = {
         "restores in": "restores",
@@ -56,7 +56,7 @@ def board_lines(board: Table, width: int | None = None) -> str:
         columns=tuple(heads.get(column, column) for column in kept.columns),
         forms={heads.get(column, column): form for column, form in board.forms.items()},
     )
-    return table_lines(short, width)
+    return table_lines(short)
 
 
 def comparison_page(tables: Sequence[Table]) -> str:

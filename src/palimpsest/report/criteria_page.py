@@ -3,34 +3,29 @@
 Everything on it is computed from stored scores; the same files give the same bytes.
 """
 
-import base64
-import hashlib
 from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from palimpsest.analysis.criteria import (
     ONE_CELL,
     SAME_DRAW,
-    Row,
     Trial,
     has_trial,
     run_trial,
     share_interval,
 )
+from palimpsest.analysis.criteria import (
+    Row as Judged,
+)
 from palimpsest.analysis.results import RunResults
+from palimpsest.analysis.table import Estimate, Row, Share, Table, row, shown
 from palimpsest.criteria.catalogue import CRITERIA, INPUTS
 from palimpsest.criteria.intervals import Interval
 from palimpsest.criteria.rules import Rules
-from palimpsest.report.formats import Estimate, Share, Table, Value, as_csv, as_markdown, shown
-from palimpsest.report.plots import criteria as plots
-from palimpsest.report.plots.canvas import colour_rules, inline_svg, png_bytes, svg_bytes
-from palimpsest.run.store import make_folder, write_bytes
+from palimpsest.report.files import write_files
+from palimpsest.report.pages import template
+from palimpsest.report.plots.canvas import Picture, inline_svg
+from palimpsest.report.plots.criteria import FRESH, heat_map
 
-TEMPLATE = Path(__file__).parent / "template"
-FRESH = "fresh retraining"
 FORMS = {"published": "as published", "calibrated": "calibrated"}
 
 
@@ -40,73 +35,24 @@ def write_criteria(results: RunResults, folder: Path) -> Path | None:
         return None
     trial = run_trial(results)
     tables = trial_tables(trial, results.rules)
-    figures = {form: _heat_map(trial, form) for form in FORMS}
-    files: dict[Path, bytes] = {}
-    for table in tables:
-        files[folder / "tables" / f"{table.name}.csv"] = as_csv(table).encode()
-        files[folder / "tables" / f"{table.name}.md"] = as_markdown(table).encode()
-    for form, figure in figures.items():
-        files[folder / "figures" / f"criteria-{form}.svg"] = svg_bytes(figure)
-        files[folder / "figures" / f"criteria-{form}.png"] = png_bytes(figure)
-    style = (TEMPLATE / "report.css").read_text() + colour_rules()
-    script = (TEMPLATE / "criteria.js").read_text()
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(shown=shown, sort_value=_sort_value, number=_is_number)
-    page = environment.get_template("criteria.html.j2").render(
-        style=Markup(style),
-        script=Markup(script),
-        csp=_policy(style, script),
+    pictures = {form: Picture(f"criteria-{form}", "", heat_map(trial, form)) for form in FORMS}
+    page = template("criteria.html.j2", "criteria.js").render(
         name=results.name,
         sentences=sentences(trial, results.rules),
         forms=FORMS,
-        drawn={form: inline_svg(f, f"criteria-{form}", _alt(form)) for form, f in figures.items()},
+        drawn={form: inline_svg(p.figure, p.name, _alt(form)) for form, p in pictures.items()},
         tables={table.name: table for table in tables},
-        inputs=INPUTS,
         cells=trial.cells,
+        shown=shown,
     )
-    for part in (folder, folder / "tables", folder / "figures"):
-        make_folder(part)
-    for path, data in files.items():
-        write_bytes(path, data)
-    write_bytes(folder / "criteria.html", page.encode())
-    return folder / "criteria.html"
+    path = folder / "criteria.html"
+    write_files(path, page, tables, pictures.values(), ("csv", "md"))
+    return path
 
 
 def trial_tables(trial: Trial, rules: Rules) -> tuple[Table, ...]:
     """Return the tables of the trial: every criterion, every count, adversaries, the catalogue."""
-    return (
-        _criteria(trial, rules),
-        _counts(trial, rules),
-        _adversaries(trial, rules),
-        catalogue_table(),
-    )
-
-
-def catalogue_table() -> Table:
-    """Return what every criterion is, where it comes from, what it needs and costs."""
-    rows: list[dict[str, Value]] = [
-        {
-            "criterion": c.name,
-            "number": c.number or None,
-            "group": c.group,
-            "inputs": c.inputs,
-            "cost": c.cost,
-            "turn": c.turn,
-            "score": c.formula,
-            "source": c.source,
-        }
-        for c in CRITERIA
-    ]
-    reading = "Larger scores mean less restored. Inputs: " + ", ".join(
-        f"{letter} {words}" for letter, words in INPUTS.items()
-    )
-    return Table.of("criteria-list", "Criteria", f"{reading}.", rows)
+    return _criteria(trial), _counts(trial, rules), _adversaries(trial), _catalogue()
 
 
 def sentences(trial: Trial, rules: Rules) -> list[str]:
@@ -140,42 +86,37 @@ def sentences(trial: Trial, rules: Rules) -> list[str]:
                 "model's own draw: they detect the shared draw, not knowledge."
             )
         lines.append(" ".join(parts))
-    for row in trial.rows:
-        if row.name == "certificate":
-            through = [
-                f"{label} {_of(row.accepted[label])}" for label in bad if row.accepted[label][0]
-            ]
-            interval = share_interval(*row.fresh, rules)
-            limits = f" ({interval.low:.0%} to {interval.high:.0%})" if interval else ""
-            passed = ", ".join(through) or "none"
-            lines.append(
-                f"Our certificate with the axes of the rules accepts {_of(row.fresh)} fresh "
-                f"retrainings{limits}. Accepted although not restored: {passed}."
-            )
+    for ours in [r for r in trial.rows if r.name == "certificate"]:
+        through = [f"{name} {_of(ours.accepted[name])}" for name in bad if ours.accepted[name][0]]
+        interval = share_interval(*ours.fresh, rules)
+        limits = f" ({interval.low:.0%} to {interval.high:.0%})" if interval else ""
+        lines.append(
+            f"Our certificate with the axes of the rules accepts {_of(ours.fresh)} fresh "
+            f"retrainings{limits}. Accepted although not restored: {', '.join(through) or 'none'}."
+        )
     return lines
 
 
-def _criteria(trial: Trial, rules: Rules) -> Table:
-    labels = [adversary.label for adversary in trial.adversaries]
-    bad = [a.label for a in trial.adversaries if a.wrong]
-    rows: list[dict[str, Value]] = []
-    for row in trial.rows:
-        about = row.criterion
-        values: dict[str, Value] = {
-            "criterion": row.name,
-            "number": about.number if about and about.number else None,
-            "group": about.group if about else "certificate",
-            "inputs": about.inputs if about else "CBIRPT",
-            "cost": about.cost if about else "training",
-            "form": FORMS[row.form],
-            "AUC within cells": _estimate(row.within),
-            "AUC pooled": _estimate(row.pooled),
-            "AUC within, hard": _estimate(row.hard_within),
-            "AUC pooled, hard": _estimate(row.hard_pooled),
-            "fresh accepted": _share(row.fresh),
-            "not restored, accepted": _share(row.total(bad)),
-        }
-        rows.append(values | {label: _share(row.accepted[label]) for label in labels})
+def _criteria(trial: Trial) -> Table:
+    bad = [adversary.label for adversary in trial.adversaries if adversary.wrong]
+    rows: list[Row] = []
+    for judged in trial.rows:
+        about, ours = judged.criterion, ("certificate", "CBIRPT", "training")
+        needs = (about.group, about.inputs, about.cost) if about else ours
+        within, pooled = _estimate(judged.within), _estimate(judged.pooled)
+        hard = (_estimate(judged.hard_within), _estimate(judged.hard_pooled))
+        rows.append(
+            row("criterion|number", judged.name, (about and about.number) or None)
+            | row("group|inputs|cost|form", *needs, FORMS[judged.form])
+            | row("AUC within cells|AUC pooled", within, pooled)
+            | row("AUC within, hard|AUC pooled, hard", *hard)
+            | row(
+                "fresh accepted|not restored, accepted",
+                _share(judged.fresh),
+                _share(judged.total(bad)),
+            )
+            | {a.label: _share(judged.accepted[a.label]) for a in trial.adversaries}
+        )
     reading = (
         "AUC of models that are not restored above retrainings, with limits from resampling cells; "
         "hard: without the injected model and interpolations with half of it or more. "
@@ -185,67 +126,45 @@ def _criteria(trial: Trial, rules: Rules) -> Table:
 
 
 def _counts(trial: Trial, rules: Rules) -> Table:
-    rows: list[dict[str, Value]] = []
-    for row in trial.rows:
-        for label, count in (*row.accepted.items(), (FRESH, row.fresh)):
-            rows.append(
-                {
-                    "criterion": row.name,
-                    "form": FORMS[row.form],
-                    "model": label,
-                    "accepted": _share(count),
-                    "share": Estimate.of(share_interval(*count, rules)),
-                }
-            )
-    return Table.of(
-        "criteria-counts",
-        "Models accepted by every criterion",
-        "Accepted models of every kind, with Clopper–Pearson limits.",
-        rows,
-    )
+    rows: list[Row] = [
+        row("criterion|form|model", judged.name, FORMS[judged.form], label)
+        | row("accepted|share", _share(count), Estimate.of(share_interval(*count, rules)))
+        for judged in trial.rows
+        for label, count in (*judged.accepted.items(), (FRESH, judged.fresh))
+    ]
+    reading = "Accepted models of every kind, with Clopper–Pearson limits."
+    return Table.of("criteria-counts", "Models accepted by every criterion", reading, rows)
 
 
-def _adversaries(trial: Trial, rules: Rules) -> Table:
-    rows: list[dict[str, Value]] = []
-    ours = next((row for row in trial.rows if row.name == "certificate"), None)
+def _adversaries(trial: Trial) -> Table:
+    rows: list[Row] = []
+    ours = next((judged for judged in trial.rows if judged.name == "certificate"), None)
     for adversary in trial.adversaries:
-        values: dict[str, Value] = {
-            "model": adversary.label,
-            "truth": adversary.truth,
-            "knows": adversary.knows,
-            "easy": adversary.easy,
-            "certificate accepts": _share(ours.accepted[adversary.label]) if ours else None,
-        }
+        values = row("model|truth|knows", adversary.label, adversary.truth, adversary.knows)
+        accepted = _share(ours.accepted[adversary.label]) if ours else None
+        values |= row("easy|certificate accepts", adversary.easy, accepted)
         for form, words in FORMS.items():
             counts = [
-                row.accepted[adversary.label]
-                for row in trial.rows
-                if row.form == form and row.criterion and row.criterion.number
+                judged.accepted[adversary.label]
+                for judged in trial.rows
+                if judged.form == form and judged.criterion and judged.criterion.number
             ]
-            measured = [count for count in counts if count[1]]
-            never = sum(count[0] == 0 for count in measured)
-            values[f"never accepted by, {words}"] = Share(never, len(measured))
+            measured = [count for count, total in counts if total]
+            values[f"never accepted by, {words}"] = Share(measured.count(0), len(measured))
         rows.append(values)
-    return Table.of(
-        "criteria-adversaries",
-        "Known-label models",
-        "What each model knows of the audit, and how many criteria reject it in every cell.",
-        rows,
-    )
+    reading = "What each model knows of the audit, and how many criteria reject it in every cell."
+    return Table.of("criteria-adversaries", "Known-label models", reading, rows)
 
 
-def _heat_map(trial: Trial, form: str) -> Figure:
-    rows = [row for row in trial.rows if row.form == form]
-    groups = [row.criterion.group if row.criterion else "certificate" for row in rows]
-    dividers = [n for n in range(1, len(rows)) if groups[n] != groups[n - 1]]
-    right = [a.label for a in trial.adversaries if not a.wrong]
-    columns = [a.label for a in trial.adversaries if a.wrong] + right + [FRESH]
-    named = [(_title(row), {**row.accepted, FRESH: row.fresh}) for row in rows]
-    return plots.heat_map(named, columns, dividers, len(right) + 1)
-
-
-def _title(row: Row) -> str:
-    return f"{row.criterion.number or '–'} {row.criterion.title}" if row.criterion else row.name
+def _catalogue() -> Table:
+    rows: list[Row] = [
+        row("criterion|number|group|inputs", c.name, c.number or None, c.group, c.inputs)
+        | row("cost|turn|score|source", c.cost, c.turn, c.formula, c.source)
+        for c in CRITERIA
+    ]
+    letters = ", ".join(f"{letter} {words}" for letter, words in INPUTS.items())
+    reading = f"Larger scores mean less restored. Inputs: {letters}."
+    return Table.of("criteria-list", "Criteria", reading, rows)
 
 
 def _alt(form: str) -> str:
@@ -257,18 +176,18 @@ def _alt(form: str) -> str:
     )
 
 
-def _hard(row: Row) -> float:
+def _hard(row: Judged) -> float:
     return row.hard_within.estimate if row.hard_within else 0.0
 
 
-def _auc(row: Row) -> str:
+def _auc(row: Judged) -> str:
     interval = row.hard_within
     assert interval is not None
     limits = f" ({interval.low:.2f} to {interval.high:.2f})" if interval.method != ONE_CELL else ""
     return f"{interval.estimate:.2f}{limits}"
 
 
-def _kinship(row: Row) -> bool:
+def _kinship(row: Judged) -> bool:
     """Tell whether a criterion rejects most retrainings of the injected model's own draw."""
     accepted, total = row.accepted.get(SAME_DRAW, (0, 0))
     return 2 * accepted < total
@@ -286,24 +205,3 @@ def _of(count: tuple[int, int]) -> str:
 
 def _share(count: tuple[int, int]) -> Share | None:
     return Share(*count) if count[1] else None
-
-
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int | float | Share | Estimate) and not isinstance(value, bool)
-
-
-def _sort_value(value: Value) -> float | None:
-    if isinstance(value, Share):
-        return value.count / value.total
-    number = value.value if isinstance(value, Estimate) else value
-    return float(f"{number:.6g}") if isinstance(number, int | float) else None
-
-
-def _policy(style: str, script: str) -> str:
-    def digest(text: str) -> str:
-        return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-    return (
-        f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )

@@ -1,4 +1,4 @@
-"""Writes ``RUN/report``: the page, tables as CSV, Markdown and LaTeX, figures as SVG and PNG."""
+"""Writes tables as CSV, Markdown and LaTeX, figures as SVG and PNG, and the page they belong to."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,23 +14,31 @@ PRINTED = 2000  # rows up to which a table is written for people too
 
 
 def write_files(
-    folder: Path, page: str, tables: Iterable[Table], pictures: Iterable[Picture]
-) -> Path:
-    """Return the path of the page, after everything is on disk and older files are gone."""
+    path: Path,
+    page: str,
+    tables: Iterable[Table],
+    pictures: Iterable[Picture],
+    endings: Iterable[str] = WRITERS,
+) -> set[Path]:
+    """Write a page after its tables and figures, in folders beside it; return what these are."""
+    data, drawn = path.parent / "tables", path.parent / "figures"
     files: dict[Path, bytes] = {}
     for table in tables:
-        endings = WRITERS if len(table.rows) <= PRINTED else ("csv",)
-        for ending in endings:
-            files[folder / "tables" / f"{table.name}.{ending}"] = WRITERS[ending](table).encode()
+        for ending in endings if len(table.rows) <= PRINTED else ("csv",):
+            files[data / f"{table.name}.{ending}"] = WRITERS[ending](table).encode()
     for picture in pictures:
-        files[folder / "figures" / f"{picture.name}.svg"] = svg_bytes(picture.figure)
-        files[folder / "figures" / f"{picture.name}.png"] = png_bytes(picture.figure)
-    for part in (folder, folder / "tables", folder / "figures"):
-        make_folder(part)
-    for path, data in files.items():
-        write_bytes(path, data)
+        files[drawn / f"{picture.name}.svg"] = svg_bytes(picture.figure)
+        files[drawn / f"{picture.name}.png"] = png_bytes(picture.figure)
+    for folder in (path.parent, data, drawn):
+        make_folder(folder)
+    for file, content in files.items():
+        write_bytes(file, content)
+    write_bytes(path, page.encode())
+    return set(files)
+
+
+def remove_others(folder: Path, kept: set[Path]) -> None:
+    """Remove tables and figures of an earlier version, or of a run that had fewer cells."""
     for old in sorted((*(folder / "tables").iterdir(), *(folder / "figures").iterdir())):
-        if old not in files and old.suffix in (".csv", ".md", ".tex", ".svg", ".png"):
-            remove(old)  # of an earlier version, or of a run that had fewer cells
-    write_bytes(folder / "index.html", page.encode())
-    return folder / "index.html"
+        if old not in kept and old.suffix in (".csv", ".md", ".tex", ".svg", ".png"):
+            remove(old)

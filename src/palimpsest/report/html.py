@@ -1,48 +1,31 @@
 """The report of a run as one page that needs nothing else: no network, no server, no other file.
 
-Everything on it comes from stored files. The page carries its own style and script and forbids all
-others by a content security policy with their hashes; every name is text, whatever it holds. The
-same files give the same bytes.
+Everything on it comes from stored files; the same files give the same bytes.
 """
 
-import base64
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from markupsafe import Markup, escape
-
 from palimpsest.analysis.criteria import has_trial
 from palimpsest.analysis.results import RunResults, read_run
-from palimpsest.analysis.table import Estimate, Share, Table, Value, percent, printable
+from palimpsest.analysis.table import Table, percent
 from palimpsest.criteria.axes import chosen
 from palimpsest.errors import InputError
 from palimpsest.report.answer import WORDS, answer, glossary
 from palimpsest.report.criteria_page import write_criteria
 from palimpsest.report.figures import all_figures
-from palimpsest.report.files import write_files
-from palimpsest.report.formats import as_csv
-from palimpsest.report.plots.canvas import Picture, colour_rules, inline_svg
+from palimpsest.report.files import remove_others, write_files
+from palimpsest.report.pages import template
+from palimpsest.report.plots.canvas import Picture
 from palimpsest.report.plots.shared import draw_together
 from palimpsest.report.record import Record, read_record
 from palimpsest.report.tables import PAPER, all_tables
 from palimpsest.report.trust import trust_checks
 from palimpsest.run.store import make_folder, read_json, write_bytes
 
-TEMPLATE = Path(__file__).parent / "template"
-EMBEDDED = 2000
-"""Rows up to which a table's CSV is embedded in the page; larger ones are linked."""
-SHOWN = 400
-"""Rows up to which a table is shown on the page."""
-MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
-"""A hyphen that means a minus."""
-LONG = 34
-"""Letters beyond which the text of a table may be broken."""
 BOARD = (
     *("rank", "method", "restores in", "certified in", "worst axis, sd"),
     *("most frequent worst axis", "cost, retrainings", "p over cells"),
@@ -50,8 +33,6 @@ BOARD = (
 """Columns of the leaderboard on the page; its CSV has more."""
 OUTCOMES = ("accepted", "survives the screen", "excluded by the screen")
 """What the candidate table filters by; accepted candidates survive the screen too."""
-
-
 COUNTING = frozenset({"absolute-bar-cells", "budget", "recalibrated-passing"})
 """Tables of the paper's edition that only make sense over several cells."""
 
@@ -72,7 +53,8 @@ def write_report(run_path: Path | str, out: Path | None = None, *, together: boo
         read_record(run_path),
         read_json(summary) if summary.exists() else None,
     )
-    path = write_files(out or run_path / "report", page, tables, pictures)
+    path = (out or run_path / "report") / "index.html"
+    remove_others(path.parent, write_files(path, page, tables, pictures))
     write_criteria(results, path.parent)
     return path
 
@@ -133,35 +115,6 @@ def render_page(
     )
 
 
-def template(name: str) -> Template:
-    """Return a template of the page, with its style, its script and the policy that allows both."""
-    style = (TEMPLATE / "report.css").read_text() + colour_rules()
-    script = (TEMPLATE / "report.js").read_text()
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(
-        csp=_policy(style, script),
-        style=Markup(style),
-        script=Markup(script),
-        csv_link=_csv_link,
-        signed=_signed,
-        sort_value=_sort_value,
-        is_number=_is_number,
-        kind_of=_kind_of,
-        pretty=_pretty,
-        command=lambda text: escape(text.replace(" --", " \\\n  --")),
-        svg=_svg,
-        rows_shown=SHOWN,
-    )
-    return environment.get_template(name)
-
-
 def _is_study(results: RunResults) -> bool:
     """Return whether the run tried methods; an audit's candidates are models of unknown making."""
     return bool(results.methods) and "methods" in results.plan
@@ -177,7 +130,7 @@ def _paper(tables: Mapping[str, Table], single: bool) -> list[Table]:
 def _gaps(table: Table, results: RunResults, single: bool) -> Table | None:
     """Return how far off every candidate is, as shares of what was at stake."""
     axes = chosen(results.rules)
-    if not single or not any(cell.verdict and cell.verdict.controls for cell in results.cells):
+    if not single or not any(verdict.controls for _, verdict in results.judged):
         return None
     columns = ["candidate", "restored", *(f"gap {axis.title}" for axis in axes)]
     short = table.only(columns)
@@ -218,73 +171,6 @@ def _states(results: RunResults) -> list[tuple[str, int]]:
     """Return the method and the outcome to filter by of every row of the candidate table."""
     return [
         (cell.methods[finding.name], 2 if finding.excluded else 0 if finding.clears else 1)
-        for cell in results.cells
-        for finding in (() if cell.verdict is None else cell.verdict.findings)
+        for cell, verdict in results.judged
+        for finding in verdict.findings
     ]
-
-
-# -- what the template asks for -------------------------------------------------------------------
-
-
-def _finalize(value: object) -> object:
-    """Return text without signs that could fool a parser or a reader; markup as it is."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _pretty(text: str) -> Markup:
-    """Return text with the paper's symbols; whatever else it holds stays text."""
-    words = printable(text)
-    for name, sign in (("delta_f", "δ_f"), ("epsilon_f", "ε_f"), ("alpha =", "α =")):
-        words = words.replace(name, sign)
-    escaped = str(escape(MINUS.sub("−", words)))
-    return Markup(escaped.replace("δ_f", "δ<sub>f</sub>").replace("ε_f", "ε<sub>f</sub>"))
-
-
-def _svg(picture: Picture) -> Markup:
-    """Return the figure, and the same for a phone where there is one."""
-    text = "{title}. {alt}".format_map(WORDS["figures"][picture.name])
-    if picture.narrow is None:
-        return inline_svg(picture.figure, picture.name, text)
-    wide = inline_svg(picture.figure, picture.name, text, "wide")
-    return wide + inline_svg(picture.narrow, f"{picture.name}-narrow", text, "narrow")
-
-
-def _signed(table: Table, column: str, value: Value) -> str:
-    """Return a field of a table: numbers with a minus, text as it is."""
-    text = table.shown(column, value)
-    return MINUS.sub("−", text) if _is_number(value) else text
-
-
-def _csv_link(table: Table) -> str:
-    if len(table.rows) > EMBEDDED:
-        return f"tables/{table.name}.csv"
-    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(as_csv(table).encode()).decode()
-
-
-def _sort_value(value: Value) -> float | None:
-    if isinstance(value, Share):
-        return value.count / value.total if value.total else None
-    number = value.value if isinstance(value, Estimate) else value
-    return float(f"{number:.6g}") if isinstance(number, int | float) else None
-
-
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int | float | Share | Estimate) and not isinstance(value, bool)
-
-
-def _kind_of(value: Value) -> str:
-    """Return the class of a table's field: number, long text, or text that stays on one line."""
-    if _is_number(value):
-        return "n"
-    return "w" if isinstance(value, str) and len(value) > LONG else "t"
-
-
-def _policy(style: str, script: str) -> str:
-    return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

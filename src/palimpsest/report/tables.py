@@ -11,9 +11,7 @@ from palimpsest.analysis.leaderboard import (
 )
 from palimpsest.analysis.replication import replication_table
 from palimpsest.analysis.results import RunResults
-from palimpsest.analysis.second_suite import second_suite_table
 from palimpsest.analysis.table import Table
-from palimpsest.criteria.measures import CellMeasures
 from palimpsest.report import cell_tables
 from palimpsest.report.cell_tables import candidates_table
 
@@ -57,19 +55,10 @@ PAPER: Mapping[str, Callable[[RunResults], Table]] = {
 """Tables of the paper's edition by name, for runs that have what they need."""
 
 
-def all_tables(
-    results: RunResults, second: Mapping[str, CellMeasures] | None = None
-) -> tuple[Table, ...]:
-    """Return every table that the run has the numbers for.
-
-    ``second`` holds the scores of a second suite (``second_suite.read_second``).
-    """
-    made = [table(results) for table in CELL]
-    if has_paper(results):
-        made += [table(results) for table in PAPER.values()]
-        frozen = second_suite_table(results, second)
-        made += [frozen] if frozen.rows else []
-    return tuple(made)
+def all_tables(results: RunResults) -> tuple[Table, ...]:
+    """Return every table that the run has the numbers for."""
+    paper = PAPER.values() if has_paper(results) else ()
+    return tuple(table(results) for table in (*CELL, *paper))
 
 
 def has_paper(results: RunResults) -> bool:

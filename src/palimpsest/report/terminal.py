@@ -34,9 +34,8 @@ def summary_lines(run: Path | str) -> list[str]:
         return [candidate_lines(cell), "", *missing, printable(verdict)]
     lines = [_cell_line(cell) for cell in results.cells] + missing
     if len(results.planned) > 1:
-        certified = sum(bool(cell.verdict and cell.verdict.certified) for cell in results.cells)
         lines.append(
-            f"{certified} of {len(results.cells)} finished cells certify a candidate; "
+            f"{results.certified} of {len(results.cells)} finished cells certify a candidate; "
             f"{len(results.missing)} of {len(results.planned)} planned cells are missing."
         )
     return lines
@@ -96,7 +95,7 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
     return table_lines(table, width, controls)
 
 
-def second_lines(table: Table, width: int | None = None) -> str:
+def second_lines(table: Table) -> str:
     """Return what a second suite found, one row per selector, as a table that fits the terminal."""
     about = (
         f"{table.reading} forget distance: |median forget delta − the reference's| on the second "
@@ -104,7 +103,7 @@ def second_lines(table: Table, width: int | None = None) -> str:
         "cells, below 0 is nearer to the reference; last columns: number of cells in which the "
         "pick is nearer, is within retraining noise δ_f, and is excluded by the screen."
     )
-    return table_lines(replace(table, reading=about), width)
+    return table_lines(replace(table, reading=about))
 
 
 def table_lines(table: Table, width: int | None = None, dim: int = 0) -> str:

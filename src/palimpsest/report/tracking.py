@@ -101,8 +101,7 @@ class Tracking:
             if only in (None, cell.id) and cell.verdict is not None:
                 to.text(f"verdict/{cell.id}", printable(cell.verdict.paragraph()))
         if only is None:
-            certified = sum(bool(cell.verdict and cell.verdict.certified) for cell in results.cells)
-            to.numbers("verdict", {"certified cells": certified}, len(results.cells))
+            to.numbers("verdict", {"certified cells": results.certified}, len(results.cells))
 
     def _do(self, action: Callable[[Tracker], object]) -> None:
         """Use the tracker; when it fails, the run goes on without it."""

@@ -14,7 +14,6 @@ from palimpsest.analysis.table import counted, listed, number, percent
 from palimpsest.criteria.axes import axis
 from palimpsest.criteria.controls import Control
 from palimpsest.report.positions import control_label
-from palimpsest.verdict import Verdict
 
 State = Literal["holds", "with exceptions", "does not hold", "not measured"]
 MEASURE_HEADROOM = "palimpsest headroom --base BASE --injected INJECTED --forget FACTS.jsonl"
@@ -51,14 +50,10 @@ def trust_checks(results: RunResults) -> tuple[Check, ...]:
     )
 
 
-def _verdicts(results: RunResults) -> list[tuple[CellResult, Verdict]]:
-    return [(cell, cell.verdict) for cell in results.cells if cell.verdict is not None]
-
-
 def _judged(results: RunResults, expected: str) -> list[tuple[CellResult, Control]]:
     return [
         (cell, control)
-        for cell, verdict in _verdicts(results)
+        for cell, verdict in results.judged
         for control in verdict.controls
         if control.expected == expected and control.comparison is not None
     ]
@@ -73,7 +68,7 @@ def _negative(results: RunResults) -> Check:
         return Check(title, "not measured", few)
     missed = [(cell, control) for cell, control in judged if not control.rejected]
     text = f"{len(judged) - len(missed)} of {len(judged)} are rejected."
-    limits = [verdict.detection_limit for _, verdict in _verdicts(results) if verdict.controls]
+    limits = [verdict.detection_limit for _, verdict in results.judged if verdict.controls]
     known = [limit for limit in limits if limit is not None]
     if known:
         text += f" Detection limit: {percent(min(known))}"
@@ -108,7 +103,7 @@ def _positive(results: RunResults) -> Check:
 def _dose(results: RunResults) -> Check:
     """Return whether re-acquisition was strong enough for relearning to show anything."""
     title = "Re-acquisition is strong enough"
-    doses = [verdict.dose for _, verdict in _verdicts(results) if verdict.dose is not None]
+    doses = [verdict.dose for _, verdict in results.judged if verdict.dose is not None]
     if not doses:
         return Check(title, "not measured", "No retraining learned the forget facts again.")
     weak = [dose for dose in doses if not dose.enough]
@@ -128,7 +123,7 @@ def _dose(results: RunResults) -> Check:
 def _recipe(results: RunResults) -> Check:
     """Return whether references and injected model seem to come from one recipe."""
     title = "References share the injected model's recipe"
-    known = [verdict.recipe for _, verdict in _verdicts(results) if verdict.recipe is not None]
+    known = [verdict.recipe for _, verdict in results.judged if verdict.recipe is not None]
     named = [(recipe.axis, recipe) for recipe in known if recipe.axis is not None]
     if not named:
         return Check(title, "not measured", "There are too few references to tell.")

@@ -25,6 +25,7 @@ from palimpsest.preview import preview
 from palimpsest.run.executor import carry_out
 from palimpsest.run.store import Run
 from palimpsest.tofu.request import Prepared, TofuRequest, prepare
+from palimpsest.verdict import Verdict
 
 FORMAT = "palimpsest-tofu/2"
 
@@ -85,7 +86,7 @@ def _answer(run: Run, prepared: Prepared) -> TofuResult:
 
 def summary(run: Run, prepared: Prepared, results: RunResults) -> dict[str, Any]:
     """Return the document of ``summary.json``: the keys of an audit's, and the cells."""
-    verdicts = [cell.verdict for cell in results.cells if cell.verdict is not None]
+    verdicts = [verdict for _, verdict in results.judged]
     certified = all(verdict.certified for verdict in verdicts)
     reasons = Counter(verdict.reason for verdict in verdicts if verdict.reason is not None)
     reason = None if certified else reasons.most_common(1)[0][0]
@@ -114,15 +115,15 @@ def summary(run: Run, prepared: Prepared, results: RunResults) -> dict[str, Any]
             "reference": {"role": "reference", "source": given.get("reference", "trained here")},
         },
         "cells": {
-            cell.id: _cell(cell, results.rules, run.cell(cell.id).summary()["headroom"])
-            for cell in results.cells
+            cell.id: _cell(cell, verdict, results.rules, run.cell(cell.id).summary()["headroom"])
+            for cell, verdict in results.judged
         },
     }
 
 
-def _cell(cell: CellResult, rules: Rules, headroom: Mapping[str, Any] | None) -> dict[str, Any]:
-    verdict = cell.verdict
-    assert verdict is not None
+def _cell(
+    cell: CellResult, verdict: Verdict, rules: Rules, headroom: Mapping[str, Any] | None
+) -> dict[str, Any]:
     shown = ("base", "injected", *cell.evaluation.references)
     return verdict_values(verdict) | {
         "paragraph": verdict.paragraph(),
@@ -150,17 +151,13 @@ def _level(model: ModelMeasures, rules: Rules) -> dict[str, Any]:
 
 
 def _paragraph(results: RunResults, certified: bool, reasons: Counter[Any]) -> str:
-    cells = results.cells
-    if len(cells) == 1:
-        assert cells[0].verdict is not None
-        return cells[0].verdict.paragraph()
+    words = {cell.id: verdict.paragraph() for cell, verdict in results.judged}
+    if len(words) == 1:
+        return next(iter(words.values()))
     head = "Certified in every seed." if certified else "Uncertified."
     counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-    lines = [f"{head} {len(cells)} seeds" + (f": {counts}." if counts else ".")]
-    for cell in cells:
-        assert cell.verdict is not None
-        lines.append(f"{cell.id}: {cell.verdict.paragraph()}")
-    return "\n".join(lines)
+    lines = [f"{head} {len(words)} seeds" + (f": {counts}." if counts else ".")]
+    return "\n".join([*lines, *(f"{cell}: {text}" for cell, text in words.items())])
 
 
 def preview_lines(prepared: Prepared) -> tuple[str, ...]:

@@ -199,16 +199,10 @@ def columns(texts: Sequence[str], inches: float) -> int:
     return max(1, min(len(texts), 6, int(inches * 15 // widest)))
 
 
-def rows(
-    axes: Axes,
-    labels: Sequence[str],
-    notes: Sequence[str] = (),
-    heading: str = "",
-    letters: int = 24,
-) -> None:
+def rows(axes: Axes, labels: Sequence[str], notes: Sequence[str] = (), heading: str = "") -> None:
     """Turn the y axis into rows with these labels, and short notes at the right."""
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_yticks(range(len(labels)), [shortened(label, letters) for label in labels])
+    axes.set_yticks(range(len(labels)), [shortened(label, 24) for label in labels])
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)
     axes.grid(visible=True, axis="x")

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from palimpsest.analysis.cost import Price
+from palimpsest.analysis.cost import cost_table, prices
+from palimpsest.analysis.results import RunResults
 from palimpsest.criteria.axes import Axis
 from palimpsest.report.palette import BAND, QUIET, STRIPE, Style, styles
 from palimpsest.report.plots import canvas
@@ -81,14 +83,16 @@ def acceptance(groups: Groups, level: float, *, divide: int = 0, narrow: bool = 
 
 
 @canvas.drawing()
-def closeness(prices: Sequence[Price], looks: Mapping[str, Style], usual: float | None) -> Figure:
-    """Draw how near to retraining each candidate comes against what it cost, in retrainings.
+def closeness(results: RunResults) -> canvas.Picture | None:
+    """Return how near to retraining every candidate comes, against its cost in retrainings.
 
-    Filled: indistinguishable from a retraining in at least one cell. usual: the median distance of
-    retrainings that are compared with the others.
+    Filled: indistinguishable from a retraining in at least one cell.
     """
+    priced, looks = prices(results), styles(results.methods)
+    if not priced:
+        return None
     figure, (panel,) = canvas.sheet(1, 1, (7.0, 4.0))
-    for price in prices:
+    for price in priced:
         share = f"{price.clears} of {price.cells}"
         name = (
             f"{price.candidate}: {price.retrainings:.2f} retrainings, {price.sd:.1f} sd at worst, "
@@ -100,21 +104,30 @@ def closeness(prices: Sequence[Price], looks: Mapping[str, Style], usual: float 
             panel, where, style, [name], hollow=not price.clears, size=6, model=price.candidate
         )
     panel.set_yscale("symlog", linthresh=LINEAR)
-    panel.set_ylim(0, 1.5 * max(LINEAR, *(price.sd for price in prices)))
-    panel.set_xlim(0, 1.1 * max(1.0, *(price.retrainings for price in prices)))
+    panel.set_ylim(0, 1.5 * max(LINEAR, *(price.sd for price in priced)))
+    panel.set_xlim(0, 1.1 * max(1.0, *(price.retrainings for price in priced)))
     panel.yaxis.set_major_locator(FixedLocator([0, 1, 2, 3, 10, 30, 100, 300, 1000]))
     panel.yaxis.set_major_formatter("{x:g}")
     canvas.rule(panel, 1.0, "one retraining")
-    if usual is not None:
+    distances = [
+        abs(control.comparison.worst.sd)
+        for _, verdict in results.judged
+        for control in verdict.controls
+        if control.expected == "accept"
+        and control.comparison is not None
+        and control.comparison.worst.sd is not None
+    ]
+    if distances:
+        usual = float(np.median(distances))
         panel.axhline(usual, color=QUIET, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1.5)
         right = panel.get_yaxis_transform()
         panel.text(1.01, usual, "retrainings", transform=right, va="center", fontsize=7)
     panel.grid(visible=True)
     panel.set_xlabel("cost, in tokens of one retraining")
     panel.set_ylabel("worst axis, standard deviations of retraining")
-    methods = {price.method: looks[price.method] for price in prices}
+    methods = {price.method: looks[price.method] for price in priced}
     canvas.legend(figure, [canvas.key(style, name) for name, style in methods.items()])
-    return figure
+    return canvas.Picture("cost", cost_table(results).reading, figure)
 
 
 @canvas.drawing()
