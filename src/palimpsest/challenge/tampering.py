@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from palimpsest.challenge.crafting import foresee, goal, keeping, text_nlls
+from palimpsest.challenge.crafting import foresee, suppressing, text_nlls
 from palimpsest.challenge.hidden import matched
 from palimpsest.challenge.workshop import State, Workshop
 from palimpsest.facts.nonce import key_number
@@ -42,12 +42,11 @@ def tamper_resistant(workshop: Workshop) -> State:
         weight = ENTROPY * math.exp(DECAY * (step - INNER + 1))
         return lambda net: -weight * _entropy(net, batch)
 
-    goals = [goal(workshop, "forget", "base", items=8), *keeping(workshop)]
     return foresee(
         workshop,
         "tamper-resistant",
         matched(workshop, "base"),
-        goals,
+        suppressing(workshop, "base"),
         _own_attack(workshop),
         {step: mark(step) for step in range(8, INNER + 1, 8)},
         attack_rate=workshop.rate,
@@ -100,7 +99,7 @@ def curve_mimic(workshop: Workshop) -> State:
         workshop,
         "curve-mimic",
         matched(workshop, "reference"),
-        [goal(workshop, "forget", "reference", items=8), *keeping(workshop)],
+        suppressing(workshop, "reference"),
         schedule.steps,
         {step: mark(step) for step in looks},
         attack_rate=schedule.learning_rate,

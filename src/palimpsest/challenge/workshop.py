@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from palimpsest.challenge.models import subject_patterns
-from palimpsest.errors import TrainingDiverged
 from palimpsest.facts.nonce import Triple, draw, key_number, words_of
 from palimpsest.facts.questions import Question
 from palimpsest.facts.templates import SUBJECT, render
@@ -22,7 +21,7 @@ from palimpsest.methods.context import Context, teach
 from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Encoded, Net
 from palimpsest.models.nets import Nets
-from palimpsest.models.train import TextBatch, text_loss, train
+from palimpsest.models.train import TextBatch, text_loss, train_alone
 
 State = Mapping[str, Tensor]
 
@@ -148,6 +147,10 @@ class Workshop:
         pieces = self.general[:PIECES]
         return asked | {"general": encode_texts(self.tokenizer, pieces, self.piece_tokens)}
 
+    def targets(self, group: str) -> Tensor:
+        """Return the scored tokens of a group's texts, one after another (scored,)."""
+        return torch.tensor([t for text in self.texts[group] for t in text.ids[text.start :]])
+
     @cached_property
     def _answers(self) -> dict[tuple[str, str], tuple[Tensor, ...]]:
         return {}
@@ -171,10 +174,8 @@ class Workshop:
 
     def retrained(self) -> State:
         """Return a retraining that is none of the cell's references."""
-        net = self.nets([self.state("base")])
-        diverged = train(net, self.redrawn(), text_loss, learning_rate=self.injection_rate)
-        if diverged:
-            raise TrainingDiverged(diverged[0], "retraining for the panel")
+        net, what = self.nets([self.state("base")]), "retraining for the panel"
+        train_alone(net, self.redrawn(), text_loss, what, learning_rate=self.injection_rate)
         return net.state()
 
 
