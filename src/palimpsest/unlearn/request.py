@@ -81,10 +81,8 @@ class Request(Computing):
         """The settings as a checked plan of one cell."""
         pocket = resolve(self.model).kind == "pocket"
         recipe = POCKET_MATRIX.injection if pocket else Injection()
-        rate = self.learning_rate or recipe.learning_rate
-        chosen = {"steps": self.steps, "learning_rate": rate, "fact_items": self.fact_items}
-        chosen["general_items"] = self.general_items
-        values = {key: value for key, value in chosen.items() if value is not None}
+        names = ("steps", "learning_rate", "fact_items", "general_items")
+        values = {name: value for name in names if (value := getattr(self, name)) is not None}
         text = {"source": self.general, "train_pieces": min(PIECES, len(self.pieces))}
         return plan_from_dict(
             {
@@ -92,7 +90,7 @@ class Request(Computing):
                 "models": [OWN],
                 "local_models": {OWN: self.model},
                 "seeds": [self.seed],
-                "injection": Injection(**{**vars(recipe), **values}).__dict__,
+                "injection": vars(replace(recipe, **values)),
                 "general": text,
                 "methods": [],
                 "engine": vars(Engine.of(self)),
