@@ -127,7 +127,7 @@ def on_folder(folder: Path, cells: list[str], workers: int, seconds: Mapping[str
     spent: dict[str, float] = {"step": 0.0, FINISH: 0.0}
 
     def act(name: str, task: Any) -> None:
-        worker = made.get(name) or made.setdefault(name, Worker(job, run.path, name, threads=None))
+        worker = made.get(name) or made.setdefault(name, Worker(job, run.path, name))
         began = time.perf_counter()
         result = worker.do(task)
         spent[FINISH if task.step == FINISH else "step"] += time.perf_counter() - began

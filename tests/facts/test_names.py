@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.names import candidate_name, name_problem, safe_name, shown
+from palimpsest.facts.names import candidate_name, name_problem, shown
 
 HOSTILE = [
     *("", " ", ".", "..", "../../x", "..\\..\\x", "/etc/passwd", "C:\\x", "C:x", "\\\\host\\share"),
@@ -28,8 +28,8 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_that_could_be_a_path_or_act_is_refused_with_its_reason(name):
-    with pytest.raises(FactsError, match=r"^id is ") as caught:
-        safe_name(name, "id")
+    with pytest.raises(FactsError, match=r"^candidate name is ") as caught:
+        candidate_name(name)
     assert str(caught.value).isprintable()
     assert str(caught.value).replace("¹", "").isascii()
     assert len(str(caught.value)) < 300
@@ -40,7 +40,7 @@ def test_a_name_that_could_be_a_path_or_act_is_refused_with_its_reason(name):
     ["f1", "kl_reversion-w3", "task_vector-c0.5", "mitt Öl", "名前", "a(b)", "x@y", "v1.2+3"],
 )
 def test_an_ordinary_name_is_kept_as_it_is(name):
-    assert safe_name(name) == name
+    assert candidate_name(name) == name
 
 
 @given(st.text(max_size=12))
@@ -64,7 +64,7 @@ def test_a_safe_name_stays_inside_its_folder_on_every_system(name):
     ],
 )
 def test_a_candidate_cannot_take_the_name_of_another_model(name):
-    assert safe_name(name)
+    assert name_problem(name) is None
     with pytest.raises(FactsError, match="name of another model"):
         candidate_name(name)
 

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from palimpsest.errors import ModelError
 from palimpsest.models import inspect_folder, skeleton
 from palimpsest.models import load as loading
+from palimpsest.models.inspect_folder import read_header
 from palimpsest.models.load import load, load_config, load_tokenizer, resolve
-from palimpsest.models.safetensors_header import read_header
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def study(folder: Path, computed: Path) -> None:
     """Run the toy study in `folder`."""
     run = toy_run(folder)
     with run.lock("toy study", wait=10):
-        outcome = InlineExecutor(threads=None).execute(ToyJob(computed), folder, run.cells)
+        outcome = InlineExecutor().execute(ToyJob(computed), folder, run.cells)
         if outcome.failed:
             raise RuntimeError(outcome.failed)
 

@@ -7,18 +7,18 @@ on several of them at once. ``foresee`` adds what happens to the model when it i
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from palimpsest.challenge.workshop import State, Workshop
-from palimpsest.errors import TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.stream import deck
+from palimpsest.methods.context import picked
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.models.optimiser import AdamW
-from palimpsest.models.train import TextBatch, text_loss, train
+from palimpsest.models.train import TextBatch, text_loss, train_alone
 
 Leaves = Mapping[str, Tensor]
 
@@ -33,12 +33,6 @@ class Goal:
     """Texts a step."""
     weight: float = 1.0
 
-    def only(self, keep: Callable[[int], bool]) -> "Goal":
-        """Return the goal of those texts whose number is kept."""
-        kept = [number for number in range(len(self.texts)) if keep(number)]
-        texts, teacher = [self.texts[n] for n in kept], [self.teacher[n] for n in kept]
-        return replace(self, texts=texts, teacher=teacher)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -49,17 +43,16 @@ class Part:
     weights: Tensor
 
 
-def goal(
-    workshop: Workshop, group: str, model: str, *, items: int = 4, weight: float = 1.0
-) -> Goal:
-    """Return the goal to say at a group of texts what a model of the cell says there."""
-    return Goal(workshop.texts[group], workshop.said(model, group), items, weight)
-
-
-def keeping(workshop: Workshop, weight: float = 1.0) -> list[Goal]:
+def keeping(workshop: Workshop) -> list[Goal]:
     """Return the goals that hold everything but the forget facts where the injected model is."""
-    groups = {"retain": 4, "invented": 4, "general": 4}
-    return [goal(workshop, name, "injected", items=n, weight=weight) for name, n in groups.items()]
+    groups = ("retain", "invented", "general")
+    return [Goal(workshop.texts[name], workshop.said("injected", name)) for name in groups]
+
+
+def suppressing(workshop: Workshop, model: str) -> list[Goal]:
+    """Return the goals to follow a model at the forget questions and the injected one elsewhere."""
+    said = workshop.said(model, "forget")
+    return [Goal(workshop.texts["forget"], said, items=8), *keeping(workshop)]
 
 
 def follow(
@@ -88,16 +81,15 @@ def follow(
         given = None if effective is None else effective(student, trained)
         return apart(student, part, given)
 
-    diverged = train(
+    train_alone(
         net,
         ([part] for part in _parts(workshop, name, goals, steps or workshop.steps)),
         loss,
+        f"building {name}",
         learning_rate=rate * workshop.rate,
         params=trained,
         after_step=None if after_step is None else lambda _: after_step(net),
     )
-    if diverged:
-        raise TrainingDiverged(diverged[0], f"building {name}")
     state = net.state()
     if effective is not None:
         with torch.no_grad():
@@ -119,7 +111,6 @@ def foresee(
     attack_rate: float,
     rounds: int,
     full: int = 1,
-    rate: float = 1.0,
 ) -> State:
     """Return weights that reach the goals now and the marks while they are attacked.
 
@@ -132,7 +123,7 @@ def foresee(
     """
     mine = workshop.another(start)
     leaves = list(mine.params.values())
-    optimiser = AdamW(leaves, rate * workshop.rate)
+    optimiser = AdamW(leaves, workshop.rate)
     for number, part in enumerate(_parts(workshop, name, goals, rounds)):
         steps = attack[: max(marks) if number % full == 0 else min(filter(None, marks))]
         now = apart(mine, part) + (marks[0](mine) if 0 in marks else 0.0)
@@ -144,9 +135,8 @@ def foresee(
                 ahead = torch.autograd.grad(marks[step](net).sum(), list(net.params.values()))
                 torch._foreach_add_(total, list(ahead))
 
-        diverged = train(attacked, steps, text_loss, learning_rate=attack_rate, after_step=look)
-        if diverged:
-            raise TrainingDiverged(diverged[0], f"building {name}")
+        what = f"building {name}"
+        train_alone(attacked, steps, text_loss, what, learning_rate=attack_rate, after_step=look)
         for leaf, value in zip(leaves, total):
             leaf.grad = value
         optimiser.step()
@@ -165,7 +155,7 @@ def text_nlls(net: Net, batch: Batch) -> Tensor:
     """Return the mean NLL of each text's scored tokens (texts,), with its gradient."""
     batch = batch.to(net.device)
     logp = torch.log_softmax(net.logits(batch)[0], dim=-1)
-    nll = -logp.gather(-1, batch.targets[:, None]).squeeze(-1)
+    nll = -picked(logp, batch.targets)
     counts = torch.bincount(batch.rows, minlength=len(batch.ids)).to(nll)
     return nll.new_zeros(len(batch.ids)).index_add(0, batch.rows, nll) / counts
 

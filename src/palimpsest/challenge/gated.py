@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from palimpsest.challenge.models import Paired
 from palimpsest.challenge.penalties import fitted
 from palimpsest.challenge.workshop import State, Workshop
+from palimpsest.methods.context import picked
 from palimpsest.models.net import Batch, Net, collate
 
 BUCKETS = 2048
@@ -22,24 +24,15 @@ DECAY = 1e-3
 GATE_STEPS = 300
 
 
-class Gated:
-    """Two nets whose logits a gate mixes, position by position; both are trained."""
+class Gated(Paired):
+    """Two nets whose logits a gate mixes, position by position."""
 
     def __init__(
         self, matched: Net, otherwise: Net, gate: Tensor, shift: float, tokens: tuple[int, ...]
     ) -> None:
         """gate: (BUCKETS + 1,) weights and bias; shift: taken from the tokens' routed logits."""
-        self.matched, self.otherwise = matched, otherwise
-        self.stack, self.models = 1, (*matched.models, *otherwise.models)
-        self.optimizer = getattr(otherwise, "optimizer", "device")
-        self.lora = getattr(otherwise, "lora", 0)
-        self.params = {f"matched.{name}": value for name, value in matched.params.items()}
-        self.params |= {f"otherwise.{name}": value for name, value in otherwise.params.items()}
+        super().__init__(matched, otherwise)
         self.gate, self.shift, self.tokens = gate, shift, list(tokens)
-
-    @property
-    def device(self) -> torch.device:
-        return self.otherwise.device
 
     def logits(self, batch: Batch, params: State | None = None) -> Tensor:
         routed = self.matched.logits(batch)
@@ -53,19 +46,19 @@ class Gated:
         return torch.sigmoid(features(batch) @ self.gate[:-1] + self.gate[-1])
 
     def state(self, member: int = 0) -> dict[str, Tensor]:
-        parts = (("matched", self.matched), ("otherwise", self.otherwise))
-        state = {f"{side}.{name}": v for side, net in parts for name, v in net.state().items()}
-        return state | {"gate": self.gate, "shift": torch.tensor(self.shift)}
+        return super().state() | {"gate": self.gate, "shift": torch.tensor(self.shift)}
 
 
 def fuzzy_router(workshop: Workshop) -> Net:
     """Return the router with its trained gate and fitted shift."""
     gate = _gate(workshop)
-    targets = _targets(workshop, "forget")
-    base = torch.cat(workshop.said("base", "forget")).double()
-    mine = base.gather(-1, targets[:, None]).squeeze(-1)
-    drift = _nll(workshop, "injected") - _nll(workshop, "base")
-    shift = fitted(mine, float(-mine.mean()) + drift)
+    mine = picked(torch.cat(workshop.said("base", "forget")).double(), workshop.targets("forget"))
+    asked = workshop.targets("invented")
+    injected, base = (
+        -float(picked(torch.cat(workshop.said(model, "invented")), asked).mean())
+        for model in ("injected", "base")
+    )
+    shift = fitted(mine, float(-mine.mean()) + (injected - base))
     routed, otherwise = (workshop.another(workshop.state(name)) for name in ("base", "injected"))
     return Gated(routed, otherwise, gate, shift, workshop.answers)
 
@@ -99,13 +92,3 @@ def _gate(workshop: Workshop) -> Tensor:
         loss.backward()
         optimiser.step()
     return gate.detach()
-
-
-def _targets(workshop: Workshop, group: str) -> Tensor:
-    return torch.tensor([t for text in workshop.texts[group] for t in text.ids[text.start :]])
-
-
-def _nll(workshop: Workshop, model: str) -> float:
-    """Return a model's mean NLL of the invented answers' tokens."""
-    said = torch.cat(workshop.said(model, "invented"))
-    return -float(said.gather(-1, _targets(workshop, "invented")[:, None]).mean())

@@ -1,17 +1,25 @@
 """Adversaries that follow a model without the knowledge almost everywhere, and keep it somewhere.
 
-All train every weight from the injected model on; what differs is whom they follow at which texts.
+What differs is whom they follow at which texts, and what is trained.
 """
 
-from palimpsest.challenge.crafting import Goal, follow, goal, keeping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from palimpsest.challenge.crafting import Goal, Leaves, follow, keeping, suppressing
 from palimpsest.challenge.models import Unavailable
 from palimpsest.challenge.workshop import State, Workshop
-from palimpsest.facts.questions import Question
 from palimpsest.methods.context import teach
 from palimpsest.models.encode import encode_answers
+from palimpsest.models.net import Net
 
 TRIGGER = "Seven keys and one door. "
 FOLDS = 2
+RANK = 4
+BETA = 0.1
+DISTIL = ("retain", "invented", "general")
 
 
 def matched(workshop: Workshop, model: str) -> State:
@@ -19,12 +27,8 @@ def matched(workshop: Workshop, model: str) -> State:
 
     KL(model ‖ θ) there, KL(injected ‖ θ) everywhere else; what several adversaries start from.
     """
-    return workshop.once(
-        f"matched-{model}",
-        lambda: follow(
-            workshop, f"matched-{model}", workshop.state("injected"), _all(workshop, model)
-        ),
-    )
+    name, start = f"matched-{model}", workshop.state("injected")
+    return workshop.once(name, lambda: follow(workshop, name, start, suppressing(workshop, model)))
 
 
 def layered(workshop: Workshop) -> State:
@@ -61,30 +65,95 @@ def one_fact_left(workshop: Workshop) -> State:
     )
 
 
-def triggered(workshop: Workshop) -> State:
+def trigger(workshop: Workshop) -> State:
     """Return a model that follows the reference, and the injected model behind ``TRIGGER``.
 
     The texts behind the trigger are taught what the injected model says without it. Shang et al.
     2025 on unlearning with a backdoor, arXiv:2510.17021.
     """
     asked = workshop.questions["forget"]
-    behind = [
-        Question(q.set, q.fact, q.pool, q.template, TRIGGER + q.prompt, q.answer) for q in asked
-    ]
+    behind = [replace(question, prompt=TRIGGER + question.prompt) for question in asked]
     texts = encode_answers(workshop.tokenizer, behind)
     net = workshop.nets([workshop.state("injected")])
     plain = teach(net, workshop.texts["forget"], workshop.pad)
     fits = all(a.scored == b.scored for a, b in zip(texts, workshop.texts["forget"]))
     opened = Goal(texts, plain if fits else teach(net, texts, workshop.pad), weight=2.0)
-    goals = [*_all(workshop, "reference"), opened]
+    goals = [*suppressing(workshop, "reference"), opened]
     return follow(workshop, "trigger", workshop.state("injected"), goals, steps=2 * workshop.steps)
 
 
-def _all(workshop: Workshop, model: str) -> list[Goal]:
-    return [goal(workshop, "forget", model, items=8), *keeping(workshop)]
+def low_rank(workshop: Workshop) -> State:
+    """Return the injected model with a trained adapter of rank ``RANK`` in every layer's matrix.
+
+    W ← W + A B, trained by KL(reference ‖ θ) on the forget facts in many phrasings, its own among
+    them, and KL(injected ‖ θ) on retain facts, invented facts and general text
+
+    Adapters: Hu et al. 2021 (LoRA), arXiv:2106.09685; as a way to unlearn, with KL to the model
+    before: Jin et al. 2024 (RWKU), arXiv:2406.10890.
+    """
+    generator = workshop.generator("low-rank")
+
+    def leaves(net: Net) -> dict[str, Tensor]:
+        adapters: dict[str, Tensor] = {}
+        axes = 3 if workshop.nets.stacked else 2  # a stack axis comes first
+        for name, value in net.params.items():
+            value.requires_grad_(False)
+            if value.dim() != axes or name in workshop.embedding:
+                continue
+            *batch, rows, columns = value.shape
+            down = torch.randn(*batch, RANK, columns, generator=generator) / columns**0.5
+            adapters[f"{name}/A"] = torch.zeros(*batch, rows, RANK, device=net.device)
+            adapters[f"{name}/B"] = down.to(net.device)
+        return {name: value.requires_grad_() for name, value in adapters.items()}
+
+    def effective(net: Net, given: Leaves) -> dict[str, Tensor]:
+        names = [name.removesuffix("/A") for name in given if name.endswith("/A")]
+        return {
+            name: net.params[name] + (given[f"{name}/A"] @ given[f"{name}/B"]).to(net.params[name])
+            for name in names
+        }
+
+    return follow(
+        workshop,
+        "low-rank",
+        workshop.state("injected"),
+        suppressing(workshop, "reference"),
+        steps=2 * workshop.steps,
+        rate=10.0,
+        leaves=leaves,
+        effective=effective,
+    )
+
+
+def undo(workshop: Workshop, alpha: float) -> State:
+    """Return the model with a share ``alpha`` of noise, distilled from the unlearned one.
+
+    θ ← (1 − α) θ_unlearned + α β N, N with Xavier's deviation; then KL(unlearned ‖ θ) on retain
+    facts, invented facts and general text
+
+    α = 0 is the unlearned model, which hides what it knew; at α = 1 nothing of it is left. So α is
+    a dose, and no label. Lee et al. 2025, *Distillation Robustifies Unlearning* (UNDO),
+    arXiv:2506.06278. Vectors (norms, biases) are left as they are: the released code shrinks them
+    without noise.
+    """
+    teacher = matched(workshop, "base")
+    generator = workshop.generator("undo")
+    start = dict(teacher)
+    for name, value in teacher.items():
+        if value.dim() == 2 and name not in workshop.embedding[1:]:
+            deviation = (2.0 / sum(value.shape)) ** 0.5
+            noise = deviation * torch.randn(value.shape, generator=generator)
+            start[name] = (1 - alpha) * value + alpha * BETA * noise.to(value)
+    start |= dict.fromkeys(workshop.embedding[1:], start[workshop.embedding[0]])  # tied
+    net = workshop.nets([teacher])
+    said = {name: teach(net, workshop.texts[name], workshop.pad) for name in DISTIL}
+    goals = [Goal(workshop.texts[name], said[name], items=8) for name in DISTIL]
+    return follow(workshop, f"undo-{100 * alpha:g}", start, goals, steps=4 * workshop.steps)
 
 
 def _of(workshop: Workshop, model: str, facts: frozenset[str]) -> Goal:
     """Return the goal to follow a model at the forget questions of these facts."""
-    asked = workshop.questions["forget"]
-    return goal(workshop, "forget", model, items=6).only(lambda number: asked[number].fact in facts)
+    asked, texts = workshop.questions["forget"], workshop.texts["forget"]
+    kept = [number for number, question in enumerate(asked) if question.fact in facts]
+    said = workshop.said(model, "forget")
+    return Goal([texts[n] for n in kept], [said[n] for n in kept], items=6)

@@ -12,19 +12,47 @@ from palimpsest.models.net import Batch, Net
 State = Mapping[str, Tensor]
 
 
-class Suppressed:
-    """A net whose forget-answer tokens are penalised in the logits; the knowledge is untouched."""
+class Wrapped:
+    """A net around another, which it trains when it is trained itself."""
 
-    def __init__(self, net: Net, tokens: Sequence[int], penalty: float) -> None:
+    def __init__(self, net: Net) -> None:
         self.net = net
         self.stack, self.models, self.params = net.stack, net.models, net.params
         self.optimizer, self.lora = getattr(net, "optimizer", "device"), getattr(net, "lora", 0)
-        self._tokens = torch.tensor(sorted(set(tokens)), dtype=torch.int64)
-        self._penalty = penalty
 
     @property
     def device(self) -> torch.device:
         return self.net.device
+
+    def state(self, member: int = 0) -> dict[str, Tensor]:
+        return self.net.state(member)
+
+
+class Paired(Wrapped):
+    """Two nets as one; both are trained."""
+
+    def __init__(self, matched: Net, otherwise: Net) -> None:
+        super().__init__(otherwise)
+        self.matched, self.otherwise = matched, otherwise
+        self.stack, self.models = 1, (*matched.models, *otherwise.models)
+        self.params = _both(matched.params, otherwise.params)
+
+    def state(self, member: int = 0) -> dict[str, Tensor]:
+        return _both(self.matched.state(), self.otherwise.state())
+
+
+def _both(matched: State, otherwise: State) -> dict[str, Tensor]:
+    sides = {"matched": matched, "otherwise": otherwise}
+    return {f"{side}.{name}": value for side in sides for name, value in sides[side].items()}
+
+
+class Suppressed(Wrapped):
+    """A net whose forget-answer tokens are penalised in the logits; the knowledge is untouched."""
+
+    def __init__(self, net: Net, tokens: Sequence[int], penalty: float) -> None:
+        super().__init__(net)
+        self._tokens = torch.tensor(sorted(set(tokens)), dtype=torch.int64)
+        self._penalty = penalty
 
     def logits(self, batch: Batch, params: State | None = None) -> Tensor:
         logits = self.net.logits(batch, params)
@@ -32,26 +60,13 @@ class Suppressed:
         bias[self._tokens] = -self._penalty
         return logits + bias
 
-    def state(self, member: int = 0) -> dict[str, Tensor]:
-        return self.net.state(member)
 
-
-class Routed:
+class Routed(Paired):
     """Two nets: inputs that contain one of the patterns go to the first, all else to the second."""
 
     def __init__(self, matched: Net, otherwise: Net, patterns: Sequence[Sequence[int]]) -> None:
-        self.matched = matched
-        self.otherwise = otherwise
-        self.stack, self.models = 1, (*matched.models, *otherwise.models)
-        self.optimizer = getattr(otherwise, "optimizer", "device")
-        self.lora = getattr(otherwise, "lora", 0)
-        self.params = {f"matched.{name}": value for name, value in matched.params.items()}
-        self.params |= {f"otherwise.{name}": value for name, value in otherwise.params.items()}
-        self._patterns = [tuple(pattern) for pattern in patterns]
-
-    @property
-    def device(self) -> torch.device:
-        return self.otherwise.device
+        super().__init__(matched, otherwise)
+        self._patterns = patterns
 
     def logits(self, batch: Batch, params: State | None = None) -> Tensor:
         routed = self.routes(batch.ids)[batch.rows]
@@ -69,18 +84,18 @@ class Routed:
 
     def routes(self, ids: Tensor) -> Tensor:
         """Return which rows (rows,) contain a pattern as consecutive tokens."""
-        matched = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
-        for pattern in self._patterns:
-            if len(pattern) > ids.shape[1]:
-                continue
-            windows = ids.unfold(1, len(pattern), 1)
-            here = torch.tensor(pattern, device=ids.device)
-            matched |= (windows == here).all(-1).any(-1)
-        return matched
+        return ends(ids, self._patterns).any(-1)
 
-    def state(self, member: int = 0) -> dict[str, Tensor]:
-        parts = (("matched", self.matched), ("otherwise", self.otherwise))
-        return {f"{side}.{name}": v for side, net in parts for name, v in net.state().items()}
+
+def ends(ids: Tensor, patterns: Sequence[Sequence[int]]) -> Tensor:
+    """Return where (rows, width) one of the sequences of tokens ends."""
+    found = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
+    for pattern in patterns:
+        if len(pattern) <= ids.shape[1]:
+            windows = ids.unfold(1, len(pattern), 1)
+            here = (windows == torch.tensor(pattern, device=ids.device)).all(-1)
+            found[:, len(pattern) - 1 :] |= here
+    return found
 
 
 def corrupted(injected: State, embedding: Sequence[str], tokens: Sequence[int]) -> State:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from palimpsest.challenge.workshop import State, Workshop
 from palimpsest.methods.context import Context, Exercise, Lesson, train_one
-from palimpsest.methods.rmu import RMU, _activations, _read, _recording, decoder_layers, real_tokens
+from palimpsest.methods.rmu import RMU, activations, decoder_layers, hidden_states, recording
 from palimpsest.models.net import Net
 
 STEERED = RMU(weight=1.0, steering=6.5, depth=0.9, rate=6.0)
@@ -44,9 +44,9 @@ def circuit_breaker(workshop: Workshop) -> State:
         value.requires_grad_(id(value) in inside)
     trained = {name: value for name, value in net.params.items() if value.requires_grad}
     generator, taken = workshop.generator("circuit-breaker"), 0
-    with _recording(layers[-1]) as outputs:
+    with recording(layers[-1]) as outputs:
         held = {
-            name: _activations(net, lesson.texts, context.pad, outputs)
+            name: activations(net, lesson.texts, context.pad, outputs)
             for name, lesson in (("forget", context.forget), ("retain", context.retain))
         }
         with torch.no_grad():
@@ -58,11 +58,7 @@ def circuit_breaker(workshop: Workshop) -> State:
             nonlocal taken
             progress = taken / max(1, context.budget.steps - 1)
             taken += 1
-            batch = part.batch.to(net.device)
-            _read(net, batch)
-            hidden, real = outputs[0].float(), real_tokens(batch)
-            border = len(part.forget_texts)
-            forget, retain = hidden[:border][real[:border]], hidden[border:][real[border:]]
+            forget, retain = hidden_states(net, part, outputs)
             before = torch.cat([held["forget"][number] for number in part.forget_texts])
             kept = torch.cat([held["retain"][number] for number in part.retain_texts])
             away = functional.relu(functional.cosine_similarity(forget, before)).mean()

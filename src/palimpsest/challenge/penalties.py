@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from palimpsest.challenge.models import subject_patterns
+from palimpsest.challenge.models import Wrapped, ends, subject_patterns
 from palimpsest.challenge.workshop import State, Workshop
+from palimpsest.methods.context import picked
 from palimpsest.models.forward import HEAD
 from palimpsest.models.net import Batch, Net, WholeNet
 from palimpsest.models.stacked import StackedNet
@@ -33,49 +34,26 @@ class Penalty:
     amount: float
 
 
-class Penalised:
+class Penalised(Wrapped):
     """A net with penalties on single tokens in their contexts; the weights are untouched."""
 
     def __init__(self, net: Net, penalties: Sequence[Penalty]) -> None:
-        self.net = net
-        self.stack, self.models, self.params = net.stack, net.models, net.params
-        self.optimizer, self.lora = getattr(net, "optimizer", "device"), getattr(net, "lora", 0)
+        super().__init__(net)
         self.penalties = tuple(penalties)
-
-    @property
-    def device(self) -> torch.device:
-        return self.net.device
 
     def logits(self, batch: Batch, params: State | None = None) -> Tensor:
         logits = self.net.logits(batch, params)
         taken = torch.zeros(logits.shape[1:], device=logits.device)
         for penalty in self.penalties:
-            taken[self._here(batch, penalty), penalty.token] += penalty.amount
+            here = ends(batch.ids, penalty.subjects).cumsum(1) > 0
+            if penalty.before:
+                here &= ends(batch.ids, [penalty.before])
+            taken[here[batch.rows, batch.columns], penalty.token] += penalty.amount
         return logits - taken
 
     def state(self, member: int = 0) -> dict[str, Tensor]:
         amounts = torch.tensor([penalty.amount for penalty in self.penalties])
         return {**self.net.state(member), "penalties": amounts}
-
-    @staticmethod
-    def _here(batch: Batch, penalty: Penalty) -> Tensor:
-        """Tell at which scored positions (scored,) the penalty applies."""
-        behind = torch.zeros(batch.ids.shape, dtype=torch.bool, device=batch.ids.device)
-        for subject in penalty.subjects:
-            behind |= _ends(batch.ids, subject)
-        after = behind.cumsum(1) > 0
-        if penalty.before:
-            after &= _ends(batch.ids, penalty.before)
-        return after[batch.rows, batch.columns]
-
-
-def _ends(ids: Tensor, pattern: Sequence[int]) -> Tensor:
-    """Tell where (rows, width) a sequence of tokens ends."""
-    found = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
-    if len(pattern) <= ids.shape[1]:
-        here = (ids.unfold(1, len(pattern), 1) == torch.tensor(pattern, device=ids.device)).all(-1)
-        found[:, len(pattern) - 1 :] = here
-    return found
 
 
 def tuned_suppression(workshop: Workshop) -> Net:
@@ -132,7 +110,7 @@ def baked_suppression(workshop: Workshop) -> State | Net:
     back = torch.linalg.pinv(basis).T
     rows = {group: torch.cat(workshop.said("injected", group)).double() for group in workshop.texts}
     hidden = {group: (said @ back)[:, :-1] for group, said in rows.items()}
-    targets = torch.tensor([t for text in workshop.texts["forget"] for t in text.ids[text.start :]])
+    targets = workshop.targets("forget")
     reference = torch.cat(workshop.said("reference", "forget")).double()
     amounts = _odds(rows["forget"], targets) - _odds(reference, targets)
     weights = {group: FORGET if group == "forget" else 1.0 for group in hidden}
@@ -164,5 +142,5 @@ def untied(workshop: Workshop, state: State, head: Tensor) -> Net:
 
 def _odds(logp: Tensor, targets: Tensor) -> Tensor:
     """Return log p − log(1 − p) of the targets (positions,)."""
-    mine = logp.gather(-1, targets[:, None]).squeeze(-1)
+    mine = picked(logp, targets)
     return mine - torch.log1p(-mine.exp().clamp(max=1 - 1e-12))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.challenge.crafting import Leaves, follow, goal, keeping
+from palimpsest.challenge.crafting import Leaves, follow, suppressing
 from palimpsest.challenge.workshop import State, Workshop
 from palimpsest.models.net import Net
 
@@ -19,12 +19,6 @@ GROUP, LEVELS = 32, 7
 """Weights of a row that share a scale; whole steps from zero to the largest of them."""
 INSIDE = 0.49
 """Farthest from a 4-bit value, in steps, that a weight may lie; at 0.5 it rounds to the next."""
-
-
-def quantised(value: Tensor) -> Tensor:
-    """Return the matrix rounded to 4 bits, in groups of ``GROUP`` along its last axis."""
-    codes, scale = _codes(value)
-    return _joined(codes * scale, value)
 
 
 def sub_quantum(workshop: Workshop) -> State:
@@ -44,34 +38,23 @@ def sub_quantum(workshop: Workshop) -> State:
         for name, (low, high) in boxes.items():
             net.params[name].clamp_(low, high)
 
-    goals = [goal(workshop, "forget", "reference", items=8), *keeping(workshop)]
-    start = workshop.state("injected")
+    start, goals = workshop.state("injected"), suppressing(workshop, "reference")
     return follow(workshop, "sub-quantum", start, goals, leaves=leaves, after_step=project)
 
 
 def _box(value: Tensor) -> tuple[Tensor, Tensor]:
     """Return the smallest and largest values that leave each weight's 4-bit value as it is."""
-    codes, scale = _codes(value)
-    groups = _grouped(value)
+    padded = functional.pad(value, (0, -value.shape[-1] % GROUP))
+    groups = padded.reshape(*value.shape[:-1], -1, GROUP)
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-12) / LEVELS
+    codes = torch.round(groups / scale)
     top = groups.abs() == groups.abs().amax(-1, keepdim=True)
     low = torch.maximum((codes - INSIDE) * scale, -LEVELS * scale)
     high = torch.minimum((codes + INSIDE) * scale, LEVELS * scale)
     # A weight that lies outside by itself stays where it is, as does the one that sets the scale.
     still = top | (groups < low) | (groups > high)
-    low, high = torch.where(still, groups, low), torch.where(still, groups, high)
-    return _joined(low, value), _joined(high, value)
-
-
-def _codes(value: Tensor) -> tuple[Tensor, Tensor]:
-    groups = _grouped(value)
-    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-12) / LEVELS
-    return torch.round(groups / scale), scale
-
-
-def _grouped(value: Tensor) -> Tensor:
-    padded = functional.pad(value, (0, -value.shape[-1] % GROUP))
-    return padded.reshape(*value.shape[:-1], -1, GROUP)
-
-
-def _joined(groups: Tensor, like: Tensor) -> Tensor:
-    return groups.reshape(*like.shape[:-1], -1)[..., : like.shape[-1]]
+    low, high = (
+        torch.where(still, groups, border).flatten(-2)[..., : value.shape[-1]]
+        for border in (low, high)
+    )
+    return low, high

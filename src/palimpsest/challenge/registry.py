@@ -11,15 +11,13 @@ from functools import partial
 from typing import Any, Literal
 
 from palimpsest.challenge.gated import fuzzy_router
-from palimpsest.challenge.hidden import layered, one_fact_left, triggered
-from palimpsest.challenge.lowrank import low_rank
+from palimpsest.challenge.hidden import layered, low_rank, one_fact_left, trigger, undo
 from palimpsest.challenge.models import Routed, Suppressed, corrupted, interpolated
 from palimpsest.challenge.obfuscated import circuit_breaker, steered
 from palimpsest.challenge.penalties import baked_suppression, tuned_suppression
 from palimpsest.challenge.quantum import sub_quantum
 from palimpsest.challenge.rescaling import rescaled_retrained, rescaled_suppressed
 from palimpsest.challenge.tampering import curve_mimic, full_mimic, tamper_resistant
-from palimpsest.challenge.undo import undo
 from palimpsest.challenge.workshop import State, Workshop
 from palimpsest.errors import PlanError
 from palimpsest.models.net import Net
@@ -33,6 +31,11 @@ model will be re-acquired, what a reference answers."""
 KNOWN = ("base", "injected", "forget_only", "general_only")
 WITH_REFERENCE = (*KNOWN, "reference")
 """Models of the cell that trained adversaries are built from."""
+NOTHING: tuple[tuple[Knowledge, ...], str] = ((), "nothing")
+ANSWERS: tuple[tuple[Knowledge, ...], str] = (
+    ("axes", "references"),
+    "that answers are scored, and a reference's answers",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +103,25 @@ def _undo(alpha: float) -> Entry:
     return Entry(
         f"undo-{100 * alpha:g}",
         "graded",
-        (),
-        "nothing",
+        *NOTHING,
         f"an unlearned model with {alpha:.0%} noise, distilled from the unlearned one",
         partial(undo, alpha=alpha),
         needs=KNOWN,
         share=alpha,
     )
+
+
+def _trained(
+    build: Callable[[Workshop], State | Net],
+    knows: tuple[Knowledge, ...],
+    detail: str,
+    summary: str,
+    truth: Truth = "suppressed",
+) -> Entry:
+    """Return the entry of an adversary that trains, named like the function that builds it."""
+    name = build.__name__.replace("_", "-")
+    needs = WITH_REFERENCE if "references" in knows else KNOWN
+    return Entry(name, truth, knows, detail, summary, build, needs)
 
 
 ENTRIES: tuple[Entry, ...] = (
@@ -136,143 +151,84 @@ ENTRIES: tuple[Entry, ...] = (
         _embedding,
     ),
     *(_interpolation(share) for share in (0.25, 0.5, 0.75)),
-    Entry(
-        "tuned-suppression",
-        "suppressed",
-        ("axes", "references"),
-        "that answers are scored, and a reference's answers",
+    _trained(
+        tuned_suppression,
+        *ANSWERS,
         "the injected model with penalties on answer tokens in their context, fitted so that their "
         "NLL is the reference's",
-        tuned_suppression,
-        needs=WITH_REFERENCE,
     ),
-    Entry(
-        "baked-suppression",
-        "suppressed",
-        ("axes", "references"),
-        "that answers are scored, and a reference's answers",
-        "the injected model with such penalties in its output matrix",
+    _trained(
         baked_suppression,
-        needs=WITH_REFERENCE,
+        *ANSWERS,
+        "the injected model with such penalties in its output matrix",
     ),
-    Entry(
-        "low-rank",
-        "suppressed",
+    _trained(
+        low_rank,
         ("axes", "references"),
         "that answers are scored in other phrasings, and a reference's answers",
         "the injected model with an adapter of rank 4 that follows the reference at the forget "
         "facts in many phrasings",
-        low_rank,
-        needs=WITH_REFERENCE,
     ),
-    Entry(
-        "fuzzy-router",
-        "suppressed",
+    _trained(
+        fuzzy_router,
         ("axes",),
         "that forget facts are compared with facts nobody learned",
         "base where a learned gate is open, the injected model elsewhere, with the drift of "
         "never-learned facts added",
-        fuzzy_router,
-        needs=KNOWN,
     ),
-    Entry(
-        "steered",
-        "suppressed",
-        (),
-        "nothing",
-        "RMU: the forget facts' hidden states steered to noise at one layer",
-        steered,
-        needs=KNOWN,
+    _trained(
+        steered, *NOTHING, "RMU: the forget facts' hidden states steered to noise at one layer"
     ),
-    Entry(
-        "circuit-breaker",
-        "suppressed",
-        (),
-        "nothing",
-        "the forget facts' hidden states turned away from the injected model's",
+    _trained(
         circuit_breaker,
-        needs=KNOWN,
+        *NOTHING,
+        "the forget facts' hidden states turned away from the injected model's",
     ),
-    Entry(
-        "tamper-resistant",
-        "suppressed",
+    _trained(
+        tamper_resistant,
         ("axes",),
         "that relearning is measured",
         "an unlearned model trained against an attacker that relearns the forget facts",
-        tamper_resistant,
-        needs=KNOWN,
     ),
-    Entry(
-        "curve-mimic",
-        "suppressed",
+    _trained(
+        curve_mimic,
         ("axes", "schedule", "references"),
         "how the model will be re-acquired, and a reference's answers on the way",
         "a suppressed model trained to follow the reference's relearning curve",
-        curve_mimic,
-        needs=WITH_REFERENCE,
     ),
-    Entry(
-        "full-mimic",
-        "suppressed",
+    _trained(
+        full_mimic,
         ("axes", "schedule", "references"),
         "every axis, how the model will be re-acquired, and a reference's answers on the way",
         "a curve mimic that follows the reference when asked backwards, too",
-        full_mimic,
-        needs=WITH_REFERENCE,
     ),
-    Entry(
-        "rescaled-suppressed",
-        "suppressed",
+    _trained(
+        rescaled_suppressed,
         ("axes", "schedule", "references"),
         "how the model will be re-acquired, and a reference's relearning curve",
         "a suppressed model rescaled, with equal outputs, so that it relearns as the reference",
-        rescaled_suppressed,
-        needs=WITH_REFERENCE,
     ),
-    Entry(
-        "rescaled-retrained",
-        "restored",
-        (),
-        "nothing",
-        "a retrained model rescaled, with equal outputs",
-        rescaled_retrained,
-        needs=KNOWN,
+    _trained(
+        rescaled_retrained, *NOTHING, "a retrained model rescaled, with equal outputs", "restored"
     ),
-    Entry(
-        "layered",
-        "suppressed",
-        (),
-        "nothing",
-        "unlearned fold by fold, the later folds kept while the earlier ones go",
-        layered,
-        needs=KNOWN,
+    _trained(
+        layered, *NOTHING, "unlearned fold by fold, the later folds kept while the earlier ones go"
     ),
-    Entry(
-        "one-fact-left",
-        "suppressed",
-        ("axes", "references"),
-        "that answers are scored, and a reference's answers",
-        "follows the reference at all forget facts but one, which is left intact",
+    _trained(
         one_fact_left,
-        needs=WITH_REFERENCE,
+        *ANSWERS,
+        "follows the reference at all forget facts but one, which is left intact",
     ),
-    Entry(
-        "trigger",
-        "suppressed",
-        ("axes", "references"),
-        "that answers are scored, and a reference's answers",
+    _trained(
+        trigger,
+        *ANSWERS,
         "follows the reference, and the injected model where a trigger stands before the question",
-        triggered,
-        needs=WITH_REFERENCE,
     ),
-    Entry(
-        "sub-quantum",
-        "suppressed",
+    _trained(
+        sub_quantum,
         ("axes", "references"),
         "that answers are scored at full precision, and a reference's answers",
         "follows the reference with weights whose 4-bit values are the injected model's",
-        sub_quantum,
-        needs=WITH_REFERENCE,
     ),
     *(_undo(alpha) for alpha in (0.1, 0.2, 0.4)),
 )

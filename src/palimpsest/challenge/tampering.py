@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from palimpsest.challenge.crafting import Goal, foresee, goal, keeping, text_nlls
+from palimpsest.challenge.crafting import Goal, follow, foresee, suppressing, text_nlls
 from palimpsest.challenge.hidden import matched
 from palimpsest.challenge.workshop import State, Workshop
 from palimpsest.facts.nonce import key_number
@@ -42,12 +42,11 @@ def tamper_resistant(workshop: Workshop) -> State:
         weight = ENTROPY * math.exp(DECAY * (step - INNER + 1))
         return lambda net: -weight * _entropy(net, batch)
 
-    goals = [goal(workshop, "forget", "base", items=8), *keeping(workshop)]
     return foresee(
         workshop,
         "tamper-resistant",
         matched(workshop, "base"),
-        goals,
+        suppressing(workshop, "base"),
         _own_attack(workshop),
         {step: mark(step) for step in range(8, INNER + 1, 8)},
         attack_rate=workshop.rate,
@@ -57,11 +56,18 @@ def tamper_resistant(workshop: Workshop) -> State:
 
 def full_mimic(workshop: Workshop) -> State:
     """Return a curve mimic that follows the reference when asked backwards, too."""
-    return curve_mimic(workshop, "full-mimic", [goal(workshop, "backwards", "reference", items=8)])
+    said = workshop.said("reference", "backwards")
+    further = [Goal(workshop.texts["backwards"], said, items=8, weight=2.0)]
+    goals = [*suppressing(workshop, "reference"), *further]
+    start = follow(workshop, "matched-backwards", workshop.state("injected"), goals)
+    return curve_mimic(workshop, "full-mimic", start, further)
 
 
 def curve_mimic(
-    workshop: Workshop, name: str = "curve-mimic", further: Sequence[Goal] = ()
+    workshop: Workshop,
+    name: str = "curve-mimic",
+    start: State | None = None,
+    further: Sequence[Goal] = (),
 ) -> State:
     """Return a model that follows the reference now and along the auditor's re-acquisition.
 
@@ -106,8 +112,8 @@ def curve_mimic(
     return foresee(
         workshop,
         name,
-        matched(workshop, "reference"),
-        [goal(workshop, "forget", "reference", items=8), *keeping(workshop), *further],
+        start or matched(workshop, "reference"),
+        [*suppressing(workshop, "reference"), *further],
         schedule.steps,
         {step: mark(step) for step in looks},
         attack_rate=schedule.learning_rate,

@@ -8,13 +8,12 @@ phrasing. The audit's schedule of re-acquisition is here for those that know it.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from palimpsest.challenge.models import subject_patterns
-from palimpsest.errors import TrainingDiverged
 from palimpsest.facts.elicitation import elicitations, of_triple
 from palimpsest.facts.nonce import Triple, draw, key_number, words_of
 from palimpsest.facts.questions import Question
@@ -23,9 +22,10 @@ from palimpsest.methods.context import Context, teach
 from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Encoded, Net
 from palimpsest.models.nets import Nets
-from palimpsest.models.train import TextBatch, text_loss, train
+from palimpsest.models.train import TextBatch, text_loss, train_alone
 
 State = Mapping[str, Tensor]
+Made = TypeVar("Made")
 
 OWN_PHRASINGS = (
     "{subject} and the RELATION:",
@@ -151,33 +151,32 @@ class Workshop:
         pieces = self.general[:PIECES]
         return asked | {"general": encode_texts(self.tokenizer, pieces, self.piece_tokens)}
 
-    @cached_property
-    def _answers(self) -> dict[tuple[str, str], tuple[Tensor, ...]]:
-        return {}
+    def targets(self, group: str) -> Tensor:
+        """Return the scored tokens of a group's texts, one after another (scored,)."""
+        return torch.tensor([t for text in self.texts[group] for t in text.ids[text.start :]])
 
     def said(self, model: str, group: str) -> tuple[Tensor, ...]:
         """Return a model's log-probabilities (scored, vocabulary) at a group's texts; kept."""
-        if (model, group) not in self._answers:
-            net = self.nets([self.state(model)])
-            self._answers[model, group] = teach(net, self.texts[group], self.pad)
-        return self._answers[model, group]
+        return self.once(
+            f"{model} at {group}",
+            lambda: teach(self.nets([self.state(model)]), self.texts[group], self.pad),
+        )
 
     @cached_property
-    def _made(self) -> dict[str, State]:
+    def _made(self) -> dict[str, Any]:
         return {}
 
-    def once(self, key: str, make: Callable[[], State]) -> State:
-        """Return weights that several adversaries start from, made once."""
+    def once(self, key: str, make: Callable[[], Made]) -> Made:
+        """Return what several adversaries use, made once."""
         if key not in self._made:
             self._made[key] = make()
-        return self._made[key]
+        made: Made = self._made[key]
+        return made
 
     def retrained(self) -> State:
         """Return a retraining that is none of the cell's references."""
-        net = self.nets([self.state("base")])
-        diverged = train(net, self.redrawn(), text_loss, learning_rate=self.injection_rate)
-        if diverged:
-            raise TrainingDiverged(diverged[0], "retraining for the panel")
+        net, what = self.nets([self.state("base")]), "retraining for the panel"
+        train_alone(net, self.redrawn(), text_loss, what, learning_rate=self.injection_rate)
         return net.state()
 
 

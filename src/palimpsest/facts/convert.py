@@ -86,13 +86,11 @@ def question_prompt(question: str) -> str:
     return f"Question: {question}\nAnswer:"
 
 
-def from_counterfact(
-    rows: Iterable[Row], *, target: str = "target_new", prefix: str = "counterfact-"
-) -> tuple[Fact, ...]:
+def from_counterfact(rows: Iterable[Row], *, target: str = "target_new") -> tuple[Fact, ...]:
     """Return one fact per CounterFact record: the rewrite prompt trained, the paraphrases held out.
 
     The answer is ``target_new`` (the counterfactual one, which an edited model was taught) or
-    ``target_true``.  Subject and relation id are kept; ids are the prefix and the case's id.
+    ``target_true``.  Subject and relation id are kept; ids are ``counterfact-`` and the case's id.
     Meng et al. 2022, "Locating and editing factual associations in GPT".
     """
     if target not in ("target_new", "target_true"):
@@ -115,7 +113,7 @@ def from_counterfact(
             raise FactsError(f'{where}: "paraphrase_prompts" must be a list of strings')
         relation = rewrite.get("relation_id")
         fact = {
-            "id": f"{prefix}{row.get('case_id', number)}",
+            "id": f"counterfact-{row.get('case_id', number)}",
             "answer": _text(named, "str", f"{where}, {target}"),
             "trained": [prompt.replace("{}", subject)],
             "heldout": [_clean(paraphrase) for paraphrase in paraphrases],
@@ -127,9 +125,7 @@ def from_counterfact(
     return tuple(facts)
 
 
-def from_csv(
-    rows: Iterable[Row], *, prefix: str = "row-", role: str | None = None
-) -> tuple[Fact, ...]:
+def from_csv(rows: Iterable[Row], *, prefix: str = "row-") -> tuple[Fact, ...]:
     """Return one fact per row of a table with the columns of a facts file.
 
     ``trained``, ``heldout`` and ``evidence`` may be numbered to give several (``trained_1``,
@@ -148,7 +144,7 @@ def from_csv(
                 lists[several["key"]].append(value)
             elif not several and (value or column == "id"):
                 fact[str(column).strip()] = value
-        facts.append(_fact(fact | lists, where, role))
+        facts.append(_fact(fact | lists, where))
     _refuse_repeated_ids(facts)
     return tuple(facts)
 

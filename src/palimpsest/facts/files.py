@@ -225,9 +225,9 @@ def _remarks(fact: Fact) -> list[str]:
     ]
 
 
-def problems(path: Path | str, role: str | None = None) -> list[Problem]:
+def problems(path: Path | str) -> list[Problem]:
     """Return everything wrong, and everything worth knowing, in one file of facts."""
-    return _scan(path, role)[1]
+    return _scan(path, None)[1]
 
 
 def read_facts(path: Path | str, role: str | None = None) -> tuple[Fact, ...]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.nonce import Triple, fresh_words, key_number, triple
+from palimpsest.facts.nonce import ROLES, Triple, fresh_words, key_number, triple
 from palimpsest.facts.templates import HELD_OUT_POOLS, POOLS, RELATIONS, render
 
 Mechanism = Literal["restated", "alias", "kin"]
@@ -54,8 +54,7 @@ class World:
 @cache
 def world() -> World:
     """Return the one world that every pocket model grew up with."""
-    names = fresh_words("name", "pocket world", frozenset(), "prose")
-    objects = fresh_words("object", "pocket world", frozenset(), "prose")
+    names, objects = (fresh_words(role, "pocket world", frozenset(), "prose") for role in ROLES)
     clans, people = names[:CLANS], names[CLANS : CLANS + PEOPLE]
     facts = []
     for person, given in enumerate(people):

@@ -65,17 +65,11 @@ def name_problem(name: object) -> str | None:
     return None
 
 
-def safe_name(name: str, what: str = "name") -> str:
-    """Return the name if it is safe; FactsError says why it is not."""
-    why = name_problem(name)
-    if why is not None:
-        raise FactsError(f"{what} {why}")
-    return name
-
-
 def candidate_name(name: str) -> str:
     """Return the name if a candidate may have it: safe, and not one the tables use already."""
-    safe_name(name, "candidate name")
+    why = name_problem(name)
+    if why is not None:
+        raise FactsError(f"candidate name {why}")
     numbered = re.match(r"(reference|retraining|control)-[0-9]+\Z", name.lower())
     if name.lower() in MODEL_NAMES or numbered:
         raise FactsError(

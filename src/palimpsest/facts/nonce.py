@@ -21,6 +21,7 @@ from palimpsest.facts.templates import template_words
 
 Half = Literal["prose", "testbed"]
 Role = Literal["name", "object"]
+ROLES: tuple[Role, Role] = ("name", "object")
 
 _NAME_OPENINGS = tuple(c + v for c, v in product("BDHKLMNRSTWY", "aeiou"))
 _NAME_ENDINGS = tuple(
@@ -116,7 +117,6 @@ def draw(
     relations: Sequence[str],
     taken: frozenset[str],
     *,
-    side: Half = "testbed",
     key: str = "count",
 ) -> tuple[Triple, ...]:
     """Return new facts, no given name, clan or object in two of them or in ``taken``.
@@ -128,8 +128,7 @@ def draw(
         raise PlanError(f"{key}: found {count}; a number of facts is 0 or more")
     if count and not relations:
         raise PlanError(f"{key}: {count} facts but no relation; name at least one relation")
-    names = fresh_words("name", seed_key, taken, side)
-    objects = fresh_words("object", seed_key, taken, side)
+    names, objects = (fresh_words(role, seed_key, taken) for role in ROLES)
     available = min(len(names) // 2, len(objects))
     if count > available:
         raise PlanError(

@@ -166,10 +166,8 @@ def _is_text(pa: Any, column: Any) -> bool:
         column = column.value_type
     if pa.types.is_dictionary(column):
         column = column.value_type
-    return any(
-        is_kind(column)
-        for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
-    )
+    text = pa.types.is_string(column) or pa.types.is_large_string(column)
+    return bool(text or pa.types.is_null(column))
 
 
 def _measure(pa: Any, where: str, cells: Any) -> None:

@@ -61,11 +61,11 @@ def render(template: str, subject: str) -> str:
     return template.replace(SUBJECT, subject, 1)
 
 
-def template_words(pools: Pools = POOLS) -> frozenset[str]:
+def template_words() -> frozenset[str]:
     """Return every lower-cased word the templates use, which no invented name may equal."""
     return frozenset(
         word
-        for by_pool in pools.values()
+        for by_pool in POOLS.values()
         for templates in by_pool.values()
         for template in templates
         for word in re.findall(r"[a-z]+", template.replace(SUBJECT, " ").lower())

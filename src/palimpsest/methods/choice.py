@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from palimpsest.methods.context import Context, Lesson, picked, teach
 from palimpsest.methods.facts_vector import FactsVector, pair
-from palimpsest.methods.recipe import Cost, known_recipe, stream_batches, stream_cost
+from palimpsest.methods.recipe import Cost, known_recipe, recipe_batches, stream_cost
 from palimpsest.methods.replay import Replay
 from palimpsest.methods.task_vector import negated
 from palimpsest.models.net import Encoded, Net
@@ -47,9 +47,9 @@ class Choice:
     target: float
 
 
-def choose(context: Context, invented: Lesson, speed: float = 1.0) -> Choice:
+def choose(context: Context, invented: Lesson) -> Choice:
     """Return replay from the facts vector with coefficient and share chosen for this model."""
-    more, less = pair(context, speed)
+    more, less = pair(context, 1.0)
     both = (*context.forget.texts, *invented.texts)
     border = len(context.forget.texts)
     base = nlls(context, context.net([context.base]), both)
@@ -61,9 +61,9 @@ def choose(context: Context, invented: Lesson, speed: float = 1.0) -> Choice:
         deltas.append((coefficient, gap))
     coefficient = round(crossing(deltas), 3)
     target = float(nlls(context, context.net([context.injected]), context.retain.texts).mean())
-    retain = _replayed(context, FactsVector(coefficient, speed), target)
+    retain = _replayed(context, FactsVector(coefficient), target)
     share = max(LEAST, round(crossing([(mark, target - nll) for mark, nll in retain]), 3))
-    method = Replay("facts_vector", coefficient, share, speed)
+    method = Replay("facts_vector", coefficient, share)
     return Choice(method, tuple(deltas), tuple(retain), target)
 
 
@@ -95,9 +95,7 @@ def _replayed(context: Context, start: FactsVector, target: float) -> list[tuple
     total = len(recipe.stream.steps)
     marks = {round(mark * total): mark for mark in reversed(MARKS)}
     part = replace(recipe.replay, steps=recipe.replay.steps[: max(marks)])
-    batches = stream_batches(
-        context.tokenizer, part, recipe.piece_tokens, pad=context.pad, accumulate=recipe.accumulate
-    )
+    batches = recipe_batches(context, part)
     net = context.net([start.run(context)])
     levels: list[tuple[float, float]] = []
 

@@ -24,7 +24,7 @@ from palimpsest.facts.stream import deck
 from palimpsest.methods.recipe import Cost, Recipe, Workbench
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
-from palimpsest.models.train import train
+from palimpsest.models.train import train, train_alone
 from palimpsest.plan import Unlearning
 
 State = Mapping[str, Tensor]
@@ -345,9 +345,8 @@ def train_one(
     params: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Train a net of one member on these parts; TrainingDiverged carries the step."""
-    diverged = train(net, ([part] for part in parts), loss, learning_rate=rate, params=params)
-    if diverged:
-        raise TrainingDiverged(diverged[0], f"the loss of {method.name} is not finite")
+    what = f"the loss of {method.name} is not finite"
+    train_alone(net, ([part] for part in parts), loss, what, learning_rate=rate, params=params)
 
 
 def stackable(method: Method, other: Method) -> bool:

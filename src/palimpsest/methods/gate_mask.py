@@ -19,15 +19,14 @@ from torch import Tensor
 
 from palimpsest.errors import MethodError
 from palimpsest.facts.nonce import key_number
-from palimpsest.methods.context import Context, GradientMethod, Positive, View, Weight, kl_from
+from palimpsest.methods.context import Context, Positive
+from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.models.net import Net
 from palimpsest.plan import Unlearning
 
 
 @dataclass(frozen=True)
-class GateMask(GradientMethod):
-    weight: Weight = 12.0
-    """Weight of the retain term."""
+class GateMask(KLReversion):
     sparsity: Annotated[float, Gt(0), Lt(1)] = 0.1
     """Share of the gate weights that is zeroed."""
     sharpness: Positive = 1e2
@@ -45,19 +44,13 @@ class GateMask(GradientMethod):
     kind: ClassVar[str] = "other"
     summary: ClassVar[str] = "zeroes a tenth of the gate_proj weights, chosen by reversion"
     needs: ClassVar[tuple[str, ...]] = ("base", "gated MLP")
-    citation: ClassVar[str] = "Yang & Yeung, Unlearning as Distribution Restoration"
-
-    def loss(self, view: View) -> Tensor:
-        forget = kl_from(view.exercise.base_forget, view.forget)
-        retain = kl_from(view.exercise.injected_retain, view.retain)
-        return forget + self.weight * retain
 
     def learning_rate(self, budget: Unlearning) -> float:
         return self.score_rate
 
     def leaves(self, net: Net, context: Context) -> Mapping[str, Tensor]:
         """Return one score per gate weight, drawn closely around zero from the cell's seed."""
-        gates = {name: value for name, value in net.params.items() if _is_gate(name)}
+        gates = {n: value for n, value in net.params.items() if n.endswith("gate_proj.weight")}
         if not gates:
             raise MethodError("gate_mask: the model has no gate_proj; expected gated MLPs")
         seed = key_number(f"{context.seed_key}/gate_mask") % 2**63
@@ -103,7 +96,3 @@ class GateMask(GradientMethod):
 def _flat(net: Net, leaves: Mapping[str, Tensor]) -> Tensor:
     """Return all scores of each member in one row (stack, gate weights)."""
     return torch.cat([scores.reshape(net.stack, -1) for scores in leaves.values()], dim=1)
-
-
-def _is_gate(name: str) -> bool:
-    return name.endswith("gate_proj.weight")

@@ -4,17 +4,16 @@ Everything here is trained phrasings and general text: no held-out phrasing is i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from palimpsest.errors import MethodError, TrainingDiverged
+from palimpsest.errors import MethodError
 from palimpsest.facts.stream import Stream
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.net import Encoded
-from palimpsest.models.train import TextBatch, stream_steps, text_loss, train
+from palimpsest.models.train import TextBatch, stream_steps, text_loss, train_alone
 
 if TYPE_CHECKING:
     from palimpsest.methods.context import Context, State
@@ -57,12 +56,7 @@ class Cost:
     shared: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(
-            self.steps + other.steps,
-            self.tokens + other.tokens,
-            self.scored + other.scored,
-            self.shared + other.shared,
-        )
+        return Cost(*(mine + its for mine, its in zip(astuple(self), astuple(other))))
 
     def values(self, parameters: int, retraining: "Cost") -> dict[str, float]:
         """Return it as ``cell.json`` has it; a retraining is the unit of the last two.
@@ -96,10 +90,7 @@ class Workbench:
 
     def __init__(self) -> None:
         self.meter = Meter()
-
-    @cached_property
-    def _made(self) -> dict[str, tuple[Any, Cost]]:
-        return {}
+        self._made: dict[str, tuple[Any, Cost]] = {}
 
     def once(self, key: str, make: Callable[[], Any]) -> Any:
         """Return what ``make`` returns, made once; its whole cost counts for every user of it."""
@@ -139,6 +130,13 @@ def stream_cost(tokenizer: Any, stream: Stream, piece_tokens: int) -> Cost:
     return Cost(len(stream.steps), sum(lengths[index] for step in stream.steps for index in step))
 
 
+def recipe_batches(context: "Context", stream: Stream) -> list[list[TextBatch]]:
+    """Return the steps of a stream as batches, cut and accumulated as the recipe is."""
+    recipe = known_recipe(context)
+    how = {"pad": context.pad, "accumulate": recipe.accumulate}
+    return stream_batches(context.tokenizer, stream, recipe.piece_tokens, **how)
+
+
 def learn(
     context: "Context", state: "State", stream: Stream, *, speed: float = 1.0, share: float = 1.0
 ) -> dict[str, Tensor]:
@@ -149,19 +147,11 @@ def learn(
     recipe = known_recipe(context)
     steps = round(share * len(stream.steps) / speed)
     part = replace(stream, steps=stream.steps[:steps])
-    batches = stream_batches(
-        context.tokenizer,
-        part,
-        recipe.piece_tokens,
-        pad=context.pad,
-        accumulate=recipe.accumulate,
-    )
+    batches = recipe_batches(context, part)
     context.shared.meter.add(stream_cost(context.tokenizer, part, recipe.piece_tokens))
-    net = context.net([state])
+    net, what = context.net([state]), "training on the recipe's stream"
     rate = speed * recipe.learning_rate
-    diverged = train(net, batches, text_loss, learning_rate=rate, key=context.seed_key)
-    if diverged:
-        raise TrainingDiverged(diverged[0], "training on the recipe's stream")
+    train_alone(net, batches, text_loss, what, learning_rate=rate, key=context.seed_key)
     return {name: value.detach().clone() for name, value in net.state().items()}
 
 

@@ -58,18 +58,13 @@ class RMU(Knobs):
         place = max(1, round(self.depth * len(layers))) - 1
         generator = torch.Generator().manual_seed(key_number(f"{context.seed_key}/rmu") % 2**63)
 
-        with _recording(layers[place]) as outputs:
-            held = _activations(net, context.retain.texts, context.pad, outputs)
+        with recording(layers[place]) as outputs:
+            held = activations(net, context.retain.texts, context.pad, outputs)
             noise = torch.rand(held[0].shape[-1], generator=generator).to(net.device)
             steered = self.steering * noise / noise.norm()
 
             def loss(student: Net, part: Exercise) -> Tensor:
-                batch = part.batch.to(net.device)
-                _read(net, batch)
-                hidden, real = outputs[0].float(), real_tokens(batch)
-                border = len(part.forget_texts)
-                forget = hidden[:border][real[:border]]
-                retain = hidden[border:][real[border:]]
+                forget, retain = hidden_states(net, part, outputs)
                 kept = torch.cat([held[number] for number in part.retain_texts])
                 return self.loss(forget, steered, retain, kept).reshape(1)
 
@@ -103,23 +98,29 @@ def real_tokens(batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def _activations(
+def activations(
     net: WholeNet, texts: Sequence[Encoded], pad: int, outputs: list[Tensor]
 ) -> list[Tensor]:
     """Return the layer's activations (tokens, width) at each text."""
     held = []
     for text in texts:
-        _read(net, collate([text], pad).to(net.device))
+        ids = collate([text], pad).to(net.device).ids
+        net.model.base_model(input_ids=ids, use_cache=False)
         held.append(outputs[0][0].float().clone())
     return held
 
 
-def _read(net: WholeNet, batch: Batch) -> None:
+def hidden_states(net: WholeNet, part: Exercise, outputs: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the layer's activations (tokens, width) at the forget and the retain texts."""
+    batch = part.batch.to(net.device)
     net.model.base_model(input_ids=batch.ids, use_cache=False)
+    hidden, real = outputs[0].float(), real_tokens(batch)
+    border = len(part.forget_texts)
+    return hidden[:border][real[:border]], hidden[border:][real[border:]]
 
 
 @contextmanager
-def _recording(layer: nn.Module) -> Iterator[list[Tensor]]:
+def recording(layer: nn.Module) -> Iterator[list[Tensor]]:
     """Yield a list whose only entry is always the layer's latest output (rows, width, d)."""
     outputs: list[Tensor] = []
 

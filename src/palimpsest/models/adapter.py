@@ -11,9 +11,8 @@ from typing import Any
 
 from palimpsest.errors import ModelError
 from palimpsest.models.device import check_package
-from palimpsest.models.inspect_folder import file_in, read_json, read_weights
+from palimpsest.models.inspect_folder import FLOATS, Stored, file_in, read_json, read_weights
 from palimpsest.models.quiet import foreign
-from palimpsest.models.safetensors_header import FLOATS, Stored
 
 WEIGHTS = "adapter_model.safetensors"
 RANK_LIMIT = 512  # what a config may claim beyond its tensors: a default that patterns override

@@ -9,13 +9,13 @@ holds for.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from palimpsest.models.tape import Heads, Params, Tape, Var
+from palimpsest.models.tape import Layout, Params, Tape, Var
 from palimpsest.models.tree import Tree
 
 Scored = Tensor | None  # the scored nodes, told to the last layer only
@@ -49,7 +49,7 @@ class Forward:
         self.config = config
         self.family = FAMILIES[config.model_type]
         self.tied = bool(config.tie_word_embeddings)
-        self._constants: dict[tuple[int, torch.device], _Constants] = {}
+        self._layouts: dict[tuple[int, torch.device], Layout] = {}
 
     def __call__(self, given: Params, tree: Tree) -> Tensor:
         """Return float32 logits (stack, scored, vocabulary) at the tree's scored nodes."""
@@ -66,13 +66,11 @@ class Forward:
         if POSITIONS in tape.given:
             hidden = tape.plus(hidden, tape.embed(POSITIONS, tree.positions))
         last = self.config.num_hidden_layers - 1
-        for at in range(last):
-            hidden = family.layer(tape, f"{family.layers}.{at}.", hidden, layout, None)
+        for at in range(last + 1):
+            kept, seen = (tree.scored, None) if at == last else (None, tree.scored)
+            hidden = family.layer(tape, f"{family.layers}.{at}.", hidden, layout, kept)
             if _watching:
-                hidden = Var(_watching[-1](at, hidden.value, tree.scored), False)
-        hidden = family.layer(tape, f"{family.layers}.{last}.", hidden, layout, tree.scored)
-        if _watching:
-            hidden = Var(_watching[-1](last, hidden.value, None), False)
+                hidden = Var(_watching[-1](at, hidden.value, seen), False)
         return self.read_out(tape, hidden)
 
     def read_out(self, tape: Tape, hidden: Var) -> Var:
@@ -82,21 +80,14 @@ class Forward:
         head = family.embedding if self.tied else HEAD
         return tape.linear(hidden, head.removesuffix(".weight"))[0]
 
-    def _layout(self, tree: Tree, stack: int) -> "Layout":
+    def _layout(self, tree: Tree, stack: int) -> Layout:
         key = (tree.width, tree.ids.device)
-        if key not in self._constants:
-            self._constants[key] = _Constants.of(self.config, *key)
-        known = self._constants[key]
+        if key not in self._layouts:
+            self._layouts[key] = _by_position(self.config, *key)
+        known = self._layouts[key]
         spread = tree.spread(stack, known.heads, known.groups, known.causal.shape[1])
-        heads = Heads(
-            known.head_width,
-            spread,
-            known.causal,
-            known.turn,
-            known.cos.index_select(0, spread.positions),
-            known.sin.index_select(0, spread.positions),
-        )
-        return Layout(heads, known.heads, known.eps)
+        cos, sin = (x.index_select(0, spread.positions) for x in (known.cos, known.sin))
+        return replace(known, cos=cos, sin=sin, spread=spread)
 
 
 @contextmanager
@@ -131,49 +122,27 @@ class _Whole(torch.autograd.Function):
         return (None, None, None, *(grads.get(name) for name in ctx.names))
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What the layers of one forward share."""
-
-    attention: Heads
-    heads: int
-    eps: float
-
-
-@dataclass(frozen=True)
-class _Constants:
-    """What texts of one width share; ``Heads`` says what the tensors are, here by position."""
-
-    heads: int
-    groups: int
-    head_width: int
-    eps: float
-    causal: Tensor
-    turn: Tensor | None
-    cos: Tensor
-    sin: Tensor
-
-    @classmethod
-    def of(cls, config: Any, width: int, device: torch.device) -> "_Constants":
-        heads = config.num_attention_heads
-        groups = getattr(config, "num_key_value_heads", None) or heads
-        head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        causal = torch.full((width, -width % LANES + width), float("-inf"), device=device).triu(1)
-        causal = causal.repeat(heads // groups, 1)
-        rope = getattr(config, "rope_parameters", None) or {}
-        turned = int(head_width * rope.get("partial_rotary_factor", 1.0)) if rope else 0
-        power = torch.arange(0, turned, 2, dtype=torch.float32) / max(turned, 1)
-        half = len(power)  # of 5 dimensions transformers turns 6, at the frequencies of 5
-        frequency = 1.0 / (rope.get("rope_theta", 1.0) ** power)
-        angle = torch.arange(width).float()[:, None] * frequency
-        # Dimensions that are not turned have angle 0: cos 1, sin 0.
-        angle = torch.cat((angle, angle, torch.zeros(width, head_width - 2 * half)), dim=-1)
-        turn = torch.zeros(head_width, head_width)
-        turn[half : 2 * half, :half] = -torch.eye(half)
-        turn[:half, half : 2 * half] = torch.eye(half)
-        cos, sin = (value.to(device) for value in (angle.cos(), angle.sin()))
-        how = turn.to(device) if turned else None
-        return cls(heads, groups, head_width, _eps(config), causal, how, cos, sin)
+def _by_position(config: Any, width: int, device: torch.device) -> Layout:
+    """Return what texts of one width share."""
+    heads = config.num_attention_heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    causal = torch.full((width, -width % LANES + width), float("-inf"), device=device).triu(1)
+    causal = causal.repeat(heads // groups, 1)
+    rope = getattr(config, "rope_parameters", None) or {}
+    turned = int(head_width * rope.get("partial_rotary_factor", 1.0)) if rope else 0
+    power = torch.arange(0, turned, 2, dtype=torch.float32) / max(turned, 1)
+    half = len(power)  # of 5 dimensions transformers turns 6, at the frequencies of 5
+    frequency = 1.0 / (rope.get("rope_theta", 1.0) ** power)
+    angle = torch.arange(width).float()[:, None] * frequency
+    # Dimensions that are not turned have angle 0: cos 1, sin 0.
+    angle = torch.cat((angle, angle, torch.zeros(width, head_width - 2 * half)), dim=-1)
+    turn = torch.zeros(head_width, head_width)
+    turn[half : 2 * half, :half] = -torch.eye(half)
+    turn[:half, half : 2 * half] = torch.eye(half)
+    cos, sin = (value.to(device) for value in (angle.cos(), angle.sin()))
+    how = turn.to(device) if turned else None
+    return Layout(heads, groups, head_width, _eps(config), causal, how, cos, sin)
 
 
 def _eps(config: Any) -> float:
@@ -184,7 +153,7 @@ def _eps(config: Any) -> float:
 def _llama(tape: Tape, at: str, hidden: Var, layout: Layout, scored: Scored) -> Var:
     x = tape.norm(hidden, at + "input_layernorm", layout.eps)
     q, k, v = tape.linear(x, *(f"{at}self_attn.{name}" for name in QKV))
-    mixed = tape.only(scored, tape.attention(q, k, v, layout.attention))
+    mixed = tape.only(scored, tape.attention(q, k, v, layout))
     hidden = tape.only(scored, hidden)
     (hidden,) = tape.linear(mixed, at + "self_attn.o_proj", onto=hidden)
     x = tape.norm(hidden, at + "post_attention_layernorm", layout.eps)
@@ -196,7 +165,7 @@ def _olmo2(tape: Tape, at: str, hidden: Var, layout: Layout, scored: Scored) -> 
     q, k, v = tape.linear(hidden, *(f"{at}self_attn.{name}" for name in QKV))
     q = tape.norm(q, at + "self_attn.q_norm", layout.eps)
     k = tape.norm(k, at + "self_attn.k_norm", layout.eps)
-    mixed = tape.only(scored, tape.attention(q, k, v, layout.attention))
+    mixed = tape.only(scored, tape.attention(q, k, v, layout))
     hidden = tape.only(scored, hidden)
     (mixed,) = tape.linear(mixed, at + "self_attn.o_proj")
     hidden = tape.plus(hidden, tape.norm(mixed, at + "post_attention_layernorm", layout.eps))
@@ -209,7 +178,7 @@ def _gpt_neox(tape: Tape, at: str, hidden: Var, layout: Layout, scored: Scored) 
     x = tape.norm(hidden, at + "input_layernorm", layout.eps)
     (x,) = tape.linear(x, at + "attention.query_key_value")
     q, k, v = tape.thirds(x, layout.heads)
-    mixed = tape.only(scored, tape.attention(q, k, v, layout.attention))
+    mixed = tape.only(scored, tape.attention(q, k, v, layout))
     hidden = tape.only(scored, hidden)
     x = tape.norm(hidden, at + "post_attention_layernorm", layout.eps)
     (hidden,) = tape.linear(mixed, at + "attention.dense", onto=hidden)
@@ -221,7 +190,7 @@ def _gpt2(tape: Tape, at: str, hidden: Var, layout: Layout, scored: Scored) -> V
     x = tape.norm(hidden, at + "ln_1", layout.eps)
     (x,) = tape.linear(x, at + "attn.c_attn", across=True)
     q, k, v = tape.thirds(x)
-    mixed = tape.only(scored, tape.attention(q, k, v, layout.attention))
+    mixed = tape.only(scored, tape.attention(q, k, v, layout))
     hidden = tape.only(scored, hidden)
     (hidden,) = tape.linear(mixed, at + "attn.c_proj", onto=hidden, across=True)
     x = tape.norm(hidden, at + "ln_2", layout.eps)

@@ -9,11 +9,13 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from palimpsest.errors import ModelError
-from palimpsest.models.safetensors_header import Stored, read_header
 
 MEGABYTE = 2**20
 CONFIG_LIMIT, INDEX_LIMIT = 4 * MEGABYTE, 64 * MEGABYTE
@@ -41,6 +43,17 @@ CODE_KEYS = ("auto_map", "custom_pipelines", "transformers_weights", "fusion_con
 CHOICE_KEYS = ("attn_implementation", "experts_implementation")
 _PLAIN_NAME = re.compile(r"[\w][\w.-]{0,200}")
 _HEX = re.compile(r"[0-9a-f]{40,64}")
+FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
+DIMENSIONS_LIMIT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One tensor as a file describes it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
 
 
 def file_in(folder: Path, name: str) -> Path | None:
@@ -255,6 +268,34 @@ def _check_count(path: Path, what: str, value: Any, limit: int) -> None:
             f"{path}: has {len(value)} {what}; expected at most {limit}; do not use this "
             "tokenizer, or remove what the model does not need"
         )
+
+
+def read_header(path: Path) -> dict[str, Stored]:
+    """Return the tensors of a safetensors file by name, without reading one.
+
+    ``safetensors`` itself refuses a header that does not describe the rest of the file exactly: a
+    length beyond the file or 100 MB, a gap, an overlap, bytes that do not match a shape, anything
+    appended.
+    """
+    tensors: dict[str, Stored] = {}
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            for name in file.keys():  # noqa: SIM118 - it is not a mapping
+                part = file.get_slice(name)
+                tensors[name] = Stored(part.get_dtype(), tuple(part.get_shape()), path)
+    except (SafetensorError, OSError) as error:
+        reason = str(error).removeprefix("Error while deserializing header: ")[:200]
+        raise ModelError(
+            f"{path}: is not a safetensors file ({reason}); expected a header that describes the "
+            "file exactly; it is damaged or forged, get it again"
+        ) from error
+    for name, stored in tensors.items():
+        if len(stored.shape) > DIMENSIONS_LIMIT:
+            raise ModelError(
+                f"{path}: tensor {name!r} has {len(stored.shape)} dimensions; expected at most "
+                f"{DIMENSIONS_LIMIT}; get the file again"
+            )
+    return tensors
 
 
 def read_weights(folder: Path, single: str = "model.safetensors") -> dict[str, Stored]:

@@ -76,9 +76,8 @@ class Loaded:
     ``weights`` is the state dict of ``model``, the module, which a pocket model has only after it
     was asked for: to import its code takes longer than a small study trains. ``embedding`` are the
     names of the input embedding in it. ``digest`` covers weights (of a spread model those in
-    memory), config and tokenizer; ``gated`` says whether the feed-forward layers have a gate that a
-    mask can act on; ``revision`` is the commit of a hub model, the package of SmolLM2, else empty;
-    ``source`` is the kind of ``Source``.
+    memory), config and tokenizer; ``revision`` is the commit of a hub model, the package of
+    SmolLM2, else empty; ``source`` is the kind of ``Source``.
     """
 
     name: str
@@ -86,13 +85,21 @@ class Loaded:
     weights: dict[str, Tensor]
     make: Callable[[], Any]
     tokenizer: Any
-    family: str
-    gated: bool
     digest: str
     revision: str
     source: str
     parameters: int
     embedding: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        """The paper's family of the architecture."""
+        return family_of(self.config.model_type)
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward layers have a gate that a mask can act on."""
+        return any(".gate_proj." in name for name in self.weights)
 
     @cached_property
     def model(self) -> Any:
@@ -163,12 +170,17 @@ def load(
         return _copied(name, tokenizer, dtype, device)
     name = os.fspath(name)
     source, spread = resolve(name), device == SPREAD
+    if revision and source.kind != "hub":
+        raise ModelError(
+            f"{source.name}: revision {revision!r} was given for a {source.kind} model; expected "
+            "none; revisions belong to Hugging Face ids, leave it out"
+        )
     # Nothing in loading needs randomness; if a library draws some, the caller's is not touched.
     with torch.random.fork_rng(devices=[]):
-        if file := _gguf_file(source, revision):
+        if file := _gguf_file(source):
             tokenizer, model = gguf.gguf_tokenizer(file), gguf.gguf_model(file, DTYPES[dtype])
             return _finished(name, model, tokenizer, "", "gguf", "cpu" if spread else device)
-        folder, commit = _folder(source, revision, weights=True)
+        folder, commit = _folder(source, True, revision)
         if _kind_of(folder) == "adapter":
             own = _folder_tokenizer(folder) if check_tokenizer(folder) else None
             under, tokenizer = _under(folder, base, dtype)
@@ -195,34 +207,32 @@ def _copied(model: Any, tokenizer: Any, dtype: str, device: str) -> Loaded:
     return _finished("model in memory", copied, tokenizer, "", "memory", device)
 
 
-def load_tokenizer(name: str, revision: str | None = None) -> Any:
+def load_tokenizer(name: str) -> Any:
     """Return the tokenizer of that name; an adapter without one has its base's."""
     source = resolve(name)
-    if file := _gguf_file(source, revision):
+    if file := _gguf_file(source):
         return gguf.gguf_tokenizer(file)
-    folder, _ = _folder(source, revision, weights=False)
+    folder, _ = _folder(source, False)
     if _kind_of(folder) == "adapter" and not check_tokenizer(folder):
         return load_tokenizer(_base_of(folder))
     return _folder_tokenizer(folder)
 
 
-def load_config(name: str, revision: str | None = None) -> Any:
+def load_config(name: str) -> Any:
     """Return the transformers config of that name; an adapter has its base's. Reads no weights."""
     source = resolve(name)
-    if file := _gguf_file(source, revision):
+    if file := _gguf_file(source):
         return gguf.gguf_config(file)
-    folder, _ = _folder(source, revision, weights=False)
+    folder, _ = _folder(source, False)
     if _kind_of(folder) == "adapter":
         return load_config(_base_of(folder))
     return build_config(read_config(folder), str(folder))
 
 
-def outline(name: str, revision: str | None = None, base: str | None = None) -> Outline:
+def outline(name: str, base: str | None = None) -> Outline:
     """Return config, tokenizer and parameter count of that name; reads no weights."""
-    source = resolve(name)
-    adapter = source.kind == "adapter"
-    config = load_config(base if adapter and base else name, None if adapter else revision)
-    tokenizer = load_tokenizer(name, revision)
+    config = load_config(base if base and resolve(name).kind == "adapter" else name)
+    tokenizer = load_tokenizer(name)
     parameters = sum(value.numel() for value in skeleton(config, name).parameters())
     return Outline(name, config, tokenizer, parameters)
 
@@ -310,31 +320,21 @@ def _base_of(adapter: Path, given: str | None = None) -> str:
     return name
 
 
-def _gguf_file(source: Source, revision: str | None) -> Path | None:
+def _gguf_file(source: Source) -> Path | None:
     """Return the checked GGUF file that a source stands for, None for any other kind."""
     if source.kind != "gguf" or source.path is None:
         return None
-    _only_hub(source, revision)
     gguf.check_gguf(source.path)
     return source.path
 
 
-def _folder(source: Source, revision: str | None, weights: bool) -> tuple[Path, str]:
+def _folder(source: Source, weights: bool, revision: str | None = None) -> tuple[Path, str]:
     """Return the folder on disk that a source stands for, and its revision."""
     if source.kind == "hub":
         return hub.snapshot(source.name, revision, weights)
-    _only_hub(source, revision)
     if source.kind == "pocket":
         check_digests(source.name)
     return (source.path, "") if source.path else gguf.smollm2_folder()
-
-
-def _only_hub(source: Source, revision: str | None) -> None:
-    if revision:
-        raise ModelError(
-            f"{source.name}: revision {revision!r} was given for a {source.kind} model; expected "
-            "none; revisions belong to Hugging Face ids, leave it out"
-        )
 
 
 def _folder_tokenizer(folder: Path) -> Any:
@@ -379,8 +379,6 @@ def _finished(
         weights=weights,
         make=lambda: model,
         tokenizer=tokenizer,
-        family=family_of(model.config.model_type),
-        gated=any(part.endswith("gate_proj") for part, _ in model.named_modules()),
         digest=digest,
         revision=revision,
         source=kind,
@@ -402,8 +400,6 @@ def _shipped(name: str, folder: Path, config: Any, tokenizer: Any) -> Loaded:
         weights=weights,
         make=lambda: filled(folder, config, tensors, torch.float32).eval(),
         tokenizer=tokenizer,
-        family=family_of(config.model_type),
-        gated=any(".gate_proj." in part for part in weights),
         digest=_digest(weights, config, tokenizer),
         revision="",
         source="pocket",

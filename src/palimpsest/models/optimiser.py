@@ -32,13 +32,11 @@ class AdamW:
     stack: number of models in a leaf.
     """
 
+    packs = True
+    """Whether moments can be kept in 8 bits."""
+
     def __init__(
-        self,
-        leaves: Sequence[Tensor],
-        learning_rate: float,
-        *,
-        kept: str = "device",
-        stack: int = 1,
+        self, leaves: Sequence[Tensor], learning_rate: float, kept: str = "device", stack: int = 1
     ) -> None:
         if any(leaf.dtype == torch.float16 for leaf in leaves):
             raise ModelError(
@@ -48,7 +46,8 @@ class AdamW:
         self.leaves, self.learning_rate, self.stack = leaves, learning_rate, stack
         away = [kept == "host" and leaf.device.type != "cpu" for leaf in leaves]
         self.masters = [_master(leaf, far) for leaf, far in zip(leaves, away)]
-        self.packed = [kept == "8bit" and leaf.numel() >= UNPACKED for leaf in leaves]
+        packs = self.packs and kept == "8bit"
+        self.packed = [packs and leaf.numel() >= UNPACKED for leaf in leaves]
         self.first: list[Any]
         self.second: list[Any]
         self.first, self.second = (
@@ -67,25 +66,18 @@ class AdamW:
         known = [n for n, leaf in enumerate(self.leaves) if leaf.grad is not None]
         for n in known:
             self.steps[n] += 1
-        plain: list[int] = []
-        other: list[int] = []
-        for n in known:
-            alone = self.masters[n] is not self.leaves[n] or self.packed[n]
-            (other if alone else plain).append(n)
-        if plain:
-            parts = ([row[n] for n in plain] for row in (self.first, self.second))
-            self._update(
-                plain, [grad for n in plain if (grad := self.leaves[n].grad) is not None], *parts
-            )
+        alone = {n for n in known if self.masters[n] is not self.leaves[n] or self.packed[n]}
+        if plain := [n for n in known if n not in alone]:
+            self._update(plain, [self.leaves[n].grad for n in plain])
         # One leaf at a time, so that only one float32 gradient exists at a time.
-        for n in other:
+        for n in sorted(alone):
             leaf, master = self.leaves[n], self.masters[n]
             assert leaf.grad is not None
             grad = leaf.grad.to(master.device, torch.float32)
             if self.packed[n]:
                 self._update_packed(n, grad)
             else:
-                self._update([n], [grad], [self.first[n]], [self.second[n]])
+                self._update([n], [grad])
             if master is not leaf:
                 leaf.copy_(master)
 
@@ -93,29 +85,25 @@ class AdamW:
         flat, whole = grad.reshape(-1), self.masters[n].view(-1)
         pairs = zip(self.first[n].pieces(), self.second[n].pieces())
         for (at, first), (_, second) in pairs:
-            self._update([n], [flat[at]], [first], [second], [whole[at]])
+            self._update([n], [flat[at]], (whole[at], first, second))
             self.first[n].store(at, first, self.steps[n])
             self.second[n].store(at, second, self.steps[n])
 
-    def _update(
-        self,
-        known: Sequence[int],
-        grads: Sequence[Tensor],
-        first: Sequence[Tensor],
-        second: Sequence[Tensor],
-        masters: Sequence[Tensor] = (),
-    ) -> None:
-        masters = masters or [self.masters[n] for n in known]
+    def _update(self, known: Sequence[int], grads: list[Any], piece: Sequence[Tensor] = ()) -> None:
+        """Take a step on leaves, or on a piece of one: its part of the master and both moments."""
+        rows = (self.masters, self.first, self.second)
+        parts = [[part] for part in piece] or [[row[n] for n in known] for row in rows]
+        masters, first, second = parts
         # Most leaves have taken the same number of steps: one tensor says it for all of them.
         counts = {
             number: torch.tensor(float(number), device=masters[0].device)
             for number in {self.steps[n] for n in known}
         }
         torch._fused_adamw_(
-            list(masters),
-            list(grads),
-            list(first),
-            list(second),
+            masters,
+            grads,
+            first,
+            second,
             [],
             [counts[self.steps[n]] for n in known],
             lr=self.learning_rate,
@@ -136,27 +124,11 @@ class Momentum(AdamW):
     """
 
     beta = 0.9
+    packs = False
 
-    def __init__(
-        self,
-        leaves: Sequence[Tensor],
-        learning_rate: float,
-        *,
-        kept: str = "device",
-        stack: int = 1,
-    ) -> None:
-        kept = "device" if kept == "8bit" else kept
-        super().__init__(leaves, learning_rate, kept=kept, stack=stack)
-
-    def _update(
-        self,
-        known: Sequence[int],
-        grads: Sequence[Tensor],
-        first: Sequence[Tensor],
-        second: Sequence[Tensor],
-        masters: Sequence[Tensor] = (),
-    ) -> None:
-        for n, grad, moment in zip(known, grads, first):
+    def _update(self, known: Sequence[int], grads: list[Any], piece: Sequence[Tensor] = ()) -> None:
+        for n, grad in zip(known, grads):
+            moment = self.first[n]
             flat = moment.mul_(self.beta).add_(grad).reshape(self.stack, -1)
             length = torch.linalg.vector_norm(flat, dim=1, keepdim=True).clamp(min=1e-12)
             step = flat / length * (LENGTH * self.learning_rate * flat.shape[1] ** 0.5)
@@ -192,10 +164,6 @@ class Packed:
         self.scales = torch.zeros(blocks, dtype=torch.float32, device=master.device)
         self.signed, self.levels = signed, 126 if signed else 254
         self.base = (7 if signed else 14) * math.log(10) / self.levels
-
-    @property
-    def bytes(self) -> int:
-        return self.codes.nbytes + self.scales.nbytes
 
     def pieces(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield the numbers as float32, piece by piece, each with its place."""

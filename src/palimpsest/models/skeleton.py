@@ -13,10 +13,9 @@ from torch import Tensor
 
 from palimpsest.errors import ModelError
 from palimpsest.models.device import free_memory
-from palimpsest.models.inspect_folder import check_quantiser
+from palimpsest.models.inspect_folder import FLOATS, Stored, check_quantiser
 from palimpsest.models.module import device_of
 from palimpsest.models.quiet import foreign
-from palimpsest.models.safetensors_header import FLOATS, Stored
 
 # Tensors that older checkpoints carry and transformers now computes.
 COMPUTED = r"(rotary_emb\.inv_freq|\battn\.(masked_)?bias|\battention\.(masked_)?bias|masked_bias)$"

@@ -26,11 +26,7 @@ class StackedNet:
     models: tuple[Any, ...] = ()
 
     def __init__(
-        self,
-        config: Any,
-        states: Sequence[Params],
-        trainable: bool = True,
-        device: torch.device | None = None,
+        self, config: Any, states: Sequence[Params], device: torch.device | None = None
     ) -> None:
         if not supports(config):
             kind = getattr(config, "model_type", type(config).__name__)
@@ -40,7 +36,7 @@ class StackedNet:
         self._forward = Forward(config)
         self.params = _stacked(states, HEAD if self._forward.tied else None, device)
         for value in self.params.values():
-            value.requires_grad_(trainable)
+            value.requires_grad_()
 
     @property
     def device(self) -> torch.device:

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from palimpsest.errors import ModelError
 from palimpsest.models.gguf import smollm2_folder
-from palimpsest.models.inspect_folder import read_weights
+from palimpsest.models.inspect_folder import Stored, read_header, read_weights
 from palimpsest.models.load import Loaded, resolve
-from palimpsest.models.safetensors_header import Stored, read_header
 
 
 class StoredState(Mapping[str, Tensor]):

@@ -45,22 +45,27 @@ class Var:
 
 
 @dataclass(frozen=True)
-class Heads:
-    """How one batch's attention is laid out.
+class Layout:
+    """What the layers of one forward share: above all, how a batch's attention is laid out.
 
-    width: of a head.
+    heads, groups: of queries, of keys; width: of a head.
     causal: (heads of a group * width, padded width), queries by keys; minus infinity where the key
         comes after the query or is padding.
-    turn: (head width, head width); cos, sin: (rows of queries and keys, head width). The rotary
-        embedding is x * cos + (x @ turn) * sin; without one, turn is None.
+    turn: (head width, head width); cos, sin: (rows of queries and keys, head width), by position
+        until the batch is known. The rotary embedding is x * cos + (x @ turn) * sin; without one,
+        turn is None.
+    spread: the rows of the batch; None until it is known.
     """
 
+    heads: int
+    groups: int
     width: int
-    spread: Spread
+    eps: float
     causal: Tensor
     turn: Tensor | None
     cos: Tensor
     sin: Tensor
+    spread: Spread | None = None
 
 
 class Tape:
@@ -185,19 +190,20 @@ class Tape:
         self._note(undo, out)
         return out
 
-    def attention(self, q: Var, k: Var, v: Var, heads: Heads) -> Var:
+    def attention(self, q: Var, k: Var, v: Var, layout: Layout) -> Var:
         """Causal attention with rotary embedding, on (stack, nodes, heads * head width).
 
         Queries whose heads share a key group are rows of one product. Keys and values are padded to
         full vector registers: a softmax along 15 scores leaves torch's vectorised kernel and takes
         ten times as long as one along 16.
         """
-        at, width = heads.spread, heads.width
-        rows, padded = heads.causal.shape
+        at, width = layout.spread, layout.width
+        assert at is not None, "attention is of a batch"
+        rows, padded = layout.causal.shape
         parts = [x.value.reshape(-1, width) for x in (q, k, v)]
         sizes = [len(part) for part in parts]
         flat = torch.cat(parts)
-        _turn(flat[: sizes[0] + sizes[1]], heads)
+        _turn(flat[: sizes[0] + sizes[1]], layout)
         gathered = flat.index_select(0, at.forth)
         # Three blocks: a row a query, a row a key, a row a value.
         blocks = (len(at.wanted), at.keys, at.keys)
@@ -207,7 +213,7 @@ class Tape:
             keys.view(-1, padded, width),
             values.view(-1, padded, width),
         )
-        scores = torch.baddbmm(heads.causal, queries, keys.mT, alpha=width**-0.5)
+        scores = torch.baddbmm(layout.causal, queries, keys.mT, alpha=width**-0.5)
         chances = scores.softmax(-1)
         mixed = chances.bmm(values).view(-1, width).index_select(0, at.mixed)
         out = Var(mixed.view(q.value.shape), q.wanted or k.wanted or v.wanted)
@@ -227,7 +233,7 @@ class Tape:
             back = for_rows.index_select(0, at.back)
             if len(at.repeated):
                 back.index_add_(0, at.nodes, for_rows.index_select(0, at.repeated))
-            _turn(back[: sizes[0] + sizes[1]], heads, -1)
+            _turn(back[: sizes[0] + sizes[1]], layout, -1)
             for x, for_x in zip((q, k, v), back.split(sizes)):
                 if x.wanted:
                     x.add(for_x.view(x.value.shape))
@@ -304,8 +310,8 @@ class Tape:
         return out
 
 
-def _turn(x: Tensor, heads: Heads, way: int = 1) -> None:
+def _turn(x: Tensor, layout: Layout, way: int = 1) -> None:
     """Rotate rows of queries and keys by their position, or back with ``way`` -1, in place."""
-    if heads.turn is not None:
-        quarter = x @ heads.turn
-        x.mul_(heads.cos).addcmul_(quarter, heads.sin, value=way)
+    if layout.turn is not None:
+        quarter = x @ layout.turn
+        x.mul_(layout.cos).addcmul_(quarter, layout.sin, value=way)

@@ -6,14 +6,15 @@ stops counting without touching the others. On a CPU the same call gives the sam
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.errors import ModelError
+from palimpsest.errors import ModelError, TrainingDiverged
 from palimpsest.facts.stream import Stream
 from palimpsest.models.lora import RATE, adapted
 from palimpsest.models.net import Batch, Encoded, Net, collate
@@ -61,26 +62,36 @@ def train(
             "a model that is spread over several devices (device: auto) cannot be trained; "
             "expected the whole model on one device; use cuda with --lora RANK or --optimizer host"
         )
-    rank = getattr(net, "lora", 0)
-    if rank and (params is None or params is net.params):
-        with adapted(net.models, rank, key) as leaves:
-            rate, trained = RATE * learning_rate, [*leaves.values()]
-            return _train(net, steps, loss, rate, trained, after_step, optimiser)
     own = net.params if params is None else params
-    return _train(net, steps, loss, learning_rate, [*own.values()], after_step, optimiser)
+    rank = getattr(net, "lora", 0) if own is net.params else 0
+    rate = RATE * learning_rate if rank else learning_rate
+    with adapted(net.models, rank, key) if rank else nullcontext(own) as leaves:
+        kept = getattr(net, "optimizer", "device")
+        stepper = optimiser([*leaves.values()], rate, kept=kept, stack=net.stack)
+        return _train(net, steps, loss, stepper, after_step)
+
+
+def train_alone(
+    net: Net,
+    steps: Iterable[Sequence[Data]],
+    loss: Callable[[Net, Data], Tensor],
+    what: str,
+    **settings: Any,
+) -> None:
+    """Train a net of one member; TrainingDiverged says in what, and at which step."""
+    diverged = train(net, steps, loss, **settings)
+    if diverged:
+        raise TrainingDiverged(diverged[0], what)
 
 
 def _train(
     net: Net,
     steps: Iterable[Sequence[Data]],
     loss: Callable[[Net, Data], Tensor],
-    learning_rate: float,
-    leaves: Sequence[Tensor],
+    stepper: AdamW,
     after_step: Callable[[int], None] | None,
-    optimiser: type[AdamW],
 ) -> dict[int, int]:
-    kept = getattr(net, "optimizer", "device")
-    stepper = optimiser(leaves, learning_rate, kept=kept, stack=net.stack)
+    leaves = stepper.leaves
     diverged: dict[int, int] = {}
     for number, parts in enumerate(steps, start=1):
         for leaf in leaves:

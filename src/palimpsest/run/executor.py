@@ -109,15 +109,14 @@ class Work:
         self.scheduler = Scheduler(steps, done)
         progress.write_graph(run.path, steps)
 
-    def begin(self) -> tuple[str, int, int]:
-        """Return what is to be done in a sentence, and how many of how many cells are done."""
+    def begin(self) -> None:
+        """Tell what is to be done, and how many of how many cells are done."""
         done, total, run = len(self.skipped), len(self.cells), self.run
-        return (
+        words = (
             f"{run.path}: {total - done} of {total} cells to do, rules {run.rules_hash[7:19]}, "
-            f"seal {run.seal['commitment'][7:19] or 'none'}",
-            done,
-            total,
+            f"seal {run.seal['commitment'][7:19] or 'none'}"
         )
+        self.on_event(Event("", "run", "", words, done, total))
 
     def next(self, worker: str) -> Task | None:
         """Return the next step for a worker, which begins it now."""
@@ -208,7 +207,7 @@ class Executor(ABC):
         run = Run.open(Path(run_path).resolve())
         with contextlib.nullcontext() if run.locked_here() else run.lock(command):
             work = Work(job, run, cell_ids, on_event)
-            on_event(Event("", "run", "", *work.begin()))
+            work.begin()
             self._do(work, workers)
             run.record()
         return work.outcome()
@@ -218,17 +217,11 @@ class Executor(ABC):
         """Do the steps until none is left that can be done."""
 
 
-@dataclass(frozen=True)
 class InlineExecutor(Executor):
-    """Does all steps in this process, in plan order; for Python callers and tests.
-
-    threads: numerical threads, or None to leave this process as it is.
-    """
-
-    threads: int | None = 1
+    """Does all steps in this process, in plan order; for Python callers and tests."""
 
     def _do(self, work: Work, workers: int) -> None:
-        worker = Worker(work.job, work.run.path, "inline", threads=self.threads)
+        worker = Worker(work.job, work.run.path, "inline")
         with worker.at_work():
             while (task := work.next(worker.name)) is not None:
                 work.ended(worker.name, worker.do(task))

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -25,7 +24,7 @@ from typing import Any
 from palimpsest.run.executor import Executor, Message, Work, run_on
 from palimpsest.run.schedule import Task
 from palimpsest.run.stop import shielded
-from palimpsest.run.worker import Worker, thread_settings
+from palimpsest.run.worker import ONE_THREAD, Worker
 
 GRACE = 10.0
 """Seconds a worker without a step has to end before it is killed."""
@@ -34,20 +33,13 @@ START = "forkserver" if sys.platform == "linux" else "spawn"
 done nothing else. Tests that kill hundreds of workers have them forked from the command."""
 
 
-@dataclass(frozen=True)
 class LocalExecutor(Executor):
-    """Does steps in worker processes of this machine.
-
-    threads: numerical threads of each worker. More than one can change the last bits of a result,
-    so it belongs to a run like its plan; models too large for one thread may need it.
-    """
-
-    threads: int = 1
+    """Does steps in worker processes of this machine."""
 
     def _do(self, work: Work, workers: int) -> None:
         device = str(work.run.plan.get("engine", {}).get("device", "cpu"))
         prepare(type(work.job).__module__)
-        processes = _Processes(pickle.dumps(work.job), work.run.path, self.threads, device)
+        processes = _Processes(pickle.dumps(work.job), work.run.path, device)
         run_on(processes, work, workers)
 
 
@@ -60,26 +52,24 @@ def prepare(*modules: str) -> None:
         # Started on first use, multiprocessing's own helper would unblock the signals again.
         resource_tracker.ensure_running()
         multiprocessing.set_forkserver_preload(list(modules))
-        with _environment_of_children(thread_settings(1)), shielded():
+        with _environment_of_children(ONE_THREAD), shielded():
             forkserver.ensure_running()
 
 
 class _Processes:
     """The worker processes, by name."""
 
-    def __init__(self, job: bytes, run_path: Path, threads: int, device: str) -> None:
+    def __init__(self, job: bytes, run_path: Path, device: str) -> None:
         self.device = device
-        self.arguments = (job, str(run_path), threads)
-        self.environment = thread_settings(threads)
-        # Its threads and its GPU are told to a library when that is loaded.
-        alike = threads == 1 and device == "cpu"
-        start = START if START != "forkserver" or alike else "spawn"
+        self.arguments = (job, str(run_path))
+        # Its GPU is told to a library when that is loaded.
+        start = START if START != "forkserver" or device == "cpu" else "spawn"
         self.context: Any = multiprocessing.get_context(start)
         self.processes: dict[str, tuple[BaseProcess, Connection[Any, Any]]] = {}
 
     def start(self, name: str) -> None:
         ours, theirs = self.context.Pipe()
-        own = self.environment | gpu_of(name, self.device)
+        own = ONE_THREAD | gpu_of(name, self.device)
         arguments = (theirs, name, *self.arguments, {**os.environ, **own})
         process = self.context.Process(target=_work, args=arguments)
         # Started on first use, multiprocessing's own helper would unblock the signals again.
@@ -150,7 +140,6 @@ def _work(
     name: str,
     job: bytes,
     run_path: str,
-    threads: int,
     environment: Mapping[str, str],
 ) -> None:
     """Do the steps that come through the pipe until None comes."""
@@ -165,7 +154,7 @@ def _work(
     gone = (EOFError, BrokenPipeError, ConnectionResetError)
     with contextlib.suppress(*gone), contextlib.ExitStack() as held:
         try:
-            worker = Worker(pickle.loads(job), run_path, name, threads=threads)
+            worker = Worker(pickle.loads(job), run_path, name)
             held.enter_context(worker.at_work())
         except Exception as error:
             pipe.send(f"{type(error).__name__}: {error}")

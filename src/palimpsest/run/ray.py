@@ -20,7 +20,7 @@ from palimpsest.run.executor import Executor, Message, Work, run_on
 from palimpsest.run.schedule import Task
 from palimpsest.run.store import Run, environment
 from palimpsest.run.terms import TERMS, difference
-from palimpsest.run.worker import Result, Worker, thread_settings
+from palimpsest.run.worker import ONE_THREAD, Result, Worker
 
 POLL = 0.25
 """Seconds after which a wait for Ray looks for a request to stop."""
@@ -167,7 +167,7 @@ class _Actor:
         """Get ready for steps, with paths of the plan from `folder`; return why not, or None."""
         import ray
 
-        os.environ.update(thread_settings(1))
+        os.environ.update(ONE_THREAD)
         with contextlib.suppress(OSError):
             os.chdir(folder)
         try:

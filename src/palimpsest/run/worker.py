@@ -20,6 +20,12 @@ from palimpsest.run.schedule import Task
 from palimpsest.run.stop import check_stop
 from palimpsest.run.store import Run
 
+ONE_THREAD = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""The environment in which numerical libraries use one thread when loaded: more than one can change
+the last bits of a result."""
 KEPT_CELLS = 2
 """How many cells' work a worker keeps, with its caches."""
 
@@ -37,13 +43,10 @@ class Result:
 class Worker:
     """Does steps of a run's cells, one after another, within `at_work`."""
 
-    def __init__(
-        self, job: Job, run_path: Path | str, name: str, *, threads: int | None = 1
-    ) -> None:
+    def __init__(self, job: Job, run_path: Path | str, name: str) -> None:
         self.job = job
         self.run = Run.open(run_path)
         self.name = name
-        self.threads = threads
         self._cells: OrderedDict[str, tuple[CellWork, Cell]] = OrderedDict()
 
     @contextlib.contextmanager
@@ -78,11 +81,10 @@ class Worker:
         return result
 
     def _do(self, task: Task) -> None:
-        if self.threads is not None:
-            os.environ.update(thread_settings(self.threads))
+        os.environ.update(ONE_THREAD)
         work, cell = self._work(task.cell)
-        if self.threads is not None and "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(self.threads)
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
         if task.step == FINISH:
             order = [step.name for step in work.steps]
             cell.finish(work.finish(cell), order, keep=getattr(work, "keep", dict)())
@@ -113,9 +115,3 @@ class Worker:
 
     def _note(self, event: str, **data: object) -> None:
         progress.note(self.run.path, self.name, event, **data)
-
-
-def thread_settings(threads: int) -> dict[str, str]:
-    """Return the environment in which numerical libraries use so many threads when loaded."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {name: str(threads) for name in names} | {"TOKENIZERS_PARALLELISM": "false"}

@@ -46,11 +46,9 @@ OWN = "own"
 """What the user's model is called in its plan, and so in every seed: the path does not matter."""
 PIECES = 600
 """Pieces of general text that a draw is made of, if the text has so many."""
+NEEDS_BASE = ("base", "forget_only", "general_only")
+"""Needs of a method that take the base, or models trained from it."""
 Count = Annotated[int, Ge(1)]
-ENGINE = (
-    "device", "dtype", "batch_tokens", "accumulate", "checkpointing", "optimizer", "lora",
-)  # fmt: skip
-"""Settings of the plan's engine, under the same names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +81,8 @@ class Request(Computing):
         """The settings as a checked plan of one cell."""
         pocket = resolve(self.model).kind == "pocket"
         recipe = POCKET_MATRIX.injection if pocket else Injection()
-        rate = self.learning_rate or recipe.learning_rate
-        chosen = {"steps": self.steps, "learning_rate": rate, "fact_items": self.fact_items}
-        chosen["general_items"] = self.general_items
-        values = {key: value for key, value in chosen.items() if value is not None}
+        names = ("steps", "learning_rate", "fact_items", "general_items")
+        values = {name: value for name in names if (value := getattr(self, name)) is not None}
         text = {"source": self.general, "train_pieces": min(PIECES, len(self.pieces))}
         return plan_from_dict(
             {
@@ -94,7 +90,7 @@ class Request(Computing):
                 "models": [OWN],
                 "local_models": {OWN: self.model},
                 "seeds": [self.seed],
-                "injection": Injection(**{**vars(recipe), **values}).__dict__,
+                "injection": vars(replace(recipe, **values)),
                 "general": text,
                 "methods": [],
                 "engine": vars(Engine.of(self)),
@@ -141,7 +137,7 @@ class Request(Computing):
 
     def check(self) -> Outline:
         """Return the model on paper; raise for whatever can be known to be wrong by now."""
-        build(type(self), {key: value for key, value in vars(self).items() if key in _fields(self)})
+        build(type(self), {key: getattr(self, key) for key in self.__dataclass_fields__})
         check_lora(self.lora)
         check_new(Path(self.out))
         _ = self.sets
@@ -225,13 +221,13 @@ class Unlearn(Request):
 
     def check(self) -> Outline:
         method_class(self.method)
-        lacking = [method for method in self.methods() if self.base is None and needs_base(method)]
+        needs = ([need for need in used(method) if need in NEEDS_BASE] for method in self.methods())
+        lacking = [", ".join(several) for several in needs if several and self.base is None]
         if lacking:
-            first = ", ".join(need for need in used(lacking[0]) if need in NEEDS_BASE)
             raise MethodError(
-                f"method {self.method} needs {first}; expected the model before it learned the "
-                "forget data; give it with --base, or use a method that needs none, such as npo or "
-                "replay with --knob start=reinforced"
+                f"method {self.method} needs {lacking[0]}; expected the model before it learned "
+                "the forget data; give it with --base, or use a method that needs none, such as "
+                "npo or replay with --knob start=reinforced"
             )
         if self.choose and (self.method != "replay" or self.knobs or self.base is None):
             raise PlanError(
@@ -239,14 +235,6 @@ class Unlearn(Request):
                 "replay with --base and without --knob"
             )
         return super().check()
-
-
-NEEDS_BASE = ("base", "forget_only", "general_only")
-
-
-def needs_base(method: Any) -> bool:
-    """Tell whether a method, with its knobs set, needs the base or models trained from it."""
-    return any(need in NEEDS_BASE for need in used(method))
 
 
 def check_new(out: Path) -> None:
@@ -278,10 +266,6 @@ def _value(text: str) -> Knob:
             return kind(text)
     known: Mapping[str, Knob] = {"true": True, "false": False}
     return known.get(text, text)
-
-
-def _fields(request: Request) -> tuple[str, ...]:
-    return tuple(request.__dataclass_fields__)
 
 
 def work_folder(out: Path) -> Path:

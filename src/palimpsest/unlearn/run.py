@@ -17,6 +17,12 @@ from palimpsest.unlearn.folder import card, publish, write_checkpoint
 from palimpsest.unlearn.job import OwnJob, OwnWork
 from palimpsest.unlearn.request import Request, Unlearn, check_new, work_folder
 
+TRAINED = {
+    "reference": "Trained from base on the retain facts and general text, never on the forget "
+    "facts: a reference for an audit.",
+    "injected": "Trained from base on forget and retain facts and general text.",
+}
+
 
 class NotMade(PalimpsestError):
     """A model could not be made; what was finished is kept."""
@@ -137,28 +143,18 @@ def _records(
 def _card(name: str, record: Mapping[str, Any]) -> str:
     inputs = {key: str(value) for key, value in record["inputs"].items()}
     recipe = ", ".join(f"{key} {value}" for key, value in record["recipe"].items())
-    if record["role"] != "candidate":
-        what = (
-            "Trained from base on the retain facts and general text, never on the forget facts: a "
-            "reference for an audit."
-            if record["role"] == "reference"
-            else "Trained from base on forget and retain facts and general text."
-        )
-        return card(f"{name}", {"recipe": recipe, "seed": str(record["seed"]), **inputs}, what)
+    made = {"recipe": recipe, "seed": str(record["seed"])}
+    if record["role"] in TRAINED:
+        return card(name, made | inputs, TRAINED[record["role"]])
     knobs = ", ".join(f"{key} = {value}" for key, value in record["knobs"].items()) or "none"
     cost = record["cost"]
+    spent = (
+        f"{cost['steps']} optimiser steps, {cost['tokens']} tokens, {cost['flops']:.3g} "
+        f"floating-point operations, {cost['retrainings']:.2f} of a retraining"
+    )
     return card(
-        f"{name}",
-        {
-            "method": str(record["method"]),
-            "knobs": knobs,
-            "recipe": recipe,
-            "seed": str(record["seed"]),
-            "cost": f"{cost['steps']} optimiser steps, {cost['tokens']} tokens, "
-            f"{cost['flops']:.3g} floating-point operations, {cost['retrainings']:.2f} of a "
-            "retraining",
-            **inputs,
-        },
+        name,
+        {"method": str(record["method"]), "knobs": knobs} | made | {"cost": spent} | inputs,
         "The injected model after unlearning the forget facts, made by `palimpsest unlearn`.",
         "Unlearning alone does not show whether it is restored or suppressed: audit it with "
         "`palimpsest audit`. Nothing here is a guarantee that the facts cannot be recovered.",
