@@ -92,7 +92,7 @@ def test_criteria_are_told_apart_by_whom_they_accept(results: RunResults) -> Non
 
 
 def test_the_first_references_and_candidates_are_not_in_the_bag(results: RunResults) -> None:
-    panel = trial_of._Panel.of(results.cells[0], results.rules)
+    panel = trial_of._Panel.of(results.cells[0])
     names = {model.name for model in panel.known}
     assert "reference-1" not in names and "reference-2" in names
     first = next(model for model in panel.known if model.name == "reference")

@@ -198,11 +198,8 @@ def load(
 def _copied(model: Any, tokenizer: Any, dtype: str, device: str) -> Loaded:
     """Return a copy of a model in memory, checked as a file's would be."""
     if not hasattr(model, "get_input_embeddings") or tokenizer is None:
-        found = f"{type(model).__name__} with{'out a' if tokenizer is None else ' its'} tokenizer"
-        raise ModelError(
-            f"load: {found} found; expected a path, a Hugging Face id, or a transformers model and "
-            "tokenizer=…"
-        )
+        expected = "a path, a Hugging Face id, or a transformers model and tokenizer=…"
+        raise ModelError(f"load: {type(model).__name__} found; expected {expected}")
     copied = copy.deepcopy(model).to(DTYPES[dtype])
     return _finished("model in memory", copied, tokenizer, "", "memory", device)
 
