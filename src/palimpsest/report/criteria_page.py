@@ -18,6 +18,7 @@ from palimpsest.analysis.criteria import (
 )
 from palimpsest.analysis.results import RunResults
 from palimpsest.analysis.table import Estimate, Row, Share, Table, row, shown
+from palimpsest.criteria.axes import AXES
 from palimpsest.criteria.catalogue import CRITERIA, INPUTS
 from palimpsest.criteria.intervals import Interval
 from palimpsest.criteria.rules import Rules
@@ -86,12 +87,16 @@ def sentences(trial: Trial, rules: Rules) -> list[str]:
                 "model's own draw: they detect the shared draw, not knowledge."
             )
         lines.append(" ".join(parts))
-    for ours in [r for r in trial.rows if r.name == "certificate"]:
+    missing = [axis.title for axis in AXES if axis.name not in rules.axes]
+    certificates = {"certificate": "with the axes of the rules"} | {
+        f"certificate + {title}": f"with {title} added, a default axis" for title in missing
+    }
+    for ours in [r for r in trial.rows if r.name in certificates]:
         through = [f"{name} {_of(ours.accepted[name])}" for name in bad if ours.accepted[name][0]]
         interval = share_interval(*ours.fresh, rules)
         limits = f" ({interval.low:.0%} to {interval.high:.0%})" if interval else ""
         lines.append(
-            f"Our certificate with the axes of the rules accepts {_of(ours.fresh)} fresh "
+            f"Our certificate {certificates[ours.name]} accepts {_of(ours.fresh)} fresh "
             f"retrainings{limits}. Accepted although not restored: {', '.join(through) or 'none'}."
         )
     return lines
