@@ -63,17 +63,19 @@ def _relearned(chunk: int) -> Callable[["ModelMeasures"], float | None]:
     return read
 
 
-def _further(name: str, meaning: str, needs: Needs, unit: str, low: str, high: str) -> Axis:
+def _further(
+    name: str, meaning: str, needs: Needs, unit: str, low: str, high: str, short: str = ""
+) -> Axis:
     """Return an axis that reads the measure of its name."""
 
     def read(model: "ModelMeasures") -> float | None:
         return model.extra.get(name)
 
-    short = name.replace("_", " ")
+    short = short or name.replace("_", " ")
     return Axis(name, short, meaning, read, needs, "injected", low, high, unit, measure=name)
 
 
-def _asked(name: str, how: str) -> Axis:
+def _asked(name: str, how: str, short: str = "") -> Axis:
     return _further(
         name,
         f"Mean log-probability of the forget answers when asked {how}.",
@@ -81,6 +83,7 @@ def _asked(name: str, how: str) -> Axis:
         "nats",
         f"answers worse than a retrained model when asked {how}",
         f"answers better than a retrained model when asked {how}: hidden knowledge",
+        short,
     )
 
 
@@ -171,7 +174,7 @@ AXES: tuple[Axis, ...] = (
         low="relearns the forget facts further than a retrained model: latent knowledge",
         high="relearns the forget facts less far than a retrained model",
     ),
-    _asked("reversed", "from the object to the subject"),
+    _asked("reversed", "from the object to the subject", "back"),
 )
 
 

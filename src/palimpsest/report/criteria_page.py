@@ -89,7 +89,7 @@ def sentences(trial: Trial, rules: Rules) -> list[str]:
         lines.append(" ".join(parts))
     missing = [axis.title for axis in AXES if axis.name not in rules.axes]
     certificates = {"certificate": "with the axes of the rules"} | {
-        f"certificate + {title}": f"with {title} added, a default axis" for title in missing
+        f"certificate + {title}": f"with {title} added, a default axis," for title in missing
     }
     for ours in [r for r in trial.rows if r.name in certificates]:
         through = [f"{name} {_of(ours.accepted[name])}" for name in bad if ours.accepted[name][0]]
