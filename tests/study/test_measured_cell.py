@@ -35,10 +35,13 @@ def test_measures_are_stored_for_every_known_model_and_change_nothing_else(
     assert bytes_of(asked, tmp_path / "asked", *tables) == bytes_of(
         plain, tmp_path / "plain", *tables
     )
-    (cell,) = read_run(tmp_path / "asked").cells
+    (cell,), (usual,) = (read_run(tmp_path / name).cells for name in ("asked", "plain"))
     for name, role in cell.roles.items():
         if role["role"] in ROLES:
-            assert set(cell.evaluation[name].extra) == set(SOME), name
+            mine, default = cell.evaluation[name].extra, usual.evaluation[name].extra
+            assert set(mine) == {*SOME, "reversed"} and set(default) == {"reversed"}, name
+            # The pass that only asks otherwise gives what the pass of all criteria gives.
+            assert default["reversed"] == pytest.approx(mine["reversed"], abs=1e-4), name
 
 
 def test_an_optional_axis_brings_its_measure(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
