@@ -114,17 +114,20 @@ def table_lines(table: Table, width: int | None = None, dim: int = 0) -> str:
 
     wide = max(60, width or shutil.get_terminal_size((100, 24)).columns)
     grid = Grid(title=printable(table.title), title_justify="left", box=box.SIMPLE_HEAD)
-    grid.pad_edge, grid.padding = False, (0, int(wide >= 100), 0, 0)
     texts = [
         [printable(table.shown(*pair)).replace("–", "") for pair in zip(table.columns, values)]
         for values in table.rows
     ]
+    gap = 2 if wide >= 100 else 1
     if texts:  # names first: they are broken at their hyphens, where they do not fit on a line
         heads = [column.split("\n") for column in table.columns]
-        columns = zip(heads, zip(*texts))
-        others = sum(max(map(len, (*head, *cells))) + 2 for head, cells in list(columns)[1:])
+        sizes = [max(map(len, (*h, *cells))) for h, cells in zip(heads, zip(*texts))][1:]
+        part = max(len(part) + 1 for values in texts for part in values[0].split("-"))
+        if sum(sizes) + 2 * len(sizes) + 2 + part > wide:
+            gap = 1
         for values in texts:
-            values[0] = _folded(values[0], max(9, wide - others - 2))
+            values[0] = _folded(values[0], max(9, wide - sum(sizes) - gap * len(sizes) - 2))
+    grid.pad_edge, grid.padding = False, (0, gap - 1, 0, 0)
     for place, column in enumerate(table.columns):
         words = any(isinstance(values[place], str) for values in table.rows)
         words = words and column not in table.forms
