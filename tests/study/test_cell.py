@@ -1,5 +1,6 @@
 """A cell goes from plan to stored scores, resumes where it was stopped, and gives equal bytes."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from palimpsest.analysis.results import read_run
 from palimpsest.cell.work import StudyWork
 from palimpsest.challenge import interpolated
 from palimpsest.errors import SealError
+from palimpsest.facts.sealed import commit_file
+from palimpsest.facts.templates import RELATIONS
 from palimpsest.models.load import state_digest
 from palimpsest.plan import Counts, MethodGrid, Plan
 from palimpsest.presets import preset
@@ -295,6 +298,25 @@ def test_the_sealed_pool_is_scored_once_in_a_run(gated, tmp_path: Path) -> None:
         work.do(name, cell)
     with pytest.raises(SealError, match="already"):
         work.do("panel", cell)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["nonce in the file", "nonce in the seal"])
+def test_a_sealed_pool_of_ones_own_is_opened(tiny_checkpoint, tmp_path: Path, kept: bool) -> None:  # type: ignore[no-untyped-def]
+    rows = [{"relation": name, "template": "Nobody but {subject} ever saw"} for name in RELATIONS]
+    lines = [{"nonce": "0123456789abcdef" * 2}] * kept
+    lines += [row | {"template": f"{row['template']} the {row['relation']}"} for row in rows]
+    pool = tmp_path / "pool.jsonl"
+    pool.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    commitment = commit_file(pool)
+    assert bool(commitment.nonce) is not kept
+    plan = small_plan(tiny_checkpoint("qwen2-s"))
+    few = replace(plan.replication, draws=1, retrainings=0)
+    panel = replace(plan.panel, models=("suppression",))
+    plan = replace(plan, methods=(), replication=few, panel=panel, seal=str(commitment))
+    run = start(plan, tmp_path / "run")
+    run_cell(run.path, run.cells[0], pool_file=pool)
+    items = run.cell(run.cells[0]).table("items")
+    assert "panel:suppression" in {m for m, p in zip(items["model"], items["pool"]) if p == "audit"}
 
 
 def test_draws_are_made_in_every_cell_or_in_the_first_of_each_family() -> None:
