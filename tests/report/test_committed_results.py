@@ -8,9 +8,8 @@ import pytest
 from palimpsest.analysis.results import read_run
 from palimpsest.report.html import write_report
 
-RUNS = sorted(
-    terms.parent for terms in (Path(__file__).parents[2] / "results").glob("*/terms.json")
-)
+RESULTS = Path(__file__).parents[2] / "results"
+RUNS = sorted(page.parents[1] for page in RESULTS.glob("*/report/index.html"))
 
 
 @pytest.mark.slow
