@@ -16,6 +16,7 @@ from palimpsest.criteria.measures import CellMeasures
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import PalimpsestError, ScoreError
 from palimpsest.verdict import REASONS, Verdict, decide
+from palimpsest.verdict_words import refusals
 from tests.criteria.made_cell import cell, model, retrained, with_probes, without_round_trip
 
 RULES = Rules()
@@ -60,8 +61,24 @@ def test_the_paragraph_says_what_was_shown_and_what_would_have_been_noticed():
         "Certified: retrained. Indistinguishable from 30 retrainings on 9 axes (p = "
     )
     assert "worst axis: " in text and " sd). This audit would have noticed 5 % of" in text
-    assert "it rejected the injected model and the known suppressor, and accepted 2" in text
+    known = "the injected model and the known-label model that keeps the facts"
+    assert f"it rejected {known}, and accepted 2" in text
     assert "of 30 retrainings. It is " in text and "% restored (largest gap: " in text
+    others = [c.comparison.restored for c in verdict.controls if c.kind == "reference"]
+    low, high = (f"{100 * share:.3g} %" for share in (min(others), max(others)))
+    assert f"by the same measure the retrainings are {low} to {high} restored." in text
+
+
+def test_every_refusal_is_put_into_words():
+    verdict = judged(cell(30, retrained(), ASCENT, KNOWING, replace(KNOWING, name="kl-2")))
+    screened, ascent = refusals(verdict)
+    known = "kl_reversion-w3, kl-2 still know the forget facts beyond chance (screen)."
+    assert screened == known
+    far = verdict.finding("ga-w3").comparison
+    side = table.axis(far.worst.axis)
+    did = side.high if far.worst.direction == "high" else side.low
+    assert ascent.startswith(f"ga-w3 {did} (") and ascent.endswith(f"p = {far.p:.2g}).")
+    assert refusals(judged(cell(30, retrained()))) == []
 
 
 def test_fresh_retrainings_are_rejected_about_as_often_as_alpha():
@@ -322,7 +339,7 @@ def test_another_recipe_and_a_passed_suppressor_are_remarked():
     passing = {"panel:clever": (noisy("panel:clever", seed=8),
                                 {"role": "challenge", "truth": "suppressed"})}  # fmt: skip
     verdict = judged(cell(20, retrained(), more=passing))
-    assert "The known suppressor panel:clever passed the comparison" in verdict.remarks[0]
+    assert "Known-label models that keep the facts and passed the comparison: panel:clever." in verdict.remarks[0]
 
 
 # -- what a verdict may depend on -----------------------------------------------------------------

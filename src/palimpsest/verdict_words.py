@@ -39,6 +39,24 @@ def how_far(comparison: Comparison) -> str | None:
     return f"{_percent(comparison.restored)} restored (largest gap: {axis(furthest).title})"
 
 
+def refusals(verdict: Verdict) -> list[str]:
+    """Return why each refused candidate was refused: those that the screen excluded together, then
+    one sentence each."""
+    excluded = [finding.name for finding in verdict.findings if finding.excluded]
+    lines = []
+    if excluded:
+        verb = "still knows" if len(excluded) == 1 else "still know"
+        lines.append(f"{', '.join(excluded)} {verb} the forget facts beyond chance (screen).")
+    for finding in verdict.findings:
+        if finding.excluded or finding.clears or finding.comparison is None:
+            continue
+        if finding.comparison.missing:
+            lines.append(f"{finding.name} could not be compared: it is {finding.failure}.")
+        else:
+            lines.append(f"{finding.name} {_gives_away(finding.comparison)}.")
+    return lines
+
+
 def controls_sentence(verdict: Verdict) -> str:
     """Return what this audit would have noticed, and what its controls came to."""
     limit, by_kind = verdict.detection_limit, dict[str, list[Control]]()
@@ -57,7 +75,8 @@ def controls_sentence(verdict: Verdict) -> str:
         part, whole = sum(control.rejected for control in suppressors), len(suppressors)
         counted = f"all {whole}" if part == whole else f"{part} of {whole}"
         single = part == whole == 1
-        rejected.append("the known suppressor" if single else f"{counted} known suppressors")
+        known = "the known-label model" if single else f"{counted} known-label models"
+        rejected.append(f"{known} that {'keeps' if single else 'keep'} the facts")
     accepted = [
         f"{sum(not c.rejected for c in by_kind[kind])} of {len(by_kind[kind])} {words}"
         for kind, words in (("reference", "retrainings"), ("retraining", "fresh retrainings"))
@@ -83,8 +102,8 @@ def remarks(recipe: Recipe | None, controls: Sequence[Control], bag: Bag) -> tup
     passed = [c.name for c in controls if c.kind == "suppressor" and c.as_expected is False]
     if passed:
         notes.append(
-            f"The known {'suppressor' if len(passed) == 1 else 'suppressors'} {', '.join(passed)} "
-            "passed the comparison: this audit cannot rule out suppression of that kind."
+            f"Known-label models that keep the facts and passed the comparison: "
+            f"{', '.join(passed)}. This audit cannot rule out suppression of that kind."
         )
     idle = [axis(name).title for name, stake in bag.stakes.items() if stake is None]
     if bag.rules.margin > 0 and idle and controls:
@@ -109,7 +128,7 @@ def _certified(verdict: Verdict, pick: Finding) -> list[str]:
         f"{grade} {n['references']} retrainings on {_count(n['axes'], 'axis', 'axes')} "
         f"(p = {comparison.p:.2g}, worst axis: {distance(comparison.worst)}).",
         controls_sentence(verdict),
-        *_qualified(comparison),
+        *_qualified(verdict, comparison),
         *([f"{_count(others, 'more candidate passes', 'more candidates pass')}."] * bool(others)),
         _screened(verdict),
     ]
@@ -200,7 +219,6 @@ def _distinguishable(verdict: Verdict) -> list[str]:
     comparison = nearest.comparison
     if comparison is None or comparison.missing:
         return [f"{nearest.name} could not be compared: it is {nearest.failure}."]
-    worst, entry = comparison.worst, axis(comparison.worst.axis)
     within = f"equivalent within {_percent(n['margin'])} to"
     aim = within if n["margin"] else "indistinguishable from"
     none, name = f"The survivor is not {aim}", nearest.name
@@ -208,10 +226,16 @@ def _distinguishable(verdict: Verdict) -> list[str]:
         none, name = f"None of the survivors is {aim}", f"The nearest, {name},"
     return [
         f"{none} {n['references']} retrainings.",
-        f"{name} {entry.high if worst.direction == 'high' else entry.low} "
-        f"({distance(worst)}; p = {comparison.p:.2g}).",
-        *_qualified(comparison),
+        f"{name} {_gives_away(comparison)}.",
+        *_qualified(verdict, comparison),
     ]
+
+
+def _gives_away(comparison: Comparison) -> str:
+    """Return what a model did on its worst axis, to follow its name in a sentence."""
+    worst, entry = comparison.worst, axis(comparison.worst.axis)
+    did = entry.high if worst.direction == "high" else entry.low
+    return f"{did} ({distance(worst)}; p = {comparison.p:.2g})"
 
 
 def _not_identifiable(verdict: Verdict) -> str:
@@ -240,9 +264,21 @@ def _not_identifiable(verdict: Verdict) -> str:
     )
 
 
-def _qualified(comparison: Comparison) -> list[str]:
-    restored = how_far(comparison)
-    qualified = [] if restored is None else [f"It is {restored}."]
+def _qualified(verdict: Verdict, comparison: Comparison) -> list[str]:
+    qualified = []
+    if (restored := how_far(comparison)) is not None:
+        shares = sorted(
+            control.comparison.restored
+            for control in verdict.controls
+            if control.kind == "reference"
+            and control.comparison is not None
+            and control.comparison.restored is not None
+        )
+        beside = ""
+        if shares:
+            lowest, highest = _percent(shares[0]), _percent(shares[-1])
+            beside = f"; by the same measure the retrainings are {lowest} to {highest} restored"
+        qualified.append(f"It is {restored}{beside}.")
     if comparison.test == "student-t":
         qualified.append(
             f"With {comparison.references} references the comparison is a Student-t region, which "

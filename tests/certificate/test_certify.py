@@ -51,7 +51,7 @@ def test_an_untouched_bundle_verifies_and_says_what_that_means(
     text = "\n".join(verification.lines())
     for said in ("models as they were produced", "privacy", "key you gave", "could invent"):
         assert said in text
-    assert text.endswith("Answer: ok")
+    assert text.endswith("Answer: ok (all checks passed, and the signature is valid)")
     assert verification.to_json() == json.loads(json.dumps(verification.to_json()))
     assert verification.to_json()["answer"] == "ok"
 
@@ -66,7 +66,7 @@ def test_an_unsigned_bundle_says_unsigned_and_not_ok(bundle: Path) -> None:
     ]
     lines = verification.lines()
     assert any(line.startswith("unsigned  signature: ") for line in lines)
-    assert lines[-1] == "Answer: unsigned"
+    assert lines[-1] == "Answer: unsigned (all checks passed; nobody signed it)"
 
 
 def test_the_verdicts_are_those_of_the_run_folder(tmp_path: Path) -> None:

@@ -289,6 +289,23 @@ def test_the_command_line_names_its_flags(asked: Unlearn, tmp_path: Path) -> Non
         assert not done.stdout
 
 
+def test_the_recipe_is_taken_from_the_injected_folder_unless_flags_say_otherwise(
+    asked: Unlearn, tmp_path: Path
+) -> None:
+    own = {"steps": None, "learning_rate": None, "fact_items": None, "general_items": None}
+    plan = replace(asked, **own).plan
+    assert plan.injection == asked.plan.injection
+    assert plan.unlearning.learning_rate == 1e-3
+    assert plan.unlearning.ascent_learning_rate == 1e-3 / 4
+    assert replace(asked, **own | {"steps": 9}).plan.injection.steps == 9
+    record = tmp_path / "injected" / "palimpsest.json"
+    record.parent.mkdir()
+    for text in ("{", "[]", "{}", '{"recipe": {"steps": "many"}}'):
+        record.write_text(text)
+        with pytest.raises(InputError, match=r"recipe of the injected model .*--learning-rate"):
+            _ = replace(asked, injected=str(record.parent)).plan
+
+
 def test_knobs_are_read_as_numbers_or_words() -> None:
     assert knob_values(["steps=10,20", "start=injected", "rate=0.5,1e-3", "x=true"]) == (
         ("steps", (10, 20)),

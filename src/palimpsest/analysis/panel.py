@@ -100,9 +100,10 @@ def panel_table(results: RunResults) -> Table:
         reading = "Without tolerances the panel is judged by the screen alone."
     elif rows:
         reading = (
-            f"Known suppressors pass the forward battery {passed['forward'].count} times of "
-            f"{passed['forward'].total}, and {passed['relearning'].count} times of "
-            f"{passed['relearning'].total} with round trip and relearn veto."
+            "Known-label models that keep the facts pass the forward battery "
+            f"{passed['forward'].count} times of {passed['forward'].total}, and "
+            f"{passed['relearning'].count} times of {passed['relearning'].total} with round trip "
+            "and relearn veto."
         )
     return Table.of("panel", "Known-label models: cells that accept them", reading, rows)
 

@@ -13,6 +13,11 @@ from palimpsest.errors import BundleError, InputError, PalimpsestError
 
 State = Literal["ok", "unsigned", "failed"]
 _MARK: dict[State, str] = {"ok": "ok", "unsigned": "unsigned", "failed": "FAILED"}
+_ANSWERS: dict[State, str] = {
+    "ok": "ok (all checks passed, and the signature is valid)",
+    "unsigned": "unsigned (all checks passed; nobody signed it)",
+    "failed": "FAILED",
+}
 
 MEANS = (
     "What was shown: the files are unchanged since the bundle was made, the verdicts follow from "
@@ -89,7 +94,7 @@ class Verification:
             lines.append(f"{'':8}  not reached: {', '.join(CHECKS[len(self.checks) :])}")
         lines += ["", *(f"{cell}: {words}" for cell, words in self.verdicts.items())]
         lines += [f"Terms fixed before the first step: {self.terms}", ""] if self.terms else []
-        lines += [*self.what_it_means.splitlines(), f"Answer: {_MARK[self.answer]}"]
+        lines += [*self.what_it_means.splitlines(), f"Answer: {_ANSWERS[self.answer]}"]
         return [_inert(line) for line in lines]
 
     @classmethod

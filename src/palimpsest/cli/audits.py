@@ -191,9 +191,10 @@ def _candidate_table(result: "AuditResult") -> str:
     if result.run is None or result.verdict is None or not result.verdict.findings:
         return ""
     from palimpsest.analysis.results import read_run
-    from palimpsest.report.terminal import candidate_lines
+    from palimpsest.report.terminal import candidate_lines, refusal_lines
 
-    return candidate_lines(read_run(result.run).cells[0])
+    table = candidate_lines(read_run(result.run).cells[0])
+    return "\n".join([table, *refusal_lines(result.verdict)])
 
 
 def _conclude(result: "Answer", as_json: bool, candidates: str = "") -> NoReturn:
@@ -210,5 +211,5 @@ def _conclude(result: "Answer", as_json: bool, candidates: str = "") -> NoReturn
         if candidates:
             answer(f"\n{candidates}")
         if page is not None:
-            answer(f"\nreport: {page}\nrun: {result.run}")
+            answer(f"\nreport: {page}\nrun: {result.run}\nnext: palimpsest certify {result.run}")
     raise typer.Exit(result.exit_code)

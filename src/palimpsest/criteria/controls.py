@@ -3,8 +3,8 @@
 Not being rejected shows nothing until the audit has shown that it would have rejected. Positive
 controls are retrainings: each reference against the others, and fresh retrainings that never enter
 the bag. Negative controls are the injected model, interpolations that keep a share of the injected
-weights, and the known suppressors of the panel. The smallest share that is rejected together with
-all larger ones and the injected model is the detection limit.
+weights, and the models of the panel that keep the facts. The smallest share that is rejected
+together with all larger ones and the injected model is the detection limit.
 
 A control made from one of the references (``of``) is compared with the others only. Where that
 leaves fewer references than the exact test needs, the Student-t region judges it, and it says so.

@@ -106,7 +106,7 @@ def acceptance_counts(controls: tuple[Control, ...]) -> list[tuple[str, str]]:
     counts = []
     for kinds, words in (
         (("retraining", "reference"), "retrainings accepted"),
-        (("suppressor",), "known suppressors rejected"),
+        (("suppressor",), "known-label models that keep the facts, rejected"),
     ):
         known = [c for c in controls if c.kind in kinds and c.comparison is not None]
         if known:

@@ -20,7 +20,7 @@ from palimpsest.verdict import Finding
 KINDS = {
     "injected": "injected model",
     "interpolation": "interpolation towards injected",
-    "suppressor": "known suppressor",
+    "suppressor": "known-label model",
     "retraining": "fresh retraining",
     "reference": "reference against the others",
 }

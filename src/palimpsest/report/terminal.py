@@ -18,6 +18,7 @@ from palimpsest.criteria.retraining import Comparison
 from palimpsest.report.cell_tables import outcome
 from palimpsest.report.positions import label
 from palimpsest.verdict import Finding, Verdict
+from palimpsest.verdict_words import refusals
 
 __all__ = ["candidate_lines", "printable", "second_lines", "summary_json", "summary_lines"]
 
@@ -31,7 +32,8 @@ def summary_lines(run: Path | str) -> list[str]:
     if len(results.planned) == 1 and results.cells:
         (cell,) = results.cells
         verdict = "No candidate." if cell.verdict is None else cell.verdict.paragraph()
-        return [candidate_lines(cell), "", *missing, printable(verdict)]
+        why = [] if cell.verdict is None else refusal_lines(cell.verdict)
+        return [candidate_lines(cell), *why, "", *missing, printable(verdict)]
     lines = [_cell_line(cell) for cell in results.cells] + missing
     if len(results.planned) > 1:
         lines.append(
@@ -93,6 +95,16 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
     legend = "; ".join(_legend(verdict, axes, compared)) + "."
     table = Table.of("candidates", f"{cell.id}: controls and candidates", legend, rows, forms)
     return table_lines(table, width, controls)
+
+
+def refusal_lines(verdict: Verdict, most: int = 12) -> list[str]:
+    """Return why candidates were refused, after a blank line; the first ones, where many were."""
+    why = refusals(verdict)
+    if not why:
+        return []
+    left = len(why) - most
+    more = [f"  … and {left} more, in the report."] if left > 0 else []
+    return ["", "Refused:", *(f"  {printable(line)}" for line in why[:most]), *more]
 
 
 def second_lines(table: Table) -> str:

@@ -39,7 +39,8 @@ class SecondWork(Bench):
     def tasks(self) -> list[Task]:
         cost = Costs(self.plan.plan)
         needs = self.needs("injected", "reference", "forget_only", "general_only")
-        known = Step("second-known", "scoring the known models", needs, 3 * cost.forward)
+        words = "scoring base, injected model and reference"
+        known = Step("second-known", words, needs, 3 * cost.forward)
         steps = [*super().tasks(), Task(known, self._known)]
         for name, group in self.method_groups("second"):
             if self.picks & {title(method) for method in group}:

@@ -5,6 +5,7 @@ They draw it from the same seed, so that an injected model of ``retrain --with-f
 vectors of ``unlearn`` come from one stream.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ from palimpsest.plan import (
 from palimpsest.presets import POCKET_MATRIX
 from palimpsest.run.store import digest, file_digest
 from palimpsest.schema import build
+from palimpsest.unlearn.folder import RECORD
 
 OWN = "own"
 """What the user's model is called in its plan, and so in every seed: the path does not matter."""
@@ -79,8 +81,7 @@ class Request(Computing):
     @cached_property
     def plan(self) -> Plan:
         """The settings as a checked plan of one cell."""
-        pocket = resolve(self.model).kind == "pocket"
-        recipe = POCKET_MATRIX.injection if pocket else Injection()
+        recipe = self.usual_recipe()
         names = ("steps", "learning_rate", "fact_items", "general_items")
         values = {name: value for name in names if (value := getattr(self, name)) is not None}
         text = {"source": self.general, "train_pieces": min(PIECES, len(self.pieces))}
@@ -96,6 +97,10 @@ class Request(Computing):
                 "engine": vars(Engine.of(self)),
             }
         )
+
+    def usual_recipe(self) -> Injection:
+        """Return the recipe where no flag says otherwise: that of the model's kind."""
+        return POCKET_MATRIX.injection if resolve(self.model).kind == "pocket" else Injection()
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
@@ -208,6 +213,20 @@ class Unlearn(Request):
         }
         grid = MethodGrid(self.method, self.knobs)
         return plan_from_dict(replace(plan, methods=(grid,)).as_dict() | {"unlearning": budget})
+
+    def usual_recipe(self) -> Injection:
+        """Return the recipe that made the injected model, where ``retrain`` did and wrote it."""
+        record = Path(self.injected) / RECORD
+        if not record.is_file():
+            return super().usual_recipe()
+        try:
+            return build(Injection, json.loads(record.read_bytes())["recipe"])
+        except (OSError, ValueError, KeyError, TypeError, PlanError) as error:
+            raise InputError(
+                f"{shown_path(record)}: does not hold the recipe of the injected model ({error}); "
+                "expected the file that `palimpsest retrain` wrote; remove it, and give the recipe "
+                "with --steps, --learning-rate, --fact-items and --general-items"
+            ) from error
 
     def methods(self) -> tuple[Any, ...]:
         """Return the method with each combination of knobs."""
