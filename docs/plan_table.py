@@ -27,7 +27,8 @@ OPENING = f"""# The plan of a study
 A plan is a YAML file: `palimpsest study PLAN.yaml`. Its key `preset` names a preset; the other keys replace values of it
 ({", ".join(f"`{name}`" for name in PRESETS)}); without a preset every key has the default below (the paper's steps,
 rates and items). Flags override the file. The whole plan is checked before anything is trained; an error names the key that
-is unknown or has a bad value. Paths are relative to the working directory.
+is unknown or has a bad value. Paths are relative to the working directory (those in the file of
+an audit, `docs/audit-your-model.md`, are relative to that file).
 
 ```
 palimpsest plan --show demo       # a preset, or a file with its preset filled in, as YAML

@@ -121,7 +121,7 @@ def leaderboard_table(runs: Runs) -> Table:
         )
     forms = {"p over cells": ".2g", "cost, retrainings": ".2f", "worst axis, sd": ".1f"}
     reading = _reading(runs, methods)
-    return Table.of("leaderboard", "Does this method restore?", reading, rows, forms)
+    return Table.of("leaderboard", "Leaderboard: does this method restore?", reading, rows, forms)
 
 
 def _reading(runs: Runs, methods: Mapping[str, list[Entry]]) -> str:

@@ -77,7 +77,8 @@ def method_class(name: str) -> type[Any]:
     except Exception as error:  # a module of somebody else's may fail in any way
         raise MethodError(
             f"method {name!r}: {target} cannot be imported ({type(error).__name__}: {error}); "
-            "expected an importable package.module:Class"
+            "expected package.module:Class of an installed package or of a file in the current "
+            f"folder, {os.getcwd()}"
         ) from error
     missing = [part for part in PARTS if not hasattr(method, part)]
     settings = getattr(method, "__dataclass_params__", None)

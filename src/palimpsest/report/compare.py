@@ -47,8 +47,9 @@ def board_lines(board: Table) -> str:
     about = (
         f"{board.reading} restores, certified: number of cells; worst axis: largest distance of "
         "its nearest candidate from the mean retraining, in standard deviations of retraining, "
-        "mean over cells and its interval; cost: of that candidate, in retrainings; p: p-value of "
-        "its ranks over cells, small means that it does not restore."
+        "mean over cells and in brackets its interval, if there are several cells; cost: of that "
+        "candidate, in retrainings; p: p-value of its ranks over cells, small means that it does "
+        "not restore, and none is given where the cells are too few for any method."
     )
     short = replace(
         kept,

@@ -112,10 +112,10 @@ class Work:
     def begin(self) -> None:
         """Tell what is to be done, and how many of how many cells are done."""
         done, total, run = len(self.skipped), len(self.cells), self.run
-        words = (
-            f"{run.path}: {total - done} of {total} cells to do, rules {run.rules_hash[7:19]}, "
-            f"seal {run.seal['commitment'][7:19] or 'none'}"
-        )
+        words = f"{run.path}: {total - done} of {total} cells to do"
+        commitment = run.seal["commitment"]
+        if commitment != "none":  # nothing is judged in a run without one
+            words += f", rules {run.rules_hash[7:19]}, seal {commitment[7:19]}"
         self.on_event(Event("", "run", "", words, done, total))
 
     def next(self, worker: str) -> Task | None:

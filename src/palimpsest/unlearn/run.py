@@ -180,8 +180,11 @@ def preview_lines(
         f"recipe: {recipe.steps} steps of {recipe.fact_items} sentences and {recipe.general_items} "
         f"general texts at learning rate {recipe.learning_rate:g}, seed {request.seed}"
     )
-    for step in work.steps:
-        yield f"step: {step.words}"
+    words = [step.words for step in work.steps]
+    if len(words) > 6:
+        words[3:-1] = [f"… {len(words) - 4} more"]
+    for step in words:
+        yield f"step: {step}"
     seconds = _seconds(request, work, known) / max(1, min(workers, len(work.steps)))
     yield cost.total(memory(request, known), seconds, request.device, workers)
     yield f"would write: {request.out}"
