@@ -139,8 +139,8 @@ def _panel(results: RunResults) -> Values:
         rate = panel.acceptance(groups.get(label, ()), "screen", results.rules)
         return shown(Share(rate.total - rate.count, rate.total)) if rate.total else None
 
-    path = sorted(label for label in groups if label.startswith("interpolate-"))
-    along = [(label.rpartition("-")[2], accepted(label, "screen")) for label in path]
+    path = sorted(label for label in groups if label.startswith("interpolation-"))
+    along = [(f"{label.rpartition('-')[2]} %", accepted(label, "screen")) for label in path]
     return {
         "panel-injected": rejected("injected"),
         "panel-reference": accepted("reference", "screen"),

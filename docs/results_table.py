@@ -1,111 +1,269 @@
-"""Write the table of docs/results.md anew from stored scores: ``python docs/results_table.py``.
+"""Write the tables of docs/results.md anew from stored scores: ``python docs/results_table.py``.
 
-The paper's figures are in results/paper/figures.csv; every number of ours comes from the run folders
-(docs/headlines.py). The explanations are written by hand, by key.
+The paper's figures are in results/paper/figures.csv, the first edition's in
+results/first-edition/figures.csv; every number of the second edition comes from the run folders.
+The remarks are written by hand, by key.
 """
 
-import json
+import csv
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from headlines import ours, paper_figures
-from tofu_table import column as tofu_column
 
-from palimpsest.analysis.results import read_run
+from palimpsest.analysis.leaderboard import leaderboard_table, ranks_table
+from palimpsest.analysis.results import RunResults, read_run
+from palimpsest.analysis.second_suite import compared, regret_table
+from palimpsest.analysis.table import Share, Table, row
+from palimpsest.criteria.intervals import clopper_pearson
+from palimpsest.criteria.screen import screen_candidates
+from palimpsest.presets import PAPER_POOL
+from palimpsest.report.cell_tables import control_rates_table
+from palimpsest.report.formats import as_markdown
 from palimpsest.study.inferability import read_inferability
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+RESULTS = ROOT / "results"
+PAGE = ROOT / "docs" / "results.md"
+MATRIX = RESULTS / "pocket"
 
-WHY = {
-    "trained-probe-mean": "same sign and well away from zero; smaller because pocket answers hold about 2 nats of knowledge in all, not 5",
-    "trained-probe-mean-probes": "against the candidate's own probes, which drift upwards",
-    "trained-probe-median": "427 candidates are rated adequate, all of them restoration methods or masks",
-    "rollback": "rollback destroys the retain set here too",
-    "loss-based-excluded": "KL reversion 61 %; GA and NPO over-forget at this dose, so few of them are excluded",
-    "diagnostic": "closer by a factor of 15 instead of 2: the reference is nearer, and suppression goes further past it",
+REMARKS = {
+    "trained-probe-mean": "pocket answers hold about 2 nats of knowledge in all, the paper's 5",
+    "trained-probe-mean-probes": "",
+    "trained-probe-median": "",
+    "rollback": "rollback destroys the retain set in all of them",
+    "loss-based-excluded": "GA and NPO over-forget at this dose",
+    "diagnostic": "",
     "n4-vacuous": "as Proposition 1 says",
-    "screen-excluded": "GA and NPO (360 of 820) mostly overshoot; masks and KL reversion are excluded in 187 of 280",
+    "screen-excluded": "",
     "at-floor": "the same lattice",
-    "survivors": "follows from the row above",
-    "survivor-gap": "survivors are mostly over-forgetters in both",
-    "survivor-equivalent": "our tolerance is smaller by a factor of four",
-    "injected-retain": "the dose was set to a median of 1 nat, so the fixed threshold is out of reach by the same cause",
-    "injected-residual": "smaller models drift less in 75 steps",
+    "survivors": "",
+    "survivor-gap": "survivors are mostly over-forgetters in all of them",
+    "survivor-equivalent": "",
+    "injected-retain": "the pocket dose was set to a median of 1 nat",
+    "injected-residual": "first edition: mean of the two parts; second: their sum, as in the paper",
     "reference-screen": "",
-    "reference-retain": "narrower spread of retain NLL over cells",
-    "reference-residual": "",
+    "reference-retain": "",
+    "reference-residual": "as two rows above",
     "reference-all": "",
-    "absolute-candidates": "all 210 are GA and NPO, which collapse onto the retain set: here the absolute bar does not only fail its reference, it rewards suppression",
+    "absolute-candidates": "",
     "injected-retain-nll": "by choice of the dose",
-    "floor": "as above",
-    "shortest-budget": "the floor grows with the budget in 5 of 5 families, as in the paper; none is path-dependent from the start",
-    "delta-range": "float32 on a CPU: two retrainings differ in their general text and its order and in nothing else",
-    "delta-median": "as above",
+    "floor": "sum instead of mean",
+    "shortest-budget": "",
+    "delta-range": "float32 on a CPU",
+    "delta-median": "",
     "panel-injected": "",
     "panel-reference": "",
-    "panel-interpolation": "a quarter of the injected weights still shows in the ranks: deltas are small and the test sees their order, not their size",
-    "panel-router": "the seam is there: probes drift by +0.2 to +0.5 nats in the injected model",
-    "panel-suppression-screen": "a penalty of 10 lies far above 3-nat answers in every cell",
-    "panel-suppression-forward": "for the same reason the equivalence axis sees it everywhere; a penalty fitted to the model would not be seen",
+    "panel-interpolation": "",
+    "panel-router": "",
+    "panel-suppression-screen": "a penalty of 10 lies far above 3-nat answers",
+    "panel-suppression-forward": "",
     "panel-suppression-relearning": "",
-    "panel-embedding": "syllables are shared, so zeroed rows hurt everything",
-    "residual-selection": "the opposite of the paper: GA and NPO re-acquire with little damage to the injected distribution on retain, so the smallest residual is theirs",
-    "certified": "see below: the reference itself clears the round-trip axis in 7 of 45 cells only",
+    "panel-embedding": "",
+    "residual-selection": "",
+    "certified": "by the paper's recalibrated bar, which never certifies here",
     "certified-cells": "as above",
     "abstaining": "as above",
     "certified-by-method": "as above",
     "noisiest-family": "",
     "global-minimum": "",
     "with-veto": "",
-    "selection-recalibrated": "one cell only; not a comparison",
-    "selection-absolute-bar": "the same one cell",
-    "selection-trained-probe": "the same one cell",
-    "headroom-spearman": "kin, pocket/olmo2-s; alias chains in the text below",
+    "selection-recalibrated": "",
+    "selection-absolute-bar": "",
+    "selection-trained-probe": "",
+    "headroom-spearman": "kin; first edition: pocket/olmo2-s",
     "headroom-error": "as above",
-    "tofu-excluded": "pocket/qwen2-m, three seeds; the reference is excluded in all three, so the verdict is the paper's (`docs/tofu.md`)",
-    "tofu-diagnostic": "does not replicate: the pocket base, which restoration aims at, is far from any model that was taught TOFU's language",
+    "tofu-excluded": "not run again",
+    "tofu-diagnostic": "not run again",
 }
 
 
-def _tofu(figures: dict[str, str]) -> dict[str, str]:
-    """The two TOFU figures of the table."""
-    restored = figures["oracle-KL of restoration (KL reversion, task vector)"]
-    suppressed = figures["oracle-KL of suppression (GA, NPO)"]
-    return {
-        "tofu-excluded": figures["candidates the screen excludes"],
-        "tofu-diagnostic": f"{restored} and {suppressed}",
-    }
+def targets(results: RunResults) -> Iterator[dict[str, object]]:
+    """Yield what the matrix was to reach, and what it came to."""
+    verdicts = [verdict for _, verdict in results.judged]
+    cells = len(verdicts)
+    controls = [
+        (cell.roles[control.name], control)
+        for cell, verdict in results.judged
+        for control in verdict.controls
+        if control.comparison is not None
+    ]
+    fresh = [not control.rejected for _, control in controls if control.kind == "retraining"]
+    yield _target("fresh retrainings accepted", sum(fresh), len(fresh), at_least=0.93)
+    known = [(role, c) for role, c in controls if c.kind == "suppressor"]
+    blind = [c for role, c in known if "schedule" not in role.get("knows", ())]
+    passed = sum(not control.rejected for control in blind)
+    title = "known-label models that do not know the schedule, accepted"
+    yield _target(title, passed, len(blind), at_most=0)
+    knowing = [c for role, c in known if "schedule" in role.get("knows", ())]
+    passed = sum(not control.rejected for control in knowing)
+    yield _target("known-label models that know the schedule, accepted", passed, len(knowing))
+    certified = sum(verdict.certified for verdict in verdicts)
+    yield _target("cells that certify a candidate", certified, cells, at_least=30 / 45)
+    methods = [
+        cell.methods[verdict.candidate] for cell, verdict in results.judged if verdict.candidate
+    ]
+    yield _target("of these, by replay", methods.count("replay"), len(methods))
+    pushed = [
+        finding.clears
+        for cell, verdict in results.judged
+        for finding in verdict.findings
+        if cell.methods[finding.name] in ("ga", "npo")
+    ]
+    yield _target("GA and NPO candidates that pass", sum(pushed), len(pushed), at_most=0)
+    low = [v.detection_limit is not None and v.detection_limit <= 0.1 for v in verdicts]
+    yield _target("cells with a detection limit of at most 10 %", sum(low), cells, at_least=40 / 45)
 
 
-def main() -> None:
-    results = read_run(ROOT / "results" / "pocket")
-    _, agreements = read_inferability(ROOT / "results" / "inferability")
-    kin = next(one for one in agreements if one.mechanism == "kin")
-    rank, error = kin.rank_correlation, kin.absolute_error
-    tofu = tofu_column(json.loads((ROOT / "results/tofu/pocket/summary.json").read_text("utf-8")))
-    mine = (
-        ours(results)
-        | _tofu(tofu)
-        | {
-            "headroom-spearman": f"{rank.estimate:.2f} [{rank.low:.2f}, {rank.high:.2f}]",
-            "headroom-error": f"{error.estimate:.2f} [{error.low:.2f}, {error.high:.2f}]",
-        }
+def _target(
+    title: str,
+    count: int,
+    total: int,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> dict[str, object]:
+    interval = clopper_pearson(count, total) if total else None
+    share = "" if interval is None else f"{interval.low:.1%} to {interval.high:.1%}"
+    wanted, reached = "", ""
+    if at_least is not None:
+        wanted = f"at least {at_least:.0%}"
+        reached = "yes" if count >= at_least * total - 1e-9 else "no"
+    if at_most is not None:
+        wanted, reached = f"at most {at_most:g}", "yes" if count <= at_most else "no"
+    return row("what|found", title, Share(count, total)) | row(
+        "95 % interval|wanted|reached", share, wanted, reached
     )
-    there = tofu_column(json.loads((ROOT / "results/tofu/smollm2/summary.json").read_text("utf-8")))
-    real = ours(read_run(ROOT / "results" / "smollm2")) | _tofu(there)
+
+
+def targets_table(results: RunResults) -> Table:
+    """Return the targets and whether they were reached."""
+    reading = f"{len(results.cells)} of {len(results.planned)} planned cells."
+    return Table.of("targets", "What the matrix was to show", reading, list(targets(results)))
+
+
+def settings_table(results: RunResults) -> Table:
+    """Return every candidate of the pool over all cells: how often it passes, at what cost."""
+    groups: dict[str, list[tuple[object, object]]] = {}
+    for cell, verdict in results.judged:
+        for finding in verdict.findings:
+            groups.setdefault(finding.name, []).append((cell, finding))
+    ranks = ranks_table({"pocket": results})
+    tests = {str(one["candidate"]): one for one in ranks.records()}
+    rows = []
+    for name, mine in groups.items():
+        costs = [cell.roles[name].get("cost") for cell, _ in mine]
+        paid = [float(cost["retrainings"]) for cost in costs if cost]
+        worst = [
+            abs(f.comparison.worst.sd)
+            for _, f in mine
+            if f.comparison is not None and f.comparison.worst.sd is not None
+        ]
+        rows.append(
+            row("candidate", name)
+            | row("screened out", Share(sum(f.excluded for _, f in mine), len(mine)))
+            | row("passes", Share(sum(f.clears for _, f in mine), len(mine)))
+            | row("worst axis, sd, median", median(worst) if worst else None)
+            | row("cost, retrainings", median(paid) if paid else None)
+            | row("p over cells (Holm)", tests[name]["p (Holm)"] if name in tests else None)
+        )
+    forms = {"worst axis, sd, median": ".1f", "cost, retrainings": ".2f"}
+    forms["p over cells (Holm)"] = ".2g"
+    reading = f"passes: indistinguishable from a retraining in its cell. {ranks.reading}"
+    return Table.of("settings", "Every candidate over all cells", reading, rows, forms)
+
+
+def paper_pool(results: RunResults) -> RunResults:
+    """Return the run with the candidates of the paper's pool alone, screened by themselves."""
+    methods = {grid.name for grid in PAPER_POOL}
+    cells = []
+    for cell in results.cells:
+        kept = tuple(name for name in cell.candidates if cell.methods[name] in methods)
+        screen = screen_candidates(cell.evaluation, kept, results.rules)
+        cells.append(replace(cell, candidates=kept, screen=screen))
+    return replace(results, cells=tuple(cells))
+
+
+def figures(results: RunResults) -> str:
+    """Return the paper's figures beside those of both editions."""
+    with (RESULTS / "first-edition" / "figures.csv").open(encoding="utf-8", newline="") as file:
+        first = {one["key"]: one for one in csv.DictReader(file)}
+    second = ours(paper_pool(results)) | _headroom()
     lines = [
-        "| figure | paper | pocket matrix | SmolLM2-135M, 1 cell | what differs in the matrix, and why |",
+        "| figure | paper | first edition | second edition | remark |",
         "|---|---|---|---|---|",
     ]
     for one in paper_figures():
         key = one["key"]
-        values = (mine.get(key) or "–", real.get(key) or "–")
-        cells = (one["figure"], one["paper"], *values, WHY[key])
+        before = first.get(key, {}).get("pocket matrix") or "–"
+        cells = (one["figure"], one["paper"], before, second.get(key) or "–", REMARKS[key])
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    path = ROOT / "docs" / "results.md"
-    text = path.read_text(encoding="utf-8")
-    start, stop = text.index(BEGIN) + len(BEGIN), text.index(END)
-    path.write_text(text[:start] + "\n" + "\n".join(lines) + "\n" + text[stop:], encoding="utf-8")
+    return "\n".join(lines)
+
+
+def _headroom() -> dict[str, str]:
+    """Return the range of the agreement of kin over the models that were run."""
+    found = [
+        next(one for one in read_inferability(path)[1] if one.mechanism == "kin")
+        for path in sorted((RESULTS / "inferability").glob("*/"))
+    ]
+    if not found:
+        return {}
+    ranks = sorted(one.rank_correlation.estimate for one in found)
+    errors = sorted(one.absolute_error.estimate for one in found)
+    many = f"{len(found)} models: " if len(found) > 1 else ""
+    return {
+        "headroom-spearman": f"{many}{ranks[0]:.2f} to {ranks[-1]:.2f}",
+        "headroom-error": f"{many}{errors[0]:.2f} to {errors[-1]:.2f}",
+    }
+
+
+def inferability() -> str:
+    """Return the agreement of estimated and true headroom, model by model."""
+    rows = []
+    for path in sorted((RESULTS / "inferability").glob("*/")):
+        for one in read_inferability(path)[1]:
+            rank, error = one.rank_correlation, one.absolute_error
+            rows.append(
+                row("model|mechanism|levels", path.name, one.mechanism, one.levels)
+                | row("Spearman", f"{rank.estimate:.2f} [{rank.low:.2f}, {rank.high:.2f}]")
+                | row("error, nats", f"{error.estimate:.2f} [{error.low:.2f}, {error.high:.2f}]")
+            )
+    return as_markdown(Table.of("inferability", "Estimated and true headroom", "", rows))
+
+
+def blocks() -> Iterator[tuple[str, str]]:
+    """Yield every generated part of the page by its mark; a run that is not there has none."""
+    results = read_run(MATRIX)
+    runs = {"pocket": results}
+    yield "targets", as_markdown(targets_table(results))
+    yield "controls", as_markdown(control_rates_table(results))
+    yield "methods", as_markdown(leaderboard_table(runs))
+    yield "settings", as_markdown(settings_table(results))
+    yield "regret", as_markdown(regret_table(results))
+    if (RESULTS / "pocket-second").exists():
+        yield "second", as_markdown(compared(MATRIX, RESULTS / "pocket-second"))
+    if (RESULTS / "inferability").exists():
+        yield "inferability", inferability()
+    for name in ("breadth", "fair-sweep", "smollm2"):
+        if (RESULTS / name).exists():
+            run = read_run(RESULTS / name)
+            parts = [control_rates_table(run), leaderboard_table({name: run})]
+            yield name, "\n".join(as_markdown(table) for table in parts)
+    yield "figures", figures(results)
+
+
+def main() -> None:
+    """Replace what stands between the marks of each part."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, body in blocks():
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        before, found, rest = text.partition(begin)
+        if not found:
+            raise SystemExit(f"{PAGE}: the mark {begin} is missing; expected one for each part")
+        text = f"{before}{begin}\n{body.rstrip()}\n{end}{rest.partition(end)[2]}"
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -339,7 +339,10 @@ def test_another_recipe_and_a_passed_suppressor_are_remarked():
     passing = {"panel:clever": (noisy("panel:clever", seed=8),
                                 {"role": "challenge", "truth": "suppressed"})}  # fmt: skip
     verdict = judged(cell(20, retrained(), more=passing))
-    assert "Known-label models that keep the facts and passed the comparison: panel:clever." in verdict.remarks[0]
+    assert (
+        "Known-label models that keep the facts and passed the comparison: panel:clever."
+        in verdict.remarks[0]
+    )
 
 
 # -- what a verdict may depend on -----------------------------------------------------------------

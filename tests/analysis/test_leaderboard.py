@@ -71,6 +71,16 @@ def test_ranks_tell_methods_from_retraining_over_cells(judged: RunResults) -> No
     assert not rows["task_vector-c1"]["distinguishable"]
 
 
+def test_fresh_retrainings_go_through_the_same_ranks(judged: RunResults) -> None:
+    table = ranks_table({"mine": judged})
+    fresh = [row for row in table.records() if row["method"] == "fresh retraining"]
+    assert [row["candidate"] for row in fresh] == [f"retraining-{n}" for n in (1, 2)]
+    for one in fresh:
+        assert one["cells"] == 3 and one["p (Holm)"] is None
+        assert one["p"] > 0.05 and not one["distinguishable"]
+    assert table.reading.endswith("Of 2 fresh retrainings in the same test, 0 do.")
+
+
 def test_runs_under_different_rules_are_remarked(judged: RunResults) -> None:
     other = replace(judged, rules_hash="another")
     reading = leaderboard_table({"a": judged, "b": other}).reading

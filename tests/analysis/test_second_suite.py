@@ -1,7 +1,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.stats
 from made_run import made_plan, planted, tables, write_run
 
 from palimpsest.analysis import second_suite
@@ -62,6 +64,29 @@ def test_scores_of_other_picks_are_refused(results: RunResults, tmp_path: Path) 
     folder = score_second(tmp_path / "second", results, plan)
     with pytest.raises(DriftError, match="picks"):
         second_suite.read_second(folder, results)
+
+
+def test_regret_is_the_distance_lost_by_choosing_and_is_correlated_with_headroom(
+    results: RunResults,
+) -> None:
+    rows = {row["selector"]: row for row in second_suite.regret_table(results).records()}
+    picks = second_suite.frozen_picks(results)
+    lost, headroom = [], []
+    for cell in results.cells:
+        if "residual" in picks[cell.id]:
+            measures = cell.evaluation
+            drawn = [measures[name] for name in measures.references]
+            level = np.mean([np.median(model.forget_deltas) for model in drawn])
+            away = {n: abs(np.median(measures[n].forget_deltas) - level) for n in cell.candidates}
+            lost.append(away[picks[cell.id]["residual"]] - min(away.values()))
+            known = np.mean(measures["injected"].forget_deltas)
+            headroom.append(np.mean([model.forget_deltas.mean() for model in drawn]) - known)
+    mine = rows["residual"]
+    assert mine["cells"] == len(lost) >= 4
+    assert mine["mean regret, nats"] == pytest.approx(np.mean(lost))
+    assert mine["mean headroom, nats"] == pytest.approx(np.mean(headroom))
+    rank = scipy.stats.spearmanr(headroom, lost).statistic
+    assert mine["Spearman of headroom and regret"].value == pytest.approx(rank)  # type: ignore[union-attr]
 
 
 def test_nothing_scored_gives_no_comparison(tmp_path: Path) -> None:

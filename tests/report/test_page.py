@@ -112,7 +112,10 @@ def test_a_matrix_opens_with_counts_and_one_row_per_method(
 ) -> None:
     source, text = matrix_page.read_text(), words(matrix_page)
     assert "<h1>5 of 5 cells certify a candidate.</h1>" in source
-    assert "known-label models that keep the facts, rejected" in text and "detection limit, median" in text
+    assert (
+        "known-label models that keep the facts, rejected" in text
+        and "detection limit, median" in text
+    )
     drawn = Parsed(figure(matrix_page, "acceptance")).text
     assert all(method in drawn for method in results.methods)
     assert "fresh retrainings" in drawn and "router" in drawn and "suppression" in drawn

@@ -160,17 +160,23 @@ def leaderboard_cells_table(runs: Runs) -> Table:
 # -- claims about methods, by ranks over cells ----------------------------------------------------
 
 
-def method_ranks(runs: Runs) -> Ranks:
-    """Return the rank test over cells of every candidate, by method and name."""
+FRESH = "fresh retraining"
+
+
+def method_ranks(runs: Runs, fresh: bool = False) -> Ranks:
+    """Return the rank test over cells of every candidate, by method and name; or of the fresh
+    retrainings, its positive controls."""
     ranks: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for results in runs.values():
         for cell in results.cells:
             bag = reference_bag(cell.evaluation, cell.roles, results.rules)
-            for name in cell.candidates:
+            methods = cell.methods
+            if fresh:
+                methods = dict.fromkeys(cell.evaluation.of_role("retraining"), FRESH)
+            for name, method in methods.items():
                 rank = rank_in_bag(cell.evaluation[name], bag)
                 if rank is not None:
-                    mine = ranks.setdefault((cell.methods[name], name), [])
-                    mine.append((rank, len(bag.names)))
+                    ranks.setdefault((method, name), []).append((rank, len(bag.names)))
     return {key: rank_sum(*zip(*pairs)) for key, pairs in ranks.items()}
 
 
@@ -187,14 +193,14 @@ def _least(tests: Ranks) -> float:
 def ranks_table(runs: Runs) -> Table:
     """Return whether every setting of every method is distinguishable from retraining."""
     alpha = next(iter(runs.values())).rules.alpha
-    tests = method_ranks(runs)
+    tests, fresh = method_ranks(runs), method_ranks(runs, fresh=True)
     adjusted = _adjusted(tests, alpha)
     rows: list[Row] = [
         row("method|candidate|cells", method, name, test.cells)
         | row("sum of ranks|expected", test.total, test.expected)
-        | row("p|p (Holm)", test.p_value, adjusted[method, name])
-        | row("distinguishable", adjusted[method, name] <= alpha)
-        for (method, name), test in tests.items()
+        | row("p|p (Holm)", test.p_value, adjusted.get((method, name)))
+        | row("distinguishable", adjusted.get((method, name), test.p_value) <= alpha)
+        for (method, name), test in (tests | fresh if tests else {}).items()
     ]
     rejected = {(method, name) for method, name in tests if adjusted[method, name] <= alpha}
     methods = dict.fromkeys(method for method, _ in tests)
@@ -202,15 +208,18 @@ def ranks_table(runs: Runs) -> Table:
     reading = "There are no ranks to add: no cell has references."
     if rows and (least := _least(tests)) > alpha:
         reading = (
-            f"Too few cells for a claim about methods: with {counted(len(rows), 'candidate')} the "
+            f"Too few cells for a claim about methods: with {counted(len(tests), 'candidate')} the "
             f"smallest corrected p-value is {min(1.0, least):.2g}, and {alpha:g} is needed."
         )
     elif rows:
         reading = (
-            f"Over all cells {len(rejected)} of {counted(len(rows), 'candidate')} lie further out "
+            f"Over all cells {len(rejected)} of {counted(len(tests), 'candidate')} lie further out "
             "than retrainings do; "
             + (f"some setting of {listed(kept)} does not." if kept else "every method does.")
         )
+        if fresh:
+            out = sum(test.p_value <= alpha for test in fresh.values())
+            reading += f" Of {counted(len(fresh), FRESH)} in the same test, {out} do."
     forms = {"p": ".2g", "p (Holm)": ".2g", "expected": ".1f"}
     return Table.of("ranks", "Ranks within cells, added over cells", reading, rows, forms)
 

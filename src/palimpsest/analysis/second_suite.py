@@ -22,18 +22,20 @@ from palimpsest.analysis.recalibrated import (
     with_veto,
 )
 from palimpsest.analysis.results import SECOND_POOL, RunResults, read_run
-from palimpsest.analysis.table import Row, Share, Table, counted, number, row
+from palimpsest.analysis.table import Estimate, Row, Share, Table, counted, listed, number, row
 from palimpsest.criteria.bars import damage_bar
+from palimpsest.criteria.intervals import spearman
 from palimpsest.criteria.measures import CellMeasures, measure_cell
 from palimpsest.criteria.screen import screen_alone
 from palimpsest.errors import DriftError
 from palimpsest.run.store import Run
 
-SELECTORS = ("recalibrated", "nearest", "residual", "absolute", "trained-probe")
-"""recalibrated: the certified pick, absent where the certificate abstains. nearest: the survivor
-with the smallest worst axis, certified or not, so that every cell has one. residual: the survivor
-with the smallest residual. absolute: the same among candidates that clear the absolute bar, absent
-where none does. trained-probe: the smallest oracle-KL."""
+SELECTORS = ("certificate", "recalibrated", "nearest", "residual", "absolute", "trained-probe")
+"""certificate: the certified candidate, absent where the verdict is uncertified. The others are the
+paper's. recalibrated: the pick of its bar, absent where no candidate passes. nearest: the survivor
+with the smallest worst axis of that bar, passing or not, so that every cell has one. residual: the
+survivor with the smallest residual. absolute: the same among candidates that clear the absolute
+bar, absent where none does. trained-probe: the smallest oracle-KL."""
 
 
 def frozen_picks(results: RunResults) -> dict[str, dict[str, str]]:
@@ -48,6 +50,7 @@ def frozen_picks(results: RunResults) -> dict[str, dict[str, str]]:
                 for name in cell.survivors
             }
         named = {
+            "certificate": cell.verdict.candidate if cell.verdict else None,
             "recalibrated": verdicts[cell.id].candidate if cell.id in verdicts else None,
             "nearest": nearest_pick(bars),
             "residual": residual_pick(cell),
@@ -104,7 +107,7 @@ def second_suite_table(results: RunResults, scores: Mapping[str, CellMeasures]) 
                 placed[selector][cell_id] = (distance, within, excluded)
     rival = placed["trained-probe"]
     rows: list[Row] = []
-    reading = "No pick of the recalibrated bar was scored on the second pool."
+    reading = "No certified candidate was scored on the second pool."
     for selector, mine in placed.items():
         cells = [cell for cell in mine if cell in rival]
         if not cells:
@@ -120,13 +123,51 @@ def second_suite_table(results: RunResults, scores: Mapping[str, CellMeasures]) 
             | row("difference", averaged(gaps, cells, results.rules))
             | row("nearer|within delta_f|excluded by the screen", *shares)
         )
-        if selector == "recalibrated":
+        if selector == "certificate":
             reading = (
-                f"On a pool that no choice used, the bar's picks in {counted(len(cells), 'cell')} "
-                f"lie {number(ours)} nats from the reference and the trained-probe best "
-                f"{number(theirs)}."
+                f"On a pool that no choice used, the certified candidates of "
+                f"{counted(len(cells), 'cell')} lie {number(ours)} nats from the reference and the "
+                f"trained-probe best {number(theirs)}."
             )
     return Table.of("second-suite", "Frozen picks on a second pool", reading, rows)
+
+
+def regret_table(results: RunResults) -> Table:
+    """Return whether selectors do worse where there is less headroom, over the cells.
+
+    Headroom is what retraining without the forget facts loses on them against the injected model;
+    regret is the distance of a selector's pick from the references' mean forget delta minus that of
+    the cell's nearest candidate.
+    """
+    headroom: dict[str, list[float]] = {selector: [] for selector in SELECTORS}
+    regret: dict[str, list[float]] = {selector: [] for selector in SELECTORS}
+    for cell_id, picks in frozen_picks(results).items():
+        cell = results.cell(cell_id).evaluation
+        level = float(np.mean([cell[name].median_forget_delta for name in cell.references]))
+        taught = float(np.mean([cell[name].forget_deltas.mean() for name in cell.references]))
+        candidates = results.cell(cell_id).candidates
+        away = {name: abs(cell[name].median_forget_delta - level) for name in candidates}
+        for selector, name in picks.items():
+            headroom[selector].append(taught - float(cell.injected.forget_deltas.mean()))
+            regret[selector].append(away[name] - min(away.values()))
+    rows: list[Row] = []
+    related = []
+    for selector, lost in regret.items():
+        if len(lost) >= 4 and np.ptp(lost) > 0 and np.ptp(headroom[selector]) > 0:
+            rank = spearman(headroom[selector], lost, results.rules.confidence)
+            related += [selector] * (not rank.low <= 0 <= rank.high)
+            rows.append(
+                row("selector|cells", selector, len(lost))
+                | row("mean headroom, nats", float(np.mean(headroom[selector])))
+                | row("mean regret, nats", float(np.mean(lost)))
+                | row("Spearman of headroom and regret", Estimate.of(rank))
+            )
+    reading = "There are too few cells to correlate headroom and regret."
+    if rows:
+        reading = "Headroom does not go with the regret of any selector."
+        if related:
+            reading = f"Headroom goes with the regret of {listed(related)}."
+    return Table.of("regret", "Headroom and selection regret", reading, rows)
 
 
 def compared(first: Path | str, second: Path | str) -> Table:

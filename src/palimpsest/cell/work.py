@@ -89,7 +89,9 @@ class StudyWork(Bench):
             steps.append(Task(Step(name, words, needs, expected), action))
 
         known = [name for name in ("injected", *FROM_PARTS) if name in self.sources]
-        add("score-known", "measuring base and injected model", known, 3 * cost.measure, self._known)
+        add(
+            "score-known", "measuring base and injected model", known, 3 * cost.measure, self._known
+        )
         for role in ("reference", "retraining"):
             names = [model.name for model in self.planned if model.role == role]
             for number, group in enumerate(chunks(names, stack)):

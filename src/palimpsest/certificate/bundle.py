@@ -220,7 +220,7 @@ def _require_finished(run: Run) -> None:
     unfinished = [cell_id for cell_id in run.cells if not run.cell(cell_id).ended()]
     if unfinished:
         halted = run.cell(unfinished[0]).halted()
-        todo = "finish them with the command that started the run, then certify" if halted is None else halted
+        todo = halted or "finish them with the command that started the run, then certify"
         raise BundleError(
             f"{run.path}: {len(unfinished)} of {len(run.cells)} cells are not finished "
             f"({', '.join(unfinished[:3])}); a certificate covers every planned cell; {todo}"

@@ -153,13 +153,14 @@ def inferability(
     run: RunFlags,
     model: PocketModel = "pocket/olmo2-s",
     seeds: Annotated[int, Option(min=2, help="Number of seeds.")] = 5,
+    first: Annotated[int, Option("--first-seed", min=0, help="The first of the seeds.")] = 0,
 ) -> None:
     """Test whether the estimated headroom follows the true one as facts become inferable."""
     from palimpsest.models.device import check_device
     from palimpsest.study import inferability as graded
 
     where = folder.out or Path("runs/inferability")
-    plan = changed(graded.inferability_plan(model, range(seeds)), engine)
+    plan = changed(graded.inferability_plan(model, range(first, first + seeds)), engine)
     workers = workers_for(plan, run.workers)
     if run.dry_run:
         answer("\n".join(graded.preview_lines(plan, workers)))

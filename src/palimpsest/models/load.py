@@ -229,9 +229,8 @@ def load_config(name: str) -> Any:
 def outline(name: str, base: str | None = None) -> Outline:
     """Return config, tokenizer and parameter count of that name; reads no weights."""
     config = load_config(base if base and resolve(name).kind == "adapter" else name)
-    tokenizer = load_tokenizer(name)
     parameters = sum(value.numel() for value in skeleton(config, name).parameters())
-    return Outline(name, config, tokenizer, parameters)
+    return Outline(name, config, load_tokenizer(name), parameters)
 
 
 def rounded(name: str, dtype: str) -> str:

@@ -36,7 +36,12 @@ def as_markdown(table: Table) -> str:
     rule = ["---:" if _right(table, place) else ":---" for place in range(len(table.columns))]
     cells = [[_markdown(text) for text in row] for row in _texts(table)]
     lines = [f"| {' | '.join(line)} |" for line in (map(_markdown, table.columns), rule, *cells)]
-    return f"**{_markdown(table.title)}.** {_markdown(table.reading)}\n\n" + "\n".join(lines) + "\n"
+    title = f"**{_markdown(_sentence(table.title))}** {_markdown(table.reading)}".rstrip()
+    return f"{title}\n\n" + "\n".join(lines) + "\n"
+
+
+def _sentence(title: str) -> str:
+    return title if title.endswith("?") else f"{title}."
 
 
 def as_latex(table: Table) -> str:
@@ -46,7 +51,7 @@ def as_latex(table: Table) -> str:
     lines = [
         r"\begin{table}[t]",
         r"\centering",
-        rf"\caption{{{_latex(table.title)}. {_latex(table.reading)}}}",
+        rf"\caption{{{_latex(_sentence(table.title))} {_latex(table.reading)}}}",
         rf"\label{{tab:{label}}}",
         rf"\begin{{tabular}}{{{form}}}",
         r"\toprule",

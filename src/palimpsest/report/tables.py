@@ -11,6 +11,7 @@ from palimpsest.analysis.leaderboard import (
 )
 from palimpsest.analysis.replication import replication_table
 from palimpsest.analysis.results import RunResults
+from palimpsest.analysis.second_suite import regret_table
 from palimpsest.analysis.table import Table
 from palimpsest.report import cell_tables
 from palimpsest.report.cell_tables import candidates_table
@@ -49,6 +50,7 @@ PAPER: Mapping[str, Callable[[RunResults], Table]] = {
     "recalibrated-bar": recalibrated.versions_table,
     "recalibrated-passing": recalibrated.passing_table,
     "selection": recalibrated.selection_table,
+    "regret": regret_table,
     "suppression": panel.suppression_table,
     "self-check": recalibrated.self_check_table,
 }
