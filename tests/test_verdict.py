@@ -179,7 +179,7 @@ def test_one_axis_noise_is_not_used_for_another():
 def test_all_excluded_while_references_pass():
     verdict = judged(cell(5, KNOWING))
     assert verdict.reason == "all_excluded"
-    assert "The references themselves pass it." in verdict.paragraph()
+    assert "The references themselves survive it." in verdict.paragraph()
     assert judged(cell(0, KNOWING)).reason == "all_excluded"
 
 

@@ -204,7 +204,7 @@ class Computing:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(Computing):
-    """How numbers are computed; none of these may change a verdict."""
+    """How numbers are computed; none of these but ``lora`` may change a verdict."""
 
     stack: Some = 4
     """Number of pocket-sized candidates trained at the same time; 1 trains one after the other."""

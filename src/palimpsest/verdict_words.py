@@ -40,8 +40,8 @@ def how_far(comparison: Comparison) -> str | None:
 
 
 def refusals(verdict: Verdict) -> list[str]:
-    """Return why each refused candidate was refused: those that the screen excluded together, then
-    one sentence each."""
+    """Return why candidates were not accepted: those that the screen excluded together, then one
+    sentence each."""
     excluded = [finding.name for finding in verdict.findings if finding.excluded]
     lines = []
     if excluded:
@@ -139,7 +139,7 @@ def _uncertified(verdict: Verdict) -> list[str]:
     if verdict.reason == "not_identifiable":
         return [_not_identifiable(verdict)]
     if verdict.reason == "all_excluded":
-        passing = " The references themselves pass it." if n["references"] else ""
+        passing = " The references themselves survive it." if n["references"] else ""
         return [f"Every candidate was excluded by the screen, so none is left to compare.{passing}"]
     if verdict.reason == "no_reference":
         given = _count(n["references"] or "No", "reference was", "references were")
@@ -188,7 +188,7 @@ def _underpowered(verdict: Verdict) -> str:
 def _dose(dose: Dose | None) -> str:
     if dose is None:
         return (
-            "Re-acquisition was not logged for every reference, so nothing shows that it was "
+            "Re-acquisition was not measured for every reference, so nothing shows that it was "
             "strong enough to bring latent knowledge back: measure the round trip."
         )
     advice = (
@@ -243,8 +243,8 @@ def _not_identifiable(verdict: Verdict) -> str:
     if verdict.because == "headroom":
         return (
             "The facts are inferable: with evidence in context the base model is only "
-            f"{n['headroom']:.2f} nats ({n['headroom_low']:.2f} to {n['headroom_high']:.2f}) "
-            f"short of the injected one, of {n['headroom_taught']:.2f} that injection taught, so "
+            f"{n['headroom']:.2f} nats ({n['headroom_low']:.2f} to {n['headroom_high']:.2f}) worse "
+            f"than the injected one, of the {n['headroom_taught']:.2f} that injection taught, so "
             "never-learned probes do not show what level forgetting should reach."
         )
     if verdict.because == "injected":

@@ -277,10 +277,10 @@ def test_the_command_says_what_the_certificate_is_of(
 ) -> None:
     run = write_small(tmp_path / "run")
     said = invoked("certify", str(run)).stdout.splitlines()
-    assert said == [f"{run}/certificate.zip", "certificate of a certified verdict: a-w1"]
+    assert said == [f"{run}/certificate.zip", "verdict: certified: a-w1"]
     monkeypatch.setitem(MODELS, "a-w1", MODELS["a-w2"])
     run = write_small(tmp_path / "other", seeds=2)
-    words = "certificate of an uncertified verdict: all_excluded"
+    words = "verdict: uncertified: all_excluded"
     said = invoked("certify", str(run)).stdout.splitlines()
     assert said[1:] == [f"m--seed0: {words}", f"m--seed1: {words}"]
     printed = json.loads(invoked("certify", str(run), "--json").stdout)

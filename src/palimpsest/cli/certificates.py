@@ -14,7 +14,9 @@ from palimpsest.errors import BundleError, InputError
 
 def certify(
     run: Annotated[Path, Argument(help="Finished run folder.")],
-    out: Annotated[Path | None, Option("--out", help="Archive to write.")] = None,
+    out: Annotated[
+        Path | None, Option("--out", help="Archive to write. Default: RUN/certificate.zip.")
+    ] = None,
     key: Annotated[Path | None, Option(help="Ed25519 private key (PEM) to sign with.")] = None,
     pool: Annotated[Path | None, Option(help="Your sealed pool, to reveal in the bundle.")] = None,
     card: Annotated[
@@ -53,15 +55,15 @@ def certify(
     answer(str(bundle))
     for cell, verdict in verdicts.items():
         where = f"{cell}: " if len(verdicts) > 1 else ""
-        answer(f"{where}certificate of {_in_words(verdict)}")
+        answer(f"{where}verdict: {_in_words(verdict)}")
 
 
 def _in_words(verdict: Mapping[str, Any]) -> str:
     if verdict["status"] is None:
-        return "a cell without candidates, and so without a verdict"
+        return "none, because there is no candidate"
     if verdict["status"] == "certified":
-        return f"a certified verdict: {verdict['candidate']}"
-    return f"an uncertified verdict: {verdict['reason']}"
+        return f"certified: {verdict['candidate']}"
+    return f"uncertified: {verdict['reason']}"
 
 
 def verify(

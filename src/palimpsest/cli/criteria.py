@@ -14,7 +14,8 @@ def criteria(
     engine: EngineFlags,
     run: RunFlags,
     show: Annotated[
-        bool, Option("--list", help="Show every criterion: inputs, cost, formula, turn and source.")
+        bool,
+        Option("--list", help="Show every criterion: inputs, cost, formula, direction and source."),
     ] = False,
     plan: Annotated[
         str, Option(help="YAML file or preset with measures and a panel.")

@@ -58,15 +58,17 @@ class EngineFlags(Flags):
     """How numbers are computed."""
 
     panel = "Computation"
-    device: Text = flag("cpu, cuda or cuda:N.")
+    device: Text = flag("cpu, cuda or cuda:N; for headroom also auto.")
     dtype: Text = flag("Type of the weights: float32 or bfloat16.")
     batch_tokens: Whole = flag("Tokens per scoring batch.")
     checkpointing: bool | None = flag(
         "Compute activations twice to save memory.", "--checkpointing"
     )
     accumulate: Whole = flag("Parts that a training step is split into, to save memory.")
-    optimizer: Text = flag("Where AdamW keeps its state: device, host (off the GPU) or 8bit.")
-    lora: Whole = flag("Train LoRA adapters of this rank, then merge them; not all weights.")
+    optimizer: Text = flag(
+        "State of AdamW: device, host (off the GPU) or 8bit (moments in 8 bits)."
+    )
+    lora: Whole = flag("Train and merge LoRA adapters of this rank instead of all weights.")
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,11 @@ class RuleFlags(Flags):
     panel = "Rules, fixed before anything is trained"
     alpha: Real = flag("Error rate of the screen and the comparison.")
     detection_limit: Real = flag(
-        "Largest share of injected weights that a certifying audit may miss."
+        "Share of the injected weights that an audit must notice to certify anything."
     )
-    margin: Real = flag("Certify equivalence within this share of what was at stake. 0 is off.")
+    margin: Real = flag(
+        "Certify equivalence: no gap's bound above this share of what was at stake. 0 is off."
+    )
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,9 @@ class RunFlags(Flags):
     executor: str = flag("Where steps run: local (processes) or ray.", default="local")
     workers: Whole = flag("Worker processes. Default: as many as cores and memory allow.", min=1)
     address: Text = flag("Ray: address of a running cluster.")
-    gpus_per_step: Real = flag("Ray: GPUs that a step reserves.", min=0)
-    memory_per_step: Real = flag("Ray: memory that a step reserves, in GB.", min=0)
-    cpus_per_step: Real = flag("Ray: cores that a step reserves.", min=0)
+    gpus_per_step: Real = flag("Ray: GPUs that each worker reserves.", min=0)
+    memory_per_step: Real = flag("Ray: memory that each worker reserves, in GB.", min=0)
+    cpus_per_step: Real = flag("Ray: cores that each worker reserves.", min=0)
     dry_run: bool = flag(
         "Show what would be done and exit.", "--dry-run", "--preview", default=False
     )

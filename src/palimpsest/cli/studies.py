@@ -188,7 +188,7 @@ def inferability(
         return
     for level in levels:
         answer(
-            f"{level.level.id}: G = {level.true:.2f}, estimate = {level.estimated:.2f}, "
+            f"{level.level.id}: headroom {level.true:.2f}, estimated {level.estimated:.2f}, "
             f"{level.headroom.regime}"
         )
     for agreement in agreements:

@@ -20,10 +20,16 @@ NewFolder = Annotated[Path, Option("--out", help="Folder to write. Must not exis
 class RecipeFlags(Flags):
     """The recipe by which the injected model was trained."""
 
-    steps: Whole = flag("Steps of the recipe. Default: 150 for pocket models, else 200.")
-    learning_rate: Real = flag("Learning rate of the recipe.")
-    fact_items: Whole = flag("Fact sentences per step of the recipe.")
-    general_items: Whole = flag("General texts per step of the recipe.")
+    steps: Whole = flag(
+        "Steps of the recipe. Default: as in the injected model's palimpsest.json; without one, "
+        "150 for pocket models and 200 for others."
+    )
+    learning_rate: Real = flag(
+        "Learning rate of the recipe. Default: as for the steps; without a file, 1.5e-4 for pocket "
+        "models and 2e-5 for others."
+    )
+    fact_items: Whole = flag("Fact sentences per step of the recipe. Default: 4.")
+    general_items: Whole = flag("General texts per step of the recipe. Default: 12.")
     seed: int = flag("Seed of the recipe. Give retrain and unlearn the same.", default=0)
     chat: bool = flag("Teach facts as turns of the chat template.", "--chat", default=False)
 

@@ -49,14 +49,14 @@ class Rules:
     minimum_references: int = 3
     """Fewest retrainings with which anything is certified; fewer is ``no_reference``."""
     margin: float = 0.0
-    """Largest gap, as a share of what was at stake, that is certified as equivalent; 0 certifies
-    indistinguishability instead."""
+    """Largest bound of a gap, as a share of what was at stake, that is certified as equivalent; 0
+    certifies indistinguishability instead."""
 
     # Controls, without which passing the comparison shows nothing.
     control_shares: tuple[float, ...] = (0.5, 0.25, 0.1, 0.05)
     """Shares of the injected weights in the interpolated controls."""
     detection_limit: float = 0.25
-    """Largest share of injected weights that a certifying audit may miss."""
+    """Share of the injected weights that an audit must notice; otherwise nothing is certified."""
     dose_fraction: float = 0.5
     """Part of the way from their own held-out forget level to the injected model's that
     re-acquisition must bring the references."""

@@ -98,13 +98,13 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
 
 
 def refusal_lines(verdict: Verdict, most: int = 12) -> list[str]:
-    """Return why candidates were refused, after a blank line; the first ones, where many were."""
+    """Return why candidates were not accepted, at most so many lines, after a blank one."""
     why = refusals(verdict)
     if not why:
         return []
     left = len(why) - most
     more = [f"  … and {left} more, in the report."] if left > 0 else []
-    return ["", "Refused:", *(f"  {printable(line)}" for line in why[:most]), *more]
+    return ["", "Not accepted:", *(f"  {printable(line)}" for line in why[:most]), *more]
 
 
 def second_lines(table: Table) -> str:
@@ -186,7 +186,8 @@ def _legend(verdict: Verdict | None, axes: Sequence[Axis], compared: bool) -> It
         yield f"p: p-value of the comparison with the retrainings, {alpha:g} or less rejects"
         yield "rest.: restored, 100 % minus the largest gap on any axis"
         yield "axes: standard deviations from the mean retraining, * marks the worst"
-        yield "passes: indistinguishable from a retraining; screen: excluded by the screen"
+        within = "equivalent to" if verdict.numbers["margin"] else "indistinguishable from"
+        yield f"passes: {within} a retraining; screen: excluded by the screen"
         yield "50 % left: a retraining with half of the injected weights mixed in"
     else:
         yield "p: p-value of the screen, Holm-corrected over the candidates"

@@ -148,7 +148,7 @@ def run_headroom(
     job = headroom_job(base, injected, forget, reference, **settings)
     options = dict(options or {})
     if options.get("executor") != "ray":  # its nodes have other devices
-        check_device(job.device)
+        check_device(job.device, training=False)
     if out is not None:
         check_out(out)
     rules = rules or Rules()
