@@ -17,6 +17,7 @@ from palimpsest.analysis.leaderboard import leaderboard_table, ranks_table
 from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.analysis.second_suite import compared, regret_table
 from palimpsest.analysis.table import Share, Table, row
+from palimpsest.analysis.trained_probes import diagnostic_table
 from palimpsest.criteria.intervals import clopper_pearson
 from palimpsest.criteria.screen import screen_candidates
 from palimpsest.presets import PAPER_POOL
@@ -250,6 +251,7 @@ def blocks() -> Iterator[tuple[str, str]]:
         if (RESULTS / name).exists():
             run = read_run(RESULTS / name)
             parts = [control_rates_table(run), leaderboard_table({name: run})]
+            parts += [diagnostic_table(run)] * (name == "fair-sweep")
             yield name, "\n".join(as_markdown(table) for table in parts)
     yield "figures", figures(results)
 
