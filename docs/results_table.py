@@ -24,6 +24,7 @@ from palimpsest.presets import PAPER_POOL
 from palimpsest.report.cell_tables import control_rates_table
 from palimpsest.report.formats import as_markdown
 from palimpsest.study.inferability import read_inferability
+from palimpsest.verdict import Finding
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -175,6 +176,55 @@ def settings_table(results: RunResults) -> Table:
     return Table.of("settings", "Every candidate over all cells", reading, rows, forms)
 
 
+def choice_table(results: RunResults) -> Table:
+    """Return how near three choices of replay's knobs come, from the facts vector.
+
+    Without references: the coefficient at which forget and probe deltas are nearest to each other
+    (share 0.1), then the share at which retain facts are nearest to the injected model's level.
+    """
+    picks: dict[str, list[tuple[bool, float]]] = {}
+    for cell, verdict in results.judged:
+        grid = {
+            (knobs["coefficient"], knobs["share"]): verdict.finding(name)
+            for name in cell.candidates
+            if (knobs := cell.roles[name].get("knobs", {})).get("start") == "facts_vector"
+            and knobs.get("speed", 1.0) == 1.0
+        }
+        far = {key: _sd(finding) for key, finding in grid.items()}
+        models = {key: cell.evaluation[finding.name] for key, finding in grid.items()}
+        level = cell.evaluation.injected.need("retain_nll")
+
+        def gap(coefficient: float, models: dict = models) -> float:
+            model = models[coefficient, 0.1]
+            return abs(model.median_forget_delta - model.median_probe_delta)
+
+        def off(share: float, models: dict = models, level: float = level) -> float:
+            return abs(models[chosen, share].need("retain_nll") - level)
+
+        chosen = min({key[0] for key in grid}, key=gap)
+        share = min({key[1] for key in grid}, key=off)
+        for title, key in (
+            ("without references: deltas meet, retain facts at the injected model's level",
+             (chosen, share)),
+            ("fixed: coefficient 1, share 0.1", (1.0, 0.1)),
+            ("with references: the nearest of the nine", min(far, key=lambda key: far[key])),
+        ):  # fmt: skip
+            picks.setdefault(title, []).append((grid[key].clears, far[key]))
+    rows = [
+        row("choice", title)
+        | row("passes", Share(sum(passed for passed, _ in mine), len(mine)))
+        | row("worst axis, sd, median", median(distance for _, distance in mine))
+        for title, mine in picks.items()
+    ]
+    forms = {"worst axis, sd, median": ".1f"}
+    return Table.of("choice", "Choosing the knobs of replay", "", rows, forms)
+
+
+def _sd(finding: Finding) -> float:
+    assert finding.comparison is not None and finding.comparison.worst.sd is not None
+    return abs(finding.comparison.worst.sd)
+
+
 def paper_pool(results: RunResults) -> RunResults:
     """Return the run with the candidates of the paper's pool alone, screened by themselves."""
     methods = {grid.name for grid in PAPER_POOL}
@@ -242,6 +292,7 @@ def blocks() -> Iterator[tuple[str, str]]:
     yield "controls", as_markdown(control_rates_table(results))
     yield "methods", as_markdown(leaderboard_table(runs))
     yield "settings", as_markdown(settings_table(results))
+    yield "choice", as_markdown(choice_table(results))
     yield "regret", as_markdown(regret_table(results))
     if (RESULTS / "pocket-second").exists():
         yield "second", as_markdown(compared(MATRIX, RESULTS / "pocket-second"))

@@ -1,6 +1,7 @@
 """An audit of checkpoints and files: one verdict by every way in, one model at a time."""
 
 import json
+import shutil
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from palimpsest.audit.inputs import prepare
 from palimpsest.audit.probes import generated_probes
 from palimpsest.audit.run import AuditFailed, run_audit
 from palimpsest.cell import measure, sources
+from palimpsest.cell.sources import source_digest
 from palimpsest.challenge import Unavailable
 from palimpsest.cli import app
 from palimpsest.criteria.axes import AXES
@@ -556,6 +558,18 @@ def test_references_in_another_order_are_the_same_audit(
     references = [str(world["made"][name]) for name in ("again", "reference")]
     again = audit(**asked(world, replicated.run, references=references))
     assert again.summary == replicated.summary
+
+
+def test_what_else_lies_in_a_folder_does_not_change_the_order_of_references(
+    world: Values, tmp_path: Path
+) -> None:
+    plain, noted = world["made"]["reference"], tmp_path / "noted"
+    shutil.copytree(plain, noted)
+    (noted / "notes.txt").write_text("made on a Tuesday")
+    assert source_digest(str(noted)) != source_digest(str(plain))
+    weights = source_digest(str(plain), weights=True)
+    assert source_digest(str(noted), weights=True) == weights
+    assert weights != source_digest(str(world["made"]["again"]), weights=True)
 
 
 # -- facts and candidates ------------------------------------------------------------------------

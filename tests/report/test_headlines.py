@@ -36,7 +36,17 @@ def test_our_figures_are_the_planted_ones(headlines, results: RunResults) -> Non
     assert ours["rollback"] == "6.000 and 1.200" or ours["rollback"].startswith("6.000 and 1.")
 
 
-def test_every_figure_has_an_explanation() -> None:
+@pytest.mark.slow
+def test_the_page_of_results_holds_what_the_stored_scores_give(headlines: object) -> None:
+    import results_table
+
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+    for name, body in results_table.blocks():
+        inside = page.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- end of {name} -->")[0]
+        assert inside == body.rstrip(), f"run `python docs/results_table.py`: {name} differs"
+
+
+def test_every_figure_has_a_remark() -> None:
     source = (ROOT / "docs" / "results_table.py").read_text()
     keys = set(re.findall(r'^    "([\w-]+)": "', source, re.M))
     rows = (ROOT / "results" / "paper" / "figures.csv").read_text().splitlines()[1:]

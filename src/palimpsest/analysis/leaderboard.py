@@ -8,7 +8,7 @@ of its settings is.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -96,6 +96,7 @@ def leaderboard_table(runs: Runs) -> Table:
     tests = method_ranks(runs)
     adjusted = _adjusted(tests, rules.alpha) if _least(tests) <= rules.alpha else {}
     rows: list[Row] = []
+    told: list[str] = []
     methods = entries(runs)
     mean = {m: float(np.mean([entry.distance for entry in mine])) for m, mine in methods.items()}
     for place, method in enumerate(sorted(methods, key=lambda method: mean[method]), 1):
@@ -104,7 +105,9 @@ def leaderboard_table(runs: Runs) -> Table:
         costs = [cost for entry in mine if (cost := entry.cost) is not None]
         worst = Counter(entry.axis for entry in mine)
         survive = sum(not finding.excluded for finding in findings)
-        p_values = [p for (name, _), p in adjusted.items() if name == method]
+        largest = max((p for (name, _), p in adjusted.items() if name == method), default=None)
+        if largest is not None and largest <= rules.alpha and any(e.restores for e in mine):
+            told.append(method)
         rows.append(
             row("rank|method", place, method)
             | row("kind", mine[0].cell.kind(mine[0].findings[0].name))
@@ -116,16 +119,20 @@ def leaderboard_table(runs: Runs) -> Table:
             )
             | row("most frequent worst axis", worst.most_common(1)[0][0])
             | row("cost, retrainings", median(costs) if costs else None)
-            | row("p over cells", max(p_values, default=None))
+            | row("p over cells", largest)
             | row("candidates|survive the screen", len(findings), Share(survive, len(findings)))
         )
     forms = {"p over cells": ".2g", "cost, retrainings": ".2f", "worst axis, sd": ".1f"}
-    reading = _reading(runs, methods)
+    reading = _reading(runs, methods, told)
     return Table.of("leaderboard", "Leaderboard: does this method restore?", reading, rows, forms)
 
 
-def _reading(runs: Runs, methods: Mapping[str, list[Entry]]) -> str:
-    """Return the answer over all methods in a sentence or two."""
+def _reading(runs: Runs, methods: Mapping[str, list[Entry]], told: Sequence[str]) -> str:
+    """Return the answer over all methods in a few sentences.
+
+    told: methods that restore in single cells, and of which every setting is distinguishable from
+    retraining over all cells together.
+    """
     restoring = {m: sum(entry.restores for entry in mine) for m, mine in methods.items()}
     named = [f"{m} in {n} of {counted(len(methods[m]), 'cell')}" for m, n in restoring.items() if n]
     if not methods:
@@ -133,6 +140,11 @@ def _reading(runs: Runs, methods: Mapping[str, list[Entry]]) -> str:
     reading = "No method makes a candidate that is indistinguishable from a retraining."
     if named:
         reading = f"Candidates indistinguishable from a retraining: {listed(named)}."
+    if told:
+        reading += (
+            f" Over all cells together, every setting of {listed(told)} can be told from a "
+            "retraining."
+        )
     if len({results.rules_hash for results in runs.values()}) > 1:
         reading += " The runs were judged under different rules."
     return reading

@@ -218,9 +218,11 @@ def prepare(request: AuditRequest) -> Inputs:
     repeated = copied_weights(models)
     digests: dict[str, str] = {}
     if bound.certifiable:
-        # By content, so that an audit does not depend on the order its references are given in.
+        # By their weights, so that an audit depends neither on the order its references are given
+        # in nor on what else lies in their folders.
         digests = {place: source_digest(place) for place in request.references}
-        models = _models(request, sorted(request.references, key=digests.__getitem__))
+        order = {place: source_digest(place, weights=True) for place in request.references}
+        models = _models(request, sorted(request.references, key=order.__getitem__))
     return Inputs(
         plan=plan,
         models=models,

@@ -104,7 +104,19 @@ def refusal_lines(verdict: Verdict, most: int = 12) -> list[str]:
         return []
     left = len(why) - most
     more = [f"  … and {left} more, in the report."] if left > 0 else []
-    return ["", "Not accepted:", *(f"  {printable(line)}" for line in why[:most]), *more]
+    wide = _width()
+    shown = [
+        part
+        for line in why[:most]
+        for part in textwrap.wrap(
+            printable(line),
+            wide,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        )
+    ]
+    return ["", "Not accepted:", *shown, *more]
 
 
 def second_lines(table: Table) -> str:
@@ -124,7 +136,7 @@ def table_lines(table: Table, width: int | None = None, dim: int = 0) -> str:
     from rich.console import Console
     from rich.table import Table as Grid
 
-    wide = max(60, width or shutil.get_terminal_size((100, 24)).columns)
+    wide = width or _width()
     grid = Grid(title=printable(table.title), title_justify="left", box=box.SIMPLE_HEAD)
     texts = [
         [printable(table.shown(*pair)).replace("–", "") for pair in zip(table.columns, values)]
@@ -158,6 +170,10 @@ def table_lines(table: Table, width: int | None = None, dim: int = 0) -> str:
     Console(file=out, width=wide, markup=False, highlight=False).print(grid)
     drawn = [line.rstrip() for line in out.getvalue().rstrip().split("\n")]
     return "\n".join([*drawn, "", *textwrap.wrap(table.reading, wide, break_on_hyphens=False)])
+
+
+def _width() -> int:
+    return max(60, shutil.get_terminal_size((100, 24)).columns)
 
 
 def _axes(verdict: Verdict | None) -> tuple[Axis, ...]:
