@@ -71,6 +71,15 @@ def test_acceptance_counts_what_was_accepted() -> None:
     assert "2 of 5" in [text.get_text() for text in panel.texts]
 
 
+@pytest.mark.parametrize("which", ["x", "y"])
+def test_a_bent_axis_has_plain_numbers(which: str) -> None:
+    figure, (panel,) = canvas.sheet(1, 1, (4.0, 3.0))
+    panel.plot([0.0, 900.0], [0.0, 900.0])
+    canvas.spread(panel, [0.0, 900.0], which)
+    drawn_svg = svg_bytes(figure).decode()
+    assert "mathdefault" not in drawn_svg and ">100<" in drawn_svg
+
+
 def test_methods_keep_their_style_and_order_whatever_a_run_holds() -> None:
     few, many = styles(["npo", "ga"]), styles(["ga", "npo", "kl_reversion", "my_method"])
     assert few["npo"] == many["npo"]

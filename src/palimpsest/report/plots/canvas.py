@@ -20,10 +20,11 @@ import matplotlib
 from markupsafe import Markup
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from palimpsest.analysis.table import printable
 from palimpsest.report.palette import GRID, INK, QUIET, SHEET, Style, counterparts
@@ -245,6 +246,13 @@ def spread(axes: Axes, values: Iterable[float], which: str = "x") -> None:
     if max((abs(value) for value in values), default=0.0) > 8:
         scale = axes.set_xscale if which == "x" else axes.set_yscale
         scale("symlog", linthresh=2.0)
+        plain_numbers(axes.xaxis if which == "x" else axes.yaxis)
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Label a bent axis with numbers: figures have no mathematical text for powers."""
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def end_labels(axes: Axes, ends: Mapping[str, float], colours: Mapping[str, str]) -> None:

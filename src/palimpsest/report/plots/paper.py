@@ -11,6 +11,7 @@ from palimpsest.report.plots.canvas import (
     drawing,
     key,
     legend,
+    plain_numbers,
     points,
     rows,
     rule,
@@ -28,8 +29,10 @@ def diagnostic(results: RunResults) -> Picture:
     kl = [point.oracle_kl for point in candidates]
     if min(forget) > 0 and max(forget) > max(12, 4 * min(forget)):
         axes.set_xscale("log")
+        plain_numbers(axes.xaxis)
     if min(kl) > 0 and max(kl) > 20 * min(kl):
         axes.set_yscale("log")
+        plain_numbers(axes.yaxis)
     methods = in_order(results.methods)
     for method in methods:
         mine = [point for point in candidates if point.method == method]
