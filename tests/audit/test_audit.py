@@ -21,7 +21,7 @@ from palimpsest.audit.inputs import prepare
 from palimpsest.audit.probes import generated_probes
 from palimpsest.audit.run import AuditFailed, run_audit
 from palimpsest.cell import measure, sources
-from palimpsest.cell.sources import source_digest
+from palimpsest.cell.sources import source_digests
 from palimpsest.challenge import Unavailable
 from palimpsest.cli import app
 from palimpsest.criteria.axes import AXES
@@ -566,10 +566,10 @@ def test_what_else_lies_in_a_folder_does_not_change_the_order_of_references(
     plain, noted = world["made"]["reference"], tmp_path / "noted"
     shutil.copytree(plain, noted)
     (noted / "notes.txt").write_text("made on a Tuesday")
-    assert source_digest(str(noted)) != source_digest(str(plain))
-    weights = source_digest(str(plain), weights=True)
-    assert source_digest(str(noted), weights=True) == weights
-    assert weights != source_digest(str(world["made"]["again"]), weights=True)
+    whole, weights = source_digests(str(plain))
+    more, same = source_digests(str(noted))
+    assert more != whole and same == weights
+    assert weights != source_digests(str(world["made"]["again"]))[1]
 
 
 # -- facts and candidates ------------------------------------------------------------------------

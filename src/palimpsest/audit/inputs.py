@@ -14,7 +14,7 @@ from typing import Any
 from palimpsest.audit.probes import ASSUMES, generated_probes
 from palimpsest.audit.request import LADDER, AuditRequest
 from palimpsest.cell.setting import Setting, used
-from palimpsest.cell.sources import Given, source_digest
+from palimpsest.cell.sources import Given, source_digest, source_digests
 from palimpsest.criteria.beacon import Draw
 from palimpsest.criteria.multiplicity import Certifiability, certifiability
 from palimpsest.errors import FactsError, ModelError
@@ -220,9 +220,9 @@ def prepare(request: AuditRequest) -> Inputs:
     if bound.certifiable:
         # By their weights, so that an audit depends neither on the order its references are given
         # in nor on what else lies in their folders.
-        digests = {place: source_digest(place) for place in request.references}
-        order = {place: source_digest(place, weights=True) for place in request.references}
-        models = _models(request, sorted(request.references, key=order.__getitem__))
+        both = {place: source_digests(place) for place in request.references}
+        digests = {place: whole for place, (whole, _) in both.items()}
+        models = _models(request, sorted(both, key=lambda place: both[place][1]))
     return Inputs(
         plan=plan,
         models=models,

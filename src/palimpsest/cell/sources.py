@@ -130,17 +130,22 @@ def save_weights(state: State, path: Path) -> None:
     save_file({name: value.clone() for name, value in state.items()}, path)
 
 
-def source_digest(name: str, *, weights: bool = False) -> str:
-    """Return the digest of a checkpoint's files as they lie on disk, or of those with weights
-    alone; for the hub, its commit."""
+def source_digest(name: str) -> str:
+    """Return the digest of a checkpoint's files as they lie on disk; for the hub, its commit."""
+    return source_digests(name)[0]
+
+
+def source_digests(name: str) -> tuple[str, str]:
+    """Return the digest of a checkpoint's files, and of those with weights alone."""
     source = resolve(name)
     path = gguf.smollm2_folder()[0] if source.kind == "smollm2" else source.path
     if path is None:
-        return f"{source.kind}:{name}@{hub.snapshot(name, None, weights=False)[1]}"
+        commit = f"{source.kind}:{name}@{hub.snapshot(name, None, weights=False)[1]}"
+        return commit, commit
     files = [path] if path.is_file() else sorted(path.iterdir())
-    if weights:
-        files = [file for file in files if file.suffix in (".safetensors", ".gguf")]
-    return digest(canonical({file.name: file_digest(file) for file in files if file.is_file()}))
+    digests = {file.name: file_digest(file) for file in files if file.is_file()}
+    kept = {n: found for n, found in digests.items() if n.endswith((".safetensors", ".gguf"))}
+    return digest(canonical(digests)), digest(canonical(kept))
 
 
 def check_source(name: str, place: str, recorded: str) -> None:
