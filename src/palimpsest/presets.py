@@ -116,14 +116,14 @@ PRESETS = {
         PAPER_MATRIX,
         name="smollm2",
         models=("smollm2-135m",),
-        seeds=(0,),
+        seeds=(5,),
         # The paper's rate and 3:1 mix; few items and steps and a small pool, for two cores.
         injection=Injection(steps=100, fact_items=2, general_items=6),
         unlearning=Unlearning(steps=60, forget_items=2, retain_items=2),
         round_trip=RoundTrip(steps=30, items=2),
         methods=SMALL_POOL,
         panel=Panel(models=KNOWN_LABEL_MODELS[:3]),
-        replication=Replication(draws=9),
+        replication=Replication(draws=9, retrainings=2),
         engine=Engine(stack=1, batch_tokens=2048),
     ),
     "criteria": replace(
