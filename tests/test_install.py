@@ -1,5 +1,6 @@
-"""The wheel, installed into an environment of its own, runs a pocket cell."""
+"""The wheel, installed into an environment of its own, runs the demo."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,17 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TINY = """\
-preset: demo
-facts: {forget: 2, retain: 2, probes: 6, phrasings: 2}
-injection: {steps: 2, fact_items: 2, general_items: 2}
-unlearning: {steps: 2}
-round_trip: {steps: 2, chunks: 2, items: 2}
-general: {train_pieces: 8, scored_pieces: 2, piece_tokens: 12}
-methods: [{name: task_vector, coefficient: [1]}]
-replication: {draws: 1}
-panel: {enabled: false}
-"""
 
 
 def run(*line: str | Path, cwd: Path) -> str:
@@ -58,22 +48,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binaries
 
 
-def test_the_wheel_runs_a_pocket_cell_to_its_report(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_runs_the_demo_to_its_verdict(installed: Path, tmp_path: Path) -> None:
     where = run(
         installed / "python", "-c", "import palimpsest; print(palimpsest.__file__)", cwd=tmp_path
     )
     assert where.startswith(str(installed.parent))
     assert run(installed / "palimpsest", "--version", cwd=tmp_path).startswith("palimpsest ")
-    (tmp_path / "plan.yaml").write_text(TINY)
-    out = run(
-        installed / "palimpsest",
-        "study",
-        "plan.yaml",
-        "--out",
-        "run",
-        "--workers",
-        "1",
-        cwd=tmp_path,
-    )
-    assert "report:" in out and (tmp_path / "run" / "report" / "index.html").is_file()
-    assert (tmp_path / "run" / "summary.json").is_file()
+    out = run(installed / "palimpsest", "demo", "--workers", "1", cwd=tmp_path)
+    page = Path("demo-run", "report", "index.html")
+    assert (tmp_path / page).is_file() and str(page) in out, out
+    summary = json.loads((tmp_path / "demo-run" / "summary.json").read_text())
+    (cell,) = summary["cells"].values()
+    assert cell["references"] == 20 and cell["paragraph"] in " ".join(out.split()), out
