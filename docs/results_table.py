@@ -18,10 +18,11 @@ from palimpsest.analysis.results import RunResults, read_run
 from palimpsest.analysis.second_suite import compared, regret_table
 from palimpsest.analysis.table import Share, Table, row
 from palimpsest.analysis.trained_probes import diagnostic_table
+from palimpsest.criteria.axes import chosen
 from palimpsest.criteria.intervals import clopper_pearson
 from palimpsest.criteria.screen import screen_candidates
 from palimpsest.presets import PAPER_POOL
-from palimpsest.report.cell_tables import control_rates_table
+from palimpsest.report.cell_tables import candidates_table, control_rates_table, controls_table
 from palimpsest.report.formats import as_markdown
 from palimpsest.study.inferability import read_inferability
 from palimpsest.verdict import Finding
@@ -304,8 +305,16 @@ def blocks() -> Iterator[tuple[str, str]]:
     for name in ("breadth", "fair-sweep", "smollm2"):
         if (RESULTS / name).exists():
             run = read_run(RESULTS / name)
-            parts = [control_rates_table(run), leaderboard_table({name: run})]
-            parts += [diagnostic_table(run)] * (name == "fair-sweep")
+            parts = [leaderboard_table({name: run})]
+            if name != "smollm2":
+                parts.insert(0, control_rates_table(run))
+            if name == "fair-sweep":
+                parts.append(diagnostic_table(run))
+            if name == "smollm2":
+                axes = [one.title for one in chosen(run.rules)]
+                columns = ["candidate", "p", "restored", *axes]
+                parts.append(candidates_table(run).only(columns))
+                parts.append(controls_table(run).only(["control", "was", *columns[1:]]))
             yield name, "\n".join(as_markdown(table) for table in parts)
     yield "figures", figures(results)
 

@@ -71,6 +71,8 @@ def test_design_says_what_so_many_references_can_show() -> None:
         ),
         (["study", "pocket-small", "--device", "cuda"], ["--device: cuda", "no CUDA device"]),
         (["inferability", "--device", "cuda"], ["--device: cuda", "no CUDA device"]),
+        (["demo", "--device", "gpu", "--dry-run"], ["'gpu' found; expected cpu, cuda"]),
+        (["verify", "."], ["a folder; expected a bundle"]),
         (["demo", "--gpus-per-step", "1"], ["--executor ray"]),
         (["demo", "--batch-tokens", "1"], ["--batch-tokens"]),
     ],

@@ -49,6 +49,8 @@ def test_a_plan_is_read_from_a_path_or_from_text(tmp_path: Path) -> None:
         plan_from_yaml("no-such.yaml")
     with pytest.raises(PlanError, match="the text line 2: the key 'seeds' occurs twice"):
         plan_from_yaml("seeds: [1]\nseeds: [2]\n")
+    with pytest.raises(PlanError, match=r"prest.*: unknown key; did you mean preset\?"):
+        plan_from_yaml("prest: demo\n")
 
 
 def test_the_fair_sweep_has_32_configurations() -> None:
@@ -157,7 +159,7 @@ class Request:
         ({"out": "o", "places": {"a": 1}}, "places[0][1]: 1 found; expected text"),
         ({"out": "o", "places": {"a", "b"}}, "places: {'a', 'b'} found; expected a list"),
         ({"out": "o", "probes": []}, "probes: [] found; expected text"),
-        ({"out": "o", "doses": [{"step": 1}]}, "doses[0].step: unknown key; known here are steps"),
+        ({"out": "o", "doses": [{"step": 1}]}, "[0].step: unknown key; did you mean steps? known"),
         ({"out": "o", 1: 2}, "unknown key; known here are out, places"),
         ([], "request: [] found; expected keys and values"),
     ],

@@ -81,6 +81,17 @@ def test_every_refusal_is_put_into_words():
     assert refusals(judged(cell(30, retrained()))) == []
 
 
+def test_a_model_screened_out_for_its_lost_probes_is_told_so():
+    damaged = model("mine-w1")
+    damaged = replace(
+        damaged, probe_deltas=damaged.probe_deltas + 3, probe_nlls=damaged.probe_nlls + 3
+    )
+    screened, lost = refusals(judged(cell(30, damaged, KNOWING)))
+    assert screened == "kl_reversion-w3 still knows the forget facts beyond chance (screen)."
+    assert lost.startswith("mine-w1 knows the forget facts better than the never-learned probes")
+    assert "because it lost the probes (drift, +" in lost
+
+
 def test_fresh_retrainings_are_rejected_about_as_often_as_alpha():
     fresh = [retrained(f"retrained-{n}", 2000 + n) for n in range(200)]
     verdict = judged(cell(39, *fresh), replace(RULES, alpha=0.05))

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -343,6 +344,9 @@ def plan_from_yaml(source: Path | str) -> Plan:
     from palimpsest.presets import preset
 
     data = read_yaml(source, "a plan with keys such as 'preset: pocket'")
+    for key in data.keys() - {item.name for item in dataclasses.fields(Plan)}:
+        if key != "preset" and get_close_matches(str(key), ["preset"]):
+            raise PlanError(f"{shorten(key)}: unknown key; did you mean preset?")
     name = data.pop("preset", None)
     files = _fact_files(data)
     if name is not None and not isinstance(name, str):

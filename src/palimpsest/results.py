@@ -6,6 +6,7 @@ Everything is computed from stored files when it is first asked for; pandas is i
 """
 
 import json
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -104,12 +105,20 @@ class LoadedRun:
 
 def load_run(path: Path | str) -> LoadedRun:
     """Return the run at ``path`` as data; see ``LoadedRun``."""
+    run = Run.open(path)
+    left = sum(not run.cell(cell).finished() for cell in run.cells)
+    if left:
+        warnings.warn(
+            f"{path}: {left} of {len(run.cells)} cells are not finished and have no rows; run the "
+            "same command again to finish them",
+            stacklevel=2,
+        )
     return LoadedRun(Path(path))
 
 
 def write_results(path: Path | str) -> None:
     """Write a study's ``summary.json`` and ``scores.parquet``; an audit has written its own."""
-    run = load_run(path)
+    run = LoadedRun(Path(path))
     rows = _score_rows(run.results)
     if (run.path / "summary.json").exists() and not _is_study(run.path / "summary.json"):
         return

@@ -7,6 +7,7 @@ text, since its floats need a dot). A PlanError names the key, what was found an
 """
 
 import dataclasses
+import difflib
 import functools
 import math
 import reprlib
@@ -177,8 +178,11 @@ def _message(error: "ErrorDetails", kind: type, where: str) -> str:
             place += f".{key}" if place else key
     place = place or kind.__name__.lower()
     if name in ("unexpected_keyword_argument", "invalid_key"):
-        keys = ", ".join(_keys(kind, loc))
-        return f"{place}: unknown key; {'known here are ' + keys if keys else 'it has none'}"
+        keys = _keys(kind, loc)
+        near = difflib.get_close_matches(str(loc[-1]), keys, 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        known = f"known here are {', '.join(keys)}" if keys else "it has none"
+        return f"{place}: unknown key; {meant}{known}"
     if name == "missing":
         return f"{place}: missing; expected a value"
     if name == "value_error":

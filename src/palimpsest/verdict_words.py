@@ -42,11 +42,21 @@ def how_far(comparison: Comparison) -> str | None:
 def refusals(verdict: Verdict) -> list[str]:
     """Return why candidates were not accepted: those that the screen excluded together, then one
     sentence each."""
-    excluded = [finding.name for finding in verdict.findings if finding.excluded]
+    excluded = [finding for finding in verdict.findings if finding.excluded]
+    knowing = [finding.name for finding in excluded if not _by_damage(finding)]
     lines = []
-    if excluded:
-        verb = "still knows" if len(excluded) == 1 else "still know"
-        lines.append(f"{', '.join(excluded)} {verb} the forget facts beyond chance (screen).")
+    if knowing:
+        verb = "still knows" if len(knowing) == 1 else "still know"
+        lines.append(f"{', '.join(knowing)} {verb} the forget facts beyond chance (screen).")
+    for finding in excluded:
+        if _by_damage(finding):
+            assert finding.comparison is not None
+            z = finding.comparison.z
+            lines.append(
+                f"{finding.name} knows the forget facts better than the never-learned probes "
+                f"(screen), chiefly because it lost the probes (drift, {z['drift']:+.1f} sd; "
+                f"forget, {z['forget']:+.1f} sd): mend the damage before you forget harder."
+            )
     for finding in verdict.findings:
         if finding.excluded or finding.clears or finding.comparison is None:
             continue
@@ -55,6 +65,14 @@ def refusals(verdict: Verdict) -> list[str]:
         else:
             lines.append(f"{finding.name} {_gives_away(finding.comparison)}.")
     return lines
+
+
+def _by_damage(finding: Finding) -> bool:
+    """Tell whether probes rose further, in retraining standard deviations, than forget facts lie
+    below: then the screen's gap is damage more than knowledge."""
+    z = {} if finding.comparison is None else finding.comparison.z
+    forget, drift = z.get("forget"), z.get("drift")
+    return forget is not None and drift is not None and drift > max(0.0, -forget)
 
 
 def controls_sentence(verdict: Verdict) -> str:

@@ -26,8 +26,8 @@ from tests.reliability import FULL, count
 from palimpsest.certificate import evidence, judge
 from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.signature import read_public
-from palimpsest.certificate.verify import examine
-from palimpsest.errors import BundleError
+from palimpsest.certificate.verify import examine, verify
+from palimpsest.errors import BundleError, InputError
 
 CELL = "cells/m--seed0"
 
@@ -52,6 +52,15 @@ def passing_flips(data: bytes, public: bytes | None, bits: Callable[[int], list[
 
 def some_bits(at: int) -> list[int]:
     return [1 << n for n in range(8)] if FULL else [1 << at % 8]
+
+
+def test_a_changed_file_is_named(bundle: Path, members: Members) -> None:
+    data = bytearray(bundle.read_bytes())
+    data[data.index(members["rules.json"]) + 1] ^= 1
+    with pytest.raises(BundleError, match=r"was changed after it was written, in rules\.json"):
+        unpack(bytes(data))
+    with pytest.raises(InputError, match=r"a folder; expected a bundle, .*certificate\.zip"):
+        verify(bundle.parent)
 
 
 def test_every_single_byte_change_is_noticed(bundle: Path) -> None:

@@ -207,6 +207,13 @@ def test_a_short_file_is_refused_with_what_it_gives(tmp_path: Path) -> None:
         general_pieces(file, 5, "k", words=5)
 
 
+def test_facts_given_as_general_text_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "facts.jsonl"
+    file.write_text('{"id": "f1", "answer": "Velkor"}\n' * 30, encoding="utf-8")
+    with pytest.raises(FactsError, match=r"facts\.jsonl: JSON found; general text is ordinary"):
+        general_pieces(file, 1, "k", words=2)
+
+
 def test_more_pocket_pieces_than_there_are_is_refused() -> None:
     with pytest.raises(FactsError, match="pocket: 99999"):
         general_pieces("pocket", 99999, "k")

@@ -56,13 +56,19 @@ def test_the_example_that_is_not_a_loss_mends_what_the_vector_damaged(monkeypatc
     assert changed and all("layers.0." not in name for name in changed)
 
 
+def test_a_forgotten_decorator_is_noticed(folder) -> None:
+    (folder / "of_mine.py").write_text(SOURCE.replace("@dataclass(frozen=True)\n", ""))
+    with pytest.raises(MethodError, match=r"put @dataclass\(frozen=True\) above the class"):
+        candidates([MethodGrid(NAME)])
+
+
 def test_an_edited_plug_in_is_refused_on_resume(folder, tmp_path, tiny_checkpoint) -> None:
     plan = replace(small_plan(tiny_checkpoint("qwen2-s")), methods=(MethodGrid(NAME),))
     run = start(plan, tmp_path / "run")
     assert start(plan, tmp_path / "run").path == run.path
     assert run.environment["inputs"][f"method {NAME}"].startswith("sha256:")
     (folder / "of_mine.py").write_text(SOURCE.replace("12.0", "13.0"))
-    with pytest.raises(DriftError, match=f"inputs.method {NAME}: the run has"):
+    with pytest.raises(DriftError, match=rf"(?s)inputs.method {NAME}: the run has.*--add-method"):
         start(plan, tmp_path / "run")
     with pytest.raises(DriftError, match="expected what the run was started with"):
         StudyJob(run.path).cell(run.cells[0])

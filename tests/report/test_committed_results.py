@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from palimpsest.analysis.results import read_run
+from palimpsest.certificate.verify import verify
 from palimpsest.report.html import write_report
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -25,6 +26,15 @@ def test_a_published_report_is_regenerated_bit_for_bit(run: Path, tmp_path: Path
     # Large files are not published, so there may be more than here.
     assert here and here.keys() <= there.keys()
     assert not [str(n) for n in sorted(here) if here[n].read_bytes() != there[n].read_bytes()]
+
+
+def test_the_published_certificate_of_a_real_model_is_verified() -> None:
+    report = verify(RESULTS / "smollm2" / "certificate.zip")
+    assert report.ok and report.signer is None
+    (words,) = report.verdicts.values()
+    (cell,) = read_run(RESULTS / "smollm2").cells
+    assert cell.verdict is not None and words == cell.verdict.paragraph()
+    assert len(cell.evaluation.references) == 9 and len(cell.evaluation.of_role("retraining")) == 2
 
 
 def test_the_matrix_of_the_second_edition_has_all_its_cells() -> None:

@@ -17,6 +17,7 @@ from palimpsest.run import disk
 from palimpsest.run import terms as terms_of_a_run
 from palimpsest.run.status import status
 from palimpsest.run.store import Run, canonical, digest, environment, verify_chain
+from palimpsest.run.terms import difference
 
 Terms = tuple[dict[str, Any], ...]
 
@@ -59,6 +60,17 @@ def test_a_run_is_resumed_under_the_same_terms(run: Run, terms: Terms) -> None:
     assert (run.path / "terms.json").read_bytes() == before
 
 
+def test_of_two_lists_only_what_differs_is_shown() -> None:
+    common = [{"name": f"method-{n}", "weight": [3.0, 12.0, 50.0]} for n in range(9)]
+    lines = difference("plan.methods", [*common, {"name": "mine"}], [{"name": "yours"}, *common])
+    assert lines == [
+        'plan.methods: only the run has {"name":"mine"}',
+        'plan.methods: only asked for now: {"name":"yours"}',
+    ]
+    (line,) = difference("plan.seeds", [1, 2], [2, 1])
+    assert line == "plan.seeds: the run has [1,2], asked for [2,1]"
+
+
 @pytest.mark.parametrize(
     ("position", "keys", "line"),
     [
@@ -89,7 +101,7 @@ def test_drift_is_refused_with_the_difference_shown_and_a_fork_says_where_it_cam
 
 
 def test_another_list_of_cells_is_drift(run: Run, terms: Terms) -> None:
-    with pytest.raises(DriftError, match="cells: the run has"):
+    with pytest.raises(DriftError, match='cells: only the run has "b"'):
         Run.create_or_resume(run.path, *terms, cells=("a",))
 
 

@@ -56,7 +56,7 @@ def cost_table(results: RunResults) -> Table:
     reading = "No candidate that was compared has its cost recorded."
     if rows:
         cheap = [price for price in prices(results) if price.clears]
-        reading = "No candidate that is indistinguishable from a retraining has its cost recorded."
+        reading = "No candidate whose cost is recorded is indistinguishable from a retraining."
         if cheap:
             least = min(cheap, key=lambda price: (price.retrainings, price.sd))
             reading = (

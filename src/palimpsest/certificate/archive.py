@@ -54,12 +54,13 @@ def pack(members: Mapping[str, bytes]) -> bytes:
 def unpack(data: bytes) -> dict[str, bytes]:
     """Return the files in an archive; BundleError unless ``pack`` gives the same bytes for them."""
     members: dict[str, bytes] = {}
+    changed = []
     offset, last = 0, ""
     while data[offset : offset + 4] == b"PK\3\4":
         if len(data) - offset < _LOCAL.size or len(members) == MAX_MEMBERS:
             raise BundleError(f"byte {offset}: the header is cut off, or there are too many files")
         fields = _LOCAL.unpack_from(data, offset)
-        size, label_size = fields[8], fields[9]
+        checksum, size, label_size = fields[6], fields[8], fields[9]
         start = offset + _LOCAL.size + label_size
         if start + size > len(data):
             raise BundleError(f"byte {offset}: a file of {size} bytes reaches beyond the end")
@@ -69,13 +70,17 @@ def unpack(data: bytes) -> dict[str, bytes]:
             raise BundleError(f"{name} comes after {last}; expected every file once, in order")
         members[name] = data[start : start + size]
         offset, last = start + size, name
+        if zlib.crc32(members[name]) != checksum:
+            changed.append(name)
     if not members:
         raise BundleError("not a valid bundle: expected an archive that `palimpsest certify` wrote")
     expected = pack(members)
     if expected != data:
+        place = f"in {', '.join(changed[:3])}" if changed else "outside its files' contents"
         raise BundleError(
-            f"the archive differs from the way its {len(members)} files are packed: {len(data)} "
-            f"bytes; expected exactly the {len(expected)} that `palimpsest certify` writes"
+            f"the archive was changed after it was written, {place}: {len(data)} bytes found; "
+            f"expected the {len(expected)} that `palimpsest certify` writes for these "
+            f"{len(members)} files; ask for the bundle as it was made"
         )
     return members
 

@@ -165,6 +165,11 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
 
 def _read(path: Path) -> bytes:
     # Pipes and devices are not files: they would never end.
+    if path.is_dir():
+        raise InputError(
+            f"{_inert(str(path))}: a folder; expected a bundle, the file that `palimpsest certify "
+            "RUN` writes (RUN/certificate.zip)"
+        )
     if not path.is_file():
         raise InputError(f"{_inert(str(path))}: no such file; expected a bundle")
     try:

@@ -261,14 +261,19 @@ def finish(
         from palimpsest.run.local import prepare
 
         prepare("palimpsest.study.matrix", *SLOW)  # while this process imports what it needs
+    from dataclasses import replace
+
     from palimpsest.models.device import check_device, check_lora, check_room
+    from palimpsest.plan import MethodGrid
     from palimpsest.preview import preview
     from palimpsest.study.added import run_added
     from palimpsest.study.matrix import run_study
 
     workers = workers_for(plan, run.workers)
     if run.dry_run:
-        answer("\n".join(preview(plan).lines(workers)))
+        check_device(plan.engine.device, here=False)
+        done = replace(plan, methods=tuple(MethodGrid(name) for name in added)) if added else plan
+        answer("\n".join(preview(done).lines(workers)))
         return None
     if run.executor != "ray":  # its nodes have other devices
         check_device(plan.engine.device)
@@ -297,4 +302,4 @@ def _answer(run: Path | None, as_json: bool) -> None:
         return
     for line in summary_lines(run):
         answer(line)
-    answer(f"\nreport: {page}")
+    answer(f"\nreport: {page}\nnext: palimpsest compare {run}")

@@ -12,6 +12,7 @@ use evidence in context; ``evidence_sentences`` writes evidence in the same form
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -131,7 +132,8 @@ def general_pieces(
     if count > len(pieces):
         raise FactsError(
             f"{source}: {count} general pieces asked for, but it gives only {len(pieces)} of "
-            f"{words} words (shorter lines are left out); ask for fewer or give a longer text"
+            f"{words} words (shorter lines are left out); give a longer text, or ask for fewer "
+            "(scored_pieces and train_pieces in a plan, scored_pieces in the file of an audit)"
         )
     order = sorted(
         range(len(pieces)),
@@ -161,6 +163,11 @@ def file_pieces(path: str | Path, words: int) -> tuple[str, ...]:
         raise FactsError(
             f"{path} line {line}: byte {error.start} is not UTF-8; save the text as UTF-8"
         ) from error
+    if re.match(r'\s*(\{\s*"|\[\s*\{)', text):
+        raise FactsError(
+            f"{path}: JSON found; general text is ordinary prose, in a plain text file that holds "
+            "none of the facts"
+        )
     lines = [_running_text(line.strip()).split() for line in text.splitlines()]
     if max(map(len, lines), default=0) < words:
         # Lines were broken by hand, as in a poem or at column 72: join those between blank ones.

@@ -6,6 +6,7 @@ registered by import order.
 """
 
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -69,6 +70,7 @@ def method_class(name: str) -> type[Any]:
             "or name a class as package.module:Class"
         )
     module, _, attribute = target.partition(":")
+    module = module.removesuffix(".py")
     if ":" in name and (here := os.getcwd()) not in sys.path:
         # Last, so that a file beside the user can be named but cannot hide an installed package.
         sys.path.append(here)
@@ -80,6 +82,11 @@ def method_class(name: str) -> type[Any]:
             "expected package.module:Class of an installed package or of a file in the current "
             f"folder, {os.getcwd()}"
         ) from error
+    if bare := _bare_knobs(method):
+        raise MethodError(
+            f"method {name!r}: {target} has {', '.join(bare)} that the class does not take as "
+            "knobs; put @dataclass(frozen=True) above the class"
+        )
     missing = [part for part in PARTS if not hasattr(method, part)]
     settings = getattr(method, "__dataclass_params__", None)
     if missing or settings is None or not settings.frozen:
@@ -98,6 +105,13 @@ def method_class(name: str) -> type[Any]:
             f"method {name!r}: its kind is {method.kind!r}; expected one of {', '.join(KINDS)}"
         )
     return cast(type[Any], method)
+
+
+def _bare_knobs(method: Any) -> list[str]:
+    """Return the annotated names of a class that are neither its knobs nor marked ClassVar."""
+    own = inspect.get_annotations(method) if isinstance(method, type) else {}
+    knobs = getattr(method, "__dataclass_fields__", {})
+    return [name for name in own if name not in knobs]
 
 
 def candidates(grids: Sequence[MethodGrid]) -> tuple[Any, ...]:

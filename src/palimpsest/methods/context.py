@@ -328,8 +328,9 @@ def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State |
         params=leaves,
     )
     first.finish(net, leaves)
+    unknown = "" if context.base else " (without a base, base_forget is not known: give --base)"
     return [
-        TrainingDiverged(diverged[member], f"the loss of {method.name} is not finite")
+        TrainingDiverged(diverged[member], f"the loss of {method.name} is not finite{unknown}")
         if member in diverged
         else net.state(member)
         for member, method in enumerate(methods)

@@ -26,8 +26,9 @@ SLACK = 1.2
 """The cost model is right within a fifth: what needs more than this times the memory is refused."""
 
 
-def check_device(device: str, *, training: bool = True) -> None:
-    """Refuse a device that torch does not have here, or that models cannot be trained on."""
+def check_device(device: str, *, training: bool = True, here: bool = True) -> None:
+    """Refuse a device that models cannot be trained on or, with ``here``, that torch does not have
+    on this machine."""
     import torch
 
     if device == SPREAD:
@@ -43,6 +44,8 @@ def check_device(device: str, *, training: bool = True) -> None:
         wanted = torch.device(device)
     except RuntimeError as error:
         raise PlanError(f"device: {device!r} found; expected cpu, cuda or cuda:N") from error
+    if not here:
+        return
     if wanted.type == "cuda" and not torch.cuda.is_available():
         raise PlanError(
             f"device: {device} found, but torch sees no CUDA device; use --device cpu, or install "

@@ -139,6 +139,13 @@ def read_config(folder: Path) -> dict[str, Any]:
             _real(entry)
     config = read_json(folder, "config.json")
     if config is None:
+        inside = sorted(place.parent.name for place in folder.glob("*/config.json"))
+        if inside:
+            raise ModelError(
+                f"{folder}: holds {len(inside)} checkpoint folders ({', '.join(inside[:3])}"
+                f"{', ...' * (len(inside) > 3)}); expected one; name one of them, or give the "
+                "folder as --candidates-folder or --references-folder"
+            )
         raise ModelError(
             f"{folder}: has no config.json; expected a checkpoint folder in Hugging Face layout "
             "(config.json, model.safetensors, tokenizer.json); save it with save_pretrained"

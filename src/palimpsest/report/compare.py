@@ -39,17 +39,21 @@ def board_lines(board: Table) -> str:
     heads = {
         "restores in": "restores",
         "certified in": "certified",
-        "worst axis, sd": "worst axis",
+        "worst axis, sd": "worst sd",
+        "most frequent worst axis": "axis",
         "cost, retrainings": "cost",
         "p over cells": "p",
+        "survive the screen": "survive",
     }
     kept = board.only(["rank", "method", *heads])
     about = (
-        f"{board.reading} restores, certified: number of cells; worst axis: largest distance of "
+        f"{board.reading} restores, certified: number of cells; worst sd: largest distance of "
         "its nearest candidate from the mean retraining, in standard deviations of retraining, "
-        "mean over cells and in brackets its interval, if there are several cells; cost: of that "
-        "candidate, in retrainings; p: p-value of its ranks over cells, small means that it does "
-        "not restore, and none is given where the cells are too few for any method."
+        "mean over cells and in brackets its interval, if there are several cells; axis: on which "
+        "it most often is; cost: of that candidate, in retrainings; p: p-value of its ranks over "
+        "cells, small means that it does not restore, and none is given where the cells are too "
+        "few for any method; survive: candidates that the screen does not exclude, of all that it "
+        "has (more candidates, more chances to come near)."
     )
     short = replace(
         kept,

@@ -98,8 +98,10 @@ def candidate_lines(cell: CellResult, width: int | None = None) -> str:
 
 
 def refusal_lines(verdict: Verdict, most: int = 12) -> list[str]:
-    """Return why candidates were not accepted, at most so many lines, after a blank one."""
-    why = refusals(verdict)
+    """Return why candidates were not accepted, at most so many lines, after a blank one; none where
+    the audit could not judge them."""
+    judged = verdict.reason in (None, "all_excluded", "distinguishable")
+    why = refusals(verdict) if judged else []
     if not why:
         return []
     left = len(why) - most

@@ -146,8 +146,8 @@ class Run:
             shown = "\n  ".join(drift[:20] + ([f"... {len(drift) - 20} more"] * (len(drift) > 20)))
             raise DriftError(
                 f"{path}: the run was made under other terms than asked for now:\n  {shown}\n"
-                "expected them to be equal; go back to the old terms, or start a new run from "
-                "here with --fork"
+                "expected them to be equal; go back to the old terms, give another --out, or "
+                f"start a new run from here with --fork{_advice(path, drift)}"
             )
         origin = {"run": path.name, "terms": run.terms_digest, "drift": drift}
         for n in range(1, 1000):
@@ -276,6 +276,17 @@ def _check_cells(cells: Sequence[str]) -> None:
     twins = sorted({name for name in folders if folders.count(name) > 1})
     if twins:
         raise InputError(f"cell ids that name one folder: {twins[:3]}; rename all but one of each")
+
+
+def _advice(path: Path, drift: Sequence[str]) -> str:
+    """Return how else to go on where the run's methods are not those asked for."""
+    if not any(line.startswith(("plan.methods", "inputs.method ")) for line in drift):
+        return ""
+    return (
+        "; a method is added to a finished run by `palimpsest study PLAN --out "
+        f"{path} --add-method NAME`, with everything else as it was; an edited method needs a new "
+        "name for that"
+    )
 
 
 def _restore(path: Path, given: Sequence[Mapping[str, Any]], cells: Sequence[str]) -> None:

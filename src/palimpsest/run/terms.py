@@ -108,6 +108,13 @@ def difference(key: str, old: Any, new: Any) -> list[str]:
             for name in sorted(old.keys() | new.keys())
             for line in difference(f"{key}.{name}", old.get(name, _ABSENT), new.get(name, _ABSENT))
         ]
+    if isinstance(old, list) and isinstance(new, list):
+        gone = [one for one in old if one not in new]
+        added = [one for one in new if one not in old]
+        if gone or added:
+            return [f"{key}: only the run has {_shown(one)}" for one in gone] + [
+                f"{key}: only asked for now: {_shown(one)}" for one in added
+            ]
     return [f"{key}: the run has {_shown(old)}, asked for {_shown(new)}"]
 
 
