@@ -649,6 +649,20 @@ def test_a_model_given_by_name_is_no_candidate_of_the_folder_it_lies_in(
     ]
 
 
+def test_a_model_given_as_what_it_was_not_made_as_is_pointed_out(
+    world: Values, tmp_path: Path
+) -> None:
+    import shutil
+
+    swapped = Path(shutil.copytree(world["made"]["base"], tmp_path / "swapped"))
+    (swapped / "palimpsest.json").write_text('{"role": "injected"}')
+    told: list[str] = []
+    request = make_request(asked(world, tmp_path / "run", base=str(swapped)))
+    run_audit(request, dry_run=True, notify=told.append)
+    (line,) = told
+    assert line.startswith(f"{swapped} was given as base, but its palimpsest.json says that it was")
+
+
 def test_weights_are_compared_and_not_the_files_beside_them(world: Values, tmp_path: Path) -> None:
     import shutil
 

@@ -19,6 +19,7 @@ from palimpsest.errors import InputError, ModelError, PalimpsestError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl
 from palimpsest.facts.names import shown_path
 from palimpsest.models.device import check_device
+from palimpsest.models.inspect_folder import read_json
 from palimpsest.run import disk
 from palimpsest.run.executor import Event, OnEvent, OnRun, carry_out, silent
 from palimpsest.run.graph import Failure
@@ -67,6 +68,21 @@ class AuditResult(Answer):
 
     verdict: Verdict | None = None
     """None after a dry run."""
+
+
+def _other_roles(request: AuditRequest) -> Iterator[str]:
+    """Yield each model given as something else than the tool's own record beside it says."""
+    given = [("base", request.base), ("injected", request.injected)]
+    given += [("reference", place) for place in request.references]
+    for role, place in given:
+        folder = Path(place)
+        record = read_json(folder, "palimpsest.json") if folder.is_dir() else None
+        said = role if record is None else record.get("role", role)
+        if said != role:
+            yield (
+                f"{shown_path(place)} was given as {role}, but its palimpsest.json says that it "
+                f"was made as {said}; check that models are not swapped"
+            )
 
 
 def audit(
@@ -138,6 +154,8 @@ def run_audit(
         check_device(request.device)
     for place, what in request.left_out:
         notify(f"{shown_path(place)} was given as {what} and is not used a second time")
+    for line in _other_roles(request):
+        notify(line)
     inputs = prepare(request)
     workers = workers or suitable_workers(inputs)
     if dry_run:
