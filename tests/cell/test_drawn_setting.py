@@ -14,7 +14,9 @@ from palimpsest.study.matrix import StudyJob, start
 
 @pytest.fixture(scope="module")
 def plan(tiny_checkpoint) -> Plan:  # type: ignore[no-untyped-def]
-    return small_plan(tiny_checkpoint("qwen2-s"))
+    plan = small_plan(tiny_checkpoint("qwen2-s"))
+    # The draw depends on the checkpoint's path; so many steps have no order in common by chance.
+    return replace(plan, round_trip=replace(plan.round_trip, steps=40))
 
 
 @pytest.fixture(scope="module")

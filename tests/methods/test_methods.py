@@ -157,7 +157,7 @@ def test_what_is_not_a_method_is_refused(name: str, said: str, monkeypatch) -> N
 @pytest.mark.parametrize(
     ("name", "knobs", "said"),
     [
-        ("npo", {"betta": 1}, "methods.npo.betta: unknown key; known here are weight, beta, rate"),
+        ("npo", {"betta": 1}, "methods.npo.betta: unknown key; did you mean beta"),
         ("npo", {"beta": 0}, "methods.npo.beta: 0 found; expected a number above 0"),
         ("npo", {"weight": "much"}, "methods.npo.weight: 'much' found; expected a number"),
         ("npo", {"weight": True}, "weight: True found; expected a number"),

@@ -76,7 +76,7 @@ def _other_roles(request: AuditRequest) -> Iterator[str]:
     given += [("reference", place) for place in request.references]
     for role, place in given:
         folder = Path(place)
-        record = read_json(folder, "palimpsest.json") if folder.is_dir() else None
+        record = read_json(folder, "palimpsest.json") if os.path.isdir(folder) else None
         said = role if record is None else record.get("role", role)
         if said != role:
             yield (

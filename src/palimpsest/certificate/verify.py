@@ -168,7 +168,7 @@ def _read(path: Path) -> bytes:
     if path.is_dir():
         raise InputError(
             f"{_inert(str(path))}: a folder; expected a bundle, the file that `palimpsest certify "
-            "RUN` writes (RUN/certificate.zip)"
+            "RUN` writes"
         )
     if not path.is_file():
         raise InputError(f"{_inert(str(path))}: no such file; expected a bundle")
