@@ -78,9 +78,8 @@ def unpack(data: bytes) -> dict[str, bytes]:
     if expected != data:
         place = f"in {', '.join(changed[:3])}" if changed else "outside its files' contents"
         raise BundleError(
-            f"the archive was changed after it was written, {place}: {len(data)} bytes found; "
-            f"expected the {len(expected)} that `palimpsest certify` writes for these "
-            f"{len(members)} files; ask for the bundle as it was made"
+            f"the archive was changed after it was written, {place}; expected exactly the bytes "
+            "that `palimpsest certify` writes; ask for the bundle as it was made"
         )
     return members
 
