@@ -55,7 +55,7 @@ def cluster(folder: Path) -> dict[str, Any]:
         until(lambda: len(progress.read(run.path).at_work) == 2)
         nodes.remove_node(second, allow_graceful=False)
         # A worker outlives its node for a moment, in which it must not finish.
-        until(lambda: len(progress.read(run.path).at_work) < 2)
+        until(lambda: any(event.kind == "again" for event in events))
         (folder / "go").touch()
 
     ray = RayExecutor(nodes.address)
