@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -21,7 +20,7 @@ from palimpsest.criteria.catalogue import measures_of
 from palimpsest.criteria.rules import Rules
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.run.disk import canonical, digest
-from palimpsest.schema import build, is_unicode, read_yaml, shorten
+from palimpsest.schema import build, is_unicode, read_yaml, shorten, unknown_key
 
 Knob = float | int | str | bool
 Some = Annotated[int, Ge(1)]
@@ -344,9 +343,10 @@ def plan_from_yaml(source: Path | str) -> Plan:
     from palimpsest.presets import preset
 
     data = read_yaml(source, "a plan with keys such as 'preset: pocket'")
-    for key in data.keys() - {item.name for item in dataclasses.fields(Plan)}:
-        if key != "preset" and get_close_matches(str(key), ["preset"]):
-            raise PlanError(f"{shorten(key)}: unknown key; did you mean preset?")
+    known = ["preset", *(item.name for item in dataclasses.fields(Plan))]
+    for key in data:
+        if key not in known:
+            raise PlanError(unknown_key(shorten(key).strip("'"), str(key), known))
     name = data.pop("preset", None)
     files = _fact_files(data)
     if name is not None and not isinstance(name, str):

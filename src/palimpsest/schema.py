@@ -12,7 +12,7 @@ import functools
 import math
 import reprlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -167,6 +167,15 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def unknown_key(place: str, key: str, known: Sequence[str]) -> str:
+    """Return the message about a key that is not known, with the one that was probably meant."""
+    near = difflib.get_close_matches(key, known, 1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{place}: unknown key; {meant}" + (
+        f"known here are {', '.join(known)}" if known else "it has none"
+    )
+
+
 def _message(error: "ErrorDetails", kind: type, where: str) -> str:
     loc, name, context = error["loc"], error["type"], error.get("ctx", {})
     place = where
@@ -178,11 +187,7 @@ def _message(error: "ErrorDetails", kind: type, where: str) -> str:
             place += f".{key}" if place else key
     place = place or kind.__name__.lower()
     if name in ("unexpected_keyword_argument", "invalid_key"):
-        keys = _keys(kind, loc)
-        near = difflib.get_close_matches(str(loc[-1]), keys, 1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        known = f"known here are {', '.join(keys)}" if keys else "it has none"
-        return f"{place}: unknown key; {meant}{known}"
+        return unknown_key(place, str(loc[-1]), _keys(kind, loc))
     if name == "missing":
         return f"{place}: missing; expected a value"
     if name == "value_error":

@@ -21,7 +21,7 @@ from palimpsest.facts.general import POCKET
 from palimpsest.facts.names import candidate_name, shown, shown_path
 from palimpsest.models.device import check_lora
 from palimpsest.plan import Computing, Engine, General, Plan, RoundTrip, check
-from palimpsest.schema import build, read_yaml
+from palimpsest.schema import build, read_yaml, unknown_key
 
 LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
 """Learning rates of re-acquisition that are tried on a reference where none is given."""
@@ -149,8 +149,8 @@ def _request(given: dict[str, Any]) -> AuditRequest:
     known = {item.name for item in fields(AuditRequest)} - {"notes", "left_out"}
     for key in given:
         if key not in known | set(_FOLDERS):
-            names = ", ".join(sorted(known | set(_FOLDERS)))
-            raise PlanError(f"{shown(str(key))[1:-1]}: unknown key; known here are {names}")
+            names = sorted(known | set(_FOLDERS))
+            raise PlanError(unknown_key(shown(str(key))[1:-1], str(key), names))
     missing = [key for key in _NEEDED if key not in given]
     if missing:
         raise PlanError(
