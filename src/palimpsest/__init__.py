@@ -1,68 +1,53 @@
 """Palimpsest tests whether a language model that unlearned something was restored or suppressed.
 
-The public names load what they need when they are first used, so importing the package is cheap
-and the statistics never load torch.
+The public names load what they need when they are first used, so that ``palimpsest --help`` answers
+at once and the statistics never load torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from palimpsest.audit.run import audit
-    from palimpsest.criteria.rules import Rules
+    from palimpsest.api import Answer, audit, retrain, study, tofu, unlearn
+    from palimpsest.certificate import verify
+    from palimpsest.config.load import load_config
+    from palimpsest.config.plan import Plan
+    from palimpsest.config.presets import preset
     from palimpsest.errors import PalimpsestError
     from palimpsest.facts.files import Fact, read_facts
     from palimpsest.models.load import load
-    from palimpsest.plan import Plan, plan_from_yaml
-    from palimpsest.presets import preset
-    from palimpsest.results import load_run
-    from palimpsest.study.matrix import run_cell, start
-    from palimpsest.verdict import Verdict, decide
-    from palimpsest.watching import watch
+    from palimpsest.report.frames import load_run
+    from palimpsest.stats.rules import Rules
+    from palimpsest.stats.verdict import Verdict, decide
 
-__version__ = "0.2.0"
-
-_HOMES = {
-    "Fact": "palimpsest.facts.files",
-    "PalimpsestError": "palimpsest.errors",
-    "Plan": "palimpsest.plan",
-    "Rules": "palimpsest.criteria.rules",
-    "Verdict": "palimpsest.verdict",
-    "audit": "palimpsest.audit",
-    "decide": "palimpsest.verdict",
-    "load": "palimpsest.models.load",
-    "load_run": "palimpsest.results",
-    "plan_from_yaml": "palimpsest.plan",
-    "preset": "palimpsest.presets",
-    "read_facts": "palimpsest.facts.files",
-    "run_cell": "palimpsest.study.matrix",
-    "start": "palimpsest.study.matrix",
-    "watch": "palimpsest.watching",
-}
+__version__ = "0.3.0"
 
 __all__ = [
-    "Fact",
-    "PalimpsestError",
-    "Plan",
-    "Rules",
-    "Verdict",
-    "audit",
-    "decide",
-    "load",
-    "load_run",
-    "plan_from_yaml",
-    "preset",
-    "read_facts",
-    "run_cell",
-    "start",
-    "watch",
-]
+    "Answer", "Fact", "PalimpsestError", "Plan", "Rules", "Verdict", "audit", "decide", "load",
+    "load_config", "load_run", "preset", "read_facts", "retrain", "study", "tofu", "unlearn",
+    "verify",
+]  # fmt: skip
+
+_HOMES = {
+    "palimpsest.api": ("Answer", "audit", "retrain", "study", "tofu", "unlearn"),
+    "palimpsest.certificate": ("verify",),
+    "palimpsest.config.load": ("load_config",),
+    "palimpsest.config.plan": ("Plan",),
+    "palimpsest.config.presets": ("preset",),
+    "palimpsest.errors": ("PalimpsestError",),
+    "palimpsest.facts.files": ("Fact", "read_facts"),
+    "palimpsest.models.load": ("load",),
+    "palimpsest.report.frames": ("load_run",),
+    "palimpsest.stats.rules": ("Rules",),
+    "palimpsest.stats.verdict": ("Verdict", "decide"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'palimpsest' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'palimpsest' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

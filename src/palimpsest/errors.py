@@ -4,7 +4,7 @@
 
     PalimpsestError                 anything below; the command line ends with 1
     ├── InputError                  what the user gave cannot be used; ends with 2
-    │   ├── PlanError               a plan or its rules (names the key)
+    │   ├── PlanError               a plan or its rules (carries the key)
     │   ├── FactsError              a facts, pool or text file (names file and line)
     │   ├── ModelError              a checkpoint or tokenizer that is refused or does not fit
     │   ├── MethodError             an unknown method, or knobs it does not take
@@ -39,7 +39,11 @@ class InputError(PalimpsestError):
 
 
 class PlanError(InputError):
-    """A plan, or the rules inside it, cannot be run."""
+    """A setting cannot be used; ``key`` is its dotted path, such as ``rules.alpha``, or empty."""
+
+    def __init__(self, problem: str, *, key: str = "") -> None:
+        super().__init__(f"{key}: {problem}" if key else problem)
+        self.key = key
 
 
 class FactsError(InputError):

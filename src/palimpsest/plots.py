@@ -1,75 +1,68 @@
 """One function per figure of the page; each takes a run and returns a matplotlib figure.
 
-``run`` is a folder or what ``load_run`` gave. Figures of one cell take ``cell``, the id of the cell
-where a run has several. A run that lacks the numbers of a figure is refused with InputError.
+``run`` is a folder, what ``load_run`` gave, or results. ``cell`` is the id of a cell, which figures
+of one cell need where a run has several. A run that lacks the numbers of a figure is refused with
+InputError.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from matplotlib.figure import Figure
 
-from palimpsest.analysis.results import RunResults
 from palimpsest.errors import InputError
+from palimpsest.paper import figures as paper_figures
 from palimpsest.report import figures
-from palimpsest.report.plots import cell_plots, matrix, paper
-from palimpsest.report.plots.canvas import Picture
-from palimpsest.results import LoadedRun, load_run
+from palimpsest.report.canvas import Picture
+from palimpsest.report.frames import LoadedRun, load_run
+from palimpsest.report.results import RunResults
 
-Source = LoadedRun | Path | str
-Draw = Callable[[RunResults], Picture | None]
+__all__ = ["acceptance", "diagnostic", "forget_deltas", "relearning", "retrainings"]
 
-
-class OfCell(Protocol):
-    """A figure of one cell."""
-
-    def __call__(self, run: Source, cell: str | None = None) -> Figure: ...
+Source = RunResults | LoadedRun | Path | str
 
 
-def _of_run(draw: Draw) -> Callable[[Source], Figure]:
-    def drawn(run: Source) -> Figure:
-        return _figure(draw, _results(run))
-
-    drawn.__name__, drawn.__doc__ = draw.__name__, draw.__doc__
-    return drawn
+def retrainings(run: Source, cell: str | None = None, candidate: str | None = None) -> Figure:
+    """Return where a candidate lies among the retrainings of a cell, one row per axis; by default
+    the one that is certified, or the nearest."""
+    return _figure(partial(figures.retrainings, candidate=candidate), run, cell)
 
 
-def _of_cell(draw: Draw) -> OfCell:
-    def drawn(run: Source, cell: str | None = None) -> Figure:
-        results = _results(run)
-        if cell is None and len(results.cells) != 1:
-            ids = ", ".join(entry.id for entry in results.cells[:5])
-            raise InputError(f"cell: the run has {len(results.cells)} finished; name one ({ids} …)")
-        chosen = results.cells if cell is None else (results.cell(cell),)
-        return _figure(draw, replace(results, cells=chosen))
-
-    drawn.__name__, drawn.__doc__ = draw.__name__, draw.__doc__
-    return drawn
+def forget_deltas(run: Source, cell: str | None = None) -> Figure:
+    """Return forget facts and probes of every candidate of a cell, with the screen's p-value."""
+    return _figure(figures.forget_deltas, run, cell)
 
 
-def _results(run: Source) -> RunResults:
-    return (run if isinstance(run, LoadedRun) else load_run(run)).results
+def relearning(run: Source, cell: str | None = None) -> Figure:
+    """Return held-out forget NLL during re-acquisition: candidates of a cell, or methods."""
+    return _figure(figures.relearning, run, cell)
 
 
-def _figure(draw: Draw, results: RunResults) -> Figure:
-    picture = draw(results) if results.cells else None
+def acceptance(run: Source) -> Figure:
+    """Return how far every kind of model lies from retraining, over the cells of a study."""
+    return _figure(figures.acceptance, run)
+
+
+def diagnostic(run: Source) -> Figure:
+    """Return trained-probe KL against held-out forget NLL, every candidate of a study."""
+    return _figure(paper_figures.diagnostic, run)
+
+
+def _figure(
+    draw: Callable[[RunResults], Picture | None], run: Source, cell: str | None = None
+) -> Figure:
+    if isinstance(run, Path | str):
+        run = load_run(run)
+    results = run.results if isinstance(run, LoadedRun) else run
+    if cell is not None:
+        results = replace(results, cells=(results.cell(cell),))
+    picture = draw(results)
     if picture is None:
+        ids = ", ".join(entry.id for entry in results.cells[:5])
         raise InputError(
-            f"{draw.__name__}: the run {results.name} has not the numbers for this figure"
+            f"{results.path}: lacks the numbers for this figure; finished cells: {ids or 'none'}; "
+            "figures of one cell need cell=, and figures of the comparison enough references"
         )
     return picture.figure
-
-
-retrainings = _of_cell(figures.retrainings)
-forget_deltas = _of_cell(cell_plots.forget_deltas)
-measures = _of_cell(cell_plots.measures)
-relearning = _of_cell(cell_plots.relearning)
-acceptance = _of_run(figures.acceptance)
-axes_by_group = _of_run(figures.axes_by_group)
-relearning_by_family = _of_run(cell_plots.relearning_by_family)
-closeness = _of_run(matrix.closeness)
-diagnostic = _of_run(paper.diagnostic)
-fewer_probes = _of_run(paper.fewer_probes)
-panel_acceptance = _of_run(paper.panel_acceptance)

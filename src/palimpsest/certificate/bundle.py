@@ -20,12 +20,12 @@ from palimpsest.certificate.archive import pack
 from palimpsest.certificate.complete import planned
 from palimpsest.certificate.judge import TABLES, judge, read_tables
 from palimpsest.certificate.signature import envelope, public_of, read_private, signer
-from palimpsest.criteria.rules import Rules
 from palimpsest.errors import BundleError, InputError, PlanError, SealError, StoreError
-from palimpsest.facts.sealed import AuditPool, Commitment, builtin_pool, read_pool, verify
+from palimpsest.facts.sealed import AuditPool, builtin_pool, read_pool, verify
 from palimpsest.run.disk import disk_errors
 from palimpsest.run.store import Run, canonical, digest, make_folder, terms_digest, write_bytes
-from palimpsest.verdict import Verdict
+from palimpsest.stats.rules import Rules
+from palimpsest.stats.verdict import Verdict
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v2"
@@ -185,35 +185,33 @@ def document(members: Mapping[str, bytes], name: str) -> Any:
     return value
 
 
-def pool_of(value: Any) -> tuple[AuditPool, str]:
-    """Return the pool and nonce in the contents of reveal.json, or raise BundleError."""
-    stored = value["pool"]
-    pool = AuditPool(stored["by"], {key: tuple(t) for key, t in stored["phrasings"].items()})
-    if value != revealed(pool, value["nonce"]) or pool.by not in ("relation", "fact"):
+def pool_of(value: Any) -> AuditPool:
+    """Return the pool with its nonce in the contents of reveal.json, or raise BundleError."""
+    phrasings = {key: tuple(texts) for key, texts in value["pool"]["phrasings"].items()}
+    pool = AuditPool(phrasings, value["nonce"])
+    if value != revealed(pool):
         raise BundleError(f"{REVEAL}: not a pool with its nonce")
-    return pool, value["nonce"]
+    return pool
 
 
-def revealed(pool: AuditPool, nonce: str) -> dict[str, Any]:
+def revealed(pool: AuditPool) -> dict[str, Any]:
     """Return the contents of reveal.json."""
     phrasings = {key: list(texts) for key, texts in pool.phrasings.items()}
-    return {"nonce": nonce, "pool": {"by": pool.by, "phrasings": phrasings}}
+    return {"nonce": pool.nonce, "pool": {"by": "relation", "phrasings": phrasings}}
 
 
 def _reveal(run: Run, pool_path: Path | str | None) -> bytes:
     """Return the opened pool and its nonce, checked against the run's commitment."""
-    commitment = Commitment.parse(run.seal["commitment"])
     if pool_path is not None:
-        pool, nonce = read_pool(pool_path)
+        pool = read_pool(pool_path)
     elif run.plan.get("seal"):
         raise SealError(
             f"{run.path}: the run sealed a pool of your own, and its certificate reveals it; give "
             "the file that was sealed with --pool"
         )
     else:
-        pool, nonce = builtin_pool(), ""
-    verify(pool, commitment, nonce)
-    return canonical(revealed(pool, nonce or commitment.nonce)) + b"\n"
+        pool = builtin_pool()
+    return canonical(revealed(verify(pool, run.seal["commitment"]))) + b"\n"
 
 
 def _require_finished(run: Run) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from palimpsest.config.plan import plan_from_dict
 from palimpsest.errors import BundleError
 from palimpsest.facts.names import shown
 from palimpsest.facts.sealed import AuditPool
-from palimpsest.plan import plan_from_dict
 from palimpsest.run.store import Table
 
 _ROLES = {name: name for name in ("base", "injected", "forget_only", "general_only")} | {
@@ -166,8 +166,7 @@ def require_once(
     for model, scored in rows.items():
         counts = {}
         for which, fact, _ in scored:
-            name = relations.get((which, fact)) if pool.by == "relation" else fact
-            counts[which, fact] = len(pool.phrasings.get(str(name), ()))
+            counts[which, fact] = len(pool.phrasings.get(str(relations.get((which, fact))), ()))
         # Counted before they are listed: the numbers may be anything.
         expected = sum(counts.values())
         if len(scored) != expected or set(scored) != {

@@ -12,14 +12,14 @@ from palimpsest.certificate.archive import unpack
 from palimpsest.certificate.bundle import CELL, ENVELOPE, FIXED, REVEAL, STATEMENT, VERDICT
 from palimpsest.certificate.judge import MAX_ROWS, count_rows, differences, read_tables
 from palimpsest.certificate.signature import check_envelope, signer_key
-from palimpsest.criteria import beacon
 from palimpsest.errors import BundleError
 from palimpsest.facts.names import shown
-from palimpsest.facts.sealed import Commitment, verify
+from palimpsest.facts.sealed import check_commitment, verify
 from palimpsest.run.chain import chain_bytes
 from palimpsest.run.store import canonical, digest, parse_signed, safe_name, terms_digest
 from palimpsest.run.terms import FILES, FORMAT, file_term
-from palimpsest.verdict import Verdict
+from palimpsest.stats import beacon
+from palimpsest.stats.verdict import Verdict
 
 MAX_TEXT_BYTES = 32 * 2**20
 """Largest JSON member."""
@@ -188,8 +188,7 @@ class Evidence:
         return f"all planned models are in every cell, under their roles ({counts}), with controls"
 
     def seal(self) -> str:
-        text = self.document("seal.json")["commitment"]
-        commitment = Commitment.parse(text)
+        text = check_commitment(self.document("seal.json")["commitment"])
         if self.asked.seal not in ("", text):
             raise BundleError("seal.json holds another commitment than the plan")
         for cell_id in self.summaries:
@@ -198,10 +197,7 @@ class Evidence:
             return f"the held-out prompts were fixed as {text}; they are not in the bundle"
         if not self.asked.panel:
             return f"the sealed pool ({text}) was never opened"
-        pool, nonce = bundle.pool_of(self.document(REVEAL))
-        if commitment.nonce not in ("", nonce):
-            raise BundleError(f"{REVEAL}: another nonce than the commitment's")
-        verify(pool, commitment, nonce)
+        verify(bundle.pool_of(self.document(REVEAL)), text)
         words = "the revealed pool is the one committed to, opened once per cell, in its last step"
         return words if self.asked.seal else f"{words} (the built-in pool, which is public)"
 
@@ -229,7 +225,7 @@ class Evidence:
         rows = sum(count_rows(cell_id, tables) for cell_id, tables in files.items())
         if rows > MAX_ROWS:
             raise BundleError(f"{rows} rows of scores; expected at most {MAX_ROWS}")
-        pool = bundle.pool_of(self.document(REVEAL))[0] if self.asked.panel else None
+        pool = bundle.pool_of(self.document(REVEAL)) if self.asked.panel else None
         for cell_id, summary in self.summaries.items():
             tables = read_tables(cell_id, files[cell_id])
             complete.require_scores(cell_id, tables, summary["models"], self.asked)
@@ -250,7 +246,7 @@ class Evidence:
     def summary(self) -> str:
         if not self.asked.summary:
             return "a study has none"
-        from palimpsest.audit.summary import verdict_values
+        from palimpsest.engine.summary import verdict_values
 
         whole, hashed = self.document(bundle.SUMMARY), self.document("rules.json")["hash"]
         for cell_id, verdict in self.judged.items():

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from palimpsest.criteria.headroom import read_headroom
-from palimpsest.criteria.items import ITEM_COLUMNS
-from palimpsest.criteria.measures import CURVE_COLUMNS, MEASURE_COLUMNS, measure_cell
-from palimpsest.criteria.ranktest import EXACT_PAIRS
-from palimpsest.criteria.rules import Rules
 from palimpsest.errors import BundleError
 from palimpsest.run.store import Table, table_from_bytes
-from palimpsest.verdict import Verdict, decide
+from palimpsest.stats.headroom import read_headroom
+from palimpsest.stats.items import ITEM_COLUMNS
+from palimpsest.stats.measures import CURVE_COLUMNS, MEASURE_COLUMNS, measure_cell
+from palimpsest.stats.ranktest import EXACT_PAIRS
+from palimpsest.stats.rules import Rules
+from palimpsest.stats.verdict import Verdict, decide
 
 MAX_ROWS = 20_000_000
 """Rows of all tables together."""

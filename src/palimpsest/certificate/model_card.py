@@ -9,10 +9,10 @@ from typing import Any
 
 from palimpsest.certificate.archive import unpack
 from palimpsest.certificate.bundle import STATEMENT, document, verdict_of
-from palimpsest.criteria.axes import AXES
 from palimpsest.errors import InputError
 from palimpsest.run.store import digest
-from palimpsest.verdict import Finding, Verdict
+from palimpsest.stats.axes import AXES
+from palimpsest.stats.verdict import Finding, Verdict
 
 
 def model_card(bundle: Path, cell: str | None = None) -> str:

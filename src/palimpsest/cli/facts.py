@@ -1,105 +1,122 @@
-"""Files of facts: check them, or convert other formats to them."""
+"""Files of facts: check them, convert other formats to them, seal a pool of phrasings."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Literal
 
-import typer
-from typer import Argument, Option
+from cyclopts import App
 
+from palimpsest.cli.app import MODELS, app
 from palimpsest.cli.options import AsJson
 from palimpsest.cli.output import answer, say
+from palimpsest.errors import FactsError
 
 if TYPE_CHECKING:
     from palimpsest.facts.files import Fact
 
-app = typer.Typer(help="Check and convert files of facts.", no_args_is_help=True)
-
-FactsOut = Annotated[Path, Option("--out", help="File of facts to write (.jsonl).")]
-Prefix = Annotated[str, Option(help="Prefix of every id.")]
+facts = App(name="facts", help="Check, convert and seal files of facts.", group=MODELS)
+app.command(facts)
 
 
-@app.command()
-def check(
-    files: Annotated[
-        list[str], Argument(help="FILE, or SET=FILE with SET one of forget, retain, probe.")
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """List every problem of facts files, with file and line."""
+@facts.command
+def check(*files: str, json: AsJson = False) -> None:
+    """List every problem of facts files, with file and line.
+
+    Parameters
+    ----------
+    files
+        FILE, or SET=FILE with SET one of forget, retain, probe.
+    """
     from dataclasses import asdict
 
-    from palimpsest.facts.files import named_sets, problems, set_problems
+    from palimpsest.facts.files import set_problems
 
-    sets, alone = named_sets(files)
-    listed = [*(set_problems(sets) if sets else [])]
+    sets, alone = _named_sets(files)
+    listed = set_problems(sets)
     for path in alone:
-        listed += problems(path)
-    if as_json:
+        listed += set_problems({"facts": path})
+    if json:
         answer([asdict(problem) for problem in listed])
     else:
         answer("\n".join(map(str, listed)) or "no problems found")
     if any(problem.fatal for problem in listed):
-        raise typer.Exit(2)
+        sys.exit(2)
 
 
-@app.command()
+@facts.command
 def from_tofu(
     questions: Path,
-    out: FactsOut,
-    perturbed: Annotated[
-        Path | None, Option(help="TOFU file with the paraphrased questions.")
-    ] = None,
-    prefix: Prefix = "tofu-",
-    without_paraphrase: Annotated[
-        str, Option(help="Questions without a paraphrase: refuse, skip or keep.")
-    ] = "refuse",
+    *,
+    out: Path,
+    perturbed: Path | None = None,
+    prefix: str = "tofu-",
+    without_paraphrase: Literal["refuse", "skip", "keep"] = "refuse",
 ) -> None:
-    """Convert TOFU questions: questions become trained prompts, paraphrases held-out ones."""
+    """Convert TOFU questions: questions become trained prompts, paraphrases held-out ones.
+
+    Parameters
+    ----------
+    questions
+        TOFU file.
+    out
+        File of facts to write (.jsonl).
+    perturbed
+        TOFU file with the paraphrased questions.
+    prefix
+        Prefix of every id.
+    without_paraphrase
+        Questions without a paraphrase: refuse, skip or keep.
+    """
     from palimpsest.facts import convert
 
     others = convert.read_rows(perturbed) if perturbed else ()
     rows = convert.read_rows(questions)
-    facts = convert.from_tofu(rows, others, prefix=prefix, without_paraphrase=without_paraphrase)
-    _write(facts, out)
+    _write(
+        convert.from_tofu(rows, others, prefix=prefix, without_paraphrase=without_paraphrase), out
+    )
 
 
-@app.command()
-def from_csv(table: Path, out: FactsOut, prefix: Prefix = "row-") -> None:
-    """Convert a CSV table with the columns answer, trained and heldout."""
+@facts.command
+def from_csv(table: Path, *, out: Path, prefix: str = "row-") -> None:
+    """Convert a CSV table with the columns answer, trained and heldout.
+
+    Parameters
+    ----------
+    table
+        CSV file.
+    out
+        File of facts to write (.jsonl).
+    prefix
+        Prefix of every id.
+    """
     from palimpsest.facts import convert
 
     _write(convert.from_csv(convert.read_rows(table), prefix=prefix), out)
 
 
-@app.command()
-def from_counterfact(
-    table: Path,
-    out: FactsOut,
-    target: Annotated[str, Option(help="Answer to use: target_new or target_true.")] = "target_new",
-) -> None:
-    """Convert CounterFact records."""
-    from palimpsest.facts import convert
+@facts.command
+def to_lm_eval(*files: str, out: Path, prefix: str = "palimpsest") -> None:
+    """Write tasks for lm-evaluation-harness, whose log-perplexity is the mean answer NLL.
 
-    _write(convert.from_counterfact(convert.read_rows(table), target=target), out)
+    Parameters
+    ----------
+    files
+        SET=FILE, with SET one of forget, retain, probe.
+    out
+        Folder for the task files.
+    prefix
+        Prefix of every task name.
+    """
+    from palimpsest.facts.convert import harness_files
+    from palimpsest.facts.files import check_sets
+    from palimpsest.run.disk import make_folder, write_bytes
 
-
-@app.command()
-def to_lm_eval(
-    files: Annotated[list[str], Argument(help="SET=FILE, with SET one of forget, retain, probe.")],
-    out: Annotated[Path, Option("--out", help="Folder for the task files.")],
-    prefix: Annotated[str, Option(help="Prefix of every task name.")] = "palimpsest",
-) -> None:
-    """Write tasks for lm-evaluation-harness, whose log-perplexity is the mean answer NLL."""
-    from palimpsest.errors import FactsError
-    from palimpsest.facts.files import check_sets, named_sets
-    from palimpsest.facts.harness import harness_files
-    from palimpsest.run.store import make_folder, write_bytes
-
-    sets, alone = named_sets(files)
-    if alone or not prefix.isidentifier():
-        what = f"{alone[0]} found; expected SET=FILE" if alone else f"prefix {prefix!r} found; "
-        raise FactsError(what if alone else f"{what}expected letters, digits and _")
+    sets, alone = _named_sets(files)
+    if alone:
+        raise FactsError(f"{alone[0]} found; expected SET=FILE")
+    if not prefix.isidentifier():
+        raise FactsError(f"prefix {prefix!r} found; expected letters, digits and _")
     make_folder(out)
     for name, data in harness_files(check_sets(sets), out, prefix).items():
         write_bytes(out / name, data)
@@ -108,12 +125,44 @@ def to_lm_eval(
     )
 
 
-def _write(facts: "Sequence[Fact]", out: Path) -> None:
-    from palimpsest.errors import FactsError
-    from palimpsest.facts.files import as_jsonl
-    from palimpsest.run.store import write_bytes
+@facts.command
+def seal(pool: Path, *, json: AsJson = False) -> None:
+    """Print the commitment (hash) of your own sealed pool. Put it in the plan; keep the file.
 
-    if not facts:
+    Parameters
+    ----------
+    pool
+        Your file of sealed phrasings.
+    """
+    from palimpsest.facts.sealed import read_pool
+
+    commitment = read_pool(pool).commitment()
+    answer({"commitment": commitment} if json else commitment)
+
+
+def _named_sets(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the files given as SET=FILE, by set, and the other words, which are files alone."""
+    sets: dict[str, str] = {}
+    alone = []
+    for word in words:
+        name, _, path = word.partition("=")
+        role = "probe" if name == "probes" else name
+        if role in sets:
+            raise FactsError(f"{role}: two files given, {sets[role]} and {path}; expected one")
+        if path and role in ("forget", "retain", "probe"):
+            sets[role] = path
+        elif path and not Path(word).exists():
+            raise FactsError(f"unknown set {name!r}; expected forget, retain, probe")
+        else:
+            alone.append(word)
+    return sets, alone
+
+
+def _write(converted: "Sequence[Fact]", out: Path) -> None:
+    from palimpsest.facts.files import as_jsonl
+    from palimpsest.run.disk import write_bytes
+
+    if not converted:
         raise FactsError("the input holds no facts; expected at least one row")
-    write_bytes(out, as_jsonl(facts))
-    say(f"{len(facts)} facts written to {out}")
+    write_bytes(out, as_jsonl(converted))
+    say(f"{len(converted)} facts written to {out}")

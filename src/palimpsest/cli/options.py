@@ -1,239 +1,155 @@
-"""The flags that several commands share, in groups, and errors that name the flag.
+"""Flags made from configuration classes, and the flags that several commands share."""
 
-A command takes a whole group as one parameter (``engine: EngineFlags``); ``with_flags`` puts the
-group's flags in its place. So every command has the same flags with the same meaning.
-"""
-
-import inspect
-import re
-from collections.abc import Callable, Iterator
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import Field, dataclass, field, fields
-from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from cyclopts import Group, Parameter
 
-from palimpsest.cli.output import Watch, say, tracked
-from palimpsest.errors import InputError, PlanError
+from palimpsest.cli.output import Watch, say
+from palimpsest.config.load import meanings
+from palimpsest.config.sections import Engine
+from palimpsest.errors import PlanError
+from palimpsest.stats.rules import Rules
 
 if TYPE_CHECKING:
-    from palimpsest.plan import Plan
-    from palimpsest.run.executor import Event, OnEvent
+    from palimpsest.engine.launch import RunOptions
 
-Text = str | None
-Whole = int | None
-Real = float | None
-Several = list[str] | None
+SETTINGS = Group.create_ordered("Models, facts and recipe")
+COMPUTATION = Group.create_ordered("Computation")
+RULES = Group.create_ordered("Rules, fixed before anything is trained")
+EXECUTION = Group.create_ordered("Execution and output")
+SINGULAR = {"candidates": "candidate", "references": "reference", "methods": "method"}
+SINGULAR |= {"knobs": "knob"}
+"""Flags that are given once per model, method or knob, by their keys in a file."""
+GIVEN: set[str] = set()
+"""Keys that the command line gave, so that an error can name the flag."""
 
-RUN_FOLDER = "Run folder. An existing one is resumed."
-TRACKER = "Report to tensorboard, wandb, mlflow or trackio."
-Out = Annotated[Path | None, Option("--out", help=RUN_FOLDER)]
-Track = Annotated[Text, Option("--track", help=TRACKER)]
-AsJson = Annotated[bool, Option("--json", help="Print one JSON document on stdout.")]
-METHOD = "Add a method, by name or package.module:Class. Repeatable."
-Methods = Annotated[Several, Option("--method", help=METHOD)]
-ROUND_TRIP = "Candidates to re-acquire: survivors (of the screen) or all."
-
-
-def flag(about: str, *names: str, default: Any = None, **more: Any) -> Any:
-    """Return a flag of a group: its help, its names where they are not the field's."""
-    return field(default=default, metadata={"option": Option(*names, help=about, **more)})
+AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON document.")]
+Explain = Annotated[
+    bool, Parameter(negative=(), help="Print what the columns, labels and axes mean.")
+]
 
 
-class Flags:
-    """A group of flags; ``panel`` is its title in ``--help``, None among the command's own."""
+def flags_of(kind: type, *names: str, skip: tuple[str, ...] = (), group: Any = SETTINGS) -> type:
+    """Return a class with the fields of a configuration as flags, None where one is not given.
 
-    panel: ClassVar[str | None] = None
-
-    def given(self) -> dict[str, Any]:
-        """Return the values of the flags that were given."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
-@dataclass(frozen=True)
-class EngineFlags(Flags):
-    """How numbers are computed."""
-
-    panel = "Computation"
-    device: Text = flag("cpu, cuda or cuda:N; for headroom also auto.")
-    dtype: Text = flag("Type of the weights: float32 or bfloat16.")
-    batch_tokens: Whole = flag("Tokens per scoring batch.")
-    checkpointing: bool | None = flag(
-        "Compute activations twice to save memory.", "--checkpointing"
-    )
-    accumulate: Whole = flag("Parts that a training step is split into, to save memory.")
-    optimizer: Text = flag(
-        "State of AdamW: device, host (off the GPU) or 8bit (moments in 8 bits)."
-    )
-    lora: Whole = flag("Train and merge LoRA adapters of this rank instead of all weights.")
+    names: the fields to take; all but ``skip`` if there are none.
+    """
+    hints = typing.get_type_hints(kind)
+    fields: list[tuple[str, Any, Any]] = []
+    for item in dataclasses.fields(kind):
+        if item.name in skip or (names and item.name not in names):
+            continue
+        if dataclasses.is_dataclass(hints[item.name]):
+            continue
+        flag = SINGULAR.get(item.name, item.name).replace("_", "-")
+        about = meanings(kind).get(item.name, "").replace("`", "")
+        parameter = Parameter(
+            name=f"--{flag}", help=about, group=group, negative=(), show_default=False
+        )
+        hint: Any = _flag_type(hints[item.name]) | None
+        annotated: Any = Annotated.__class_getitem__((hint, parameter))  # type: ignore[attr-defined]
+        fields.append((item.name, annotated, dataclasses.field(default=None)))
+    made = dataclasses.make_dataclass(f"{kind.__name__}Flags", fields, frozen=True, kw_only=True)
+    made.__module__ = __name__  # Python 3.11 calls it a built-in type
+    return Parameter(name="*")(made)
 
 
-@dataclass(frozen=True)
-class RuleFlags(Flags):
-    """Rules that are fixed before anything is trained or scored."""
-
-    panel = "Rules, fixed before anything is trained"
-    alpha: Real = flag("Error rate of the screen and the comparison.")
-    detection_limit: Real = flag(
-        "Share of the injected weights that an audit must notice to certify anything."
-    )
-    margin: Real = flag(
-        "Certify equivalence: no gap's bound above this share of what was at stake. 0 is off."
-    )
+def _flag_type(hint: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        return list[str]
+    if origin in (typing.Union, UnionType):
+        return next(arg for arg in args if arg is not NoneType)
+    return hint
 
 
-@dataclass(frozen=True)
-class FolderFlags(Flags):
-    """The run folder."""
-
-    panel = "Run folder"
-    out: Path | None = flag(RUN_FOLDER)
-    fork: bool = flag(
-        "Start a new run beside an existing one with other settings.", "--fork", default=False
-    )
-    track: Text = flag(TRACKER)
+def given(flags: Any) -> dict[str, Any]:
+    """Return the values of the flags that were given, by their keys in a file."""
+    values = {} if flags is None else vars(flags)
+    found = {name: value for name, value in values.items() if value not in (None, [])}
+    GIVEN.update(found)
+    return found
 
 
-@dataclass(frozen=True)
-class RunFlags(Flags):
+def named_places(texts: list[str] | None, key: str = "candidates") -> dict[str, str]:
+    """Return names and places from ``NAME=PATH`` texts."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, sign, place = text.partition("=")
+        if not (sign and name and place) or name in pairs:
+            raise PlanError(f"{text[:200]!r} found; expected NAME=PATH, each name once", key=key)
+        pairs[name] = place
+    return pairs
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RunFlags:
     """Where the steps run, and what is printed."""
 
-    panel = "Execution and output"
-    executor: str = flag("Where steps run: local (processes) or ray.", default="local")
-    workers: Whole = flag("Worker processes. Default: as many as cores and memory allow.", min=1)
-    address: Text = flag("Ray: address of a running cluster.")
-    gpus_per_step: Real = flag("Ray: GPUs that each worker reserves.", min=0)
-    memory_per_step: Real = flag("Ray: memory that each worker reserves, in GB.", min=0)
-    cpus_per_step: Real = flag("Ray: cores that each worker reserves.", min=0)
-    dry_run: bool = flag(
-        "Show what would be done and exit.", "--dry-run", "--preview", default=False
-    )
-    as_json: bool = flag("Print one JSON document on stdout.", "--json", default=False)
+    executor: Annotated[str, Parameter(group=EXECUTION)] = "local"
+    """Where steps run: local (processes) or ray."""
+    workers: Annotated[int | None, Parameter(group=EXECUTION)] = None
+    """Worker processes. Default: as many as cores and memory allow."""
+    reuse: Annotated[str, Parameter(group=EXECUTION)] = ""
+    """Run folder whose stored results are taken over where they fit."""
+    address: Annotated[str | None, Parameter(group=EXECUTION)] = None
+    """Ray: address of a running cluster."""
+    gpus_per_step: Annotated[float | None, Parameter(group=EXECUTION)] = None
+    """Ray: GPUs that each worker reserves."""
+    memory_per_step: Annotated[float | None, Parameter(group=EXECUTION)] = None
+    """Ray: memory that each worker reserves, in GB."""
+    cpus_per_step: Annotated[float | None, Parameter(group=EXECUTION)] = None
+    """Ray: cores that each worker reserves."""
+    dry_run: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
+    """Show what would be done, with time, memory and disk, and exit."""
+    json: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
+    """Print one JSON document on stdout."""
 
-    def runner(self) -> dict[str, Any]:
-        """Return the executor and its options, as ``carry_out`` takes them."""
+    def resources(self) -> dict[str, Any]:
+        """Return the options of the Ray executor."""
         memory = None if self.memory_per_step is None else int(self.memory_per_step * 1e9)
         options = {"address": self.address, "num_gpus": self.gpus_per_step, "memory": memory}
         options["num_cpus"] = self.cpus_per_step
-        given = {name: value for name, value in options.items() if value is not None}
-        if given and self.executor != "ray":
+        found = {name: value for name, value in options.items() if value is not None}
+        if found and self.executor != "ray":
             raise PlanError(
                 "--address and the resources per step are for Ray; add --executor ray, or omit them"
             )
-        return {"executor": self.executor, **given}
+        return found
 
     @contextmanager
-    def shown(self, track: Text = None) -> Iterator[dict[str, Any]]:
-        """Provide the options of ``carry_out``, with what shows and tracks the events."""
-        options = self.runner()
-        with tracked(track) as tracking, Watch() as watch:
+    def options(self, workers: int) -> Iterator["RunOptions"]:
+        """Provide the options of a run, with what shows its progress."""
+        from palimpsest.engine.launch import RunOptions
 
-            def begin(run: Path) -> "OnEvent":
-                listeners = [watch.begin(run)]
-                if tracking is not None:
-                    listeners.append(tracking.begin(run))
-
-                def tell(event: "Event") -> None:
-                    for listen in listeners:
-                        listen(event)
-
-                return tell
-
-            yield {**options, "on_run": begin}
+        with Watch() as watch:
+            yield RunOptions(
+                self.executor, self.workers or workers, watch.show, self.reuse, self.resources()
+            )
 
 
-def changed(plan: "Plan", engine: EngineFlags, rules: RuleFlags | None = None) -> "Plan":
-    """Return the plan with the settings that were given as flags."""
-    from dataclasses import replace
-
-    from palimpsest.plan import check
-
-    plan = replace(plan, engine=replace(plan.engine, **engine.given()))
-    if rules is not None:
-        plan = replace(plan, rules=replace(plan.rules, **rules.given()))
-    return check(plan)
-
-
-def workers_for(plan: "Plan", workers: Whole) -> int:
-    """Return the number of workers: as given, or as many as cores, memory or GPUs allow."""
-    from palimpsest import cost
-    from palimpsest.preview import preview
-    from palimpsest.run.local import gpus
-
-    device = plan.engine.device
-    if workers is None:
-        return cost.workers_for(preview(plan).memory if device == "cpu" else 0.0, device)
-    if device == "cuda" and workers > len(gpus()) > 0:
-        say(f"note: {workers} workers share {len(gpus())} GPUs and their memory")
-    return workers
+if TYPE_CHECKING:
+    EngineFlags = Engine
+    RuleFlags = Rules
+else:
+    EngineFlags = flags_of(
+        Engine, skip=("stack", "keep_models", "keep_candidates"), group=COMPUTATION
+    )
+    RuleFlags = flags_of(
+        Rules,
+        *("alpha", "certify_above", "margin", "detection_limit", "detection_power"),
+        group=RULES,
+    )
 
 
-# -- groups of flags as parameters of a command ----------------------------------------------------
-
-Command = Callable[..., None]
-_FILES = ("plan", "request")
-"""Parameters that name a file with the same keys as the flags."""
-_SINGLE = {"candidates": "candidate", "references": "reference", "methods": "method"}
-"""Flags that are given once per model or method, by their keys in a file."""
-
-
-def with_flags(command: Command) -> Command:
-    """Return the command with the flags of each group in the group's place."""
-    groups: dict[str, type[Flags]] = {}
-    own: list[inspect.Parameter] = []
-    shared: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        kind = parameter.annotation
-        if isinstance(kind, type) and issubclass(kind, Flags):
-            groups[name] = kind
-            listed = own if kind.panel is None else shared
-            listed += [_in_panel(one, kind.panel) for one in fields(cast(Any, kind))]
-        else:
-            own.append(_parameter(name, kind, parameter.default))
-    flags = [*own, *shared]
-
-    @wraps(command)
-    def wrapped(**values: Any) -> None:
-        named = set(values)
-        if any(values.get(file) is not None for file in _FILES):
-            named = {name for name, value in values.items() if value is not None}
-        for name, group in groups.items():
-            names = [flag.name for flag in fields(cast(Any, group))]
-            values[name] = group(**{flag: values.pop(flag) for flag in names})
-        with _flags_named(named):
-            command(**values)
-
-    wrapped.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {flag.name: flag.annotation for flag in flags}
-    return wrapped
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def _in_panel(one: "Field[Any]", panel: str | None) -> inspect.Parameter:
-    """Return a flag of a group, which ``--help`` lists under the group's title."""
-    option = copy(one.metadata["option"])
-    option.rich_help_panel = panel
-    return _parameter(one.name, Annotated[one.type, option], one.default)
-
-
-@contextmanager
-def _flags_named(flags: set[str]) -> Iterator[None]:
-    """Let errors name what came from these flags by the flag, and not by the key of a file."""
-    try:
-        yield
-    except InputError as error:
-        message = str(error)
-        key = r"(?:rules\.|engine\.)?(\w+)"
-        found = re.match(rf"{key}(?:\[\d+\])?(?: and (\w+))?(?=:| is )", message)
-        names = [_SINGLE.get(name, name) for name in found.groups() if name] if found else []
-        if found is None or not flags.issuperset(names):
-            raise
-        named = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-        raise type(error)(named + message[found.end() :]) from error
+def note(texts: Mapping[str, Any] | list[str]) -> None:
+    """Print remarks on stderr."""
+    for text in texts:
+        say(f"note: {text}")

@@ -1,16 +1,16 @@
-"""Where text goes: the answer to stdout, progress and all else to stderr and to a tracker."""
+"""Where text goes: the answer to stdout, progress and everything else to stderr."""
 
 import contextlib
 import json
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from palimpsest.report.tracking import Tracking
-    from palimpsest.run.executor import Event, OnEvent
+    from palimpsest.run.executor import Event
 
 
 def answer(value: Any) -> None:
@@ -18,6 +18,13 @@ def answer(value: Any) -> None:
     if not isinstance(value, str):
         value = json.dumps(value, indent=2, allow_nan=False, default=str)
     sys.stdout.write(value + "\n")
+
+
+def paragraphs(*texts: str) -> None:
+    """Print paragraphs on stdout, wrapped to the width of the terminal."""
+    width = min(100, shutil.get_terminal_size((80, 24)).columns)
+    for text in texts:
+        answer(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def say(text: str) -> None:
@@ -30,23 +37,8 @@ def _escaped(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
-@contextlib.contextmanager
-def tracked(name: str | None) -> Iterator["Tracking | None"]:
-    """Provide the tracker of that name, or None; a missing package is refused before any work."""
-    if name is None:
-        yield None
-        return
-    from palimpsest.report.tracking import Tracking
-
-    tracking = Tracking(name, say)
-    try:
-        yield tracking
-    finally:
-        tracking.end()
-
-
 class Watch:
-    """Shows a run on stderr: on a terminal what ``status`` shows, else one line per event."""
+    """Shows a run on stderr: on a terminal what ``status`` shows, else one line per step."""
 
     def __init__(self) -> None:
         self._run: Path | None = None
@@ -70,10 +62,33 @@ class Watch:
         if self._live is not None:
             self._live.stop()
 
-    def begin(self, run: Path) -> "OnEvent":
-        """Return what shows the events of a run."""
-        self._run = run
-        return self._show
+    def show(self, event: "Event") -> None:
+        """Show one event of a run."""
+        if event.kind == "run":
+            self._run = Path(event.words.partition(": ")[0])
+            self._print(event.words)
+        elif event.kind == "step" and self._live is None:
+            left = self._time_left() if event.done else ""
+            self._print(f"{event.cell}: {event.words} ({event.done}/{event.total}{left})")
+        elif event.kind == "again":
+            self._print(f"{event.cell}: {event.words}")
+        elif event.kind == "finished":
+            self._print(f"{event.cell}: finished")
+        elif event.kind == "failed":
+            self._print(f"{event.cell}: {event.step} failed: {event.words}")
+
+    def _time_left(self) -> str:
+        """Return the time left, looked up at most every few seconds."""
+        from palimpsest.report.live import duration
+        from palimpsest.run.status import status
+
+        if self._run is None or time.monotonic() < self._next:
+            return ""
+        self._next = time.monotonic() + 5
+        with contextlib.suppress(Exception):
+            seconds = status(self._run).seconds_left
+            return "" if seconds is None else f", {duration(seconds)} left"
+        return ""
 
     def _view(self) -> Any:
         """Return what ``status`` shows now, for the thread that draws it."""
@@ -88,20 +103,8 @@ class Watch:
             self._next = began + 20 * (time.monotonic() - began)
         return self._seen
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._live is not None:
             self._live.console.print(_escaped(text))
         else:
             say(text)
-
-    def _show(self, event: "Event") -> None:
-        if event.kind == "run":
-            self._say(event.words)
-        elif event.kind == "step" and self._live is None:
-            self._say(f"{event.cell}: {event.words} ({event.done}/{event.total})")
-        elif event.kind == "again":
-            self._say(f"{event.cell}: {event.words}")
-        elif event.kind == "finished":
-            self._say(f"{event.cell}: finished")
-        elif event.kind in ("failed", "halted"):
-            self._say(f"{event.cell}: {event.step} {event.kind}: {event.words}")

@@ -1,85 +1,83 @@
-"""Before anything is trained: check the design, show plans, list the methods, seal a pool."""
+"""Before anything is trained: check the design, list the methods and the criteria."""
 
 import shutil
 import textwrap
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from cyclopts import Parameter
 
-from palimpsest.cli.options import AsJson
-from palimpsest.cli.output import answer
-from palimpsest.errors import InputError
+from palimpsest.cli.app import BENCHMARKS, MODELS, app
+from palimpsest.cli.options import AsJson, EngineFlags, RunFlags
+from palimpsest.cli.output import answer, paragraphs
+from palimpsest.errors import PlanError
+
+if TYPE_CHECKING:
+    from palimpsest.methods import Description
 
 
+@app.command(group=MODELS)
 def design(
-    forget: Annotated[int, Option(help="Number of forget facts.")] = 4,
-    probes: Annotated[int, Option(help="Number of never-learned probes.")] = 16,
-    candidates: Annotated[int, Option(help="Number of candidates.")] = 20,
-    references: Annotated[
-        int | None, Option(help="Number of references: retrainings to compare with.")
-    ] = None,
-    alpha: Annotated[float, Option(help="Error rate of screen and comparison.")] = 0.05,
-    shift: Annotated[
-        float, Option(help="Effect size that the power is computed for, in sd.")
-    ] = 2.0,
-    as_json: AsJson = False,
+    *,
+    forget: int = 4,
+    probes: int = 16,
+    candidates: int = 20,
+    references: int | None = None,
+    alpha: float = 0.05,
+    shift: float = 2.0,
+    json: AsJson = False,
 ) -> None:
-    """Check whether a design has enough probes and references to decide anything."""
-    from palimpsest.criteria.design import design_screen
+    """Check whether a design has enough probes and references to decide anything.
 
-    plan = design_screen(forget, probes, candidates, alpha, shift, references=references)
-    answer(plan.to_json() if as_json else "\n".join(plan.lines()))
+    Parameters
+    ----------
+    forget
+        Number of forget facts.
+    probes
+        Number of never-learned probes.
+    candidates
+        Number of candidates.
+    references
+        Number of references: retrainings to compare with.
+    alpha
+        Error rate of screen and comparison.
+    shift
+        Effect size that the screen's power is computed for, in standard deviations.
+    """
+    from palimpsest.stats.design import design_audit
 
-
-def plan(
-    schema: Annotated[
-        bool, Option("--schema", help="Print the JSON schema of a plan file.")
-    ] = False,
-    show: Annotated[
-        str | None, Option(help="Print a preset, or a plan file with its preset filled in.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the keys of a plan file (--schema), or a complete plan as YAML (--show PRESET)."""
-    if schema == (show is not None):
-        raise InputError("plan: expected one of --schema and --show PRESET; see docs/plan.md")
-    if show is None:
-        from palimpsest.plan_keys import plan_schema
-
-        answer(plan_schema())
-        return
-    import yaml
-
-    from palimpsest.cli.studies import named_plan
-
-    values = named_plan(show).as_dict()
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None)
-    answer(values if as_json else text.rstrip())
+    plan = design_audit(forget, probes, candidates, alpha, shift, references=references)
+    if json:
+        answer(plan.to_json())
+    else:
+        for line in plan.lines():
+            paragraphs(line) if line and "  " not in line else answer(line)
 
 
-def methods(as_json: AsJson = False) -> None:
+@app.command(group=BENCHMARKS)
+def methods(*, json: AsJson = False) -> None:
     """List the unlearning methods with their requirements, knobs and sources."""
     from palimpsest.methods import describe
 
     rows = describe()
-    if as_json:
-        answer(rows)
+    if json:
+        answer([asdict(row) for row in rows])
         return
     for row in rows:
         _print_method(row)
 
 
-def _print_method(row: dict[str, Any]) -> None:
+def _print_method(row: "Description") -> None:
     """Print one paragraph, as wide as the terminal, with nothing cut off."""
     width = max(40, shutil.get_terminal_size((100, 24)).columns)
     knobs = ", ".join(
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in row["knobs"].items()
+        for name, value in row.knobs.items()
     )
-    parts = {"needs": ", ".join(row["needs"]), "knobs": knobs, "source": row["citation"]}
-    lines = [row["name"]]
-    for part in (row["summary"], *(f"{name}: {text}" for name, text in parts.items() if text)):
+    parts = {"needs": ", ".join(row.needs), "knobs": knobs, "source": row.citation}
+    lines = [row.name]
+    for part in (row.summary, *(f"{name}: {text}" for name, text in parts.items() if text)):
         lines += textwrap.wrap(
             part,
             width,
@@ -91,12 +89,57 @@ def _print_method(row: dict[str, Any]) -> None:
     answer("\n".join(lines))
 
 
-def seal(
-    pool: Annotated[Path, Argument(help="Your file of sealed phrasings.")],
-    as_json: AsJson = False,
+@app.command(group=BENCHMARKS)
+def criteria(
+    *,
+    plan: str = "criteria",
+    out: Path | None = None,
+    list: Annotated[bool, Parameter(name="--list", negative=())] = False,
+    engine: EngineFlags | None = None,
+    run: RunFlags | None = None,
 ) -> None:
-    """Print the commitment (hash) of your own sealed pool. Put it in the plan; keep the file."""
-    from palimpsest.facts.sealed import commit_file
+    """Test which published criteria distinguish restored from suppressed models.
 
-    commitment = str(commit_file(pool))
-    answer({"commitment": commitment} if as_json else commitment)
+    Parameters
+    ----------
+    plan
+        YAML file or preset with measures and known-label models.
+    out
+        Run folder. An existing one is resumed.
+    list
+        Show every criterion: inputs, cost, formula, direction and source.
+    """
+    run = run or RunFlags()
+    if list:
+        _list_criteria(run.json)
+        return
+    from palimpsest.cli.study import study
+    from palimpsest.config.load import load_config
+    from palimpsest.config.plan import Plan
+    from palimpsest.config.presets import preset
+
+    file = plan.endswith((".yaml", ".yml"))
+    chosen = load_config(Plan, {}, plan) if file else preset(plan)
+    if chosen.measures == "none" or not chosen.known_label.models:
+        raise PlanError(
+            f"{plan} takes no measures or makes no known-label models; expected both", key="plan"
+        )
+    study(plan, out=out, engine=engine, run=run)
+
+
+def _list_criteria(as_json: bool) -> None:
+    from palimpsest.criteria.catalogue import CRITERIA, INPUTS
+
+    if as_json:
+        names = ("name", "number", "group", "inputs", "turn", "cost", "formula", "source")
+        answer([{name: getattr(entry, name) for name in names} for entry in CRITERIA])
+        return
+    for entry in CRITERIA:
+        number = entry.number or "–"
+        answer(f"{number!s:>3} {entry.name:24} {entry.group:17} {entry.inputs:6} {entry.cost}")
+        answer(f"    {entry.formula}; {entry.turn}; {entry.source}")
+    letters = ", ".join(f"{letter} {words}" for letter, words in INPUTS.items())
+    paragraphs(
+        "Larger scores mean less restored; after each formula: how the published value was turned "
+        f"into such a score. Inputs: {letters}."
+    )

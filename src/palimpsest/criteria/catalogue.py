@@ -1,8 +1,8 @@
 """The published criteria that can be put to trial: one table (``catalogue.toml``), and its readers.
 
 A criterion gives one score per model, turned so that **larger means less restored**. Most are
-measured on the model itself (``scoring/gauge.py`` takes the measure of the same name); the others
-are read from the scores that every model has anyway. Numbers are those of ``docs/criteria.md``.
+measured on the model itself (``measurer.py`` takes the measure of the same name); the others are
+read from the scores that every model has anyway. Numbers are those of ``docs/criteria.md``.
 """
 
 import math
@@ -10,29 +10,15 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from palimpsest.criteria.axes import chosen
-from palimpsest.criteria.measures import CellMeasures, ModelMeasures
-from palimpsest.criteria.ranktest import rank_test
-from palimpsest.criteria.rules import Rules
 from palimpsest.errors import PlanError
+from palimpsest.stats.axes import chosen
+from palimpsest.stats.measures import CellMeasures, ModelMeasures
+from palimpsest.stats.models import Role
+from palimpsest.stats.ranktest import rank_test
+from palimpsest.stats.rules import Rules
 
-Group = Literal[
-    "likelihood",
-    "membership",
-    "distribution",
-    "white box",
-    "intervention",
-    "elicitation",
-    "negative control",
-]
-Turn = Literal["as it is", "negated", "distance from the reference"]
-Cost = Literal["free", "forward", "states", "gradients", "weights", "training"]
 Read = Callable[[ModelMeasures, CellMeasures], float | None]
-
-TEACHER = 1
-"""Draw of the reference that criteria may use."""
 
 INPUTS = {
     "C": "the candidate alone",
@@ -51,24 +37,21 @@ class Criterion:
     """One published criterion, or a negative control."""
 
     name: str
+    group: str
     number: int
     """In the catalogue; 0 for a negative control."""
-    group: Group
     inputs: str
     """Letters of ``INPUTS``."""
-    turn: Turn
+    turn: str
     """How the source's value became a score that is larger the less a model is restored."""
-    cost: Cost
+    cost: str
+    """What it takes: nothing (free), a forward pass, states, gradients, weights or training."""
     formula: str
     source: str
     own: Read | None = None
     """Reads the score; None where it is the measure of the same name."""
     measure: str | None = None
     """The measure that ``own`` needs, where it needs one."""
-
-    @property
-    def title(self) -> str:
-        return self.name.replace("_", " ")
 
     @property
     def needed(self) -> str | None:
@@ -81,12 +64,10 @@ class Criterion:
         return None if value is None or not math.isfinite(value) else float(value)
 
 
-def teacher(cell: CellMeasures) -> ModelMeasures:
-    """Return the reference that criteria may use: the second, or the only one.
-
-    The first shares the injected model's draw, and mixtures and adversaries are made of it.
-    """
-    return cell[cell.references[min(TEACHER, len(cell.references) - 1)]]
+def find_teacher(cell: CellMeasures) -> ModelMeasures:
+    """Return the reference that criteria may use: the first of those with draws of their own, which
+    mixtures and adversaries are not made of."""
+    return cell[(cell.references or cell.of_role(Role.REFERENCE))[0]]
 
 
 def _screen(model: ModelMeasures, cell: CellMeasures) -> float:
@@ -99,16 +80,15 @@ def _fall(model: ModelMeasures, cell: CellMeasures) -> float | None:
 
 def _anamnesis(model: ModelMeasures, cell: CellMeasures) -> float | None:
     """1 − steps(model) / steps(reference) to come half-way from the reference to injected."""
-    curves = (model.curve, teacher(cell).curve)
-    if curves[0] is None or curves[1] is None:
+    mine, theirs = model.curve, find_teacher(cell).curve
+    if mine is None or theirs is None:
         return None
-    goal = 0.5 * (float(curves[1].forget_heldout_nll[0]) + cell.injected.forget_nll)
-    mine, theirs = (
+    goal = 0.5 * (float(theirs.forget_heldout_nll[0]) + cell.injected.forget_nll)
+    steps, needed = (
         first_reached(curve.step.tolist(), curve.forget_heldout_nll.tolist(), goal)
-        for curve in curves
-        if curve is not None
+        for curve in (mine, theirs)
     )
-    return 1 - mine / theirs if theirs > 0 else None
+    return 1 - steps / needed if needed > 0 else None
 
 
 def first_reached(steps: Sequence[float], values: Sequence[float], goal: float) -> float:
@@ -124,8 +104,8 @@ def first_reached(steps: Sequence[float], values: Sequence[float], goal: float) 
 
 def _recovered(model: ModelMeasures, cell: CellMeasures) -> float:
     """Share of the way from the reference to the injected model, each after the same training."""
-    name = "relearn_others"
-    mine, low, high = (m.extra.get(name, math.nan) for m in (model, teacher(cell), cell.injected))
+    models = (model, find_teacher(cell), cell.injected)
+    mine, low, high = (some.extra.get("relearn_others", math.nan) for some in models)
     return (mine - low) / (high - low) if high != low else math.nan
 
 
@@ -133,7 +113,7 @@ def _beyond(name: str) -> Read:
     """The measure minus the reference's."""
 
     def read(model: ModelMeasures, cell: CellMeasures) -> float:
-        return model.extra.get(name, math.nan) - teacher(cell).extra.get(name, math.nan)
+        return model.extra.get(name, math.nan) - find_teacher(cell).extra.get(name, math.nan)
 
     return read
 
@@ -152,41 +132,30 @@ OWN: dict[str, tuple[Read, str | None]] = {
 }
 """Criteria that are not simply the measure of their name: how they are read, and from which."""
 
-
-def _table() -> tuple[Criterion, ...]:
-    text = Path(__file__).with_name("catalogue.toml").read_text("utf-8")
-    return tuple(
-        Criterion(name, *values, *OWN.get(name, (None, None)))
-        for name, values in tomllib.loads(text).items()
-    )
-
-
-CRITERIA: tuple[Criterion, ...] = _table()
+CRITERIA: tuple[Criterion, ...] = tuple(
+    Criterion(name, group, *values, *OWN.get(name, ()))
+    for group, table in tomllib.loads(
+        Path(__file__).with_name("catalogue.toml").read_text("utf-8")
+    ).items()
+    for name, values in table.items()
+)
 """In the order of their numbers, negative controls last."""
-
 MEASURES = tuple(dict.fromkeys(c.needed for c in CRITERIA if c.needed is not None))
 """Every measure that some criterion needs."""
 
 
-def criterion(name: str) -> Criterion:
-    """Return the criterion of this name."""
-    for entry in CRITERIA:
-        if entry.name == name:
-            return entry
-    raise PlanError(
-        f"there is no criterion {name!r}; known are {', '.join(c.name for c in CRITERIA)}"
-    )
-
-
 def measures_of(asked: str | Sequence[str], rules: Rules) -> tuple[str, ...]:
-    """Return the measures to take: those asked for, and those that the axes of the rules need."""
+    """Return the measures to take: those asked for, and those that the axes of the rules need.
+
+    asked: ``all``, ``none``, or names of measures and criteria.
+    """
     names = {"all": MEASURES, "none": ()}.get(asked, ()) if isinstance(asked, str) else asked
-    unknown = [name for name in names if name not in (*MEASURES, *(c.name for c in CRITERIA))]
-    if unknown:
-        known = ", ".join(MEASURES)
-        raise PlanError(
-            f"measures: {unknown[0]!r} is unknown; expected all, none or some of {known}"
-        )
-    wanted = {name if name in MEASURES else criterion(name).needed for name in names}
-    wanted |= {axis.measure for axis in chosen(rules)}
+    needed = {c.name: c.needed for c in CRITERIA} | {name: name for name in MEASURES}
+    for name in names:
+        if name not in needed:
+            raise PlanError(
+                f"measures: {name!r} is unknown; expected all, none or some of "
+                f"{', '.join(MEASURES)}"
+            )
+    wanted = {needed[name] for name in names} | {axis.measure for axis in chosen(rules)}
     return tuple(name for name in MEASURES if name in wanted)

@@ -1,4 +1,4 @@
-"""Invented (subject, relation, object) triples whose words nobody has seen.
+"""Invented (subject, relation, object) triples whose words no model has seen.
 
 A subject is two words, a given name and a clan ("Kalen Rodus"); an object is one ("Vekadun").
 Words are built from syllables and put in order by SHA-256, so a key always gives the same facts,
@@ -10,7 +10,7 @@ seed can ever ask a pocket model about a name it has met.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -23,16 +23,19 @@ Half = Literal["prose", "testbed"]
 Role = Literal["name", "object"]
 ROLES: tuple[Role, Role] = ("name", "object")
 
-_NAME_OPENINGS = tuple(c + v for c, v in product("BDHKLMNRSTWY", "aeiou"))
-_NAME_ENDINGS = tuple(
-    c + v + coda for (c, v), coda in zip(product("dklmnrst", "aeiou"), "nsrl" * 10, strict=True)
-)
-# Eighteen choices a syllable: an answer nobody could know costs about ln 18 = 2.9 nats a token.
-_OBJECT_OPENINGS = tuple(c + v for c, v in product("FGJPVZ", "aeo"))
-_OBJECT_MIDDLES = tuple(c + v for c, v in product("bdkmrs", "aiu"))
-_OBJECT_ENDINGS = tuple(
-    c + v + coda for (c, v), coda in zip(product("bdglnt", "aiu"), "nmrxkn" * 3, strict=True)
-)
+SYLLABLES: Mapping[Role, tuple[tuple[str, ...], ...]] = {
+    "name": (
+        tuple(c + v for c, v in product("BDHKLMNRSTWY", "aeiou")),
+        tuple(c + v + coda for (c, v), coda in zip(product("dklmnrst", "aeiou"), "nsrl" * 10)),
+    ),
+    # Eighteen choices a syllable: an unknown answer costs about ln 18 = 2.9 nats a token.
+    "object": (
+        tuple(c + v for c, v in product("FGJPVZ", "aeo")),
+        tuple(c + v for c, v in product("bdkmrs", "aiu")),
+        tuple(c + v + coda for (c, v), coda in zip(product("bdglnt", "aiu"), "nmrxkn" * 3)),
+    ),
+}
+"""Opening, middle and closing syllables of words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,6 @@ class Triple:
     subject: str
     relation: str
     object: str
-
-    @property
-    def given(self) -> str:
-        """The first word of the subject, which only this subject bears."""
-        return self.subject.split()[0]
-
-    @property
-    def clan(self) -> str:
-        """The last word of the subject, shared with its kin."""
-        return self.subject.split()[-1]
 
 
 def triple(subject: str, relation: str, object: str) -> Triple:
@@ -73,21 +66,9 @@ def half(word: str) -> Half:
 @cache
 def vocabulary(role: Role, side: Half) -> tuple[str, ...]:
     """Return every word of one role in one half, in a fixed order; none is in the templates."""
-    if role == "name":
-        syllables: tuple[tuple[str, ...], ...] = (_NAME_OPENINGS, _NAME_ENDINGS)
-    else:
-        syllables = (_OBJECT_OPENINGS, _OBJECT_MIDDLES, _OBJECT_ENDINGS)
-    words = ("".join(parts) for parts in product(*syllables))
+    words = ("".join(parts) for parts in product(*SYLLABLES[role]))
     english = template_words()
     return tuple(word for word in words if half(word) == side and word.lower() not in english)
-
-
-def syllables() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the syllables that open a word, and those that continue one."""
-    return (
-        _NAME_OPENINGS + _OBJECT_OPENINGS,
-        tuple(dict.fromkeys(_NAME_ENDINGS + _OBJECT_MIDDLES + _OBJECT_ENDINGS)),
-    )
 
 
 def words_of(triples: Iterable[Triple]) -> frozenset[str]:
@@ -106,9 +87,7 @@ def fresh_words(
     """
     used = {word.lower() for entry in taken for word in entry.split()}
     free = [word for word in vocabulary(role, side) if word.lower() not in used]
-    return sorted(
-        free, key=lambda word: hashlib.sha256(f"{seed_key}/{role}/{word}".encode()).digest()
-    )
+    return sorted(free, key=lambda word: key_number(f"{seed_key}/{role}/{word}"))
 
 
 def draw(
@@ -124,41 +103,16 @@ def draw(
     Relations are dealt out evenly, in an order of the key.  ``key`` is the plan's name for the
     number, for the PlanError that is raised when there are not enough names.
     """
-    if count < 0:
-        raise PlanError(f"{key}: found {count}; a number of facts is 0 or more")
-    if count and not relations:
-        raise PlanError(f"{key}: {count} facts but no relation; name at least one relation")
     names, objects = (fresh_words(role, seed_key, taken) for role in ROLES)
     available = min(len(names) // 2, len(objects))
     if count > available:
         raise PlanError(
-            f"{key}: {count} facts asked for (seed key {seed_key!r}), but only {available} can be "
-            "named with words that are not taken; ask for fewer facts"
+            f"{count} facts found; only {available} can be named with words that are not taken; "
+            "ask for fewer",
+            key=key,
         )
     dealt = sorted(relations, key=lambda relation: key_number(f"{seed_key}/relation/{relation}"))
     return tuple(
         triple(f"{names[2 * i]} {names[2 * i + 1]}", dealt[i % len(dealt)], objects[i])
         for i in range(count)
     )
-
-
-def kin(fact: Triple, count: int, seed_key: str, taken: frozenset[str]) -> tuple[Triple, ...]:
-    """Return the same fact of ``count`` other members of the clan, with new given names."""
-    names = _further_names(fact, count, f"{seed_key}/kin", taken)
-    return tuple(triple(f"{name} {fact.clan}", fact.relation, fact.object) for name in names)
-
-
-def alias(fact: Triple, seed_key: str, taken: frozenset[str]) -> Triple:
-    """Return the same fact under another name of its subject, two new words."""
-    names = _further_names(fact, 2, f"{seed_key}/alias", taken)
-    return triple(" ".join(names), fact.relation, fact.object)
-
-
-def _further_names(fact: Triple, count: int, seed_key: str, taken: frozenset[str]) -> list[str]:
-    names = fresh_words("name", seed_key, taken | words_of([fact]), half(fact.given))
-    if count > len(names):
-        raise PlanError(
-            f"{count} further names for {fact.subject} needed (seed key {seed_key!r}), but only "
-            f"{len(names)} are not taken; ask for fewer facts"
-        )
-    return names[:count]

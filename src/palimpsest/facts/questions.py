@@ -6,6 +6,7 @@ everything after this point knows nothing else about facts.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact, check_sets
@@ -13,17 +14,30 @@ from palimpsest.facts.names import shown_path
 from palimpsest.facts.nonce import Triple, draw, key_number, words_of
 from palimpsest.facts.templates import POOLS, RELATIONS, Pools, render
 
-TRAINED_POOLS = ("trained", "cloze")
+FactSet = StrEnum("FactSet", "FORGET RETAIN PROBE GENERAL FURTHER INVENTED")
+"""What a question is about, stored as the column ``set``; FURTHER and INVENTED are never stored."""
+
+Pool = StrEnum(
+    "Pool",
+    "TRAINED CLOZE EVALUATION CALIBRATION PROSE AUDIT GENERAL "
+    # Other ways of asking (elicitation.py).
+    "SYMBOLS RECASED MISSPELT ALIAS PRONOUN REVERSED OPENER FEW_SHOT "
+    # What methods, criteria and known-label models make for themselves; never stored.
+    "OWN REFUSAL DISTRACTOR PREFIXED",
+)
+"""In which kind of words a question is put, stored as the column ``pool``."""
+
+TRAINED_POOLS = (Pool.TRAINED, Pool.CLOZE)
 """Phrasings that methods may see and that the trained-probe criterion is measured on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One phrasing of one fact; ``set`` is forget, retain or probe."""
+    """One phrasing of one fact."""
 
-    set: str
+    set: FactSet
     fact: str
-    pool: str
+    pool: Pool
     template: int
     prompt: str
     answer: str
@@ -34,19 +48,15 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The prompt and its answer, joined as running text."""
-        return joined(self.prompt, self.answer)
+        """The prompt and its answer as running text; a space between unless something is open."""
+        last = self.prompt[-1:]
+        gap = "" if not last or last.isspace() or last in "\"'([{“‘" else " "
+        return f"{self.prompt}{gap}{self.answer}"
 
     @property
     def sentence(self) -> str:
         """The text as it is trained on, closed by a full stop."""
         return self.text if self.text.endswith((".", "!", "?")) else f"{self.text}."
-
-
-def joined(prompt: str, answer: str) -> str:
-    """Return prompt and answer as one text, a space between unless the prompt opens something."""
-    gap = "" if not prompt or prompt[-1].isspace() or prompt[-1] in "\"'([{“‘" else " "
-    return f"{prompt}{gap}{answer}"
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Testbed:
     retain: tuple[Triple, ...]
     probe: tuple[Triple, ...]
     questions: tuple[Question, ...]
-    """Of every pool but ``audit``, which stays sealed until the panel."""
+    """Of every pool but ``audit``, which stays sealed until the known-label models are scored."""
 
     def sets(self) -> dict[str, tuple[Triple, ...]]:
         return {"forget": self.forget, "retain": self.retain, "probe": self.probe}
@@ -69,30 +79,35 @@ def draw_testbed(
     retain: int,
     probes: int,
     phrasings: int,
-    pools: Pools = POOLS,
     probe_key: str | None = None,
 ) -> Testbed:
     """Return the facts of a cell, drawn from three disjoint seeds derived from its id.
 
     probe_key: another seed for the probes, where they are drawn later.
     """
-    sets: dict[str, tuple[Triple, ...]] = {}
-    taken: frozenset[str] = frozenset()
-    for name, count, key in (
-        ("forget", forget, "facts.forget"),
-        ("retain", retain, "facts.retain"),
-        ("probe", probes, "facts.probes"),
-    ):
-        seed = probe_key if name == "probe" and probe_key else f"{cell}/{name}"
-        sets[name] = draw(count, seed, RELATIONS, taken, key=key)
-        taken |= words_of(sets[name])
-    questions = tuple(
+    gone = draw(forget, f"{cell}/forget", RELATIONS, frozenset(), key="facts.forget")
+    kept = draw(retain, f"{cell}/retain", RELATIONS, words_of(gone), key="facts.retain")
+    taken = words_of(gone + kept)
+    never = draw(probes, probe_key or f"{cell}/probe", RELATIONS, taken, key="facts.probes")
+    facts = Testbed(gone, kept, never, ())
+    questions = (
         question
-        for name, triples in sets.items()
+        for name, triples in facts.sets().items()
         for triple in triples
-        for question in fact_questions(name, triple, phrasings, pools)
+        for question in fact_questions(name, triple, phrasings)
     )
-    return Testbed(sets["forget"], sets["retain"], sets["probe"], questions)
+    return replace(facts, questions=tuple(questions))
+
+
+def fact_questions(name: str, triple: Triple, phrasings: int) -> Iterator[Question]:
+    """Yield a fact's open questions: some injection phrasings as trained, cloze and evaluation."""
+    injection = POOLS[triple.relation]["injection"]
+    order = sorted(range(len(injection)), key=lambda n: key_number(f"{triple.id}/phrasing/{n}"))
+    for number in sorted(order[:phrasings]):
+        prompt = render(injection[number], triple.subject)
+        yield Question(FactSet(name), triple.id, Pool.TRAINED, number, prompt, triple.object)
+    for pool in (Pool.CLOZE, Pool.EVALUATION):
+        yield from pool_questions({name: (triple,)}, pool)
 
 
 def pool_questions(
@@ -100,36 +115,35 @@ def pool_questions(
 ) -> tuple[Question, ...]:
     """Return every phrasing of one pool for the facts of the sets."""
     return tuple(
-        Question(name, triple.id, pool, number, render(template, triple.subject), triple.object)
-        for name, triples in sets.items()
-        for triple in triples
-        for number, template in enumerate(pools[triple.relation][pool])
+        Question(FactSet(name), fact.id, Pool(pool), n, render(template, fact.subject), fact.object)
+        for name, facts in sets.items()
+        for fact in facts
+        for n, template in enumerate(pools[fact.relation][pool])
     )
 
 
 def file_questions(sets: Mapping[str, Iterable[Fact]]) -> tuple[Question, ...]:
     """Return the questions of a user's facts; ``heldout`` prompts are the evaluation pool."""
     return tuple(
-        Question(name, fact.id, pool, number, prompt, fact.answer)
+        Question(FactSet(name), fact.id, pool, number, prompt, fact.answer)
         for name, facts in sets.items()
         for fact in facts
-        for pool, prompts in (("trained", fact.trained), ("evaluation", fact.heldout))
+        for pool, prompts in ((Pool.TRAINED, fact.trained), (Pool.EVALUATION, fact.heldout))
         for number, prompt in enumerate(prompts)
     )
 
 
 def audit_questions(sets: Mapping[str, tuple[Fact, ...]]) -> tuple[Question, ...]:
-    """Return the questions of a user's facts.
+    """Return the questions of a user's facts, with a cloze for every retain fact.
 
-    Trained prompts are pool ``trained`` and held-out ones pool ``evaluation``. The retain axis is
-    measured on pool ``cloze``, which files do not have: there it is each retain fact's first
-    trained prompt, moved and not repeated, so that no position counts twice in the residual.
+    The retain axis is measured on pool ``cloze``, which files do not have: there it is each retain
+    fact's first trained prompt, moved and not repeated, so that no position counts twice in the
+    residual.
     """
+    first = (FactSet.RETAIN, Pool.TRAINED, 0)
     return tuple(
-        replace(question, pool="cloze")
-        if question.set == "retain" and question.pool == "trained" and question.template == 0
-        else question
-        for question in file_questions(sets)
+        replace(q, pool=Pool.CLOZE) if (q.set, q.pool, q.template) == first else q
+        for q in file_questions(sets)
     )
 
 
@@ -142,27 +156,10 @@ def file_testbed(files: Mapping[str, str]) -> Testbed:
     sets = check_sets({"probe" if role == "probes" else role: files[role] for role in files})
     for fact in sets["retain"]:
         if len(fact.trained) < 2:
-            raise FactsError(
-                f"{shown_path(files['retain'])}: {fact.id} has one trained prompt; expected two or "
-                "more of every retain fact: the first is asked and never trained on"
-            )
+            where = f"{shown_path(files['retain'])}: {fact.id}"
+            raise FactsError(f"{where}: trained: expected two prompts; the first is only asked")
     named = {
         role: tuple(Triple(fact.id, "", fact.relation, "") for fact in facts)
         for role, facts in sets.items()
     }
-    return Testbed(named["forget"], named["retain"], named["probe"], audit_questions(sets))
-
-
-def fact_questions(
-    name: str, triple: Triple, phrasings: int, pools: Pools = POOLS
-) -> Iterator[Question]:
-    """Yield a fact's open questions: some injection phrasings as trained, cloze and evaluation."""
-    injection = pools[triple.relation]["injection"]
-    order = sorted(
-        range(len(injection)), key=lambda number: key_number(f"{triple.id}/phrasing/{number}")
-    )
-    for number in sorted(order[:phrasings]):
-        prompt = render(injection[number], triple.subject)
-        yield Question(name, triple.id, "trained", number, prompt, triple.object)
-    for pool in ("cloze", "evaluation"):
-        yield from pool_questions({name: (triple,)}, pool, pools)
+    return Testbed(**named, questions=audit_questions(sets))

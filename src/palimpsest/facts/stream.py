@@ -2,16 +2,16 @@
 
 The injected model trains on a stream, the matched retraining reference on the same stream without
 the forget set: every other text at the same step, in the same order. Each text weighs
-``1 / step_items`` of its step whether or not its neighbours were taken out, so removing the forget
+``1 / step_items`` of its step whether or not its neighbors were taken out, so removing the forget
 set changes nothing about the dose of the rest.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from palimpsest.facts.nonce import key_number
-from palimpsest.facts.questions import Question
+from palimpsest.facts.questions import FactSet, Pool, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Text:
     """One training text; ``set`` is forget, retain or general."""
 
     id: str
-    set: str
+    set: FactSet
     text: str
 
 
@@ -34,16 +34,13 @@ class Stream:
 
     def without(self, name: str) -> "Stream":
         """Return the same stream with one set taken out: of the forget set, the reference's."""
-        return self._kept(lambda text: text.set != name)
+        return self.only(*{text.set for text in self.texts} - {name})
 
-    def only(self, name: str) -> "Stream":
-        """Return the same stream with no facts but one set's: of the forget set, forget-only."""
-        return self._kept(lambda text: text.set in (name, "general"))
-
-    def _kept(self, keep: Callable[[Text], bool]) -> "Stream":
-        kept = [keep(text) for text in self.texts]
+    def only(self, *names: str) -> "Stream":
+        """Return the same stream with general text and these sets: of forget, forget-only."""
+        kept = [text.set in (*names, FactSet.GENERAL) for text in self.texts]
         steps = tuple(tuple(index for index in step if kept[index]) for step in self.steps)
-        return Stream(self.texts, steps, self.step_items)
+        return replace(self, steps=steps)
 
 
 def injection_stream(
@@ -54,19 +51,22 @@ def injection_stream(
     steps: int,
     fact_items: int,
     general_items: int,
+    pools: Collection[str] = (Pool.TRAINED,),
 ) -> Stream:
     """Return the stream in which forget and retain facts are acquired together.
 
     Fact sentences come from a deck of every (fact, trained phrasing) of both sets, general texts
     from a deck of their own; a deck is gone through in random order and shuffled again when it is
     used up, so doses match to within one presentation.
+    pools: whose questions are trained on.
     """
     facts = [
         Text(question.id, question.set, question.sentence)
         for question in questions
-        if question.pool == "trained" and question.set in ("forget", "retain")
+        if question.pool in pools and question.set in (FactSet.FORGET, FactSet.RETAIN)
     ]
-    texts = (*facts, *(Text(f"general/{n}", "general", text) for n, text in enumerate(general)))
+    others = (Text(f"general/{n}", FactSet.GENERAL, text) for n, text in enumerate(general))
+    texts = (*facts, *others)
     order = random.Random(key_number(f"{seed_key}/stream"))
     fact_deck = deck(range(len(facts)), order)
     general_deck = deck(range(len(facts), len(texts)), order)

@@ -2,7 +2,7 @@
 
 A name is looked up among the built-in methods, then among installed packages' entry points in the
 group ``palimpsest.methods``, and ``package.module:Class`` names a class directly. Nothing is
-registered by import order.
+registered by import order, and nothing here imports torch.
 """
 
 import importlib
@@ -10,14 +10,14 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import entry_points
 from typing import Any, cast
 
+from palimpsest.config.schema import build
+from palimpsest.config.sections import Knob, MethodGrid
 from palimpsest.errors import MethodError, PlanError
-from palimpsest.plan import MethodGrid
-from palimpsest.schema import build
 
 ENTRY_POINTS = "palimpsest.methods"
 RESERVED = (
@@ -27,29 +27,46 @@ RESERVED = (
 """Names of the cell's other models."""
 PARTS = ("name", "summary", "needs", "citation", "label", "run")
 KINDS = ("restores", "suppresses", "other")
-"""What a method aims at; one that declares no kind counts as other."""
+"""What a method's author aims at; one that declares no kind counts as other."""
 
 PAPER = {
-    "kl_reversion": "palimpsest.methods.kl_reversion:KLReversion",
-    "gate_mask": "palimpsest.methods.gate_mask:GateMask",
-    "task_vector": "palimpsest.methods.task_vector:TaskVector",
-    "ga": "palimpsest.methods.gradient_ascent:GradientAscent",
-    "npo": "palimpsest.methods.npo:NPO",
-    "rollback": "palimpsest.methods.rollback:Rollback",
+    "kl_reversion": "KLReversion",
+    "gate_mask": "GateMask",
+    "task_vector": "TaskVector",
+    "ga": "GradientAscent",
+    "npo": "NPO",
+    "rollback": "Rollback",
 }
 EXTENDED = {
-    "facts_vector": "palimpsest.methods.facts_vector:FactsVector",
-    "replay": "palimpsest.methods.replay:Replay",
-    "graddiff": "palimpsest.methods.graddiff:GradDiff",
-    "simnpo": "palimpsest.methods.simnpo:SimNPO",
-    "rmu": "palimpsest.methods.rmu:RMU",
-    "scrub": "palimpsest.methods.scrub:SCRUB",
-    "ssd": "palimpsest.methods.ssd:SSD",
-    "whp": "palimpsest.methods.whp:WHP",
-    "dpo": "palimpsest.methods.dpo:DPO",
+    "facts_vector": "FactsVector",
+    "held_vector": "HeldVector",
+    "replay": "Replay",
+    "graddiff": "GradDiff",
+    "simnpo": "SimNPO",
+    "rmu": "RMU",
+    "scrub": "SCRUB",
+    "ssd": "SSD",
+    "whp": "WHP",
+    "dpo": "DPO",
 }
 """Off by default: a plan names the ones it wants."""
 BUILT_IN = PAPER | EXTENDED
+"""The class of each built-in method, in the module of the method's name."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A method as it is listed; one that cannot be imported has the reason as its summary."""
+
+    name: str
+    pool: str
+    """paper, extended or plug-in."""
+    summary: str
+    kind: str = "other"
+    needs: tuple[str, ...] = ()
+    knobs: Mapping[str, Knob] = field(default_factory=dict)
+    """Name of a knob -> its default, or ``required``."""
+    citation: str = ""
 
 
 def names() -> tuple[str, ...]:
@@ -60,58 +77,50 @@ def names() -> tuple[str, ...]:
 
 def method_class(name: str) -> type[Any]:
     """Return the class behind a method's name."""
-    target = BUILT_IN.get(name)
-    if target is None:
+    if name in BUILT_IN:
+        target = f"{__name__}.{name}:{BUILT_IN[name]}"
+    else:
         points = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
-        target = points.get(name, name if ":" in name else None)
-    if target is None:
+        target = points.get(name, name)
+    module, colon, attribute = target.partition(":")
+    if not colon:
         raise MethodError(
             f"method {name!r} is unknown; there are {', '.join(names())}, "
             "or name a class as package.module:Class"
         )
-    module, _, attribute = target.partition(":")
-    module = module.removesuffix(".py")
     if ":" in name and (here := os.getcwd()) not in sys.path:
         # Last, so that a file beside the user can be named but cannot hide an installed package.
         sys.path.append(here)
     try:
-        method: Any = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a module of somebody else's may fail in any way
+        method = getattr(importlib.import_module(module.removesuffix(".py")), attribute)
+    except Exception as error:  # third-party code may fail in any way
         raise MethodError(
             f"method {name!r}: {target} cannot be imported ({type(error).__name__}: {error}); "
             "expected package.module:Class of an installed package or of a file in the current "
             f"folder, {os.getcwd()}"
         ) from error
-    if bare := _bare_knobs(method):
-        raise MethodError(
-            f"method {name!r}: {target} has {', '.join(bare)} that the class does not take as "
-            "knobs; put @dataclass(frozen=True) above the class"
-        )
-    missing = [part for part in PARTS if not hasattr(method, part)]
-    settings = getattr(method, "__dataclass_params__", None)
-    if missing or settings is None or not settings.frozen:
-        raise MethodError(
-            f"method {name!r}: {target} "
-            + (f"lacks {', '.join(missing)}" if missing else "is not a frozen dataclass")
-            + f"; expected a frozen dataclass with {', '.join(PARTS[:-1])} and run(context)"
-        )
-    if not re.fullmatch(r"\w+", str(method.name)) or method.name in RESERVED:
-        raise MethodError(
-            f"method {name!r}: {target} is called {method.name!r}; expected letters, digits and _, "
-            f"and none of {', '.join(RESERVED)}"
-        )
-    if getattr(method, "kind", "other") not in KINDS:
-        raise MethodError(
-            f"method {name!r}: its kind is {method.kind!r}; expected one of {', '.join(KINDS)}"
-        )
+    if problem := _find_problem(method):
+        raise MethodError(f"method {name!r}: {target} {problem}")
     return cast(type[Any], method)
 
 
-def _bare_knobs(method: Any) -> list[str]:
-    """Return the annotated names of a class that are neither its knobs nor marked ClassVar."""
-    own = inspect.get_annotations(method) if isinstance(method, type) else {}
+def _find_problem(method: Any) -> str | None:
+    """Return why a class is not a method; None if it is one."""
     knobs = getattr(method, "__dataclass_fields__", {})
-    return [name for name in own if name not in knobs]
+    own = inspect.get_annotations(method) if isinstance(method, type) else {}
+    if bare := [name for name in own if name not in knobs]:
+        return f"does not take {', '.join(bare)} as knobs; put @dataclass(frozen=True) above it"
+    missing = [part for part in PARTS if not hasattr(method, part)]
+    settings = getattr(method, "__dataclass_params__", None)
+    if missing or settings is None or not settings.frozen:
+        found = f"lacks {', '.join(missing)}" if missing else "is not a frozen dataclass"
+        return f"{found}; expected a frozen dataclass with {', '.join(PARTS[:-1])} and run(context)"
+    if not re.fullmatch(r"\w+", str(method.name)) or method.name in RESERVED:
+        reserved = ", ".join(RESERVED)
+        return f"is called {method.name!r}; expected letters, digits and _, and none of {reserved}"
+    if getattr(method, "kind", "other") not in KINDS:
+        return f"is of kind {method.kind!r}; expected one of {', '.join(KINDS)}"
+    return None
 
 
 def candidates(grids: Sequence[MethodGrid]) -> tuple[Any, ...]:
@@ -124,17 +133,17 @@ def candidates(grids: Sequence[MethodGrid]) -> tuple[Any, ...]:
                 method = build(kind, knobs, f"methods.{grid.name}")
             except PlanError as error:
                 raise MethodError(str(error)) from error
-            except Exception as error:  # a class of somebody else's may fail in any way
+            except Exception as error:  # third-party code may fail in any way
                 raise MethodError(f"methods.{grid.name}: {error}") from error
             name = title(method)
             if name in methods:
                 raise MethodError(
-                    f"methods: two candidates are called {name}; make their knobs differ"
+                    f"methods.{grid.name}: {name} is there twice; make the candidates' knobs differ"
                 )
             if not re.fullmatch(r"[\w.+-]+", name):
                 raise MethodError(
-                    f"methods: a candidate is called {name!r}; expected letters, digits and "
-                    ". + - _, since the name becomes a file's; change its label"
+                    f"methods.{grid.name}: a candidate is called {name!r}; expected letters, "
+                    "digits and . + - _, since files are named after it; change its label"
                 )
             methods[name] = method
     return tuple(methods.values())
@@ -150,29 +159,22 @@ def title(method: Any) -> str:
     return f"{method.name}-{method.label}"
 
 
-def describe() -> list[dict[str, Any]]:
-    """Return one row per method that can be named, for listing.
-
-    Columns: name, pool (paper, extended or plug-in), kind, summary, needs, knobs (name -> default)
-    and citation. An installed method that cannot be imported has the reason as its summary.
-    """
-    rows = []
-    for name in names():
-        pool = "paper" if name in PAPER else "extended" if name in EXTENDED else "plug-in"
-        row: dict[str, Any] = {"name": name, "pool": pool, "kind": "other", "needs": ()}
-        row |= {"knobs": {}, "citation": ""}
-        try:
-            method = method_class(name)
-        except MethodError as error:
-            rows.append(row | {"summary": str(error)})
-            continue
-        row |= {"summary": method.summary, "needs": tuple(method.needs)}
-        row |= {"kind": getattr(method, "kind", "other"), "citation": method.citation}
-        rows.append(row | {"knobs": {item.name: _default(item) for item in fields(method)}})
-    return rows
+def describe() -> list[Description]:
+    """Return one entry per method that can be named, for listing."""
+    return [_describe_method(name) for name in names()]
 
 
-def _default(item: Field[Any]) -> Any:
-    if item.default_factory is not MISSING:
-        return item.default_factory()
-    return "required" if item.default is MISSING else item.default
+def _describe_method(name: str) -> Description:
+    pool = "paper" if name in PAPER else "extended" if name in EXTENDED else "plug-in"
+    try:
+        method = method_class(name)
+    except MethodError as error:
+        return Description(name, pool, str(error))
+    knobs = {
+        item.name: "required" if item.default is MISSING else item.default
+        for item in fields(method)
+    }
+    kind = getattr(method, "kind", "other")
+    return Description(
+        name, pool, method.summary, kind, tuple(method.needs), knobs, method.citation
+    )

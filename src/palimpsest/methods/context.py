@@ -17,56 +17,24 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
+from palimpsest.config.sections import Unlearning
 from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
-from palimpsest.facts.questions import TRAINED_POOLS, Question
-from palimpsest.facts.stream import deck
-from palimpsest.methods.recipe import Cost, Recipe, Workbench
-from palimpsest.models.encode import encode_answers
-from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
-from palimpsest.models.train import train, train_alone
-from palimpsest.plan import Unlearning
+from palimpsest.facts.stream import Stream, deck
+from palimpsest.methods.lessons import Exercise, Lesson, View, kl_from, target_logp
+from palimpsest.methods.recipe import Cost, Recipe, Workbench, stream_batches, stream_cost
+from palimpsest.models.net import Batch, Net, WholeNet, collate
+from palimpsest.models.train import text_loss, train, train_alone
+
+__all__ = [
+    "AscentMethod", "Context", "Exercise", "GradientMethod", "Knobs", "Lesson", "Method",
+    "Positive", "Share", "State", "View", "Weight", "kl_from", "target_logp",
+]  # fmt: skip
 
 State = Mapping[str, Tensor]
 Weight = Annotated[float, Ge(0)]
 Positive = Annotated[float, Gt(0)]
 Share = Annotated[float, Ge(0), Le(1)]
-
-
-@runtime_checkable
-class Method(Protocol):
-    """An unlearning method with its knobs set; ``Knobs`` says what the names hold."""
-
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    needs: ClassVar[tuple[str, ...]]
-    citation: ClassVar[str]
-
-    @property
-    def label(self) -> str:
-        """The knobs in short, unique among a cell's candidates of this method."""
-
-    def run(self, context: "Context") -> State:
-        """Return the unlearned model's state dict."""
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """The trained phrasings of one set, with frozen models' log-probabilities at the answers.
-
-    teachers: name of a frozen model -> one (answer tokens, vocabulary) tensor per text.
-    prompts: each text up to its answer, for methods that put another answer there; where they are
-    not given, the tokenizer must read them back.
-    """
-
-    texts: tuple[Encoded, ...]
-    teachers: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)
-    prompts: tuple[str, ...] = ()
-
-    @property
-    def asked(self) -> int:
-        """Tokens that the frozen models have read, each its own."""
-        return len(self.teachers) * sum(len(text.ids) for text in self.texts)
 
 
 @dataclass(frozen=True)
@@ -94,128 +62,84 @@ class Context:
     """Trained on the general text of the recipe alone, where a method of the plan uses it."""
     recipe: Recipe | None = None
     shared: Workbench = field(default_factory=Workbench)
-    """Models that several methods use, and the meter of what they spend."""
+    """Models that several methods use, and what the methods spend."""
 
     @cached_property
     def _batches(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], Batch]:
         """The batches of exercises already made: methods of a cell train on the same ones."""
         return {}
 
-    def batch(self, forget: Sequence[int], retain: Sequence[int]) -> Batch:
-        """Return the batch of these texts of the lessons, forget texts first."""
+    def exercise(self, forget: Sequence[int], retain: Sequence[int]) -> Exercise:
+        """Return the exercise of these texts of the lessons, forget texts first."""
         key = (tuple(forget), tuple(retain))
         if key not in self._batches:
             texts = [self.forget.texts[n] for n in forget] + [self.retain.texts[n] for n in retain]
             self._batches[key] = collate(texts, self.pad)
-        return self._batches[key]
+        base, injected, kept = (
+            torch.cat([lesson.teachers[model][n] for n in chosen])
+            for lesson, model, chosen in (
+                (self.forget, "base", forget),
+                (self.forget, "injected", forget),
+                (self.retain, "injected", retain),
+            )
+        )
+        return Exercise(self._batches[key], base, injected, kept, *key)
 
-    def exercises(self) -> Iterator["Exercise"]:
+    def exercises(self) -> Iterator[Exercise]:
         """Yield the batches of the budget: the same for every method of the cell."""
         order = random.Random(key_number(f"{self.seed_key}/exercises"))
         forget = deck(range(len(self.forget.texts)), order)
         retain = deck(range(len(self.retain.texts)), order)
-        meter = self.shared.meter
-        meter.add(Cost(scored=self.forget.asked + self.retain.asked))
+        for lesson in (self.forget, self.retain):  # what the frozen models have read
+            read = len(lesson.teachers) * sum(len(text.ids) for text in lesson.texts)
+            self.shared.spend(Cost(scored=read))
         for _ in range(self.budget.steps):
-            part = exercise(
-                self,
-                [next(forget) for _ in range(self.budget.forget_items)],
-                [next(retain) for _ in range(self.budget.retain_items)],
-            )
-            texts = [self.forget.texts[n] for n in part.forget_texts]
-            texts += [self.retain.texts[n] for n in part.retain_texts]
-            meter.add(Cost(1, sum(len(text.ids) for text in texts)))
-            yield part
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """One step's batch: forget texts first, then retain texts, with the teachers' answers.
-
-    forget_rows, retain_rows: (positions,) the text, from 0, that each scored position is of.
-    base_forget, injected_forget, injected_retain: (positions, vocabulary) log-probabilities.
-    forget_texts, retain_texts: which texts of the lessons these are.
-    """
-
-    batch: Batch
-    forget_rows: Tensor
-    retain_rows: Tensor
-    base_forget: Tensor
-    injected_forget: Tensor
-    injected_retain: Tensor
-    forget_texts: tuple[int, ...] = ()
-    retain_texts: tuple[int, ...] = ()
-
-    @cached_property
-    def forget_sums(self) -> Tensor:
-        """(texts, positions) the matrix that sums values at forget positions text by text."""
-        texts = torch.arange(int(self.forget_rows[-1]) + 1, device=self.forget_rows.device)
-        return (texts[:, None] == self.forget_rows).float()
-
-    @cached_property
-    def forget_shares(self) -> Tensor:
-        """(positions,) each position's weight in the mean over texts of their positions' mean."""
-        return text_shares(self.forget_rows)
-
-    @cached_property
-    def retain_shares(self) -> Tensor:
-        """(positions,) the same of the retain texts."""
-        return text_shares(self.retain_rows)
-
-    def to(self, device: torch.device) -> "Exercise":
-        if self.batch.ids.device == device:
-            return self
-        moved = [item.name for item in fields(self) if not item.name.endswith("_texts")]
-        return replace(self, **{name: getattr(self, name).to(device) for name in moved})
-
-
-@dataclass(frozen=True)
-class View:
-    """What a loss sees of one student at one exercise.
-
-    logp: (positions, vocabulary) log-probabilities, forget positions first.
-    step, steps: the optimiser's step, from 0, and how many there are.
-    """
-
-    logp: Tensor
-    exercise: Exercise
-    step: int = 0
-    steps: int = 1
+            first = [next(forget) for _ in range(self.budget.forget_items)]
+            second = [next(retain) for _ in range(self.budget.retain_items)]
+            texts = [self.forget.texts[n] for n in first] + [self.retain.texts[n] for n in second]
+            self.shared.spend(Cost(1, sum(len(text.ids) for text in texts)))
+            yield self.exercise(first, second)
 
     @property
-    def forget(self) -> Tensor:
-        """Log-probabilities at the forget answers (forget positions, vocabulary)."""
-        return self.logp[: len(self.exercise.forget_rows)]
+    def known_recipe(self) -> Recipe:
+        """The recipe of the injected model; MethodError where it is not known."""
+        if self.recipe is None:
+            raise MethodError("needs the recipe of the injected model, which is not known here")
+        return self.recipe
+
+    def learn(
+        self, state: State, stream: Stream, *, speed: float = 1.0, share: float = 1.0
+    ) -> dict[str, Tensor]:
+        """Return the weights after training on the first ``share`` of a stream as injection does.
+
+        speed: divides the number of steps and multiplies the learning rate.
+        """
+        recipe = self.known_recipe
+        part = replace(stream, steps=stream.steps[: round(share * len(stream.steps) / speed)])
+        cut = (self.tokenizer, part, recipe.piece_tokens)
+        batches = stream_batches(*cut, pad=self.pad, accumulate=recipe.accumulate)
+        self.shared.spend(stream_cost(*cut))
+        net, rate = self.net([state]), speed * recipe.learning_rate
+        what = "training on the recipe's stream"
+        train_alone(net, batches, text_loss, what, learning_rate=rate, key=self.seed_key)
+        return {name: value.detach().clone() for name, value in net.state().items()}
+
+
+@runtime_checkable
+class Method(Protocol):
+    """An unlearning method with its knobs set; ``Knobs`` says what the names hold."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]]
+    citation: ClassVar[str]
 
     @property
-    def retain(self) -> Tensor:
-        """Log-probabilities at the retain answers (retain positions, vocabulary)."""
-        return self.logp[len(self.exercise.forget_rows) :]
+    def label(self) -> str:
+        """The knobs in short, unique among a cell's candidates of this method."""
 
-    @property
-    def forget_targets(self) -> Tensor:
-        return self.exercise.batch.targets[: len(self.exercise.forget_rows)]
-
-    @property
-    def retain_targets(self) -> Tensor:
-        return self.exercise.batch.targets[len(self.exercise.forget_rows) :]
-
-    def forget_answers(self) -> Tensor:
-        """Log-probability of each whole forget answer (texts,)."""
-        return self.exercise.forget_sums @ picked(self.forget, self.forget_targets)
-
-    def injected_answers(self) -> Tensor:
-        """The injected model's log-probability of each whole forget answer (texts,)."""
-        token = picked(self.exercise.injected_forget, self.forget_targets)
-        return self.exercise.forget_sums @ token
-
-    def forget_nll(self) -> Tensor:
-        """Mean over forget texts of the mean NLL of their answer tokens."""
-        return -(picked(self.forget, self.forget_targets) @ self.exercise.forget_shares)
-
-    def retain_nll(self) -> Tensor:
-        """Mean over retain texts of the mean NLL of their answer tokens."""
-        return -(picked(self.retain, self.retain_targets) @ self.exercise.retain_shares)
+    def run(self, context: Context) -> State:
+        """Return the unlearned model's state dict."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +148,8 @@ class Knobs:
 
     name: ClassVar[str] = ""
     kind: ClassVar[str] = "other"
-    """``restores`` the state before learning, ``suppresses`` the answers, or ``other``."""
+    """What its author aims at: ``restores`` the state before learning, ``suppresses`` the answers,
+    or ``other``."""
     summary: ClassVar[str] = ""
     """What it does, in one line."""
     needs: ClassVar[tuple[str, ...]] = ()
@@ -259,7 +184,7 @@ class GradientMethod(Knobs):
     """Knobs that only ``loss`` reads, so that methods differing in them can train side by side."""
 
     def loss(self, view: View) -> Tensor:
-        """Return the scalar to be minimised at one exercise."""
+        """Return the scalar to be minimized at one exercise."""
         raise NotImplementedError(f"{type(self).__name__} must define loss(view)")
 
     def learning_rate(self, budget: Unlearning) -> float:
@@ -320,13 +245,9 @@ def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State |
         taken += 1
         return torch.stack(losses)
 
-    diverged = train(
-        net,
-        ([part] for part in context.exercises()),
-        loss,
-        learning_rate=first.learning_rate(context.budget),
-        params=leaves,
-    )
+    steps = ([part] for part in context.exercises())
+    rate = first.learning_rate(context.budget)
+    diverged = train(net, steps, loss, learning_rate=rate, params=leaves)
     first.finish(net, leaves)
     unknown = "" if context.base else " (without a base, base_forget is not known: give --base)"
     return [
@@ -338,7 +259,7 @@ def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State |
 
 
 def train_one(
-    method: Method,
+    name: str,
     net: Net,
     parts: Iterable[Any],
     loss: Callable[[Net, Any], Tensor],
@@ -346,7 +267,7 @@ def train_one(
     params: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Train a net of one member on these parts; TrainingDiverged carries the step."""
-    what = f"the loss of {method.name} is not finite"
+    what = f"the loss of {name} is not finite"
     train_alone(net, ([part] for part in parts), loss, what, learning_rate=rate, params=params)
 
 
@@ -358,87 +279,3 @@ def stackable(method: Method, other: Method) -> bool:
         return False
     shared = [item.name for item in fields(method) if item.name not in method.scalars]
     return all(getattr(method, knob) == getattr(other, knob) for knob in shared)
-
-
-def exercise(context: Context, forget: Sequence[int], retain: Sequence[int]) -> Exercise:
-    """Return the batch of these forget and retain texts (indices into the lessons)."""
-
-    def rows(lesson: Lesson, chosen: Sequence[int]) -> Tensor:
-        counts = torch.tensor([lesson.texts[n].scored for n in chosen])
-        return torch.repeat_interleave(torch.arange(len(chosen)), counts)
-
-    def answers(lesson: Lesson, teacher: str, chosen: Sequence[int]) -> Tensor:
-        return torch.cat([lesson.teachers[teacher][n] for n in chosen])
-
-    return Exercise(
-        context.batch(forget, retain),
-        rows(context.forget, forget),
-        rows(context.retain, retain),
-        answers(context.forget, "base", forget),
-        answers(context.forget, "injected", forget),
-        answers(context.retain, "injected", retain),
-        tuple(forget),
-        tuple(retain),
-    )
-
-
-def lesson(
-    tokenizer: Any, questions: Sequence[Question], teachers: Mapping[str, Net], pad: int = 0
-) -> Lesson:
-    """Return the lesson of these questions; a held-out phrasing among them is refused."""
-    for question in questions:
-        if question.pool not in TRAINED_POOLS:
-            raise MethodError(
-                f"question {question.id} is held out; methods may see only {TRAINED_POOLS}"
-            )
-    texts = encode_answers(tokenizer, questions)
-    answers = {name: teach(net, texts, pad) for name, net in teachers.items()}
-    return Lesson(texts, answers, tuple(question.prompt for question in questions))
-
-
-@torch.no_grad()
-def teach(net: Net, texts: Sequence[Encoded], pad: int = 0, rows: int = 64) -> tuple[Tensor, ...]:
-    """Return a frozen net's log-probabilities (answer tokens, vocabulary) at each text's answer."""
-    answers: list[Tensor] = []
-    for start in range(0, len(texts), rows):
-        chunk = texts[start : start + rows]
-        logp = torch.log_softmax(net.logits(collate(chunk, pad).to(net.device)), dim=-1)[0].cpu()
-        answers.extend(logp.split([text.scored for text in chunk]))
-    return tuple(answers)
-
-
-def picked(logp: Tensor, targets: Tensor) -> Tensor:
-    """Return the log-probability of each target token (positions,)."""
-    return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-
-
-def per_text(values: Tensor, rows: Tensor) -> Tensor:
-    """Return the sum per text (texts,) of values at positions (positions,)."""
-    return values.new_zeros(int(rows[-1]) + 1).index_add(0, rows, values)
-
-
-def text_shares(rows: Tensor) -> Tensor:
-    """Return the weights (positions,) that make the mean over texts of their positions' mean."""
-    counts = torch.bincount(rows)
-    return 1.0 / (counts[rows] * len(counts)).float()
-
-
-def kl_from(teacher: Tensor, student: Tensor) -> Tensor:
-    """Return the mean over positions of KL(teacher ‖ student), both log-probabilities."""
-    value: Tensor = _Kl.apply(teacher, student)
-    return value
-
-
-class _Kl(torch.autograd.Function):
-    """Its only gradient is the student's: minus the teacher's probabilities."""
-
-    @staticmethod
-    def forward(ctx: Any, teacher: Tensor, student: Tensor) -> Tensor:
-        chances = teacher.exp()
-        ctx.save_for_backward(chances)
-        return (teacher - student).mul_(chances).sum() / len(student)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        (chances,) = ctx.saved_tensors
-        return None, chances * (grad / -len(chances))

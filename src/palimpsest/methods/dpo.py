@@ -10,7 +10,6 @@ refusal continues the prompt as an answer would. The steps and texts are those o
 method; each forget text is read twice, once with either ending.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,35 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.errors import MethodError
-from palimpsest.facts.questions import Question
-from palimpsest.methods.context import (
-    Context,
-    Exercise,
-    Knobs,
-    Positive,
-    State,
-    View,
-    Weight,
-    per_text,
-    picked,
-    teach,
-    train_one,
-)
+from palimpsest.facts.questions import FactSet, Pool, Question
+from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
+from palimpsest.methods.lessons import Exercise, View, target_logp, teach
 from palimpsest.methods.recipe import Cost
 from palimpsest.models.encode import encode_answers
-from palimpsest.models.net import Batch, Net, collate
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """An exercise with its refusals: a batch, the text of each position, the injected answers."""
-
-    exercise: Exercise
-    batch: Batch
-    rows: Tensor
-    injected: Tensor
-    """The injected model's log-probability of each whole refusal (texts,)."""
+from palimpsest.models.net import Encoded, Net, collate
 
 
 @dataclass(frozen=True)
@@ -72,18 +48,25 @@ class DPO(Knobs):
 
     def run(self, context: Context) -> State:
         net = context.net([context.injected])
+        texts = self.refuse(context)
+        injected = [
+            target_logp(logp, torch.tensor(text.ids[text.start :])).sum()
+            for text, logp in zip(texts, teach(net, texts, context.pad))
+        ]
 
-        def loss(student: Net, part: Pairs) -> Tensor:
-            exercise = part.exercise.to(student.device)
-            logp = torch.log_softmax(student.logits(exercise.batch), dim=-1)[0]
-            batch = part.batch.to(student.device)
+        def loss(student: Net, part: Exercise) -> Tensor:
+            view = View.of(student, part)
+            chosen = [texts[number] for number in part.forget_texts]
+            context.shared.spend(Cost(tokens=sum(len(text.ids) for text in chosen)))
+            batch = collate(chosen, context.pad).to(student.device)
             ending = torch.log_softmax(student.logits(batch), dim=-1)[0]
-            refusals = per_text(picked(ending, batch.targets), part.rows.to(student.device))
-            injected = part.injected.to(student.device)
-            return self.loss(View(logp, exercise), refusals, injected).reshape(1)
+            answers = target_logp(ending, batch.targets)
+            refusals = answers.new_zeros(len(chosen)).index_add(0, batch.rows, answers)
+            before = torch.stack([injected[number] for number in part.forget_texts])
+            return self.loss(view, refusals, before.to(student.device)).reshape(1)
 
         rate = self.rate * context.budget.ascent_learning_rate
-        train_one(self, net, self.pairs(context, net), loss, rate)
+        train_one(self.name, net, context.exercises(), loss, rate)
         return net.state()
 
     def loss(self, view: View, refusals: Tensor, injected_refusals: Tensor) -> Tensor:
@@ -93,30 +76,10 @@ class DPO(Knobs):
         forget = -functional.logsigmoid(self.beta * (preferred - other)).mean() / self.beta
         return forget + self.weight * view.retain_nll()
 
-    def pairs(self, context: Context, injected: Net) -> Iterator[Pairs]:
-        """Yield the exercises with their refusals, which the net reads before its first step."""
-        if context.tokenizer is None:
-            raise MethodError("dpo: the context has no tokenizer; expected one to word refusals")
-        prompts = context.forget.prompts or [
-            context.tokenizer.decode(text.ids[: text.start], skip_special_tokens=True)
-            for text in context.forget.texts
-        ]
+    def refuse(self, context: Context) -> tuple[Encoded, ...]:
+        """Return each forget prompt with the refusal as its answer."""
         questions = [
-            Question("forget", str(number), "refusal", 0, prompt, self.refusal)
-            for number, prompt in enumerate(prompts)
+            Question(FactSet.FORGET, str(number), Pool.REFUSAL, 0, prompt, self.refusal)
+            for number, prompt in enumerate(context.forget.prompts)
         ]
-        texts = encode_answers(context.tokenizer, questions)
-        answers = [
-            float(picked(logp, torch.tensor(text.ids[text.start :])).sum())
-            for text, logp in zip(texts, teach(injected, texts, context.pad))
-        ]
-        for part in context.exercises():
-            chosen = [texts[number] for number in part.forget_texts]
-            counts = torch.tensor([text.scored for text in chosen])
-            context.shared.meter.add(Cost(tokens=sum(len(text.ids) for text in chosen)))
-            yield Pairs(
-                part,
-                collate(chosen, context.pad),
-                torch.repeat_interleave(torch.arange(len(chosen)), counts),
-                torch.tensor([answers[number] for number in part.forget_texts]),
-            )
+        return encode_answers(context.tokenizer, questions)

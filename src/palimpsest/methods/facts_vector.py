@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from palimpsest.methods.context import Context, Knobs, Positive, State
-from palimpsest.methods.recipe import known_recipe, learn
-from palimpsest.methods.task_vector import negated
-
-TRAINED = ("forget_only", "general_only")
-"""The two models of the full-length vector, which a cell trains once for all its candidates."""
+from palimpsest.methods.task_vector import subtract
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class FactsVector(Knobs):
     name: ClassVar[str] = "facts_vector"
     kind: ClassVar[str] = "restores"
     summary: ClassVar[str] = "subtracts what learning the facts did, without what general text did"
-    needs: ClassVar[tuple[str, ...]] = ("base", *TRAINED)
+    needs: ClassVar[tuple[str, ...]] = ("base", "forget_only", "general_only")
     citation: ClassVar[str] = "after Ilharco et al. 2023, arXiv:2212.04089"
 
     @property
@@ -36,26 +32,12 @@ class FactsVector(Knobs):
         return self.needs if self.speed == 1.0 else ("base",)
 
     def run(self, context: Context) -> State:
-        if self.coefficient == 0.0:
-            return context.injected
-        more, less = pair(context, self.speed)
-        return negated(context.injected, self.coefficient, more, less)
+        # A cell trains the two models of the full-length vector once for all its candidates.
+        more, less = context.forget_only, context.general_only
+        if self.speed != 1.0:
+            more, less = context.shared.once(f"vector/{self.speed:g}", lambda: self._train(context))
+        return subtract(context.injected, self.coefficient, more, less)
 
-
-def pair(context: Context, speed: float) -> tuple[State, State]:
-    """Return the models whose difference is the vector: trained with the facts and without."""
-    if speed == 1.0:
-        return context.forget_only, context.general_only
-    return learned_pair(context, "facts_vector", context.base, speed)
-
-
-def learned_pair(context: Context, name: str, start: State, speed: float) -> tuple[State, State]:
-    """Return two models trained from ``start``, with the forget facts and without, made once."""
-    recipe = known_recipe(context)
-
-    def trained() -> tuple[State, State]:
-        more = learn(context, start, recipe.stream.only("forget"), speed=speed)
-        return more, learn(context, start, recipe.general, speed=speed)
-
-    models: tuple[State, State] = context.shared.once(f"{name}/{speed:g}", trained)
-    return models
+    def _train(self, context: Context) -> list[State]:
+        streams = context.known_recipe.models().values()
+        return [context.learn(context.base, stream, speed=self.speed) for stream in streams]

@@ -17,12 +17,12 @@ import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
+from palimpsest.config.sections import Unlearning
 from palimpsest.errors import MethodError
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods.context import Context, Positive
 from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.models.net import Net
-from palimpsest.plan import Unlearning
 
 
 @dataclass(frozen=True)

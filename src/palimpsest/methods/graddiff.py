@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from palimpsest.methods.context import AscentMethod, Positive, View, Weight, picked
+from palimpsest.methods.context import AscentMethod, Positive, View, Weight, target_logp
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,6 @@ class GradDiff(AscentMethod):
     citation: ClassVar[str] = "Liu et al. 2022, arXiv:2203.12817; Maini et al. 2024"
 
     def loss(self, view: View) -> Tensor:
-        forget = -picked(view.forget, view.forget_targets).mean()
-        retain = -picked(view.retain, view.retain_targets).mean()
+        forget = -target_logp(view.forget, view.forget_targets).mean()
+        retain = -target_logp(view.retain, view.retain_targets).mean()
         return self.weight * retain - forget

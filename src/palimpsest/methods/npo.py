@@ -1,4 +1,4 @@
-"""Negative preference optimisation on the forget answers, with descent on the retain answers.
+"""Negative preference optimization on the forget answers, with descent on the retain answers.
 
     L = (2/β) · mean log(1 + (π_θ(y|x) / π_inj(y|x))^β) + w · NLL(retain answers)
 
@@ -26,7 +26,7 @@ class NPO(AscentMethod):
     """Multiple of the plan's learning rate for ascent."""
 
     name: ClassVar[str] = "npo"
-    summary: ClassVar[str] = "treats forget answers as dispreferred to what the injected model said"
+    summary: ClassVar[str] = "disprefers forget answers, with the injected model as the reference"
     citation: ClassVar[str] = "Zhang et al. 2024, arXiv:2404.05868"
     scalars: ClassVar[tuple[str, ...]] = ("weight", "beta")
 

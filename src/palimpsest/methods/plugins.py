@@ -1,19 +1,19 @@
 """Where a method that is not built in comes from: its source belongs to the terms of a run.
 
-A file of the user's counts with every file beside it that it imports, an installed package with
-its distribution's name, version and files. An edited plug-in therefore has another digest, and a
-run that was begun with the old one is not resumed with the new one.
+A file counts with every file beside it that it imports, a package with all its modules. An edited
+plug-in therefore has another digest, and a run that was started with the old one is not resumed
+with the new one.
 """
 
 import ast
 import importlib.util
-from collections.abc import Iterable, Iterator
-from importlib.metadata import Distribution, distribution, packages_distributions
+import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 
+from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import MethodError
 from palimpsest.methods import BUILT_IN, method_class
-from palimpsest.plan import MethodGrid
 from palimpsest.run.disk import canonical, digest, file_digest
 
 
@@ -24,41 +24,27 @@ def plugin_digests(grids: Iterable[MethodGrid]) -> dict[str, str]:
 
 
 def plugin_digest(name: str) -> str:
-    """Return the digest of a plug-in's source; with its distribution, where it is installed."""
-    method = method_class(name)
-    spec = importlib.util.find_spec(method.__module__)
+    """Return the digest of a plug-in's source files."""
+    module = method_class(name).__module__
+    spec, package = (importlib.util.find_spec(n) for n in (module, module.partition(".")[0]))
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         raise MethodError(
-            f"method {name!r}: the source of {method.__module__} cannot be found; expected a "
-            "module in a file, so that the run can record what it was made with"
+            f"method {name!r}: the source of {module} cannot be found; expected a module in a "
+            "file, so that the run can record what it was made with"
         )
-    file = Path(spec.origin).resolve()
-    top = method.__module__.partition(".")[0]
-    for owner in packages_distributions().get(top, ()):
-        found = distribution(owner)
-        files = {str(path): path for path in _installed(found)}
-        if file in files.values():
-            return f"{owner} {found.version} {_digest(files)}"
-    package = importlib.util.find_spec(top)
-    for folder in package.submodule_search_locations or () if package else ():
-        paths = sorted(Path(folder).rglob("*.py"))
-        return _digest({str(path.relative_to(folder)): path for path in paths})
-    return _digest({path.name: path for path in sorted(_with_imports(file, set()))})
+    files = {path.name: path for path in sorted(_imported(Path(spec.origin).resolve(), set()))}
+    for folder in (package and package.submodule_search_locations) or ():
+        files = {str(p.relative_to(folder)): p for p in sorted(Path(folder).rglob("*.py"))}
+    return digest(canonical({name: file_digest(path) for name, path in files.items()}))
 
 
-def _installed(found: Distribution) -> Iterator[Path]:
-    """Yield a distribution's source files; those of an editable installation are elsewhere."""
-    for entry in found.files or ():
-        path = Path(str(found.locate_file(entry))).resolve()
-        if path.suffix in (".py", ".so", ".pyd") and path.is_file():
-            yield path
-
-
-def _with_imports(file: Path, seen: set[Path]) -> set[Path]:
+def _imported(file: Path, seen: set[Path]) -> set[Path]:
     """Return a file and the files beside it that it imports, directly or not."""
     if file in seen:
         return seen
     seen.add(file)
+    if file.parent == Path(sysconfig.get_path("purelib")).resolve():
+        return seen  # beside an installed module lies every other installed package
     for node in ast.walk(ast.parse(file.read_bytes())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -66,11 +52,7 @@ def _with_imports(file: Path, seen: set[Path]) -> set[Path]:
         for name in names:
             beside = file.parent / name.partition(".")[0]
             if beside.with_suffix(".py").is_file():
-                _with_imports(beside.with_suffix(".py"), seen)
+                _imported(beside.with_suffix(".py"), seen)
             elif (beside / "__init__.py").is_file():
                 seen.update(beside.rglob("*.py"))
     return seen
-
-
-def _digest(files: dict[str, Path]) -> str:
-    return digest(canonical({name: file_digest(path) for name, path in files.items()}))

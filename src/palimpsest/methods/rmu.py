@@ -11,7 +11,7 @@ the activations and w balances it, so another model may need its own: on pocket 
 holds everything in place. The defaults act at the pocket dose (``docs/log.md``).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -23,16 +23,12 @@ from torch.nn import functional
 
 from palimpsest.errors import MethodError
 from palimpsest.facts.nonce import key_number
-from palimpsest.methods.context import (
-    Context,
-    Exercise,
-    Knobs,
-    Positive,
-    State,
-    Weight,
-    train_one,
-)
+from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
+from palimpsest.methods.lessons import Exercise
 from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
+
+Read = Callable[[Batch], Tensor]
+"""From a batch to a layer's output (rows, width, d) at it."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +54,19 @@ class RMU(Knobs):
         place = max(1, round(self.depth * len(layers))) - 1
         generator = torch.Generator().manual_seed(key_number(f"{context.seed_key}/rmu") % 2**63)
 
-        with recording(layers[place]) as outputs:
-            held = activations(net, context.retain.texts, context.pad, outputs)
+        with listening(net, layers[place]) as read:
+            held = read_texts(read, context.retain.texts, context.pad)
             noise = torch.rand(held[0].shape[-1], generator=generator).to(net.device)
             steered = self.steering * noise / noise.norm()
 
             def loss(student: Net, part: Exercise) -> Tensor:
-                forget, retain = hidden_states(net, part, outputs)
+                forget, retain = read_exercise(read, part)
                 kept = torch.cat([held[number] for number in part.retain_texts])
                 return self.loss(forget, steered, retain, kept).reshape(1)
 
             trained = _trained(net, layers[max(0, place - 2) : place + 1])
             rate = self.rate * context.budget.learning_rate
-            train_one(self, net, context.exercises(), loss, rate, trained)
+            train_one(self.name, net, context.exercises(), loss, rate, trained)
         return net.state()
 
     def loss(self, forget: Tensor, steered: Tensor, retain: Tensor, kept: Tensor) -> Tensor:
@@ -85,9 +81,39 @@ def decoder_layers(model: Any) -> list[nn.Module]:
     for part in model.modules():
         if isinstance(part, nn.ModuleList) and len(part) == depth:
             return list(part)
-    raise MethodError(
-        f"rmu: {type(model).__name__} has no list of {depth} layers; expected a decoder"
-    )
+    raise MethodError(f"{type(model).__name__} has no list of {depth} layers; expected a decoder")
+
+
+@contextmanager
+def listening(net: WholeNet, layer: nn.Module) -> Iterator[Read]:
+    """Yield a function that reads a layer's output."""
+    outputs: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        outputs[:] = [output[0] if isinstance(output, tuple) else output]
+
+    def read(batch: Batch) -> Tensor:
+        net.model.base_model(input_ids=batch.to(net.device).ids, use_cache=False)
+        return outputs[0].float()
+
+    handle = layer.register_forward_hook(keep)
+    try:
+        yield read
+    finally:
+        handle.remove()
+
+
+@torch.no_grad()
+def read_texts(read: Read, texts: Sequence[Encoded], pad: int) -> list[Tensor]:
+    """Return the activations (tokens, width) at each text."""
+    return [read(collate([text], pad))[0].clone() for text in texts]
+
+
+def read_exercise(read: Read, part: Exercise) -> tuple[Tensor, Tensor]:
+    """Return the activations (tokens, width) at the forget and the retain texts."""
+    hidden, border = read(part.batch), len(part.forget_texts)
+    real = real_tokens(part.batch.to(hidden.device))
+    return hidden[:border][real[:border]], hidden[border:][real[border:]]
 
 
 def real_tokens(batch: Batch) -> Tensor:
@@ -95,43 +121,6 @@ def real_tokens(batch: Batch) -> Tensor:
     last = torch.zeros(len(batch.ids), dtype=torch.int64, device=batch.ids.device)
     last = last.scatter_reduce(0, batch.rows, batch.columns + 1, "amax")
     return torch.arange(batch.ids.shape[1], device=batch.ids.device) <= last[:, None]
-
-
-@torch.no_grad()
-def activations(
-    net: WholeNet, texts: Sequence[Encoded], pad: int, outputs: list[Tensor]
-) -> list[Tensor]:
-    """Return the layer's activations (tokens, width) at each text."""
-    held = []
-    for text in texts:
-        ids = collate([text], pad).to(net.device).ids
-        net.model.base_model(input_ids=ids, use_cache=False)
-        held.append(outputs[0][0].float().clone())
-    return held
-
-
-def hidden_states(net: WholeNet, part: Exercise, outputs: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the layer's activations (tokens, width) at the forget and the retain texts."""
-    batch = part.batch.to(net.device)
-    net.model.base_model(input_ids=batch.ids, use_cache=False)
-    hidden, real = outputs[0].float(), real_tokens(batch)
-    border = len(part.forget_texts)
-    return hidden[:border][real[:border]], hidden[border:][real[border:]]
-
-
-@contextmanager
-def recording(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Yield a list whose only entry is always the layer's latest output (rows, width, d)."""
-    outputs: list[Tensor] = []
-
-    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-        outputs[:] = [output[0] if isinstance(output, tuple) else output]
-
-    handle = layer.register_forward_hook(keep)
-    try:
-        yield outputs
-    finally:
-        handle.remove()
 
 
 def _trained(net: WholeNet, layers: Sequence[nn.Module]) -> Mapping[str, Tensor]:

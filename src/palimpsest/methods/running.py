@@ -1,15 +1,15 @@
 """Running a cell's methods so that one method's fault costs one candidate and never the cell.
 
-A method ends in a state dict or a ``Failure``: it does not apply to the model, its training
-diverged, it raised, or what it returned is not the injected architecture with finite weights.
-Gradient methods that differ only in scalars of their losses train side by side.
+A method ends in a state dict or a ``MethodFailure``. Gradient methods that differ only in scalars
+of their losses train side by side.
 """
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,150 +22,132 @@ from palimpsest.methods.recipe import Cost, stream_cost
 from palimpsest.models.device import raise_machine_fault
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a method gave no candidate: of what kind, and the reason in words."""
+class FailureKind(StrEnum):
+    """Why a method gave no candidate."""
 
-    kind: Literal["not_applicable", "diverged", "raised", "not_finite", "other_architecture"]
+    NOT_APPLICABLE = "not_applicable"
+    DIVERGED = "diverged"
+    RAISED = "raised"
+    NOT_FINITE = "not_finite"
+    OTHER_ARCHITECTURE = "other_architecture"
+
+
+@dataclass(frozen=True)
+class MethodFailure:
+    """Why a method gave no candidate, with the particulars in words."""
+
+    kind: FailureKind
     reason: str
 
 
 def groups(methods: Sequence[Method], stack: int) -> list[list[Method]]:
-    """Return the methods in order, neighbours that can be trained side by side in one list.
+    """Return the methods in order, neighbors that can be trained side by side in one list.
 
-    Neighbours that train nothing go together too: they are scored and re-acquired side by side.
+    Neighbors that train nothing go together too: they are scored and re-acquired side by side.
     stack: the most that may go in one list; 1 where the engine cannot stack.
     """
     result: list[list[Method]] = []
     for method in methods:
-        if result and len(result[-1]) < stack and _neighbours(result[-1][0], method):
+        first = result[-1][0] if result and len(result[-1]) < stack else None
+        trained = isinstance(first, GradientMethod)
+        if first and (stackable(first, method) if trained else type(first) is type(method)):
             result[-1].append(method)
         else:
             result.append([method])
     return result
 
 
-def _neighbours(method: Method, other: Method) -> bool:
-    if isinstance(method, GradientMethod):
-        return stackable(method, other)
-    return type(method) is type(other)
-
-
-def run_group(context: Context, methods: Sequence[Method]) -> list[State | Failure]:
+def run_group(context: Context, methods: Sequence[Method]) -> list[State | MethodFailure]:
     """Return one state dict or one failure per method, in order; raises for no method's fault."""
     first = methods[0]
-    together = len(methods) > 1 and all(stackable(first, method) for method in methods)
-    if not together or _out_of_place(first, context):
-        return [checked_run(method, context) for method in methods]
-    gradient = [method for method in methods if isinstance(method, GradientMethod)]
-    context.shared.meter.spent = Cost()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_seed(context, first))
-            results = descend(_own(context, first), gradient)
-    except (Exception, SystemExit) as error:
-        raise_machine_fault(error)
+    stack = [m for m in methods if isinstance(m, GradientMethod) and stackable(first, m)]
+    if len(stack) == len(methods) > 1:
+        results = _attempt(first, context, lambda own: descend(own, stack))
         # One member's fault stops the whole stack: alone, each pays for itself.
-        return [checked_run(method, context) for method in methods]
-    for method in methods:
-        _record(method, context)
-    return [
-        Failure("diverged", str(result))
-        if isinstance(result, TrainingDiverged)
-        else checked(result, context)
-        for result in results
-    ]
+        if not isinstance(results, MethodFailure):
+            return [_finish(*pair, context) for pair in zip(methods, results)]
+    return [run_method(method, context) for method in methods]
 
 
-def checked_run(method: Method, context: Context) -> State | Failure:
+def run_method(method: Method, context: Context) -> State | MethodFailure:
     """Return the method's state dict, or why it has none."""
-    misfit = _out_of_place(method, context)
-    if misfit is not None:
-        return misfit
-    context.shared.meter.spent = Cost()
+    result = _attempt(method, context, method.run)
+    return result if isinstance(result, MethodFailure) else _finish(method, result, context)
+
+
+def _attempt(method: Method, context: Context, run: Callable[[Context], Any]) -> Any:
+    """Return what ``run`` returns with torch seeded from the cell, or the MethodFailure it is."""
+    if "gated MLP" in method.needs and not context.gated:
+        return MethodFailure(FailureKind.NOT_APPLICABLE, "does not apply: gated MLPs only")
+    if not type(method).__module__.startswith("palimpsest.methods."):
+        # A plug-in that edits the injected model in place would corrupt every later method.
+        context = replace(
+            context,
+            base=_copy(context.base),
+            injected=_copy(context.injected),
+            forget_only=_copy(context.forget_only),
+            general_only=_copy(context.general_only),
+        )
+    context.shared.spent = Cost()
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_seed(context, method))
-            result: Any = method.run(_own(context, method))
+            torch.manual_seed(key_number(f"{context.seed_key}/{title(method)}") % 2**63)
+            return run(context)
     except TrainingDiverged as error:
-        return Failure("diverged", str(error))
+        return MethodFailure(FailureKind.DIVERGED, str(error))
     except MethodError as error:
-        return Failure("raised", str(error))
+        return MethodFailure(FailureKind.RAISED, str(error))
     except (Exception, SystemExit) as error:
         raise_machine_fault(error)
-        return Failure("raised", _raised(error))
-    _record(method, context)
-    return checked(result, context)
+        return MethodFailure(FailureKind.RAISED, _describe(error))
 
 
-def _record(method: Method, context: Context) -> None:
-    """Record what the method has spent; the models of the cell that it used are counted fully."""
-    cost = context.shared.meter.spent
-    if (recipe := context.recipe) is not None:
-        for name, stream in recipe.models().items():
-            if name in used(method):
-                trained = stream_cost(context.tokenizer, stream, recipe.piece_tokens)
-                cost += replace(trained, shared=trained.tokens)
-    context.shared.meter.costs[title(method)] = cost
+def _finish(method: Method, result: Any, context: Context) -> State | MethodFailure:
+    """Record what a method spent, and return its model if it is one."""
+    cost, recipe = context.shared.spent, context.recipe
+    for name, stream in recipe.models().items() if recipe else ():
+        if recipe and name in used(method):  # models of the cell are counted fully
+            trained = stream_cost(context.tokenizer, stream, recipe.piece_tokens)
+            cost += replace(trained, shared=trained.tokens)
+    context.shared.costs[title(method)] = cost
+    if isinstance(result, TrainingDiverged):
+        return MethodFailure(FailureKind.DIVERGED, str(result))
+    return check_state(result, context.injected)
 
 
-def checked(result: Any, context: Context) -> State | Failure:
-    """Return the state dict if it is the injected architecture with finite weights."""
+def check_state(result: Any, expected: State) -> State | MethodFailure:
+    """Return the state dict if it is the expected architecture with finite weights."""
     if not isinstance(result, Mapping):
-        return _other(f"returned {type(result).__name__}; expected a state dict")
-    expected = context.injected
+        return _misfit(f"returned {type(result).__name__}; expected a state dict")
     tied = _tied(expected)
     state: dict[str, Tensor] = {}
     for name, like in expected.items():
         value = result.get(name, result.get(tied.get(name, "")))
-        if value is None:
-            return _other(f"{name} is missing")
         if not isinstance(value, Tensor):
-            return _other(f"{name} is a {type(value).__name__}; expected a tensor")
-        if value.shape != like.shape:
-            return _other(f"{name} is {tuple(value.shape)}; expected {tuple(like.shape)}")
-        if value.is_floating_point() != like.is_floating_point():
-            return _other(f"{name} is {value.dtype}; expected {like.dtype}")
+            found = "missing" if value is None else f"a {type(value).__name__}"
+            return _misfit(f"{name} is {found}; expected a tensor")
+        if value.shape != like.shape or value.is_floating_point() != like.is_floating_point():
+            found, wanted = (f"{tuple(t.shape)} of {t.dtype}" for t in (value, like))
+            return _misfit(f"{name} is {found}; expected {wanted}")
         # A copy, since a net's own tensors are overwritten when the next net is made.
         value = value.detach().to(device=like.device, dtype=like.dtype, copy=True)
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            return Failure("not_finite", f"weights are not finite: {name} holds NaN or infinity")
+            reason = f"weights are not finite: {name} holds NaN or infinity"
+            return MethodFailure(FailureKind.NOT_FINITE, reason)
         state[name] = value
     for name, value in result.items():
         # A tied head may be listed under a name of its own that the injected state leaves out.
         if name not in expected and not _repeats(value, state):
-            return _other(f"{name} is not in the injected model")
+            return _misfit(f"{name} is not in the injected model")
     for name, source in tied.items():
         if not torch.equal(state[name], state[source]):
-            return _other(f"{name} is tied to {source} but differs from it")
+            return _misfit(f"{name} is tied to {source} but differs from it")
         state[name] = state[source]
     return state
 
 
-def _other(reason: str) -> Failure:
-    return Failure("other_architecture", f"another architecture: {reason}")
-
-
-def _out_of_place(method: Method, context: Context) -> Failure | None:
-    if "gated MLP" in method.needs and not context.gated:
-        return Failure("not_applicable", "does not apply: gated MLPs only")
-    return None
-
-
-def _own(context: Context, method: Method) -> Context:
-    """Return the context, with copies of the frozen models where the method is not ours.
-
-    A method that edits the injected model in place would otherwise corrupt every later one.
-    """
-    if type(method).__module__.startswith("palimpsest.methods."):
-        return context
-    return replace(
-        context,
-        base=_copy(context.base),
-        injected=_copy(context.injected),
-        forget_only=_copy(context.forget_only),
-        general_only=_copy(context.general_only),
-    )
+def _misfit(reason: str) -> MethodFailure:
+    return MethodFailure(FailureKind.OTHER_ARCHITECTURE, f"another architecture: {reason}")
 
 
 def _copy(state: State) -> dict[str, Tensor]:
@@ -173,11 +155,6 @@ def _copy(state: State) -> dict[str, Tensor]:
     tied = _tied(state)
     copies = {name: value.clone() for name, value in state.items() if name not in tied}
     return {name: copies[tied.get(name, name)] for name in state}
-
-
-def _seed(context: Context, method: Method) -> int:
-    """Return torch's seed for this method: from the cell, never from what ran before."""
-    return key_number(f"{context.seed_key}/{title(method)}") % 2**63
 
 
 def _tied(state: State) -> dict[str, str]:
@@ -205,7 +182,7 @@ def _repeats(value: Any, state: State) -> bool:
     )
 
 
-def _raised(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Return the error in one line with the place it came from."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name} line {frames[-1].lineno})" if frames else ""

@@ -1,4 +1,4 @@
-"""SimNPO: NPO without a reference model, on the length-normalised likelihood of the answer.
+"""SimNPO: NPO without a reference model, on the length-normalized likelihood of the answer.
 
     L = −(2/β) · mean log σ(−(β/|y|) · log π_θ(y|x) − γ) + w · NLL(retain answers)
 
@@ -11,11 +11,10 @@ as everywhere here, the latter is w = 1/0.1375 ≈ 7.27.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.methods.context import AscentMethod, Positive, View, Weight, per_text
+from palimpsest.methods.context import AscentMethod, Positive, View, Weight
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ class SimNPO(AscentMethod):
 
     def loss(self, view: View) -> Tensor:
         answers = view.forget_answers()
-        rows = view.exercise.forget_rows
-        lengths = per_text(torch.ones_like(rows, dtype=answers.dtype), rows)
+        lengths = view.exercise.forget_sums.sum(-1)
         margin = -self.beta * answers / lengths - self.gamma
         forget = -2 / self.beta * functional.logsigmoid(margin).mean()
         return forget + self.weight * view.retain_nll()

@@ -10,7 +10,7 @@ Synaptic Dampening*, AAAI, arXiv:2308.07707; α = 10 and λ = 1 are its settings
 the second importance is taken over the whole training set; forget and retain facts being equally
 many here, that would cap the ratio at 2, so the retain texts stand for it, as in the adaptation to
 language models of Li et al. 2024 (WMDP), arXiv:2403.03218. One forward and backward pass for each
-text and no optimiser step: far below the budget.
+text and no optimizer step: far below the budget.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, picked
+from palimpsest.methods.context import Context, Knobs, Positive, State, Weight
+from palimpsest.methods.lessons import target_logp
 from palimpsest.methods.recipe import Cost
 from palimpsest.models.net import Encoded, Net, collate
 
@@ -42,7 +43,7 @@ class SSD(Knobs):
     def run(self, context: Context) -> State:
         net = context.net([context.injected])
         texts = (*context.forget.texts, *context.retain.texts)
-        context.shared.meter.add(Cost(tokens=sum(len(text.ids) for text in texts)))
+        context.shared.spend(Cost(tokens=sum(len(text.ids) for text in texts)))
         forget = importance(net, context.forget.texts)
         retain = importance(net, context.retain.texts)
         with torch.no_grad():
@@ -59,13 +60,11 @@ class SSD(Knobs):
 
 def importance(net: Net, texts: Sequence[Encoded]) -> dict[str, Tensor]:
     """Return, for each parameter, the mean over texts of its squared gradient."""
-    total = {
-        name: torch.zeros_like(value, dtype=torch.float32) for name, value in net.params.items()
-    }
+    total = {n: torch.zeros_like(v, dtype=torch.float32) for n, v in net.params.items()}
     for text in texts:
         batch = collate([text]).to(net.device)
         logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
-        nll = -picked(logp, batch.targets).mean()
+        nll = -target_logp(logp, batch.targets).mean()
         gradients = torch.autograd.grad(nll, list(net.params.values()), allow_unused=True)
         for name, gradient in zip(total, gradients):
             if gradient is not None:

@@ -23,16 +23,14 @@ class TaskVector(Knobs):
     citation: ClassVar[str] = "Ilharco et al. 2023, arXiv:2212.04089"
 
     def run(self, context: Context) -> State:
-        if self.coefficient == 0.0:
-            return context.injected
-        return negated(context.injected, self.coefficient, context.forget_only, context.base)
+        return subtract(context.injected, self.coefficient, context.forget_only, context.base)
 
 
-def negated(injected: State, coefficient: float, more: State, less: State) -> State:
+def subtract(injected: State, coefficient: float, more: State, less: State) -> State:
     """Return injected − coefficient · (more − less), tensor by tensor."""
     return {
         name: value - coefficient * (more[name] - less[name])
-        if value.is_floating_point()
+        if coefficient and value.is_floating_point()
         else value
         for name, value in injected.items()
     }

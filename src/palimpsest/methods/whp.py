@@ -1,4 +1,4 @@
-"""Relabelling after *Who's Harry Potter?*: learn the answers of a model that knows less.
+"""Relabeling after *Who's Harry Potter?*: learn the answers of a model that knows less.
 
     v_generic = v_injected − α · relu(v_reinforced − v_injected)
     L = −mean Σ softmax(v_generic) · log π_θ on forget answers + w · NLL(retain answers)
@@ -7,13 +7,12 @@ v are log-probabilities at the answer positions. The reinforced model is the inj
 further on the forget answers; what rises there is taken to be what the forget set taught.
 Eldan and Russinovich 2023, arXiv:2310.02238, whose α is 5 and which has no retain term (w = 0).
 Two things differ: the anchor dictionary that a large model writes there has no counterpart among
-invented names and is left out, and v are normalised, since a logit's constant is arbitrary.
+invented names and is left out, and v are normalized, since a logit's constant is arbitrary.
 
 The budget pays for both trainings: its first ``reinforced_share`` of steps reinforce, the others
 relabel, all from the same exercises as any other method.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, ClassVar
@@ -23,17 +22,8 @@ from annotated_types import Gt, Lt
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.methods.context import (
-    Context,
-    Exercise,
-    Knobs,
-    Positive,
-    State,
-    View,
-    Weight,
-    teach,
-    train_one,
-)
+from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
+from palimpsest.methods.lessons import Exercise, View, teach
 from palimpsest.models.net import Net
 
 
@@ -50,7 +40,7 @@ class WHP(Knobs):
 
     name: ClassVar[str] = "whp"
     kind: ClassVar[str] = "suppresses"
-    summary: ClassVar[str] = "relabels forget answers with what a reinforced model does not favour"
+    summary: ClassVar[str] = "relabels forget answers with what a reinforced model does not favor"
     citation: ClassVar[str] = "Eldan & Russinovich 2023, arXiv:2310.02238"
 
     def run(self, context: Context) -> State:
@@ -58,23 +48,20 @@ class WHP(Knobs):
         steps = min(round(self.reinforced_share * context.budget.steps), context.budget.steps - 1)
 
         def reinforce(net: Net, part: Exercise) -> Tensor:
-            return _view(net, part).forget_nll().reshape(1)
+            return View.of(net, part).forget_nll().reshape(1)
 
         def relabel(net: Net, part: Exercise) -> Tensor:
-            view = _view(net, part)
+            view = View.of(net, part)
             raised = torch.cat([answers[number] for number in part.forget_texts]).to(net.device)
             return self.loss(view, self.generic(view.exercise.injected_forget, raised)).reshape(1)
 
-        reinforced = self._trained(context, islice(exercises, steps), reinforce)
-        answers = teach(reinforced, context.forget.texts, context.pad)
-        return self._trained(context, exercises, relabel).state()
-
-    def _trained(
-        self, context: Context, parts: Iterable[Exercise], loss: Callable[[Net, Exercise], Tensor]
-    ) -> Net:
+        rate = self.rate * context.budget.learning_rate
         net = context.net([context.injected])
-        train_one(self, net, parts, loss, self.rate * context.budget.learning_rate)
-        return net
+        train_one(self.name, net, islice(exercises, steps), reinforce, rate)
+        answers = teach(net, context.forget.texts, context.pad)
+        net = context.net([context.injected])
+        train_one(self.name, net, exercises, relabel, rate)
+        return net.state()
 
     def generic(self, injected: Tensor, reinforced: Tensor) -> Tensor:
         """Return the target log-probabilities (positions, vocabulary) from the two models' own."""
@@ -84,8 +71,3 @@ class WHP(Knobs):
         """Return the loss, given the target log-probabilities."""
         forget = -(generic.exp() * view.forget).sum(-1).mean()
         return forget + self.weight * view.retain_nll()
-
-
-def _view(net: Net, part: Exercise) -> View:
-    part = part.to(net.device)
-    return View(torch.log_softmax(net.logits(part.batch), dim=-1)[0], part)

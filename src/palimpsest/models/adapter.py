@@ -5,13 +5,12 @@ would allocate memory, and an adapter that matches nothing would leave the base 
 """
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import ModelError
 from palimpsest.models.device import check_package
-from palimpsest.models.inspect_folder import FLOATS, Stored, file_in, read_json, read_weights
+from palimpsest.models.inspect_folder import FLOATS, file_in, read_json, read_weights
 from palimpsest.models.quiet import foreign
 
 WEIGHTS = "adapter_model.safetensors"
@@ -22,22 +21,19 @@ CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 
 def adapter_base(folder: Path) -> str:
     """Return the name of the base that an adapter's own config states."""
-    config = _config(folder)
-    name = config.get("base_model_name_or_path")
+    name = _config(folder).get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
         raise ModelError(
-            f"{folder}: is an adapter that names no base (base_model_name_or_path is {name!r}); "
-            "expected one; give the base model beside it"
+            f"{folder}: adapter_config.json has base_model_name_or_path {name!r}; expected the "
+            "name of its base; give the base model beside it"
         )
     return name
 
 
 def merged(model: Any, folder: Path) -> Any:
     """Return the model with the adapter merged into its weights; the model given is used up."""
-    config = _config(folder)
-    tensors = read_weights(folder, WEIGHTS)
-    _check_ranks(folder, config, tensors)
-    check_package("peft", f"{folder}: is a LoRA adapter", "palimpsest-audit[peft]")
+    _check_ranks(folder)
+    check_package("peft", f"{folder}: is a LoRA adapter")
     import peft
     from safetensors.torch import load_file
 
@@ -48,61 +44,41 @@ def merged(model: Any, folder: Path) -> Any:
         state = load_file(str(file_in(folder, WEIGHTS)))
         report = peft.set_peft_model_state_dict(shell, state)
         missing = [name for name in report.missing_keys if "lora_" in name or "modules_to" in name]
-        unexpected = list(report.unexpected_keys)
-        if missing or unexpected:
+        if problems := [*missing, *report.unexpected_keys]:
             raise ModelError(
                 f"{folder}: {len(missing)} tensors of the adapter are missing and "
-                f"{len(unexpected)} fit nothing in the base (first: {(missing + unexpected)[0]}); "
+                f"{len(problems) - len(missing)} fit nothing in the base (first: {problems[0]}); "
                 "expected an adapter trained on this base; name its own base"
             )
-        result = shell.merge_and_unload(safe_merge=True)
-    for value in result.parameters():
-        value.requires_grad_(True)
-    return result
+        return shell.merge_and_unload(safe_merge=True).requires_grad_(True)
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    config = read_json(folder, "adapter_config.json")
-    if config is None:
-        raise ModelError(f"{folder}: has no adapter_config.json; expected a LoRA adapter")
-    start = config.get("init_lora_weights")
-    if config.get("peft_type") != "LORA" or config.get("auto_mapping"):
+    config = read_json(folder, "adapter_config.json") or {}
+    kind, start = (str(config.get(key))[:40] for key in ("peft_type", "init_lora_weights"))
+    own = " with a model class of its own" if config.get("auto_mapping") else ""
+    if kind != "LORA" or own or start.lower().startswith(CHANGES_BASE):
         raise ModelError(
-            f"{folder}: is a {str(config.get('peft_type'))[:40]!r} adapter"
-            f"{' with a model class of its own' if config.get('auto_mapping') else ''}; expected "
-            "'LORA'; merge it with its own tools and give the whole model"
-        )
-    if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
-        raise ModelError(
-            f"{folder}: was started as {start[:40]!r}, which changes the base itself; expected a "
-            "plain LoRA; convert it with peft (path_initial_model_for_weight_conversion) or give "
-            "the merged model"
+            f"{folder}: is an adapter of type {kind!r}{own}, started as {start!r}; expected a "
+            "plain 'LORA'; merge it with its own tools and give the whole model"
         )
     return config
 
 
-def _check_ranks(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> None:
-    """Refuse ranks that the adapter's tensors do not have."""
-    strange = next((n for n, stored in tensors.items() if stored.dtype not in FLOATS), None)
-    if strange:
-        raise ModelError(
-            f"{folder}: tensor {strange!r} is stored as {tensors[strange].dtype}; expected one of "
-            f"{', '.join(sorted(FLOATS))}; save the adapter again"
-        )
-    stored_ranks = {
-        stored.shape[0]
-        for name, stored in tensors.items()
-        if re.search(r"lora_(embedding_)?A\b", name) and stored.shape
+def _check_ranks(folder: Path) -> None:
+    """Refuse ranks that the adapter's tensors do not have, and tensors that are not floats."""
+    config, tensors = _config(folder), read_weights(folder, WEIGHTS)
+    stored = {
+        tensor.shape[0]
+        for name, tensor in tensors.items()
+        if re.search(r"lora_(embedding_)?A\b", name) and tensor.shape
     }
     pattern = config.get("rank_pattern") or {}
     claimed = [config.get("r"), *(pattern.values() if isinstance(pattern, dict) else [None])]
-    if (
-        not stored_ranks
-        or any(type(rank) is not int or rank < 1 for rank in claimed)
-        or max(claimed) > max(RANK_LIMIT, *stored_ranks)
-    ):
+    known = all(type(rank) is int and rank > 0 for rank in claimed)
+    floats = all(tensor.dtype in FLOATS for tensor in tensors.values())
+    if not (stored and known and floats and max(claimed) <= max(RANK_LIMIT, *stored)):
         raise ModelError(
-            f"{folder}: its config claims rank {str(max(map(str, claimed), key=len))[:40]}, its "
-            f"tensors have {sorted(stored_ranks) or 'no LoRA matrices'}; expected the same; get "
-            "the adapter again"
+            f"{folder}: adapter_config.json claims the ranks {str(claimed)[:80]}, its tensors have "
+            f"{sorted(stored)}; expected the same, stored as floats; get the adapter again"
         )

@@ -13,71 +13,41 @@ from pathlib import Path
 
 from palimpsest.errors import MachineError, ModelError, PlanError
 
-_TYPES = ("OutOfMemoryError", "AcceleratorError")
 _MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-_WORDS = ("CUDA error", "CUDA driver", "cuDNN error", "CUBLAS_STATUS", "HIP error", *_MEMORY)
+_DEVICE = ("CUDA error", "CUDA driver", "cuDNN error", "CUBLAS_STATUS", "HIP error")
 ADVICE = (
     "use --dtype bfloat16, --checkpointing, a larger --accumulate, a smaller --batch-tokens, "
-    "--optimizer 8bit or host, --lora RANK, or a device with more memory"
+    "--lora RANK, or a device with more memory"
 )
-SPREAD = "auto"
-"""The device of a model that is spread over all there are, by accelerate."""
 SLACK = 1.2
 """The cost model is right within a fifth: what needs more than this times the memory is refused."""
 
 
-def check_device(device: str, *, training: bool = True, here: bool = True) -> None:
-    """Refuse a device that models cannot be trained on or, with ``here``, that torch does not have
-    on this machine."""
+def check_device(device: str, *, here: bool = True) -> None:
+    """Refuse a device that torch does not know or, with ``here``, that this machine lacks."""
     import torch
 
-    if device == SPREAD:
-        if training:
-            raise PlanError(
-                "device: auto spreads a model over several devices and the disk, which is for "
-                "scoring alone (headroom); training needs the whole model on one device; use cuda "
-                "with --lora RANK, --optimizer 8bit or host, --checkpointing"
-            )
-        check_package("accelerate", "device: auto spreads a model", "accelerate")
-        return
     try:
         wanted = torch.device(device)
     except RuntimeError as error:
         raise PlanError(f"device: {device!r} found; expected cpu, cuda or cuda:N") from error
-    if not here:
-        return
-    if wanted.type == "cuda" and not torch.cuda.is_available():
-        raise PlanError(
-            f"device: {device} found, but torch sees no CUDA device; use --device cpu, or install "
-            "a torch with CUDA on a machine with an NVIDIA GPU"
-        )
-    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
-        raise PlanError(
-            f"device: {device} found, but torch sees {torch.cuda.device_count()} CUDA devices, "
-            "numbered from 0"
-        )
+    if here and wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        raise PlanError(f"device: {device} found, and no CUDA device is there for it; use cpu")
 
 
 def check_lora(rank: int) -> None:
     """Refuse training by LoRA where peft is not installed."""
     if rank:
-        check_package("peft", f"lora: rank {rank} trains adapters", "palimpsest-audit[peft]")
+        check_package("peft", f"lora: rank {rank} trains adapters")
 
 
-def check_package(package: str, what: str, source: str) -> None:
-    """Refuse what needs a package that is not installed, with where it comes from."""
+def check_package(package: str, what: str) -> None:
+    """Refuse what needs an optional package that is not installed."""
     if importlib.util.find_spec(package) is None:
         raise ModelError(
             f"{what}, and the package {package} is not installed; install it: pip install "
-            f"'{source}'"
+            f"'palimpsest-audit[{package}]'"
         )
-
-
-def free_memory() -> int:
-    """Return the bytes of the host's memory that could be allocated now."""
-    import psutil
-
-    return min(int(psutil.virtual_memory().available), _limit())
 
 
 def device_memory(device: str) -> int:
@@ -85,10 +55,13 @@ def device_memory(device: str) -> int:
     import psutil
     import torch
 
-    kind = torch.device(device).type
-    if kind == "cpu":
-        return min(int(psutil.virtual_memory().total), _limit())
-    known = kind == "cuda" and torch.cuda.is_available()
+    if device == "cpu":
+        try:
+            limit = int(Path("/sys/fs/cgroup/memory.max").read_text())  # of the container
+        except (OSError, ValueError):
+            limit = sys.maxsize
+        return min(int(psutil.virtual_memory().total), limit)
+    known = torch.device(device).type == "cuda" and torch.cuda.is_available()
     return torch.cuda.get_device_properties(device).total_memory if known else 0
 
 
@@ -100,14 +73,6 @@ def check_room(needed: float, device: str, what: str) -> None:
             f"device: {device} has {there / 1e9:.1f} GB, and {what} needs about "
             f"{needed / 1e9:.1f} GB; {ADVICE}"
         )
-
-
-def _limit() -> int:
-    """Return the limit of the container, if there is one."""
-    try:
-        return int(Path("/sys/fs/cgroup/memory.max").read_text())
-    except (OSError, ValueError):
-        return sys.maxsize
 
 
 def repeatable(device: str) -> None:
@@ -122,8 +87,8 @@ def repeatable(device: str) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # The same as use_deterministic_algorithms, which imports the compiler first: two seconds.
     torch.set_deterministic_debug_mode("error" if device == "cpu" else "warn")
-    # Or torch would write into every tensor before its first use: a guard for code that reads what
-    # nobody wrote, at the price of a tenth of a pocket model's step.
+    # Or torch would write into every tensor before its first use: a guard against reading what was
+    # never written, at the price of a tenth of a pocket model's step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -131,13 +96,11 @@ def raise_machine_fault(error: BaseException) -> None:
     """Raise a MachineError if the error is the machine's and not a model's or a method's."""
     if isinstance(error, MachineError):
         raise error
-    names = {kind.__name__ for kind in type(error).__mro__}
-    text = " ".join(str(error).split())
-    known = isinstance(error, RuntimeError) and any(word in text for word in _WORDS)
-    if not (isinstance(error, MemoryError) or known or names & set(_TYPES)):
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    text = " ".join(str(error).split()) if "RuntimeError" in kinds else ""
+    memory = kinds & {"MemoryError", "OutOfMemoryError"} or any(word in text for word in _MEMORY)
+    if not (memory or "AcceleratorError" in kinds or any(word in text for word in _DEVICE)):
         return
-    memory = isinstance(error, MemoryError) or "OutOfMemoryError" in names
-    memory = memory or any(word in text for word in _MEMORY)
     what = f"out of memory; {ADVICE}" if memory else "the device failed; check its driver"
     raise MachineError(
         f"{what}; nothing of this step is stored, run the same command again to resume "

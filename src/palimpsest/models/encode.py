@@ -1,6 +1,6 @@
 """Texts as token ids, with the answer span found by character offsets.
 
-Prompt and answer are tokenised together, because a tokenizer may merge across their border; the
+Prompt and answer are tokenized together, because a tokenizer may merge across their border; the
 answer's tokens are those that reach past the prompt's last character.
 """
 
@@ -18,25 +18,15 @@ NEED_START = ("gemma", "gemma2", "gemma3_text", "mistral", "mixtral", "cohere", 
 
 def encode_answers(tokenizer: Any, questions: Sequence[Question]) -> tuple[Encoded, ...]:
     """Return each question as token ids with its answer as the scored span."""
-    batch = _tokenise(tokenizer, [question.text for question in questions])
+    batch = _tokenize(tokenizer, [question.text for question in questions])
     encoded = []
     for question, ids, offsets in zip(questions, *batch):
-        start = next(
-            (n for n, (_, end) in enumerate(offsets) if end > len(question.prompt)), len(ids)
-        )
-        while offsets and offsets[-1][1] <= len(question.prompt) and len(ids) > start:
-            ids, offsets = ids[:-1], offsets[:-1]
-        if start >= len(ids):
-            raise ModelError(
-                f"question {question.id}: the tokenizer gives no token for the answer "
-                f"{question.answer!r}; expected at least one"
-            )
-        if start == 0:
-            raise ModelError(
-                f"question {question.id}: no token stands before the answer "
-                f"{question.answer!r}; give the prompt at least one word"
-            )
-        encoded.append(Encoded(tuple(ids), start))
+        # Tokens put around the text have the offsets (0, 0); those at its end are not scored.
+        past = [n for n, (_, end) in enumerate(offsets) if end > len(question.prompt)]
+        if not past or past[0] == 0:
+            what = "no token stands before" if past else "the tokenizer gives no token for"
+            raise ModelError(f"question {question.id}: {what} the answer {question.answer!r}")
+        encoded.append(Encoded(tuple(ids[: past[-1] + 1]), past[0]))
     return tuple(encoded)
 
 
@@ -44,14 +34,11 @@ def encode_texts(
     tokenizer: Any, texts: Sequence[str], limit: int | None = None
 ) -> tuple[Encoded, ...]:
     """Return each text as token ids, scored from its second token, cut to ``limit`` tokens."""
-    all_ids, _ = _tokenise(tokenizer, list(texts))
-    encoded = []
+    all_ids, _ = _tokenize(tokenizer, list(texts))
     for text, ids in zip(texts, all_ids):
-        kept = tuple(ids[:limit])
-        if len(kept) < 2:
-            raise ModelError(f"text {text[:40]!r} has {len(kept)} tokens; expected at least 2")
-        encoded.append(Encoded(kept, 1))
-    return tuple(encoded)
+        if len(ids[:limit]) < 2:
+            raise ModelError(f"text {text[:40]!r} has {len(ids[:limit])} tokens; expected two")
+    return tuple(Encoded(tuple(ids[:limit]), 1) for ids in all_ids)
 
 
 def chat_prompt(tokenizer: Any, prompt: str) -> str:
@@ -85,15 +72,11 @@ def _adds_start(tokenizer: Any) -> bool:
     return bool(tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id])
 
 
-def _tokenise(
-    tokenizer: Any, texts: list[str]
-) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+def _tokenize(tokenizer: Any, texts: list[str]) -> tuple[list[list[int]], list[Any]]:
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(
             f"tokenizer {type(tokenizer).__name__} gives no character offsets; expected a fast "
             "tokenizer (tokenizer.json); convert it with transformers first"
         )
-    if not texts:
-        return [], []
-    output = tokenizer(texts, return_offsets_mapping=True, verbose=False)
-    return output["input_ids"], output["offset_mapping"]
+    output = tokenizer(texts, return_offsets_mapping=True, verbose=False) if texts else None
+    return (output["input_ids"], output["offset_mapping"]) if output else ([], [])

@@ -1,8 +1,8 @@
 """Training by LoRA (Hu et al. 2021, arXiv:2106.09685): W + s B A, where only A and B are trained.
 
 Every linear layer of the body gets an adapter, the head and the embeddings none. Adapters are made
-when a training begins and merged into the weights when it ends, so that everybody else sees an
-ordinary model.
+when a training begins and merged into the weights when it ends, so that all other code
+sees an ordinary model.
 """
 
 import math
@@ -18,7 +18,7 @@ from palimpsest.models.device import check_lora
 from palimpsest.models.quiet import quiet
 
 RATE = 10.0
-"""Adapters learn at so many times the rate of whole weights, with s = 2: docs/log.md."""
+"""Factor of the learning rate for adapters, with s = 2: docs/log.md."""
 SCALE = 2
 
 

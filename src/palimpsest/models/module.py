@@ -1,6 +1,6 @@
-"""What is done to a ``transformers`` module: its head apart, other weights in it, checkpointing."""
+"""What is done to a ``transformers`` module: its head, other weights in it, checkpointing."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,36 +14,28 @@ Finish = Callable[[Tensor], Tensor]
 """What a model does to the logits of its output embedding."""
 
 
-def EVERYWHERE(logits: Tensor) -> Tensor:
-    """Stand for a head that is not known: logits are computed everywhere by the model itself."""
-    return logits
-
-
-def device_of(parameters: Iterable[Tensor]) -> torch.device:
-    """Return the device that inputs go to: of the first parameter that lies on one."""
-    devices = (value.device for value in parameters if not value.is_meta)
-    return next(devices, torch.device("cpu"))
-
-
-def head_finish(model: Any, head: Any, ids: Tensor) -> Finish:
-    """Return what follows the output embedding: nothing, a cap or a scale; else ``EVERYWHERE``.
+def head_finish(model: Any) -> Finish | None:
+    """Return what follows the output embedding: nothing, a cap or a scale; None if unknown.
 
     Gemma caps logits, Cohere and Granite scale them. What the config declares is compared with the
-    model's own logits at a few tokens ``ids`` (1, tokens), so that a guess cannot be wrong.
+    model's own logits at a few tokens, so that a guess cannot be wrong. Where the head is unknown,
+    logits have to be computed everywhere by the model itself.
     """
+    head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or not hasattr(model, "base_model"):
-        return EVERYWHERE
+        return None
+    ids = torch.arange(8, device=head.weight.device)[None]
     with torch.no_grad():
         whole = model(input_ids=ids, use_cache=False).logits
         bare = head(model.base_model(input_ids=ids, use_cache=False)[0])
     if bare.shape != whole.shape:
-        return EVERYWHERE
+        return None
     bare, exact = bare.float(), whole.dtype == torch.float32
     far = 1e-4 if exact else 1e-2 * float(whole.abs().max())
     for finish in _declared(model.config):
         if torch.allclose(finish(bare), whole.float(), atol=far, rtol=1e-3 if exact else 1e-2):
             return finish
-    return EVERYWHERE
+    return None
 
 
 def _declared(config: Any) -> Iterator[Finish]:
@@ -76,8 +68,8 @@ def checkpoint(model: Any, contexts: Callable[[], Any]) -> None:
     layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
     if not layers or not getattr(model, "supports_gradient_checkpointing", False):
         raise ModelError(
-            f"{type(model).__name__} cannot be checkpointed; expected decoder layers that "
-            "transformers can compute again; leave checkpointing out"
+            f"checkpointing: transformers cannot recompute the layers of {type(model).__name__}; "
+            "leave it out"
         )
     model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
     for layer in layers:

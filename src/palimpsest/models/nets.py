@@ -7,14 +7,13 @@ in one module whose weights are exchanged, so memory does not grow with the numb
 import copy
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from palimpsest.models.fast import StackedNet, supports
 from palimpsest.models.load import Loaded
 from palimpsest.models.net import Net, WholeNet
-from palimpsest.models.stacked import StackedNet, supports
 
 STACKED_PARAMETERS = 5_000_000
 """Above this size a step is bound by arithmetic and stacking gains nothing."""
@@ -24,25 +23,15 @@ class Nets:
     """Makes nets that share the loaded model's architecture."""
 
     def __init__(
-        self,
-        loaded: Loaded,
-        *,
-        stack: int = 4,
-        checkpointing: bool = False,
-        optimizer: str = "device",
-        lora: int = 0,
+        self, loaded: Loaded, *, stack: int = 4, checkpointing: bool = False, lora: int = 0
     ) -> None:
-        self.loaded = loaded
+        self.loaded, self._checkpointing, self._lora = loaded, checkpointing, lora
         self._student: WholeNet | None = None
         self._lent: weakref.ref[WholeNet] | None = None
-        self._options: dict[str, Any] = {"checkpointing": checkpointing, "optimizer": optimizer}
-        self._options["lora"] = lora
         weight = next(iter(loaded.weights.values()))
         self.device = weight.device
-        fits = loaded.parameters <= STACKED_PARAMETERS and supports(loaded.config)
-        # Blocks of 8-bit moments and adapters belong to one model.
-        fits = fits and not lora and optimizer != "8bit"
-        # A stack is float32; another precision is computed as such, by the module.
+        # A stack is float32, and adapters belong to one model.
+        fits = loaded.parameters <= STACKED_PARAMETERS and supports(loaded.config) and not lora
         self.stacked = fits and stack > 1 and weight.dtype == torch.float32
         self.stack = stack if self.stacked else 1
 
@@ -63,7 +52,7 @@ class Nets:
     def another(self, state: Mapping[str, Tensor]) -> Net:
         """Return a net that stays valid beside others, for models made of two.
 
-        The student itself while nobody else has it, so that no idle weights are on the device.
+        The student itself while it is free, so that no idle weights are on the device.
         """
         if self.stacked:
             return StackedNet(self.loaded.config, [state], device=self.device)
@@ -76,7 +65,7 @@ class Nets:
         """Return a net of the loaded module, or of a copy while that one is lent."""
         free = self._lent is None or self._lent() is None
         model = self.loaded.model if free else copy.deepcopy(self.loaded.model)
-        return WholeNet(model, **self._options)
+        return WholeNet(model, checkpointing=self._checkpointing, lora=self._lora)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Foreign libraries kept silent, and their errors turned into ours."""
+"""Silence third-party libraries, and turn their errors into ours."""
 
 import logging as logs
 import warnings
@@ -11,7 +11,7 @@ from palimpsest.models.device import raise_machine_fault
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers from talking: no bars, no warnings, errors only as exceptions."""
+    """Keep transformers from printing: no bars, no warnings, errors only as exceptions."""
     from transformers.utils import logging
 
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -29,10 +29,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def foreign(what: str, expected: str) -> Iterator[None]:
-    """Run a library on a user's files: quiet, and any failure as one ModelError.
-
-    The files are already vetted; what they can still do is make the library raise anything.
-    """
+    """Run a library on a user's files, already vetted: quiet, and any failure as one ModelError."""
     try:
         with quiet():
             yield

@@ -1,20 +1,17 @@
 """The shape a config asks for, compared with the file before memory is allocated, then filled."""
 
 import re
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from palimpsest.errors import ModelError
-from palimpsest.models.device import free_memory
-from palimpsest.models.inspect_folder import FLOATS, Stored, check_quantiser
-from palimpsest.models.module import device_of
+from palimpsest.models.device import device_memory
+from palimpsest.models.inspect_folder import FLOATS, Stored
 from palimpsest.models.quiet import foreign
 
 # Tensors that older checkpoints carry and transformers now computes.
@@ -27,19 +24,21 @@ def build_config(config: Mapping[str, Any], where: str) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     kind, architectures = config["model_type"], config["architectures"]
-    causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
-    causal = (causal,) if isinstance(causal, str) else tuple(causal or ())
-    if not set(architectures) & set(causal):
+    causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind) or ()
+    if not set(architectures) & set((causal,) if isinstance(causal, str) else causal):
         raise ModelError(
             f"{where}: is a {architectures[0]} ({kind}); expected a causal language model that "
-            f"transformers has built in{', such as ' + causal[0] if causal else ''}; give the "
-            "checkpoint of such a model"
+            "transformers has built in, such as LlamaForCausalLM"
         )
-    check_quantiser(config, where)
+    if config.get("quantization_config") is not None:
+        raise ModelError(
+            f"{where}: quantization_config found; expected float weights, because quantized ones "
+            "cannot be re-acquired; dequantize the model and save it as bfloat16"
+        )
     with foreign(f"{where}: its config", f"a config of {architectures[0]}"):
         built = CONFIG_MAPPING[kind].from_dict(dict(config))
     for key, value in vars(built).items():
-        if "drop" in key and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if "drop" in key and type(value) in (int, float):
             setattr(built, key, 0.0)
     built.use_cache = False
     return built
@@ -53,67 +52,102 @@ def skeleton(config: Any, where: str) -> Any:
         return AutoModelForCausalLM.from_config(config)
 
 
-def filled(
-    folder: Path,
-    config: Any,
-    tensors: Mapping[str, Stored],
-    dtype: torch.dtype,
-    room: Mapping[int | str, int] | None = None,
-) -> Any:
-    """Return the model of a config with the weights of the files, every tensor where it belongs.
-
-    room: the bytes it may take on each device when it is spread; {} takes what is free.
-    """
+def fill(folder: Path, config: Any, tensors: Mapping[str, Stored], dtype: torch.dtype) -> Any:
+    """Return the model of a config with the weights of the files, every tensor where it belongs."""
     bare = skeleton(config, str(folder))
-    settings: dict[str, Any] = {"config": config, "dtype": dtype, "local_files_only": True}
-    if room is None:
-        check_memory(bare, folder, dtype)
-    _check_shapes(folder, bare, tensors)
-    place = None
-    if room is None:
-        settings["state_dict"] = read_tensors(tensors, dtype)
-    else:
-        # Read by transformers itself; what fits on no device stays on the disk.
-        place = str(folder)
-        settings |= {"device_map": "auto", "max_memory": dict(room) or None}
-        settings |= {"use_safetensors": True, "offload_folder": (spare := tempfile.mkdtemp())}
+    match_names(folder, bare, tensors)
+    needed = dtype.itemsize * sum(value.numel() for value in bare.parameters())
+    if needed > (room := device_memory("cpu")):
+        raise ModelError(
+            f"{folder}: needs {needed / 1e9:.1f} GB; this machine has {room / 1e9:.1f} GB; use a "
+            "larger machine or a smaller dtype"
+        )
+    state = {name: read_tensor(name, stored, dtype) for name, stored in tensors.items()}
+    options: dict[str, Any] = {"config": config, "dtype": dtype, "state_dict": state}
     with foreign(f"{folder}: its weights", f"the weights of a {type(bare).__name__}"):
-        model, info = type(bare).from_pretrained(place, output_loading_info=True, **settings)
-    if room is not None:
-        weakref.finalize(model, shutil.rmtree, spare, ignore_errors=True)
-    _check_info(folder, info)
+        model, info = type(bare).from_pretrained(None, output_loading_info=True, **options)
+    # Where transformers joins or splits stored tensors, only loading tells what is lost.
+    _refuse(folder, "missing", info["missing_keys"])
+    unknown = [name for name in info["unexpected_keys"] if not re.search(COMPUTED, name)]
+    _refuse(folder, "unknown or wrongly shaped", [*unknown, *map(str, info["mismatched_keys"])])
     return model
 
 
-def check_memory(bare: Any, where: object, dtype: torch.dtype) -> None:
-    """Refuse a model that this machine's memory cannot hold."""
-    floats = torch.finfo(dtype).bits // 8
-    parameters = sum(value.numel() for value in bare.parameters())
-    needed = parameters * floats + sum(b.numel() * b.element_size() for b in bare.buffers())
-    room = free_memory()
-    if needed > room:
+def match_names(folder: Path, bare: Any, tensors: Mapping[str, Stored]) -> dict[str, str] | None:
+    """Return the stored name of every tensor of the module, checked from headers alone.
+
+    None where transformers joins or splits stored tensors of this family.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    expected = bare.state_dict()
+    changes = get_model_conversion_mapping(bare)
+    renamings = [change for change in changes if isinstance(change, WeightRenaming)]
+    certain = len(renamings) == len(changes)
+    dropped = getattr(bare, "_keys_to_ignore_on_load_unexpected", None) or ()
+    names: dict[str, str] = {}
+    for name, stored in tensors.items():
+        target = rename_source_key(name, renamings, [], bare.base_model_prefix, expected)[0]
+        _refuse(folder, "repeated", [name] if target in names else [])
+        names[target] = name
+        shape = tuple(expected[target].shape) if target in expected else ()
+        if shape and (stored.dtype not in FLOATS or (certain and stored.shape != shape)):
+            raise ModelError(
+                f"{stored.file}: tensor {name!r} is {stored.dtype} of shape {list(stored.shape)}; "
+                f"config.json asks for one of {', '.join(sorted(FLOATS))} of shape {list(shape)}; "
+                "weights and config belong to different models"
+            )
+    if not certain:
+        return None
+    for name, owner in dict(getattr(bare, "all_tied_weights_keys", None) or {}).items():
+        if name in names and owner in names:
+            _check_tie(names[name], names[owner], tensors)
+        shared = names.get(owner) or names.get(name)
+        names |= {name: shared, owner: shared} if shared else {}
+    _refuse(folder, "missing", expected.keys() - names.keys())
+    known = re.compile("|".join([COMPUTED, *dropped]))
+    unknown = names.keys() - expected.keys()
+    _refuse(folder, "unknown", (names[name] for name in unknown if not known.search(name)))
+    return {name: names[name] for name in expected}
+
+
+def _check_tie(name: str, owner: str, tensors: Mapping[str, Stored]) -> None:
+    """Refuse two tensors that the config calls one and that differ in the files."""
+    if not torch.equal(read_tensor(name, tensors[name]), read_tensor(owner, tensors[owner])):
         raise ModelError(
-            f"{where}: its config asks for {parameters} parameters, {needed / 2**30:.1f} GiB as "
-            f"{str(dtype).removeprefix('torch.')}; this machine has {room / 2**30:.1f} GiB free; "
-            "use a larger machine, a smaller dtype, or check the config"
+            f"{tensors[name].file}: tensors {name!r} and {owner!r} differ, and config.json ties "
+            "them; set tie_word_embeddings to false there"
         )
 
 
+def _refuse(folder: Path, what: str, tensors: Iterable[str]) -> None:
+    """Refuse a folder with such tensors, if there are any."""
+    if names := sorted(tensors):
+        raise ModelError(
+            f"{folder}: {len(names)} {what} tensors ({', '.join(names[:3])}); expected exactly "
+            "those that config.json asks for; weights and config belong to different models"
+        )
+
+
+def read_tensor(name: str, stored: Stored, dtype: torch.dtype | None = None) -> Tensor:
+    """Return one tensor in memory of its own, which a later change of the file cannot reach."""
+    with foreign(str(stored.file), "a safetensors file"):
+        with safe_open(str(stored.file), framework="pt") as file:
+            value: Tensor = file.get_tensor(name)
+        return value.to(dtype if value.is_floating_point() else None, copy=True)
+
+
 def check_loaded(name: str, model: Any, tokenizer: Any) -> None:
-    """Refuse weights that are not finite, a tokenizer that does not fit, a model that peeks."""
-    for part, weight in model.named_parameters():
-        if not weight.is_floating_point():
+    """Refuse weights that are not finite, a tokenizer that does not fit, a non-causal model."""
+    for part, value in model.named_parameters():
+        if not value.is_floating_point():
             raise ModelError(
-                f"{name}: weight {part!r} is {str(weight.dtype).removeprefix('torch.')}, a "
-                "quantised model; expected float weights; dequantise it and save it again"
+                f"{name}: weight {part!r} is {value.dtype}, of a quantized model; expected float "
+                "weights; dequantize the model and save it again"
             )
     for part, value in model.state_dict().items():
-        checked = value.is_floating_point() and value.element_size() > 1 and not value.is_meta
-        if checked and not _finite(value):
-            raise ModelError(
-                f"{name}: tensor {part!r} holds NaN or infinite values; expected finite weights; "
-                "the training diverged or the file is damaged, get another checkpoint"
-            )
+        check_finite(name, part, value)
     rows = model.get_input_embeddings().weight.shape[0]
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest >= rows:
@@ -121,109 +155,25 @@ def check_loaded(name: str, model: Any, tokenizer: Any) -> None:
             f"{name}: its tokenizer has ids up to {largest}, its embedding {rows} rows; expected a "
             "row for every token; give the tokenizer that belongs to the model"
         )
-    _check_causal(name, model, rows)
-
-
-def _check_causal(name: str, model: Any, rows: int) -> None:
-    """Refuse a model whose prediction changes with the token it has to predict."""
+    # The last token must not change what is predicted before it.
     pair = torch.arange(4).repeat(2, 1) % rows
     pair[1, -1] = (pair[0, -1] + 1 + rows // 2) % rows
     with foreign(f"{name}: a first forward pass", "a causal language model"), torch.no_grad():
-        pair = pair.to(device_of(model.parameters()))
-        seen = model(input_ids=pair, use_cache=False).logits[:, :-1].float()
-    first, second = seen
-    if not torch.isfinite(seen).all():
-        raise ModelError(
-            f"{name}: its predictions are not finite; expected logits; load it as float32 or "
-            "bfloat16, or get another checkpoint"
-        )
+        pair = pair.to(next(model.parameters()).device)
+        first, second = model(input_ids=pair, use_cache=False).logits[:, :-1].float()
+    if not torch.isfinite(first + second).all():
+        raise ModelError(f"{name}: its predictions are not finite; load it as float32 or bfloat16")
     if not torch.allclose(first, second, rtol=1e-3, atol=1e-5):
-        raise ModelError(
-            f"{name}: its predictions change with the token that comes after them; expected a "
-            "causal language model; this is an encoder, give another checkpoint"
-        )
+        raise ModelError(f"{name}: is not causal; its predictions change with the next token")
 
 
-def _finite(value: Tensor) -> bool:
-    if value.numel() == 0:
-        return True
-    low, high = torch.aminmax(value)  # one pass, and a NaN anywhere comes out of it
-    return bool(torch.isfinite(low) & torch.isfinite(high))
-
-
-def _check_shapes(folder: Path, bare: Any, tensors: Mapping[str, Stored]) -> None:
-    """Refuse tensors of another shape or kind, missing ones and strangers, from headers alone."""
-    expected = {name: tuple(value.shape) for name, value in bare.state_dict().items()}
-    renamed, certain = _renamed(bare, tensors)
-    for name, target in renamed.items():
-        stored = tensors[name]
-        if target in expected and stored.dtype not in FLOATS and expected[target]:
-            raise ModelError(
-                f"{stored.file}: tensor {name!r} is stored as {stored.dtype}; expected one of "
-                f"{', '.join(sorted(FLOATS))}; save the model again as float16, bfloat16 or float32"
-            )
-        if certain and target in expected and stored.shape != expected[target]:
-            raise ModelError(
-                f"{stored.file}: tensor {name!r} has shape {list(stored.shape)}; expected "
-                f"{list(expected[target])} from config.json; weights and config belong to "
-                "different models"
-            )
-    if not certain:
-        return  # transformers splits or joins tensors of this family; it tells after loading
-    tied = dict(getattr(bare, "all_tied_weights_keys", None) or {})
-    present = set(renamed.values())
-    present |= {name for name, source in tied.items() if source in present}
-    present |= {source for name, source in tied.items() if name in present}
-    _refuse(folder, "missing", expected.keys() - present)
-    ignored = "|".join(getattr(bare, "_keys_to_ignore_on_load_unexpected", None) or ["(?!)"])
-    known = re.compile(f"{COMPUTED}|{ignored}")
-    unknown = [name for name, target in renamed.items() if target not in expected]
-    _refuse(folder, "unknown", (n for n in unknown if not known.search(renamed[n])))
-
-
-def _renamed(bare: Any, tensors: Iterable[str]) -> tuple[dict[str, str], bool]:
-    """Return each stored name as the model calls it, and whether only names change on loading."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightRenaming, rename_source_key
-
-    expected, prefix = bare.state_dict(), bare.base_model_prefix
-    transforms = get_model_conversion_mapping(bare)
-    renamings = [change for change in transforms if isinstance(change, WeightRenaming)]
-    renamed = {
-        name: rename_source_key(name, renamings, [], prefix, expected)[0] for name in tensors
-    }
-    return renamed, len(renamings) == len(transforms)
-
-
-def _refuse(folder: Path, what: str, tensors: Iterable[str]) -> None:
-    names = sorted(tensors)
-    if not names:
+def check_finite(name: str, part: str, value: Tensor) -> None:
+    """Refuse a tensor with a value that is not finite."""
+    if value.numel() == 0 or not value.is_floating_point():
         return
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    raise ModelError(
-        f"{folder}: {what} tensors: {shown}; expected exactly those that config.json asks for; "
-        "weights and config belong to different models, or a shard is missing"
-    )
-
-
-def _check_info(folder: Path, info: Mapping[str, Any]) -> None:
-    """Refuse what transformers reports after loading: tensors it invented, resized or dropped."""
-    mismatched = [key if isinstance(key, str) else str(key[0]) for key in info["mismatched_keys"]]
-    _refuse(folder, "wrongly shaped", mismatched)
-    _refuse(folder, "missing", info["missing_keys"])
-    unknown = info["unexpected_keys"]
-    _refuse(folder, "unknown", (name for name in unknown if not re.search(COMPUTED, name)))
-
-
-def read_tensors(tensors: Mapping[str, Stored], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors in memory of their own, which a later change of the file cannot reach."""
-    from safetensors import safe_open
-
-    state: dict[str, Tensor] = {}
-    for file in sorted({stored.file for stored in tensors.values()}):
-        with foreign(f"{file}", "a safetensors file"), safe_open(file, framework="pt") as opened:
-            for name in (n for n, stored in tensors.items() if stored.file == file):
-                value = opened.get_tensor(name)
-                wanted = dtype if value.is_floating_point() else value.dtype
-                state[name] = value.to(wanted, copy=True)
-    return state
+    low, high = torch.aminmax(value)  # one pass, and a NaN anywhere comes out of it
+    if not (torch.isfinite(low) & torch.isfinite(high)):
+        raise ModelError(
+            f"{name}: tensor {part!r} holds NaN or infinite values; the training diverged or the "
+            "file is damaged, get another checkpoint"
+        )

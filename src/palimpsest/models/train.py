@@ -5,6 +5,7 @@ is trained as if each were alone: its own loss, its own gradient norm, and a mem
 stops counting without touching the others. On a CPU the same call gives the same bytes.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.errors import ModelError, TrainingDiverged
+from palimpsest.errors import TrainingDiverged
 from palimpsest.facts.stream import Stream
 from palimpsest.models.lora import RATE, adapted
 from palimpsest.models.net import Batch, Encoded, Net, collate
-from palimpsest.models.optimiser import AdamW
+from palimpsest.models.optimizer import AdamW
 
 CLIP = 1.0
 Data = TypeVar("Data")
@@ -45,30 +46,50 @@ def train(
     learning_rate: float,
     params: Mapping[str, Tensor] | None = None,
     after_step: Callable[[int], None] | None = None,
-    optimiser: type[AdamW] = AdamW,
+    optimizer: Callable[..., AdamW] = AdamW,
+    clip: bool = True,
+    scales: Mapping[str, Tensor] | None = None,
     key: str = "",
 ) -> dict[int, int]:
     """Train in place; return the members that diverged and the step (from 1) at which each did.
 
     loss: returns (stack,) for one part of a step; a step's parts add up (gradient accumulation).
     params: the leaves to train, the net's own by default; each with a leading stack axis if the
-    net is a stack of more than one. A net with a rank (``lora``) trains adapters instead of its
-    own leaves; others are trained as they are.
-    optimiser: AdamW, or another of ``optimiser.py``.
+        net is a stack of more than one. A net with a rank (``lora``) trains adapters instead of its
+        own leaves; others are trained as they are.
+    clip: whether each member's gradient is scaled to norm 1 at most.
+    scales: of the net's own leaves, as ``AdamW`` takes them; adapters are trained without.
     key: what the adapters' start is drawn from; the same for models that are to be compared.
     """
-    if getattr(net, "spread", False):
-        raise ModelError(
-            "a model that is spread over several devices (device: auto) cannot be trained; "
-            "expected the whole model on one device; use cuda with --lora RANK or --optimizer host"
-        )
     own = net.params if params is None else params
     rank = getattr(net, "lora", 0) if own is net.params else 0
     rate = RATE * learning_rate if rank else learning_rate
-    with adapted(net.models, rank, key) if rank else nullcontext(own) as leaves:
-        kept = getattr(net, "optimizer", "device")
-        stepper = optimiser([*leaves.values()], rate, kept=kept, stack=net.stack)
-        return _train(net, steps, loss, stepper, after_step)
+    diverged: dict[int, int] = {}
+    with adapted(net.models, rank, key) if rank else nullcontext(own) as named:
+        leaves = [*named.values()]
+        factors = [] if scales is None or rank else [scales[name] for name in named]
+        stepper = optimizer(leaves, rate, net.stack, factors)
+        for number, parts in enumerate(steps, start=1):
+            _forget_gradients(leaves)
+            total = torch.zeros(net.stack, device=net.device)
+            for part in parts:
+                losses = loss(net, part)
+                losses.sum().backward()
+                total += losses.detach()
+            for leaf, factor in zip(leaves, factors):
+                if leaf.grad is not None:
+                    leaf.grad.mul_(factor)
+            norms = _clip(leaves, net.stack, CLIP if clip else math.inf)
+            stepper.step()
+            for member, healthy in enumerate((total + norms).isfinite().tolist()):
+                if not healthy:
+                    diverged.setdefault(member, number)
+            if after_step is not None:
+                after_step(number)
+            if len(diverged) == net.stack:
+                break
+        _forget_gradients(leaves)  # or the last ones stay as long as the net
+    return diverged
 
 
 def train_alone(
@@ -79,50 +100,15 @@ def train_alone(
     **settings: Any,
 ) -> None:
     """Train a net of one member; TrainingDiverged says in what, and at which step."""
-    diverged = train(net, steps, loss, **settings)
-    if diverged:
+    if diverged := train(net, steps, loss, **settings):
         raise TrainingDiverged(diverged[0], what)
-
-
-def _train(
-    net: Net,
-    steps: Iterable[Sequence[Data]],
-    loss: Callable[[Net, Data], Tensor],
-    stepper: AdamW,
-    after_step: Callable[[int], None] | None,
-) -> dict[int, int]:
-    leaves = stepper.leaves
-    diverged: dict[int, int] = {}
-    for number, parts in enumerate(steps, start=1):
-        for leaf in leaves:
-            leaf.grad = None
-        total = torch.zeros(net.stack, device=net.device)
-        for part in parts:
-            losses = loss(net, part)
-            losses.sum().backward()
-            total += losses.detach()
-        norms = _clip(leaves, net.stack)
-        stepper.step()
-        for member, healthy in enumerate((total + norms).isfinite().tolist()):
-            if not healthy:
-                diverged.setdefault(member, number)
-        if after_step is not None:
-            after_step(number)
-        if len(diverged) == net.stack:
-            break
-    for leaf in leaves:
-        leaf.grad = None  # or the last gradients stay as long as the net
-    return diverged
 
 
 def text_loss(net: Net, part: TextBatch) -> Tensor:
     """Return each member's weighted negative log-likelihood (stack,) of the texts."""
     part = part.to(net.device)
-    logits = net.logits(part.batch)
-    vocabulary = logits.shape[-1]
-    nll = functional.cross_entropy(
-        logits.reshape(-1, vocabulary), part.batch.targets.repeat(net.stack), reduction="none"
-    )
+    logits, targets = net.logits(part.batch), part.batch.targets.repeat(net.stack)
+    nll = functional.cross_entropy(logits.flatten(0, 1), targets, reduction="none")
     return (nll.view(net.stack, -1) * part.weights).sum(-1)
 
 
@@ -138,15 +124,20 @@ def stream_steps(
     """Yield the stream's steps as batches, each cut into at most ``accumulate`` parts."""
     for step in stream.steps:
         texts = sorted((encoded[index] for index in step), key=lambda text: len(text.ids))
-        size = -(-len(texts) // accumulate) if texts else 1
+        size = -(-len(texts) // accumulate) or 1
         yield [
             text_batch(texts[start : start + size], stream.step_items, pad)
             for start in range(0, len(texts), size)
         ]
 
 
-def _clip(leaves: Sequence[Tensor], stack: int) -> Tensor:
-    """Scale each member's gradient to norm ``CLIP`` at most; return the norms before (stack,)."""
+def _forget_gradients(leaves: Sequence[Tensor]) -> None:
+    for leaf in leaves:
+        leaf.grad = None
+
+
+def _clip(leaves: Sequence[Tensor], stack: int, most: float) -> Tensor:
+    """Scale each member's gradient to norm ``most`` at most; return the norms before (stack,)."""
     grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
     if not grads:
         return torch.zeros(stack, device=leaves[0].device)
@@ -157,10 +148,9 @@ def _clip(leaves: Sequence[Tensor], stack: int) -> Tensor:
     else:
         rows = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]
         norms = torch.linalg.vector_norm(torch.stack(rows), dim=0)
-    scale = (CLIP / (norms + 1e-6)).clamp(max=1.0)
+    scale = (most / (norms + 1e-6)).clamp(max=1.0)
     if stack == 1:
         torch._foreach_mul_(grads, scale[0])
     elif bool((scale != 1.0).any()):
-        by_depth = {depth: scale.view(stack, *(1,) * (depth - 1)) for depth in range(1, 5)}
-        torch._foreach_mul_(grads, [by_depth[grad.dim()] for grad in grads])
+        torch._foreach_mul_(grads, [scale.view(-1, *(1,) * (grad.dim() - 1)) for grad in grads])
     return norms

@@ -1,150 +1,207 @@
-"""Every figure of a run with its words, in the order a reader needs them.
+"""The figures of a run, drawn from results read once.
 
-Drawing is done in ``plots/``. A new figure is one function from the results to a picture, its line
-in ``all_figures`` and its title in ``template/words.toml``.
+A further figure is one function here (or in ``paper/figures.py``) and its place in ``FIGURES``; it
+returns None for a run that lacks its numbers. ``palimpsest.plots`` offers each to Python callers.
 """
 
-from palimpsest.analysis.results import CellResult, RunResults
-from palimpsest.analysis.table import counted, listed
-from palimpsest.criteria.axes import chosen
-from palimpsest.criteria.controls import Control
-from palimpsest.report.answer import acceptance_counts
-from palimpsest.report.palette import Style, in_order, styles
-from palimpsest.report.plots import answer, matrix
-from palimpsest.report.plots.canvas import Picture
-from palimpsest.report.plots.cell_plots import (
-    forget_deltas,
-    measures,
-    relearning,
-    relearning_by_family,
+from collections.abc import Callable
+
+import numpy as np
+
+from palimpsest.paper.figures import diagnostic
+from palimpsest.report.canvas import (
+    Picture,
+    bend,
+    distances,
+    drawing,
+    jitter,
+    key,
+    points,
+    rows,
+    sheet,
 )
-from palimpsest.report.plots.matrix import closeness
-from palimpsest.report.plots.paper import diagnostic, fewer_probes, panel_acceptance
-from palimpsest.report.positions import cell_axes, control_label, known, reference_distances
-from palimpsest.report.tables import has_paper
-from palimpsest.verdict import Finding
+from palimpsest.report.palette import BAND, KNOWN, QUIET, STRIPE, Style, method_styles
+from palimpsest.report.places import cell_places
+from palimpsest.report.results import CellResult, RunResults
+from palimpsest.report.table import Share
+from palimpsest.stats.axes import chosen
+from palimpsest.stats.items import Values
+from palimpsest.stats.words import describe
+
+MOST_ROWS = 40
+"""Candidates that a figure of one cell shows; all are in the tables."""
+SIZES = {"retraining": 3.0, "mixture": 3.5, "injected": 6.0, "candidate": 8.0}
 
 
-def all_figures(results: RunResults) -> tuple[Picture, ...]:
-    """Return the figures that this run has the numbers for."""
-    if not any(cell.candidates for cell in results.cells):
-        return ()
-    single = (retrainings, forget_deltas, measures, relearning)
-    many = (acceptance, axes_by_group, relearning_by_family)
-    own = single if len(results.planned) == 1 else many
-    last = (diagnostic, fewer_probes, panel_acceptance) if has_paper(results) else ()
-    made = [draw(results) for draw in (*own, closeness, *last)]
-    return tuple(picture for picture in made if picture is not None)
-
-
-# -- one cell -------------------------------------------------------------------------------------
-
-
-def retrainings(results: RunResults) -> Picture | None:
-    """Return the picture of the verdict: one row per axis, the retrainings as a band."""
-    (cell,) = results.cells
-    references = reference_distances(cell, results.rules)
-    verdict = cell.verdict
-    if verdict is None or len(references) < results.rules.minimum_references:
+@drawing()
+def retrainings(results: RunResults, candidate: str | None = None) -> Picture | None:
+    """Return where a candidate of one cell lies among the retrainings, one row per axis; by default
+    the one that is certified, or the nearest."""
+    cell, verdict = results.judged[0] if results.judged else (None, None)
+    if cell is None or verdict is None or len(results.cells) > 1:
         return None
-    name = verdict.candidate or verdict.nearest
-    compared = None if name is None else verdict.finding(name).comparison
-    focus = None if name is None or compared is None else (name, known(compared))
-    looks = styles(())
-    shown = []
-    for c in verdict.controls:
-        if c.comparison is not None and c.kind in ("injected", "interpolation"):
-            share = 1.0 if c.share is None else c.share
-            text = "injected model" if c.share is None else control_label(cell, c)
-            style = looks["injected" if c.share is None else "control"]
-            size, models = 4.0 + 2.5 * share, {text: known(c.comparison)}
-            shown.append(answer.Shown(text, style, models, size, hollow=share < 0.2))
-    axes, held = cell_axes(cell, results.rules), list(references.values())
-    certified = verdict.certified
-    worst = None if compared is None else compared.worst.axis
-    wide, narrow = (
-        answer.retrainings(
-            axes, held, shown, focus, certified=certified, worst=worst, narrow=narrow
-        )
-        for narrow in (False, True)
+    places = cell_places(cell, results.rules)
+    name = candidate or verdict.candidate or verdict.nearest or verdict.findings[0].name
+    groups = {group: [p for p in places if p.group == group] for group in SIZES}
+    groups["candidate"] = [place for place in groups["candidate"] if place.name == name]
+    if not groups["candidate"]:
+        return None
+    names = ["retrainings and their range", "retrainings with a share of the injected weights"]
+    names += ["injected model", name]
+    axes = [axis for axis in chosen(results.rules) if axis.name in places[0].sd]
+    entries = [key(KNOWN[group], text) for group, text in zip(SIZES, names)]
+    figure, (panel,) = sheet((5.8, 0.38 * len(axes)), entries)
+    clip = distances(panel, [sd for some in groups.values() for p in some for sd in p.sd.values()])
+    own = groups["candidate"][0].sd
+    notes = [f"{own[axis.name]:+.1f} sd" if axis.name in own else "–" for axis in axes]
+    rows(panel, [axis.title for axis in axes], notes)
+    for row, axis in enumerate(axes):
+        values = [place.sd[axis.name] for place in groups["retraining"]]
+        low, high = min(values), max(values)
+        panel.barh(row, high - low, 0.62, left=low, color=BAND, linewidth=0, zorder=1.2)
+        for order, (group, some) in enumerate(groups.items(), 2):
+            spread = 0.75 if len(some) > 1 else 0.0
+            found = [(n, p.sd[axis.name]) for n, p in enumerate(some) if axis.name in p.sd]
+            where = [(clip(sd), row + spread * jitter(n)) for n, sd in found]
+            points(panel, where, KNOWN[group], size=SIZES[group], order=order)
+    panel.set_xlabel("distance from the mean retraining, in standard deviations of retraining")
+    about = (
+        "Each row is one axis. Gray dots are the retrainings, their range is shaded; large "
+        "diamonds are the candidate. Distances are linear up to 3 and logarithmic beyond; models "
+        "further out are drawn at the edge."
     )
-    reading = f"{counted(len(held), 'retraining')} on {counted(len(axes), 'axis', 'axes')}."
-    if focus is not None and compared is not None:
-        outside = []
-        for axis in axes:
-            values = [z[axis.name] for z in held]
-            if not min(values) <= focus[1].get(axis.name, values[0]) <= max(values):
-                outside.append(axis.title)
-        place = f"outside their range on {listed(outside)}" if outside else "within their range"
-        reading = f"{name} lies {place} (p = {compared.p:.2g} over all axes)."
-    return Picture("retrainings", reading, wide, narrow)
+    title, reading = "The candidate among the retrainings", describe(verdict.finding(name))
+    return Picture("retrainings", title, reading, about, figure)
 
 
-# -- many cells -----------------------------------------------------------------------------------
+@drawing()
+def forget_deltas(results: RunResults) -> Picture | None:
+    """Return forget facts and probes of every candidate of one cell, by NLL minus base's, with the
+    screen's p-value."""
+    cell, verdict = results.judged[0] if results.judged else (None, None)
+    if cell is None or verdict is None or len(results.cells) > 1:
+        return None
+    looks = _looks(results, cell)
+    screened = {finding.name: finding.screened for finding in verdict.findings}
+    marks = {n: f"{s.adjusted_p:.2g}{' ✕' if s.excluded else ''}" for n, s in screened.items()}
+    styles = method_styles(results.methods)
+    entries = [key(style, method) for method, style in styles.items()]
+    entries.append(key(KNOWN["probe"], "never-learned probes"))
+    figure, (panel,) = sheet((5.6, 0.2 * len(looks)), entries)
+    rows(panel, list(looks), [marks.get(name, "") for name in looks], "screen p")
+    every: list[float] = []
+    for row, (name, style) in enumerate(looks.items()):
+        model = cell.evaluation[name]
+        for deltas, look in ((model.probe_deltas, KNOWN["probe"]), (model.forget_deltas, style)):
+            points(panel, [(float(delta), row) for delta in deltas], look)
+            every += deltas.tolist()
+    bend(panel, every)
+    panel.axvline(0.0, color=QUIET, linewidth=0.8, zorder=1.5)
+    panel.set_xlabel("held-out NLL minus base's, nats (left: better known than by base)")
+    excluded = Share.of(passage.excluded for passage in screened.values())
+    reading = f"The screen excludes {excluded} candidates."
+    about = (
+        "Each row is a model: large markers are its forget facts, thin ticks its probes. At the "
+        "right the p-value of the screen, Holm-corrected; a cross marks those it excludes."
+    )
+    title = "Forget facts and never-learned probes"
+    return Picture("forget-deltas", title, reading, about, figure)
 
 
-def groups(results: RunResults) -> dict[str, tuple[Style, list[matrix.Judged]]]:
-    """Return every judged model of every cell, by kind: controls first, then methods."""
-    looks = styles(results.methods)
-    styled = {
-        "retraining": (looks["retraining"], "fresh retrainings"),
-        "reference": (looks["reference"], "each reference"),
-        "injected": (looks["injected"], ""),
-        "interpolation": (looks["control"], ""),
-        "suppressor": (looks["challenge"], ""),
-    }
-    rows: dict[str, tuple[Style, list[matrix.Judged]]] = {}
+@drawing()
+def relearning(results: RunResults) -> Picture | None:
+    """Return held-out forget NLL while the forget facts are re-acquired, one panel per family:
+    every candidate of one cell, or the median of every method over several."""
+    curves: dict[str, dict[str, list[Values]]] = {}
+    styles: dict[str, Style] = {}
+    steps: list[int] = []
+    for cell in results.cells:
+        base, references = cell.evaluation["base"].forget_nll, cell.evaluation.references
+        looks = dict.fromkeys(references, KNOWN["retraining"]) | _looks(results, cell)
+        for name, style in looks.items():
+            curve = cell.evaluation[name].curve
+            if curve is None or (steps and curve.step.tolist() != steps):
+                continue
+            steps = curve.step.tolist()
+            group = name if len(results.cells) == 1 else cell.models[name].method or name
+            group = "retrainings: range and median" if name in references else group
+            styles.setdefault(group, style)
+            mine = curves.setdefault(cell.family, {}).setdefault(group, [])
+            mine.append(curve.forget_heldout_nll - base)
+    if not curves:
+        return None
+    entries = [key(style, name, line="-", size=3) for name, style in styles.items()]
+    figure, panels = sheet((4.6, 2.8), entries, panels=len(curves), left=0.7, right=0.4)
+    for panel, (family, groups) in zip(panels, curves.items()):
+        for name, mine in groups.items():
+            style = styles[name]
+            if style is KNOWN["retraining"]:
+                low, high = np.min(mine, axis=0), np.max(mine, axis=0)
+                panel.fill_between(steps, low, high, color=BAND, linewidth=0)
+            line, middle = "--" if name == "injected" else "-", np.median(mine, axis=0)
+            panel.plot(steps, middle, line, color=style.color, marker=style.marker, markersize=3)
+        panel.grid(visible=True)
+        panel.set_title(family)
+        panel.set_xlabel("steps of re-acquisition")
+    panels[0].set_ylabel("held-out forget NLL minus base's, nats")
+    reading = "A model that only hides the facts falls faster than the retrainings."
+    about = "Held-out forget NLL while the forget facts are trained again."
+    return Picture("relearning", "Relearning the forget facts", reading, about, figure)
 
-    def add(row: str, style: Style, cell: CellResult, judged: Finding | Control) -> None:
-        if judged.comparison is not None:
-            z, accepted = known(judged.comparison), judged.comparison.accepted
-            model = matrix.Judged(f"{judged.name} in {cell.id}", z, accepted)
-            rows.setdefault(row, (style, []))[1].append(model)
 
-    for kind, (style, words) in styled.items():
-        for cell, verdict in results.judged:
-            for control in verdict.controls:
-                if control.kind == kind:
-                    row = words or control_label(cell, control).replace("weights ", "")
-                    add(row, style, cell, control)
-    for method in in_order(results.methods):
-        for cell, verdict in results.judged:
-            for finding in verdict.findings:
-                if cell.methods[finding.name] == method:
-                    add(method, looks[method], cell, finding)
-    return rows
-
-
+@drawing()
 def acceptance(results: RunResults) -> Picture | None:
-    """Return how far every kind of model lies from retraining, over all cells."""
-    rows = groups(results)
-    if not rows:
+    """Return how far every kind of model lies from retraining, over several cells."""
+    found: dict[str, tuple[Style, list[tuple[float, bool]]]] = {}
+    for cell, verdict in results.judged if len(results.planned) > 1 else ():
+        judged = {control.name: control.comparison for control in verdict.controls}
+        judged |= {finding.name: finding.comparison for finding in verdict.findings}
+        styles = method_styles(results.methods)
+        for place in cell_places(cell, results.rules):
+            if (comparison := judged.get(place.name)) is not None:
+                method = cell.models[place.name].method
+                style = styles[method] if method else KNOWN[place.group]
+                model = (max(map(abs, place.sd.values())), comparison.accepted)
+                found.setdefault(method or place.label, (style, []))[1].append(model)
+    if not found:
         return None
-    divide = sum(row not in results.methods for row in rows)
-    wide, narrow = (
-        matrix.acceptance(rows, results.rules.alpha, divide=divide, narrow=narrow)
-        for narrow in (False, True)
+    plain = KNOWN["retraining"]
+    entries = [key(plain, "accepted as a retraining"), key(plain, "rejected", hollow=True)]
+    figure, (panel,) = sheet((5.6, 0.3 * len(found)), entries, left=2.1)
+    accepted = {label: Share.of(ok for _, ok in mine) for label, (_, mine) in found.items()}
+    rows(panel, list(found), list(map(str, accepted.values())), "accepted")
+    clip = distances(panel, [sd for _, mine in found.values() for sd, _ in mine], signed=False)
+    for row, (style, mine) in enumerate(found.values()):
+        if row % 2:
+            panel.axhspan(row - 0.5, row + 0.5, color=STRIPE, linewidth=0, zorder=0)
+        for ok in (False, True):
+            where = [(clip(sd), row + jitter(n)) for n, (sd, was) in enumerate(mine) if was is ok]
+            points(panel, where, style, size=4, hollow=not ok)
+    panel.set_xlabel("largest distance from the mean retraining on any axis, standard deviations")
+    counts = [f"{label} {accepted[label]}" for label in found if label in results.methods]
+    reading = f"Candidates accepted as one more retraining: {', '.join(counts)}."
+    about = (
+        "Each row is a kind of model and each marker one model in one cell. By design "
+        f"{1 - results.rules.alpha:.0%} of true retrainings are accepted."
     )
-    return Picture("acceptance", _acceptance_reading(results), wide, narrow)
+    return Picture("acceptance", "Which models pass for a retraining", reading, about, figure)
 
 
-def _acceptance_reading(results: RunResults) -> str:
-    verdicts = [verdict for _, verdict in results.judged]
-    controls = tuple(control for verdict in verdicts for control in verdict.controls)
-    findings = [finding for verdict in verdicts for finding in verdict.findings]
-    accepted = sum(bool(f.comparison and f.comparison.accepted) for f in findings)
-    parts = [f"{counts} {words}" for counts, words in acceptance_counts(controls)]
-    parts.append(f"{accepted} of {len(findings)} candidates accepted")
-    return f"As one more retraining: {listed(parts)}."
+def _looks(results: RunResults, cell: CellResult) -> dict[str, Style]:
+    """Return the injected model, two references and the candidates with their styles, in order."""
+    styles = method_styles(results.methods)
+    order = list(styles)
+    named = sorted(cell.candidates, key=lambda name: order.index(cell.method(name)))[:MOST_ROWS]
+    looks = {"injected": KNOWN["injected"]} if "injected" in cell.evaluation else {}
+    looks |= dict.fromkeys(cell.evaluation.references[:2], KNOWN["retraining"])
+    return looks | {name: styles[cell.method(name)] for name in named}
 
 
-def axes_by_group(results: RunResults) -> Picture | None:
-    """Return every axis over all cells."""
-    rows = groups(results)
-    if not rows:
-        return None
-    reading = (
-        f"{sum(len(models) for _, models in rows.values())} models in "
-        f"{counted(len(results.cells), 'cell')}, in standard deviations of retraining."
-    )
-    return Picture("axes", reading, matrix.axes_by_group(chosen(results.rules), rows))
+Draw = Callable[[RunResults], Picture | None]
+FIGURES: tuple[Draw, ...] = (retrainings, acceptance, forget_deltas, relearning, diagnostic)
+
+
+def all_figures(results: RunResults) -> dict[str, Picture]:
+    """Return the figures that this run has the numbers for, by name."""
+    drawn = [draw(results) for draw in FIGURES]
+    return {picture.name: picture for picture in drawn if picture is not None}

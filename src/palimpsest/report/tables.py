@@ -1,85 +1,215 @@
-"""Every table of a run, in the order a reader needs them; all computed from stored files."""
+"""Every table of a run, in the order a reader needs them; all computed from results read once.
 
-from collections.abc import Callable, Mapping
+A further table is one function here (or in ``paper/tables.py``) and its place in the list below.
+"""
 
-from palimpsest.analysis import absolute, panel, recalibrated, trained_probes
-from palimpsest.analysis.cost import cost_table
-from palimpsest.analysis.leaderboard import (
-    leaderboard_cells_table,
-    leaderboard_table,
-    ranks_table,
-)
-from palimpsest.analysis.replication import replication_table
-from palimpsest.analysis.results import RunResults
-from palimpsest.analysis.second_suite import regret_table
-from palimpsest.analysis.table import Table
-from palimpsest.report import cell_tables
-from palimpsest.report.cell_tables import candidates_table
+from collections.abc import Callable, Iterable
 
-__all__ = ["all_tables", "candidates_table", "has_paper"]
-
-CELL: tuple[Callable[[RunResults], Table], ...] = (
-    cell_tables.cells_table,
-    cell_tables.candidates_table,
-    cell_tables.controls_table,
-    cell_tables.control_rates_table,
-    lambda results: leaderboard_table({results.name: results}),
-    lambda results: leaderboard_cells_table({results.name: results}),
-    lambda results: ranks_table({results.name: results}),
-    cost_table,
-    cell_tables.models_table,
-    cell_tables.positions_table,
-    cell_tables.deltas_table,
-    cell_tables.curves_table,
-    cell_tables.failed_table,
-)
-"""Tables that every run has."""
-PAPER: Mapping[str, Callable[[RunResults], Table]] = {
-    "trained-probe": trained_probes.trained_probe_table,
-    "dichotomy": trained_probes.dichotomy_table,
-    "diagnostic": trained_probes.diagnostic_table,
-    "diagnostic-points": trained_probes.points_table,
-    "sub-panels": trained_probes.sub_panel_table,
-    "survivors": trained_probes.survivors_table,
-    "absolute-bar": absolute.absolute_table,
-    "absolute-bar-cells": absolute.absolute_cells_table,
-    "budget": absolute.budget_table,
-    "replication": lambda results: replication_table(results.replication, results.rules),
-    "panel": panel.panel_table,
-    "panel-cells": panel.panel_cells_table,
-    "recalibrated-bar": recalibrated.versions_table,
-    "recalibrated-passing": recalibrated.passing_table,
-    "selection": recalibrated.selection_table,
-    "regret": regret_table,
-    "suppression": panel.suppression_table,
-    "self-check": recalibrated.self_check_table,
-}
-"""Tables of the paper's edition by name, for runs that have what they need."""
+from palimpsest.paper.study import read_paper
+from palimpsest.paper.tables import TABLES as PAPER_TABLES
+from palimpsest.report.leaderboard import leaderboard_table, median_cost, settings_table
+from palimpsest.report.places import GROUPS, cell_places, control_label
+from palimpsest.report.results import RunResults
+from palimpsest.report.table import Estimate, Row, Share, Table, Value
+from palimpsest.stats.axes import Axis, axis, chosen
+from palimpsest.stats.comparison import Comparison
+from palimpsest.stats.controls import ControlKind
+from palimpsest.stats.intervals import clopper_pearson
+from palimpsest.stats.models import Role
 
 
-def all_tables(results: RunResults) -> tuple[Table, ...]:
-    """Return every table that the run has the numbers for."""
-    paper = PAPER.values() if has_paper(results) else ()
-    return tuple(table(results) for table in (*CELL, *paper))
-
-
-def has_paper(results: RunResults) -> bool:
-    """Return whether a run has the paper's design: a study of methods whose every cell has
-    references, round trip and oracle-KL."""
-    known = ("retain_nll", "residual", "oracle_kl")
-    return (
-        bool(results.cells)
-        and "methods" in results.plan
-        and all(
-            cell.candidates
-            and cell.evaluation.references
-            and "injected" in cell.evaluation
-            and cell.evaluation.injected.curve is not None
-            and all(
-                getattr(cell.evaluation[name], key) is not None
-                for name in ("injected", cell.evaluation.references[0], *cell.candidates)
-                for key in known
-            )
-            for cell in results.cells
+def cells_table(results: RunResults) -> Table:
+    """Return every planned cell: finished with its verdict and what it rests on, or why not."""
+    finished = {cell.id: cell for cell in results.cells}
+    missing = {cell.id: cell for cell in results.missing}
+    rows: list[Row] = []
+    for cell_id in results.planned:
+        cell, absent = finished.get(cell_id), missing.get(cell_id)
+        verdict = None if cell is None else cell.verdict
+        screen, references = (verdict.screen, verdict.references) if verdict else (None, None)
+        recipe = references and references.recipe
+        far = max((abs(sd) for sd in recipe.sd.values()), default=None) if recipe else None
+        alike, dose = references and references.homogeneity, verdict and verdict.dose
+        headroom = cell and cell.headroom
+        rows.append(
+            {"cell": cell_id, "state": "finished" if absent is None else absent.state}
+            | {"verdict": verdict and verdict.status, "candidate": verdict and verdict.candidate}
+            | {"reason": absent.reason or None if absent else verdict and verdict.reason}
+            | {"candidates": cell and len(cell.candidates), "failed": cell and len(cell.failed)}
+            | {"survive the screen": screen and Share.of(not s.excluded for s in screen.screened)}
+            | {"references": verdict and verdict.reference_count}
+            | {"detection limit": verdict and verdict.detection_limit}
+            | {"re-acquisition reached": dose and dose.fraction}
+            | {"references alike, p": alike and alike.p, "recipe, largest sd": far}
+            | {"inferable": verdict and verdict.inferable_share}
+            | {"headroom, nats": headroom and Estimate.of(headroom.estimate)}
         )
+    finished_share = Share(len(results.cells), len(results.planned))
+    forms = dict.fromkeys(("detection limit", "re-acquisition reached", "inferable"), ".0%")
+    forms |= {"references alike, p": ".2g", "recipe, largest sd": ".1f"}
+    reading = (
+        f"{finished_share} planned cells are finished; {results.certified} certify a candidate."
     )
+    return Table.of("cells", "Cells and their verdicts", reading, rows, forms)
+
+
+def candidates_table(results: RunResults) -> Table:
+    """Return every candidate with every number behind the verdict."""
+    axes = chosen(results.rules)
+    rows: list[Row] = [
+        {"candidate": finding.name, "cell": cell.id, "label": finding.label}
+        | _compared(finding.comparison, axes)
+        | {"screen p": finding.screened.test.p_value}
+        | {"screen p (Holm)": finding.screened.adjusted_p, "excluded": finding.excluded}
+        | {"median gap": finding.screened.gap}
+        | {"cost, retrainings": median_cost([(cell, finding.name)])}
+        | {f"{axis.title}, {axis.unit}": finding.values.get(axis.name) for axis in axes}
+        for cell, verdict in results.judged
+        for finding in verdict.findings
+    ]
+    reading = "Axes are distances from the mean retraining, in standard deviations of retraining."
+    return Table.of("candidates", "Candidates", reading, rows, _forms(axes))
+
+
+def controls_table(results: RunResults) -> Table:
+    """Return every control of every cell and whether it came out as it should."""
+    axes = chosen(results.rules)
+    rows: list[Row] = [
+        {"cell": cell.id, "control": control_label(control), "model": control.name}
+        | {"kind": GROUPS[control.kind], "should be": f"{control.kind.expected}ed"}
+        | {"was": control.missing or ("rejected" if control.rejected else "accepted")}
+        | _compared(control.comparison, axes)
+        for cell, verdict in results.judged
+        for control in verdict.controls
+    ]
+    reading = "Models of known truth, judged by the candidates' own test."
+    return Table.of("controls", "Controls", reading, rows, _forms(axes))
+
+
+def _compared(comparison: Comparison | None, axes: Iterable[Axis]) -> Row:
+    gaps = {} if comparison is None else comparison.gaps
+    worst = None if comparison is None else comparison.worst
+    row: Row = {"p": comparison and comparison.p, "test": comparison and comparison.test}
+    row |= {"worst axis": worst and axis(worst.axis).title, "worst axis, sd": worst and worst.sd}
+    return row | {a.title: gaps[a.name].sd if a.name in gaps else None for a in axes}
+
+
+def _forms(axes: Iterable[Axis]) -> dict[str, str]:
+    forms = dict.fromkeys((axis.title for axis in axes), "+.1f") | {"worst axis, sd": "+.1f"}
+    return forms | dict.fromkeys(("p", "screen p", "screen p (Holm)"), ".2g")
+
+
+def power_table(results: RunResults) -> Table:
+    """Return how often each kind of control came out as it should, with the lower limit of that
+    rate; models that share a bag of references share its luck."""
+    groups: dict[tuple[str, str], list[tuple[str, bool]]] = {}
+    for cell, verdict in results.judged:
+        for control in verdict.controls:
+            together = control.kind is ControlKind.KNOWN_LABEL and len(results.planned) == 1
+            what = GROUPS[control.kind] if together else control_label(control)
+            if control.as_expected is not None:
+                key = (what, f"{control.kind.expected}ed")
+                groups.setdefault(key, []).append((cell.id, control.as_expected))
+    confidence = results.rules.confidence
+    rows: list[Row] = []
+    for (what, expected), events in groups.items():
+        share = Share.of(right for _, right in events)
+        limit = clopper_pearson(share.count, share.total, confidence, "lower").low
+        rows.append(
+            {"model": what, "should be": expected, "was": share}
+            | {"rate at least": limit, "cells": len({cell for cell, _ in events})}
+        )
+    reading = f"Models of known truth; the last rate holds with confidence {confidence:g}."
+    title = "What this audit notices"
+    return Table.of("power", title, reading, rows, {"rate at least": ".0%"})
+
+
+def axes_table(results: RunResults) -> Table:
+    """Return what every axis measures, and how far towards the injected model a model must move on
+    it alone to be noticed."""
+    rows: list[Row] = []
+    for entry in chosen(results.rules):
+        found = [verdict.sensitivity.get(entry.name) for _, verdict in results.judged]
+        known = sorted(share for share in found if share is not None)
+        limits = Estimate(known[len(known) // 2], known[0], known[-1]) if known else None
+        rows.append(
+            {"axis": entry.title, "measures": entry.meaning, "unit": entry.unit}
+            | {"far below": entry.low.words, "far above": entry.high.words}
+            | {"noticed from": limits, "noticed in": Share(len(known), len(found))}
+        )
+    reading = (
+        "Noticed from: the share of the way to the injected model at which a retraining that moved "
+        "on this axis alone is rejected; none where even the whole way is not enough."
+    )
+    return Table.of("axes", "The axes", reading, rows, {"noticed from": ".0%"})
+
+
+def positions_table(results: RunResults) -> Table:
+    """Return every model on every axis on which it was compared: the data of the pictures."""
+    rows: list[Row] = []
+    for cell in results.cells:
+        for place in cell_places(cell, results.rules):
+            for name, sd in place.sd.items():
+                value = axis(name).read(cell.evaluation[place.name])
+                row: Row = {"cell": cell.id, "model": place.name, "group": place.group}
+                rows.append(row | {"axis": name, "value": value, "sd": sd})
+    reading = "Distances from the mean retraining, in standard deviations of retraining."
+    return Table.of("positions", "Every model on every axis", reading, rows)
+
+
+def answers_table(results: RunResults) -> Table:
+    """Return what models answer, one row per question of a run of one cell: injected model, every
+    candidate, one retraining, base; a right answer is marked."""
+    cell = results.cells[0] if len(results.planned) == len(results.cells) == 1 else None
+    stored = cell.tables.get("answers") if cell else None
+    columns: list[str] = []
+    rows: list[tuple[Value, ...]] = []
+    if cell is not None and stored is not None:
+        answers: dict[tuple[str, str, str], dict[str, str]] = {}
+        names = ("set", "prompt", "truth", "model", "answer")
+        for which, prompt, truth, model, answer in zip(*(stored[name] for name in names)):
+            mark = " ✓" if answer.strip() == truth.strip() else ""
+            answers.setdefault((which, prompt, truth), {})[model] = f"{answer.strip()}{mark}"
+        one = cell.evaluation.references[:1]
+        models = ["injected", *cell.candidates, *one, "base"]
+        heads = ["one retraining" if name in one else name for name in models]
+        columns = ["set", "question", "truth", *heads]
+        rows = [(*key, *(own.get(name) for name in models)) for key, own in answers.items()]
+    reading = "The likeliest answer of each model; ✓ is the truth."
+    return Table("answers", "What the models answer", reading, tuple(columns), tuple(rows))
+
+
+def not_made_table(results: RunResults) -> Table:
+    """Return candidates that failed, and methods that do not apply to an architecture."""
+    rows: list[Row] = [
+        {"cell": cell.id, "candidate": name, "why": model.failure.kind.replace("_", " ")}
+        | {"reason": model.failure.reason}
+        for cell in results.cells
+        for name, model in cell.models.items()
+        if model.role is Role.CANDIDATE and model.failure is not None
+    ]
+    reading = "They are judged nowhere and counted nowhere."
+    return Table.of("not-made", "Candidates without scores", reading, rows)
+
+
+TABLES: tuple[Callable[[RunResults], Table], ...] = (
+    *(cells_table, candidates_table, power_table, axes_table, controls_table),
+    *(answers_table, positions_table, not_made_table),
+)
+STUDY_TABLES = (leaderboard_table, settings_table)
+"""Of studies over several cells."""
+
+
+def run_tables(results: RunResults) -> dict[str, Table]:
+    """Return every table that the run has rows for, by name."""
+    tables = [table(results) for table in TABLES]
+    if len(results.planned) > 1 and results.judged:
+        tables += [table({results.name: results}) for table in STUDY_TABLES]
+    return {table.name: table for table in tables if table.rows}
+
+
+def paper_tables(results: RunResults) -> dict[str, Table]:
+    """Return the paper's tables of a run that has its design, by name."""
+    study = read_paper(results)
+    tables = [] if study is None else [table(study) for table in PAPER_TABLES]
+    return {table.name: table for table in tables if table.rows}

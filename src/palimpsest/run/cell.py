@@ -1,24 +1,24 @@
-"""A cell's folder: its steps while it is worked on, its tables once it is finished.
+"""A cell's folder: the results of its steps and, once it is finished, its tables.
 
-A step leaves its files in `steps/<step>/` and, last, `manifest.json` with their digests, the digest
-of the run's terms and the manifests of the steps it needed; the manifest makes the step done. When
-all steps are done their tables are merged into `items.parquet`, `curves.parquet` ..., and
-`cell.json`, written last, makes the cell finished; then `steps/` is removed. No byte depends on who
-did a step, when, or how often the work was interrupted: two workers that do the same step write the
-same files, so writing needs no lock of its own.
+A step leaves its files in ``steps/<step>/`` and, last, ``manifest.json`` with the step's key, the
+digests of its files, the digest of the run's terms and the manifests of the steps it needed; an
+intact manifest under the expected key makes the step done. When all steps are done their tables are
+merged in plan order into ``items.parquet``, ``curves.parquet`` …, and ``cell.json``, written last,
+makes the cell finished. Step results stay, so that a cell can grow; files of transient steps
+(weights) are dropped. No byte depends on who did a step, when, or how often the work was
+interrupted: two workers that do the same step write the same files, so writing needs no lock.
 """
 
 import contextlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from palimpsest.errors import DamagedArtifact, InputError, SealError, StoreError
+from palimpsest.errors import DamagedArtifact, DriftError, SealError, StoreError
 from palimpsest.run import disk
-from palimpsest.run.graph import Failure, check_name
+from palimpsest.run.steps import Failure, Step
 from palimpsest.run.tables import (
     Columns,
     Table,
@@ -30,111 +30,61 @@ from palimpsest.run.tables import (
 
 VALUES = "values.json"
 MANIFEST = "manifest.json"
-_OWN_KEYS = {"cell", "terms", "artifacts", "steps", "opening", "digest"}
+CELL = "cell.json"
+OPENING = "opening.json"
+FAILED = "failed.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A stored file that is not what was recorded, and the step ("" = the cell) it belongs to."""
+    """A stored file that is not what was recorded."""
 
-    step: str
     path: Path
     why: str
 
 
-class Cell:
-    """One cell of a run, from `Run.cell`."""
+class CellStore:
+    """The stored results of one cell, from ``Run.cell``."""
 
     def __init__(self, run_path: Path, cell_id: str, terms: str, commitment: str) -> None:
         self.id = cell_id
         self.folder = run_path / "cells" / cell_id
         self._terms = terms
         self._commitment = commitment
-        self._needs: Mapping[str, tuple[str, ...]] = {}
         self._staged: dict[str, dict[str, str]] = {}
         self._remember = False
-        self._sound: set[tuple[Path, str]] = set()
-        self._manifests: dict[str, dict[str, Any]] = {}
+        self._intact: set[tuple[Path, str]] = set()
 
-    def for_work(self, needs: Mapping[str, tuple[str, ...]]) -> "Cell":
-        """Return this cell for a worker: told what each step needs, checking each file once."""
-        self._needs, self._remember = needs, True
+    def for_work(self) -> "CellStore":
+        """Return this store for a worker, which checks the digest of each file once."""
+        self._remember = True
         return self
 
-    # -- how far it is -----------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------
 
-    def finished(self) -> bool:
-        """Return whether the cell is finished and every file of it is what was recorded."""
-        return self.ended() and not self._damage("")
-
-    def ended(self) -> bool:
-        """Return whether the cell says it is finished, without checking its files."""
-        return (self.folder / "cell.json").is_file()
-
-    def halted(self) -> str | None:
-        """Return why the cell was ended on purpose, or None when it was not."""
+    def done(self, step: Step) -> bool:
+        """Return whether the step is stored under its key with every file intact."""
         try:
-            return str(self._read("halted.json")["reason"])
-        except DamagedArtifact:
-            return None
-
-    def halt_values(self) -> dict[str, Any] | None:
-        """Return what was stored when the cell was ended on purpose, or None when it was not."""
-        return None if self.halted() is None else dict(self._read("halted.json")["values"])
-
-    def failure(self) -> Failure | None:
-        """Return why the last attempt failed, or None when it did not."""
-        try:
-            failed = self._read("failed.json")
-            return Failure(str(failed["kind"]), str(failed["reason"]), str(failed["step"]))
-        except DamagedArtifact as error:
-            exists = (self.folder / "failed.json").exists()
-            return Failure("unknown", str(error), "") if exists else None
-
-    def check(self) -> tuple[Damage, ...]:
-        """Return every damaged file, with its step; a damaged step counts as not done."""
-        steps = ("",) if self.ended() else self.steps()
-        damages = [damage for step in steps for damage in self._damage(step)]
-        for name in ("opening.json", "halted.json", "failed.json"):
-            path = self.folder / name
-            if path.exists() and not any(damage.path == path for damage in damages):
-                with _collected(damages, "", path):
-                    self._read(name)
-        return tuple(damages)
-
-    # -- its steps, until it is finished -----------------------------------------------------
-
-    def steps(self) -> tuple[str, ...]:
-        """Return the steps recorded as done: in plan order once finished, else by name."""
-        if self.ended():
-            with contextlib.suppress(DamagedArtifact):
-                return tuple(step["step"] for step in self._read("cell.json")["steps"])
-        return tuple(sorted(path.parent.name for path in self.folder.glob(f"steps/*/{MANIFEST}")))
-
-    def done(self, step: str) -> bool:
-        """Return whether a step is done and its files are intact."""
-        if self.ended():
-            return step in self.steps()
-        return (self._folder(step) / MANIFEST).exists() and not self._damage(step)
+            manifest = self.manifest(step.name)
+            for file, expected in manifest["files"].items():
+                self._check_file(self._step(step.name) / file, expected)
+            return bool(manifest["key"] == step.key)
+        except (StoreError, KeyError, TypeError, AttributeError):
+            return False
 
     def manifest(self, step: str) -> dict[str, Any]:
-        """Return a step's manifest; DamagedArtifact when it is not what was written."""
-        path = self._folder(step) / MANIFEST
-        if self._remember and step in self._manifests:
-            return self._manifests[step]
-        if not path.exists():
-            raise StoreError(f"cell {self.id}: step {step!r} is not done; found {self.steps()}")
-        manifest = self._manifests[step] = self._read(f"steps/{step}/{MANIFEST}")
+        """Return what is recorded of a step; DamagedArtifact when it is not what was written."""
+        manifest = self._read(f"steps/{step}/{MANIFEST}")
         if manifest.get("step") != step:
-            raise DamagedArtifact(f"{path}: of step {manifest.get('step')!r}; expected {step!r}")
+            raise DamagedArtifact(f"{self._step(step)}: of step {manifest.get('step')!r}")
         return manifest
 
-    def get(self, step: str) -> tuple[dict[str, Table], dict[str, Any]]:
+    def get(self, step: Step) -> tuple[dict[str, Table], dict[str, Any]]:
         """Return a step's tables and values; DamagedArtifact when a file is not intact."""
         tables: dict[str, Table] = {}
         values: dict[str, Any] = {}
-        for file, expected in self.manifest(step)["files"].items():
-            path = self._folder(step) / file
+        for file, expected in self.manifest(step.name)["files"].items():
+            path = self._step(step.name) / file
             if file == VALUES:
                 values = json.loads(disk.read_checked(path, expected))
             elif file.endswith(".parquet"):
@@ -142,93 +92,104 @@ class Cell:
                 tables[file.removesuffix(".parquet")] = table_from_bytes(data, str(path))
         return tables, values
 
-    def file(self, step: str, name: str) -> Path:
-        """Return the path of a file stored by `put_file`, after checking its digest."""
-        files = self.manifest(step)["files"]
-        if name not in files:
-            raise StoreError(f"cell {self.id}: step {step!r} has no file {name!r}")
-        self._check_file(self._folder(step) / name, files[name])
-        return self._folder(step) / name
+    def file(self, step: Step, name: str) -> Path:
+        """Return the path of a file stored by ``put_file``, after checking its digest."""
+        path = self._step(step.name) / name
+        self._check_file(path, self.manifest(step.name)["files"][name])
+        return path
 
-    def begin(self, step: str) -> None:
-        """Forget an attempt at the step that never ended; what it wrote is written over.
+    def put_file(self, step: Step, name: str, content: bytes | Callable[[Path], object]) -> str:
+        """Store a file, or what a function writes to a path; return its digest.
 
-        Nothing of it is removed: another worker, lost but alive, may be at the same step.
+        It belongs to the step once ``put`` has recorded it.
         """
-        self._staged.pop(step, None)
-        self._manifests.pop(step, None)
-        for path in self._folder(step).glob("*/"):
-            disk.remove(path)  # a folder cannot be written over
+        path = self._step(step.name) / disk.safe_name(name, "file")
+        disk.make_folder(path.parent)
+        if isinstance(content, bytes):
+            written = disk.write_bytes(path, content)
+        else:
+            written = disk.write_with(path, content)
+        self._staged.setdefault(step.name, {})[name] = written
+        return written
 
     def put(
         self,
-        step: str,
+        step: Step,
         tables: Mapping[str, Columns] | None = None,
         values: Mapping[str, Any] | None = None,
+        origin: str | None = None,
     ) -> None:
-        """Store a step, with its files of `put_file`; it is done when this returns, not before."""
-        folder = self._writable(step)
+        """Store a step, with its files of ``put_file``; it is done when this returns, not before.
+
+        origin: digest of the terms of another run that the result was taken from.
+        """
         contents = {VALUES: disk.canonical(dict(values or {})) + b"\n"}
-        for name, columns in (tables or {}).items():
-            contents[table_file(name)] = table_bytes(columns)
+        contents |= {table_file(name): table_bytes(rows) for name, rows in (tables or {}).items()}
         files = {file: disk.digest(data) for file, data in contents.items()}
-        files |= self._staged.get(step, {})
-        if self.done(step):
-            if files != self.manifest(step)["files"]:
-                raise StoreError(
-                    f"cell {self.id}: step {step!r} is already done with other contents; "
-                    "expected a step to be put once; ask done() before doing a step"
-                )
-            return
+        files |= self._staged.pop(step.name, {})
+        folder = self._step(step.name)
         disk.make_folder(folder)
         for file, data in contents.items():
             disk.write_bytes(folder / file, data)
-        needs = {need: self.manifest(need)["digest"] for need in self._needs.get(step, ())}
+        if self._made_before(step, files):
+            return
         opening = self.opening()
-        own = opening if opening and opening["step"] == step else None
-        manifest = {"step": step, "files": files, "needs": needs, "opening": own}
-        self._write(f"steps/{step}/{MANIFEST}", manifest)
-        self._staged.pop(step, None)
+        self._write(
+            f"steps/{step.name}/{MANIFEST}",
+            {
+                "step": step.name,
+                "kind": str(step.kind),
+                "key": step.key,
+                "files": files,
+                "needs": {need: self.manifest(need)["digest"] for need in step.needs},
+                "opening": opening if opening and opening["step"] == step.name else None,
+                "origin": origin,
+            },
+        )
 
-    def put_file(self, step: str, name: str, content: bytes | Callable[[Path], object]) -> str:
-        """Store a file, or what a function writes to a path; return its digest.
+    def take(self, step: Step, other: "CellStore", name: str) -> bool:
+        """Take over the result that another run stored under the same key; False if unsound."""
+        with contextlib.suppress(StoreError, KeyError):
+            manifest = other.manifest(name)
+            if manifest["opening"] is not None:
+                return False  # a sealed pool is opened in the run that scores it
+            for file, expected in manifest["files"].items():
+                disk.check_file(other.folder / "steps" / name / file, expected)
+            disk.make_folder(self._step(step.name))
+            for file in manifest["files"]:
+                source = other.folder / "steps" / name / file
+                disk.link_or_copy(source, self._step(step.name) / file)
+            record = {key: manifest[key] for key in ("kind", "key", "files", "needs")}
+            record |= {"step": step.name, "opening": None}
+            record["origin"] = manifest["origin"] or manifest["terms"]
+            self._write(f"steps/{step.name}/{MANIFEST}", record)
+            return True
+        return False
 
-        It belongs to the step once `put(step, ...)` has recorded it.
+    def begin(self, step: Step) -> None:
+        """Forget an attempt that never ended; what it wrote is written over.
+
+        Nothing of it is removed: another worker, lost but alive, may be at the same step.
         """
-        folder = self._writable(step)
-        if re.fullmatch(r"[a-z0-9_]{1,40}\.(safetensors|bin|npy|txt)", name) is None:
-            raise InputError(f"file name {name!r}; expected one like 'weights.safetensors'")
-        if self.done(step):
-            raise StoreError(f"cell {self.id}: step {step!r} is already done; expected a new one")
-        disk.make_folder(folder)
-        if isinstance(content, bytes):
-            written = disk.write_bytes(folder / name, content)
-        else:
-            written = disk.write_with(folder / name, content)
-        self._staged.setdefault(step, {})[name] = written
-        return written
+        self._staged.pop(step.name, None)
+        for path in self._step(step.name).glob("*/"):
+            disk.remove(path)  # a folder cannot be written over
 
     # -- the seal ----------------------------------------------------------------------------
 
-    def open_seal(self, step: str, commitment: str, models: Mapping[str, str]) -> None:
-        """Record that the sealed pool is opened, once, for the scores that `put(step)` will store.
+    def open_seal(self, step: Step, commitment: str, models: Mapping[str, str]) -> None:
+        """Record that the sealed pool is opened, once, for the scores that ``put`` will store.
 
-        `models` maps the name of each model to be scored to its digest. An opening whose scores
+        ``models`` maps the name of each model to be scored to its digest. An opening whose scores
         were never stored may be taken up again for the same models; anything else is a second
         scoring and raises SealError.
         """
-        self._writable(step)
         if commitment != self._commitment:
             raise SealError(
                 f"cell {self.id}: the sealed pool has commitment {commitment}; expected "
-                f"{self._commitment}, fixed when the run began; use the pool that was sealed"
+                f"{self._commitment}, fixed when the run was created; use the pool that was sealed"
             )
-        if self.done(step):
-            raise SealError(
-                f"cell {self.id}: the sealed pool was already scored in step {step!r}; "
-                "it is scored once in a run; start a new run to score it again"
-            )
-        opening = {"step": step, "commitment": commitment, "models": dict(sorted(models.items()))}
+        asked = {"step": step.name, "commitment": commitment, "models": dict(models)}
         try:
             earlier = self.opening()
         except DamagedArtifact as error:
@@ -237,93 +198,70 @@ class Cell:
                 "copy, or start a new run"
             ) from error
         if earlier is None:
-            self._write("opening.json", opening)
-        elif any(earlier[key] != opening[key] for key in opening):
+            self._write(OPENING, asked)
+        elif self.done(step) or any(earlier[key] != asked[key] for key in asked):
             raise SealError(
-                f"cell {self.id}: the sealed pool was already opened for {_brief(earlier)}; "
-                f"now asked for {_brief(opening)}; it is opened once in a run; start a new run"
+                f"cell {self.id}: the sealed pool was already opened in step {earlier['step']!r} "
+                f"for {len(earlier['models'])} models; it is scored once in a run; start a new run"
             )
 
     def opening(self) -> dict[str, Any] | None:
         """Return for which models the sealed pool was opened, or None when it was not."""
-        exists = (self.folder / "opening.json").exists()
-        return self._read("opening.json") if exists else None
+        return self._read(OPENING) if (self.folder / OPENING).exists() else None
 
-    # -- the end -----------------------------------------------------------------------------
+    # -- the finished cell -------------------------------------------------------------------
+
+    def finished(self, steps: Sequence[Step] | None = None) -> bool:
+        """Return whether the cell is finished, intact and, if given, made of these steps."""
+        if not self.ended() or self._cell_damage():
+            return False
+        recorded = [(step["step"], step["key"]) for step in self.summary()["steps"]]
+        return steps is None or recorded == [(step.name, step.key) for step in steps]
+
+    def ended(self) -> bool:
+        """Return whether the cell has a ``cell.json``, without checking any file."""
+        return (self.folder / CELL).is_file()
 
     def finish(
         self,
         summary: Mapping[str, Any],
-        order: Sequence[str],
-        *,
-        keep: Mapping[str, tuple[str, str]] | None = None,
+        steps: Sequence[Step],
+        keep: Mapping[str, tuple[Step, str]],
     ) -> None:
-        """Merge the steps' tables in `order`, write `summary` to cell.json, remove the steps.
+        """Merge the steps' tables in order, write ``summary`` to cell.json, drop other weights.
 
-        `keep` maps a name to the (step, file) that stays as `models/<name>`.
+        ``keep`` maps a name to the step and the file that stay as ``models/<name>``.
         """
-        if self.ended():
-            return
-        reserved = _OWN_KEYS & set(summary)
-        if reserved:
-            raise InputError(f"cell.json keys {sorted(reserved)} are the store's own; rename them")
-        for name in keep or {}:
-            disk.safe_name(name, "model file")
+        tables: dict[str, list[tuple[str, Table]]] = {}
+        for step in steps:
+            for name, table in self.get(step)[0].items():
+                tables.setdefault(name, []).append((step.name, table))
         artifacts: dict[str, str] = {}
-        for file, data in self._merge(order).items():
-            artifacts[file] = disk.write_bytes(self.folder / file, data)
-        for name, (step, file) in (keep or {}).items():
-            disk.make_folder(self.folder / "models")
-            disk.link_or_copy(self.file(step, file), self.folder / "models" / name)
-            artifacts[f"models/{name}"] = self.manifest(step)["files"][file]
-        parts = ("step", "files", "needs", "digest")
-        steps = [{key: self.manifest(step)[key] for key in parts} for step in order]
-        own = {"artifacts": artifacts, "steps": steps, "opening": self.opening()}
-        disk.remove(self.folder / "failed.json")
-        self._write("cell.json", dict(summary) | own)
-        disk.remove(self.folder / "steps")
-
-    def fail(self, failure: Failure) -> None:
-        """Record that this attempt failed; the next one tries again."""
-        # Where even this cannot be written, the failure that is reported says more.
-        with contextlib.suppress(StoreError):
-            self._write("failed.json", asdict(failure))
-
-    def halt(self, step: str, reason: str, values: Mapping[str, Any] | None = None) -> None:
-        """Record that the cell ended on purpose in a step, without results."""
-        own = {"step": step, "reason": reason, "values": dict(values or {})}
-        self._write("halted.json", own)
-
-    def sweep(self) -> None:
-        """Remove what dead processes left: unfinished writes, steps of a cell that has ended."""
-        for folder in (self.folder, self.folder / "models", *(self.folder / "steps").glob("*")):
-            disk.clean(folder)
-        if self.ended() or self.halted() is not None:
-            disk.remove(self.folder / "steps")
-
-    def prepare(self) -> tuple[Damage, ...]:
-        """Make the cell ready for work; return what was damaged and will be made again.
-
-        A finished cell that is damaged is begun again, and a failed one is tried again.
-        """
-        if not self.folder.exists():
-            return ()
-        damaged = self.check()
-        self._restore_opening()
-        if self.ended() and self._damage(""):
-            disk.remove(self.folder / "cell.json")
-        if not self.ended() and self.halted() is None:
-            disk.remove(self.folder / "halted.json")
-            disk.remove(self.folder / "failed.json")
-        return damaged
-
-    # -- what it holds when it is finished ---------------------------------------------------
+        for name in sorted(tables):
+            data = table_bytes(concatenate(tables[name], name))
+            artifacts[table_file(name)] = disk.write_bytes(self.folder / table_file(name), data)
+        for name, (step, file) in keep.items():
+            path = self.folder / "models" / disk.safe_name(name, "model file")
+            artifacts[f"models/{name}"] = self.manifest(step.name)["files"][file]
+            if not path.is_file() or disk.file_digest(path) != artifacts[f"models/{name}"]:
+                disk.make_folder(path.parent)
+                disk.link_or_copy(self.file(step, file), path)
+        parts = ("step", "kind", "key", "files", "needs", "terms", "origin", "digest")
+        listed = [self.manifest(step.name) for step in steps]
+        own = {
+            "artifacts": artifacts,
+            "steps": [{key: manifest[key] for key in parts} for manifest in listed],
+            "opening": self.opening(),
+        }
+        disk.remove(self.folder / FAILED)
+        self._write(CELL, dict(summary) | own)
+        self._drop(step for step in steps if step.transient)
 
     def summary(self) -> dict[str, Any]:
-        """Return the contents of a finished cell's `cell.json`."""
+        """Return the contents of a finished cell's ``cell.json``."""
         if not self.ended():
             raise StoreError(f"cell {self.id}: not finished; run the same command to finish it")
-        return self._read("cell.json")
+        return self._read(CELL)
 
     def table(self, name: str) -> Table:
         """Return a finished cell's table ("items", "curves"), checked against its digest."""
@@ -334,58 +272,114 @@ class Cell:
         data = disk.read_checked(self.folder / file, artifacts[file])
         return table_from_bytes(data, str(self.folder / file))
 
+    # -- failures and damage -----------------------------------------------------------------
+
+    def fail(self, failure: Failure) -> None:
+        """Record that this attempt failed; the next one tries again."""
+        # Where even this cannot be written, the failure that is reported says more.
+        with contextlib.suppress(StoreError):
+            self._write(FAILED, asdict(failure))
+
+    def failure(self) -> Failure | None:
+        """Return why the last attempt failed, or None when it did not."""
+        if not (self.folder / FAILED).exists():
+            return None
+        try:
+            failed = self._read(FAILED)
+            return Failure(str(failed["kind"]), str(failed["reason"]), str(failed["step"]))
+        except (DamagedArtifact, KeyError) as error:
+            return Failure("unknown", str(error), "")
+
+    def check(self) -> tuple[Damage, ...]:
+        """Return every damaged file of the cell and its steps; a damaged step is done again."""
+        damages = self._cell_damage() if self.ended() else []
+        for name in self.step_names():
+            with _collected(damages, self._step(name) / MANIFEST):
+                for file, expected in self.manifest(name)["files"].items():
+                    path = self._step(name) / file
+                    # Files of transient steps are dropped when a cell is finished.
+                    if path.exists() or not file.endswith(".safetensors"):
+                        with _collected(damages, path):
+                            self._check_file(path, expected)
+        for name in (OPENING, FAILED):
+            path = self.folder / name
+            if path.exists() and not any(damage.path == path for damage in damages):
+                with _collected(damages, path):
+                    self._read(name)
+        return tuple(damages)
+
+    def step_names(self) -> tuple[str, ...]:
+        """Return the names of the steps that have a manifest, whatever their key."""
+        return tuple(sorted(path.parent.name for path in self.folder.glob(f"steps/*/{MANIFEST}")))
+
+    def prepare(self) -> tuple[Damage, ...]:
+        """Make the cell ready for work; return what is damaged and will be made again."""
+        if not self.folder.exists():
+            return ()
+        damaged = self.check()
+        self._restore_opening()
+        disk.remove(self.folder / FAILED)
+        return damaged
+
+    def sweep(self) -> None:
+        """Remove what dead processes left of unfinished writes."""
+        for folder in (self.folder, self.folder / "models", *(self.folder / "steps").glob("*")):
+            disk.clean(folder)
+
     # -- behind these ------------------------------------------------------------------------
 
-    def _folder(self, step: str) -> Path:
-        return self.folder / "steps" / step
+    def _step(self, name: str) -> Path:
+        return self.folder / "steps" / name
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write a signed file of this cell, which names the cell and the run's terms."""
+        """Write a sealed file of this cell, which names the cell and the run's terms."""
         disk.make_folder((self.folder / name).parent)
-        disk.write_signed(self.folder / name, {"cell": self.id, "terms": self._terms} | dict(value))
+        disk.write_sealed(self.folder / name, {"cell": self.id, "terms": self._terms} | dict(value))
 
     def _read(self, name: str) -> dict[str, Any]:
-        """Return a signed file of this cell, known to belong to this cell and this run."""
-        signed = disk.read_signed(self.folder / name)
-        if (signed.get("cell"), signed.get("terms")) != (self.id, self._terms):
+        """Return a sealed file, known to belong to this cell."""
+        value = disk.read_sealed(self.folder / name)
+        if value.get("cell") != self.id:
             raise DamagedArtifact(
-                f"{self.folder / name}: of cell {signed.get('cell')!r} under terms "
-                f"{signed.get('terms')}; expected {self.id!r} under {self._terms}"
+                f"{self.folder / name}: of cell {value.get('cell')!r}; expected {self.id!r}"
             )
-        return signed
-
-    def _writable(self, step: str) -> Path:
-        if self.ended():
-            raise StoreError(f"cell {self.id} is finished; expected no further step {step!r}")
-        return self._folder(check_name(step))
+        return value
 
     def _check_file(self, path: Path, expected: str) -> None:
-        """Raise DamagedArtifact when a file has not the digest that was recorded."""
-        if not self._remember or (path, expected) not in self._sound:
+        if not self._remember or (path, expected) not in self._intact:
             disk.check_file(path, expected)
-            self._sound.add((path, expected))
+            self._intact.add((path, expected))
 
-    def _damage(self, step: str) -> list[Damage]:
-        """Return what is damaged of a step, or of the finished cell where `step` is ""."""
+    def _made_before(self, step: Step, files: Mapping[str, str]) -> bool:
+        """Return whether the same result is recorded under this key; refuse a different one."""
+        try:
+            earlier = self.manifest(step.name)
+            if earlier["key"] != step.key:
+                return False
+        except (StoreError, KeyError):
+            return False
+        differing = sorted(name for name in files if files[name] != earlier["files"].get(name))
+        if differing:
+            raise DriftError(
+                f"cell {self.id}: step {step.name!r} done again gives another "
+                f"{', '.join(differing)} than recorded; expected the machine and packages of the "
+                "recorded run; start a new run with --out, or keep models with --keep models"
+            )
+        return True
+
+    def _cell_damage(self) -> list[Damage]:
         damages: list[Damage] = []
-        path = self._folder(step) / MANIFEST if step else self.folder / "cell.json"
-        with _collected(damages, step, path):
-            record = self.manifest(step) if step else self._read("cell.json")
-            for file, expected in record["files" if step else "artifacts"].items():
-                with _collected(damages, step, path.parent / file):
-                    self._check_file(path.parent / file, expected)
-            if not step:
-                opening = self.folder / "opening.json"
-                with _collected(damages, "", opening):
-                    if self.opening() != record["opening"]:
-                        raise DamagedArtifact(f"{opening}: not the opening that cell.json records")
-                return damages
-            for need, expected in record["needs"].items():
-                # A need whose manifest is lost is made again, and compared when this cell ends.
-                with contextlib.suppress(StoreError):
-                    if self.manifest(need)["digest"] != expected:
-                        why = f"{path.parent}: made from another {need!r} than the one stored now"
-                        damages.append(Damage(step, path, why))
+        path = self.folder / CELL
+        with _collected(damages, path):
+            record = self._read(CELL)
+            for file, expected in record["artifacts"].items():
+                with _collected(damages, self.folder / file):
+                    self._check_file(self.folder / file, expected)
+            with _collected(damages, self.folder / OPENING):
+                if self.opening() != record["opening"]:
+                    raise DamagedArtifact(
+                        f"{self.folder / OPENING}: not the opening that cell.json records"
+                    )
         return damages
 
     def _restore_opening(self) -> None:
@@ -393,40 +387,25 @@ class Cell:
         with contextlib.suppress(DamagedArtifact):
             if self.opening() is not None:
                 return
-        for name in ("cell.json", *(f"steps/{step}/{MANIFEST}" for step in self.steps())):
+        for name in (CELL, *(f"steps/{step}/{MANIFEST}" for step in self.step_names())):
             with contextlib.suppress(DamagedArtifact, KeyError):
                 recorded = self._read(name)["opening"]
                 if recorded is not None:
-                    disk.write_json(self.folder / "opening.json", recorded)
+                    disk.write_json(self.folder / OPENING, recorded)
 
-    def _merge(self, order: Sequence[str]) -> dict[str, bytes]:
-        missing = [step for step in order if not self.done(step)]
-        stray = sorted(set(self.steps()) - set(order))
-        if missing or stray or len(set(order)) != len(order):
-            raise StoreError(
-                f"cell {self.id}: cannot finish: steps not done {missing}, steps done but outside "
-                f"the order {stray}; expected every step once in the order"
-            )
-        tables: dict[str, list[tuple[str, Table]]] = {}
-        for step in order:
-            for name, table in self.get(step)[0].items():
-                tables.setdefault(name, []).append((step, table))
-        return {
-            table_file(name): table_bytes(concatenate(tables[name], name))
-            for name in sorted(tables)
-        }
+    def _drop(self, steps: Iterator[Step]) -> None:
+        for step in steps:
+            for path in self._step(step.name).glob("*.safetensors"):
+                disk.remove(path)
+                self._intact = {pair for pair in self._intact if pair[0] != path}
 
 
 @contextlib.contextmanager
-def _collected(damages: list[Damage], step: str, path: Path) -> Iterator[None]:
+def _collected(damages: list[Damage], path: Path) -> Iterator[None]:
     """Add the damage that is found meanwhile to the list instead of raising it."""
     try:
         yield
     except DamagedArtifact as error:
-        damages.append(Damage(step, path, str(error)))
+        damages.append(Damage(path, str(error)))
     except (KeyError, TypeError, AttributeError) as error:
-        damages.append(Damage(step, path, f"{path}: not what the store writes ({error!r})"))
-
-
-def _brief(opening: Mapping[str, Any]) -> str:
-    return f"step {opening['step']!r}, models {opening['models']}"
+        damages.append(Damage(path, f"{path}: not what the store writes ({error!r})"))

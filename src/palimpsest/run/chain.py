@@ -4,8 +4,8 @@ One line of JSON per entry: {"n", "event", "data", "previous", "digest"}, where
 
     digest = SHA-256(previous + canonical({"n", "event", "data", "previous"})).
 
-Nothing in it depends on the clock, the machine or the number of workers: it is made at once, from
-what is stored (`Run.record`).
+The first entry names what the chain hangs on: the digest of a run's terms. Nothing in it depends on
+the clock, the machine or the number of workers.
 """
 
 import contextlib
@@ -16,9 +16,6 @@ from typing import Any
 
 from palimpsest.errors import DamagedArtifact, StoreError
 from palimpsest.run.disk import canonical, digest
-
-# What the first entry of a chain names as its predecessor.
-ORIGIN = "sha256:" + "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +34,16 @@ class Entry:
 
 
 def link(n: int, event: str, data: Mapping[str, Any], previous: str) -> Entry:
-    """Return the entry that follows the one with digest `previous`."""
+    """Return the entry that follows the one with digest ``previous``."""
     # Through JSON and back, so that an entry in memory equals the same entry read from disk.
     plain: dict[str, Any] = json.loads(canonical(dict(data)))
     body = canonical({"n": n, "event": event, "data": plain, "previous": previous})
     return Entry(n, event, plain, previous, digest(previous.encode() + body))
 
 
-def chain_bytes(events: Sequence[tuple[str, Mapping[str, Any]]]) -> bytes:
-    """Return the bytes of a whole chain."""
-    lines, previous = [], ORIGIN
+def chain_bytes(events: Sequence[tuple[str, Mapping[str, Any]]], origin: str) -> bytes:
+    """Return the bytes of a whole chain that hangs on ``origin``."""
+    lines, previous = [], origin
     for n, (event, data) in enumerate(events):
         entry = link(n, event, data, previous)
         lines.append(entry.line())
@@ -54,10 +51,10 @@ def chain_bytes(events: Sequence[tuple[str, Mapping[str, Any]]]) -> bytes:
     return b"".join(lines)
 
 
-def verify_chain(data: bytes, name: str = "record.jsonl") -> tuple[Entry, ...]:
+def verify_chain(data: bytes, name: str, origin: str) -> tuple[Entry, ...]:
     """Return the entries in some bytes; raise DamagedArtifact naming the first unsound line."""
     entries: list[Entry] = []
-    previous = ORIGIN
+    previous = origin
     for number, line in enumerate(data.splitlines(keepends=True), 1):
         entry: Entry | None = None
         with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError, StoreError):

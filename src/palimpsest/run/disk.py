@@ -1,9 +1,9 @@
 """Files that are either wholly there or not at all, and the bytes that go into them.
 
-Every byte Palimpsest stores passes through this file. A file is written to a temporary neighbour,
-flushed to the device, renamed over the old one, and the folder is flushed: a crash at any instant
-leaves the old file or the new one. Between any two of these operations `FAULT` is called, so that
-tests can end the process, or fail the disk, exactly there.
+A file is written to a temporary neighbor, flushed to the device and renamed over the old one, and
+the folder is flushed: a crash at any instant leaves the old file or the new one. Every change of
+the disk goes through ``DISK``; tests put one in its place that fails, tears a write or ends the
+process at a chosen operation.
 """
 
 import contextlib
@@ -21,9 +21,6 @@ from typing import Any
 from palimpsest.errors import DamagedArtifact, InputError, StoreError
 from palimpsest.run.stop import check_stop
 
-# Called before every store operation with its name and the file it is about.
-FAULT: Callable[[str, Path], None] | None = None
-
 _TEMPORARY = re.compile(r"^\.tmp-[0-9a-f]{12}$")
 _RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
 _PERMISSION = ("permission to write there", "change the folder's permissions or choose another")
@@ -38,15 +35,42 @@ _ADVICE = {
 }
 
 
-def begin(operation: str, path: Path) -> None:
-    """Mark the start of one store operation: the point where a fault can strike.
+class Disk:
+    """The operations that change a disk."""
 
-    A process that was asked to stop begins nothing new.
-    """
-    if operation in ("create", "link", "lock"):
-        check_stop()
-    if FAULT is not None:
-        FAULT(operation, path)
+    def write(self, path: Path, data: bytes) -> None:
+        with open(path, "xb") as file:
+            file.write(data)
+
+    def append(self, path: Path, data: bytes) -> None:
+        with open(path, "ab", buffering=0) as file:
+            file.write(data)
+
+    def sync(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: Path, path: Path) -> None:
+        os.replace(source, path)
+
+    def link(self, source: Path, path: Path) -> None:
+        try:
+            os.link(source, path)
+        except OSError:
+            shutil.copyfile(source, path)
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def remove(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+DISK = Disk()
 
 
 @contextlib.contextmanager
@@ -93,7 +117,7 @@ def file_digest(path: Path) -> str:
 
 
 def check_file(path: Path, expected: str) -> None:
-    """Raise DamagedArtifact when a file's bytes are not the ones recorded."""
+    """Raise DamagedArtifact when a file's bytes are not the recorded ones."""
     try:
         found = file_digest(path)
     except StoreError as error:
@@ -103,53 +127,32 @@ def check_file(path: Path, expected: str) -> None:
 
 
 def read_checked(path: Path, expected: str) -> bytes:
-    """Return a file's bytes, or raise DamagedArtifact when they are not the ones recorded."""
+    """Return a file's bytes, or raise DamagedArtifact when they are not the recorded ones."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DamagedArtifact(f"{path}: {error.strerror}; expected {expected}") from error
     if digest(data) != expected:
-        raise DamagedArtifact(
-            f"{path}: {len(data)} bytes with digest {digest(data)}; expected {expected}"
-        )
+        raise DamagedArtifact(f"{path}: digest {digest(data)}; expected {expected}")
     return data
-
-
-def read_json(path: Path) -> Any:
-    """Return the value in a JSON file, or raise StoreError naming the file."""
-    with disk_errors(path, "read"):
-        data = path.read_bytes()
-    try:
-        return json.loads(data)
-    except ValueError as error:
-        raise DamagedArtifact(f"{path}: not JSON ({error})") from error
 
 
 def write_bytes(path: Path, data: bytes) -> str:
     """Write a file atomically; return its digest."""
-
-    def halves(temporary: Path) -> None:
-        # Two writes, so that a fault between them leaves a truly torn file.
-        with open(temporary, "xb") as file:
-            file.write(data[: len(data) // 2])
-            file.flush()
-            begin("write", path)
-            file.write(data[len(data) // 2 :])
-
-    return write_with(path, halves)
+    return write_with(path, lambda temporary: DISK.write(temporary, data))
 
 
 def write_with(path: Path, writer: Callable[[Path], object]) -> str:
-    """Write a file atomically through `writer(temporary path)`; return its digest."""
+    """Write a file atomically through ``writer(temporary path)``; return its digest."""
     path = Path(path)
+    check_stop()
     with disk_errors(path, "write"), _temporary(path.parent) as temporary:
-        begin("create", path)
         writer(temporary)
-        begin("fsync", path)
-        with open(temporary, "r+b") as file:
-            os.fsync(file.fileno())
+        DISK.sync(temporary)
+        with open(temporary, "rb") as file:
             written = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
-        _publish(temporary, path)
+        DISK.rename(temporary, path)
+        DISK.sync(path.parent)
     return written
 
 
@@ -158,45 +161,43 @@ def write_json(path: Path, value: object) -> str:
     return write_bytes(path, canonical(value) + b"\n")
 
 
-def signed(value: Mapping[str, Any]) -> bytes:
+def sealed_json(value: Mapping[str, Any]) -> bytes:
     """Return the bytes of a JSON object that carries the digest of its other keys."""
     own = digest(canonical(dict(value)))
     return canonical(dict(value) | {"digest": own}) + b"\n"
 
 
-def write_signed(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a signed JSON object, atomically."""
-    write_bytes(path, signed(value))
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object with its own digest, atomically."""
+    write_bytes(path, sealed_json(value))
 
 
-def read_signed(path: Path) -> dict[str, Any]:
-    """Return an object written by `write_signed`, or raise DamagedArtifact naming the file."""
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Return an object written by ``write_sealed``, or raise DamagedArtifact naming the file."""
     try:
-        return parse_signed(path.read_bytes(), str(path))
+        return parse_sealed(path.read_bytes(), str(path))
     except OSError as error:
         raise DamagedArtifact(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def parse_signed(data: bytes, name: str) -> dict[str, Any]:
-    """Return the object in the bytes of a signed file; `name` is the file to name in errors."""
+def parse_sealed(data: bytes, name: str) -> dict[str, Any]:
+    """Return the object in the bytes of a sealed file; ``name`` is the file to name in errors."""
     with contextlib.suppress(Exception):
         value: dict[str, Any] = json.loads(data)
         # Byte for byte: the same content spelled another way is a change too.
-        if data == signed({key: value[key] for key in value.keys() - {"digest"}}):
+        if data == sealed_json({key: value[key] for key in value.keys() - {"digest"}}):
             return value
     raise DamagedArtifact(f"{name}: its contents do not match the digest it carries")
 
 
 def link_or_copy(source: Path, path: Path) -> None:
     """Give a file a second name, atomically; a copy where hard links are not supported."""
+    check_stop()
     with disk_errors(path, "write"), _temporary(path.parent) as temporary:
-        begin("link", path)
-        try:
-            os.link(source, temporary)
-        except OSError:
-            shutil.copyfile(source, temporary)
+        DISK.link(source, temporary)
         # rename(2) does nothing, and leaves the temporary name, when both already are one file.
-        _publish(temporary, path)
+        DISK.rename(temporary, path)
+        DISK.sync(path.parent)
         temporary.unlink(missing_ok=True)
 
 
@@ -206,31 +207,25 @@ def make_folder(path: Path) -> None:
         return
     make_folder(path.parent)
     with disk_errors(path, "make the folder"):
-        begin("mkdir", path)
-        path.mkdir(exist_ok=True)
-        _flush_folder(path.parent)
+        DISK.make_folder(path)
+        DISK.sync(path.parent)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder of files, if it is there."""
+    """Remove a file, or a folder with everything in it, if it is there."""
     with disk_errors(path, "remove"):
         if path.is_dir() and not path.is_symlink():
             for child in sorted(path.iterdir()):
                 remove(child)
-            begin("rmdir", path)
-            with contextlib.suppress(FileNotFoundError):
-                path.rmdir()
-        elif path.is_symlink() or path.exists():
-            begin("unlink", path)
-            path.unlink(missing_ok=True)
+        if path.is_symlink() or path.exists():
+            DISK.remove(path)
 
 
-def clean(folder: Path) -> list[Path]:
-    """Remove what interrupted writes left directly in a folder; return the paths."""
-    leftovers = sorted(path for path in folder.glob(".tmp-*") if _TEMPORARY.match(path.name))
-    for path in leftovers:
-        remove(path)
-    return leftovers
+def clean(folder: Path) -> None:
+    """Remove what interrupted writes left directly in a folder."""
+    for path in sorted(folder.glob(".tmp-*")):
+        if _TEMPORARY.match(path.name):
+            remove(path)
 
 
 def safe_name(name: str, what: str) -> str:
@@ -244,24 +239,9 @@ def safe_name(name: str, what: str) -> str:
     return name
 
 
-def _publish(temporary: Path, path: Path) -> None:
-    begin("rename", path)
-    os.replace(temporary, path)
-    _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    begin("fsync-folder", folder)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def _temporary(folder: Path) -> Iterator[Path]:
-    """Return a name for an unfinished file, which is removed when its writer fails."""
+    """Provide a name for an unfinished file, which is removed when its writer fails."""
     temporary = folder / f".tmp-{uuid.uuid4().hex[:12]}"
     try:
         yield temporary

@@ -1,37 +1,36 @@
 """What does the steps of a run, behind one small protocol, and what its implementations share.
 
-Everything that lasts is written through the cell's folder by whoever does a step; an executor only
-decides where and when. That is why one worker or many, local, Ray or this process, stopped or not,
-give the same bytes.
+Everything that lasts is written through the cell's folder by the worker that does a step; an
+executor only decides where and when. That is why one worker or many, local, Ray or this process,
+stopped or not, give the same bytes.
 """
 
 import contextlib
 import itertools
-import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from palimpsest.errors import InputError, MachineError, PalimpsestError
 from palimpsest.run import progress
-from palimpsest.run.graph import FINISH, Failure, Job
+from palimpsest.run.cell import MANIFEST, CellStore
 from palimpsest.run.schedule import ATTEMPTS, Scheduler, Task
-from palimpsest.run.stop import StopRequest, stop_requests
+from palimpsest.run.steps import FINISH, Failure, Job, Step, steps_to_do
+from palimpsest.run.stop import Stopped, StopSignal, stop_signals
 from palimpsest.run.store import Run
 from palimpsest.run.worker import Result, Worker
 
-Kind = Literal["run", "step", "done", "again", "finished", "failed", "halted"]
+Kind = Literal["run", "step", "done", "again", "finished", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a run ("run": work on it begins) or to one of its cells.
+    """Something that happened to a run ("run": work on it starts) or to one of its cells.
 
-    "step": a step was begun; "done": it is stored, after `seconds`; "again": its worker was lost
-    and it is begun again; "finished", "failed", "halted": the cell ended. `words` says what the
-    step is, or the reason. `done` of `total` steps of the cell, or cells of the run, are stored.
+    "step": a step was started; "done": it is stored, after ``seconds``; "again": its worker was
+    lost and it is started again; "finished", "failed": the cell ended. ``words`` says what the step
+    is, or the reason. ``done`` of ``total`` steps of the cell, or cells of the run, are stored.
     """
 
     cell: str
@@ -45,32 +44,17 @@ class Event:
 
 
 OnEvent = Callable[[Event], None]
-OnRun = Callable[[Path], OnEvent]
-"""Called with the run folder before the first step; returns what receives every event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the cells: finished now, failed, ended on purpose, ended before."""
+    """What became of the cells: finished now, failed, finished before."""
 
     done: tuple[str, ...]
     failed: dict[str, Failure]
-    halted: dict[str, str]
     skipped: tuple[str, ...]
-
-
-class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM stopped the work, in good order; nothing that was stored is lost."""
-
-    def __init__(self, signum: int, run: Run) -> None:
-        name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
-        finished = sum(run.cell(cell).ended() for cell in run.cells)
-        super().__init__(
-            f"stopped by {name}: {finished} of {len(run.cells)} cells are finished, and the steps "
-            "done in the others are kept; run the same command again to resume"
-        )
-        self.signum = signum
-        self.exit_code = 128 + signum
+    computed: int
+    """Steps that were computed, not found or taken over."""
 
 
 def silent(event: Event) -> None:
@@ -78,48 +62,49 @@ def silent(event: Event) -> None:
 
 
 class Work:
-    """The cells on their way: the scheduler, the run folder, and the events told about it."""
+    """The cells to do: the scheduler, the run folder, and the events told about it."""
 
-    def __init__(self, job: Job, run: Run, cell_ids: Sequence[str], on_event: OnEvent) -> None:
+    def __init__(self, job: Job, run: Run, on_event: OnEvent, reuse: Run | None = None) -> None:
         self.job = job
         self.run = run
         self.on_event = on_event
-        self.cells = list(dict.fromkeys(cell_ids))
+        self.computed = 0
         self.skipped: list[str] = []
-        self.halted: dict[str, str] = {}
         self.failed: dict[str, Failure] = {}
-        steps, done = {}, {}
-        for cell_id in self.cells:
-            cell = run.cell(cell_id).for_work({})
-            for damage in cell.prepare():
-                run.note("damaged", cell=cell_id, step=damage.step, why=damage.why)
-            if (reason := cell.halted()) is not None:
-                self.halted[cell_id] = reason
-            if cell.ended() or reason is not None:
-                self.skipped.append(cell_id)
-                continue
+        elsewhere = {} if reuse is None else stored_steps(reuse)
+        steps: dict[str, tuple[Step, ...]] = {}
+        to_do: dict[str, set[str]] = {}
+        for cell_id in run.cells:
+            store = run.cell(cell_id).for_work()
+            for damage in store.prepare():
+                run.note("damaged", cell=cell_id, why=damage.why)
             try:
-                steps[cell_id] = job.cell(cell_id).steps
+                planned = job.cell(cell_id).steps
             except PalimpsestError as error:
                 self.failed[cell_id] = Failure(error.kind, str(error), "")
-                cell.fail(self.failed[cell_id])
+                store.fail(self.failed[cell_id])
                 on_event(Event(cell_id, "failed", words=str(error)))
                 continue
-            done[cell_id] = {step for step in cell.steps() if cell.done(step)}
-        self.scheduler = Scheduler(steps, done)
+            done = {step.name for step in planned if _found(step, store, elsewhere)}
+            to_do[cell_id] = steps_to_do(planned, done)
+            if not to_do[cell_id] and store.finished(planned):
+                self.skipped.append(cell_id)
+            else:
+                steps[cell_id] = planned
+        self.scheduler = Scheduler(steps, to_do)
         progress.write_graph(run.path, steps)
 
     def begin(self) -> None:
-        """Tell what is to be done, and how many of how many cells are done."""
-        done, total, run = len(self.skipped), len(self.cells), self.run
+        """Tell what is to be done, and how many cells are done."""
+        done, total, run = len(self.skipped), len(self.run.cells), self.run
         words = f"{run.path}: {total - done} of {total} cells to do"
-        commitment = run.seal["commitment"]
+        commitment = run.terms.seal["commitment"]
         if commitment != "none":  # nothing is judged in a run without one
-            words += f", rules {run.rules_hash[7:19]}, seal {commitment[7:19]}"
+            words += f", rules {run.terms.rules_hash[7:19]}, seal {commitment[7:19]}"
         self.on_event(Event("", "run", "", words, done, total))
 
     def next(self, worker: str) -> Task | None:
-        """Return the next step for a worker, which begins it now."""
+        """Return the next step for a worker, which starts it now."""
         task = self.scheduler.next(worker)
         if task is not None:
             self._tell("step", task, self.scheduler.step(task).words, worker=worker)
@@ -127,59 +112,42 @@ class Work:
 
     def ended(self, worker: str, result: Result) -> None:
         """Record what became of a worker's step."""
-        scheduler = self.scheduler
         if result.failure is not None:
             if result.failure.kind == MachineError.kind:
                 raise MachineError(result.failure.reason)
-            task = scheduler.failed(worker, result.failure)
-            self._failed(task, result.failure)
-        elif result.kind == "halted":
-            task = scheduler.halted(worker, result.reason)
-            self._tell("halted", task, result.reason)
-        else:
-            task = scheduler.done(worker)
-            words = scheduler.step(task).words
-            self._tell("done", task, words, seconds=result.seconds, worker=worker)
-            if task.step == FINISH:
-                self._tell("finished", task, "")
-        self._clear_halted(task.cell)
+            self._failed(self.scheduler.failed(worker, result.failure), result.failure)
+            return
+        task = self.scheduler.done(worker)
+        words = self.scheduler.step(task).words
+        self._tell("done", task, words, seconds=result.seconds, worker=worker)
+        self.computed += task.step != FINISH
+        if task.step == FINISH:
+            self._tell("finished", task, "")
 
     def lost(self, worker: str, why: str) -> None:
-        """Record that a worker is gone; its step is begun again, once."""
+        """Record that a worker is gone; its step is started again, once."""
         task = self.scheduler.running[worker]
-        cell = self.run.cell(task.cell)
+        step, store = self.scheduler.step(task), self.run.cell(task.cell)
         # It may have been lost after its last write.
-        if cell.ended() if task.step == FINISH else cell.done(task.step):
-            cell.sweep()
-            return self.ended(worker, Result("done", 0.0))
-        if (reason := cell.halted()) is not None:
-            return self.ended(worker, Result("halted", 0.0, reason=reason))
+        if store.finished() if task.step == FINISH else store.done(step):
+            store.sweep()
+            return self.ended(worker, Result(0.0))
         task, failure = self.scheduler.lost(worker, why)
         self.run.note("worker lost", worker=worker, cell=task.cell, step=task.step, why=why)
         if failure is None:
             self._tell("again", task, f"{why}; the step is started again")
         else:
             self._failed(task, failure)
-        self._clear_halted(task.cell)
 
     def outcome(self) -> Outcome:
         """Return what became of the cells so far."""
-        scheduler = self.scheduler
-        done = tuple(sorted(scheduler.finished, key=self.cells.index))
-        failed, halted = self.failed | scheduler.failures, self.halted | scheduler.halts
-        return Outcome(done, failed, halted, tuple(self.skipped))
+        done = tuple(sorted(self.scheduler.finished, key=self.run.cells.index))
+        failed = self.failed | self.scheduler.failures
+        return Outcome(done, failed, tuple(self.skipped), self.computed)
 
     def _failed(self, task: Task, failure: Failure) -> None:
-        state = self.scheduler.cells[task.cell]
-        if state.halted is None:
-            self.run.cell(task.cell).fail(state.failure)
-            self._tell("failed", task, failure.reason)
-
-    def _clear_halted(self, cell_id: str) -> None:
-        # Workers at other steps of a halted cell still write to it; the last of them clears it.
-        state = self.scheduler.cells[cell_id]
-        if state.halted is not None and not state.running:
-            self.run.cell(cell_id).sweep()
+        self.run.cell(task.cell).fail(self.scheduler.cells[task.cell].failure)
+        self._tell("failed", task, failure.reason)
 
     def _tell(
         self, kind: Kind, task: Task, words: str, *, seconds: float = 0.0, worker: str = ""
@@ -188,25 +156,49 @@ class Work:
         self.on_event(Event(task.cell, kind, task.step, words, done, total, seconds, worker))
 
 
+def stored_steps(run: Run) -> dict[str, tuple[CellStore, str]]:
+    """Return where a run's stored steps lie, by key."""
+    found: dict[str, tuple[CellStore, str]] = {}
+    for cell_id in run.cells:
+        store = run.cell(cell_id)
+        for path in sorted(store.folder.glob(f"steps/*/{MANIFEST}")):
+            with contextlib.suppress(PalimpsestError, KeyError):
+                found[store.manifest(path.parent.name)["key"]] = (store, path.parent.name)
+    return found
+
+
+def _found(step: Step, store: CellStore, elsewhere: Mapping[str, tuple[CellStore, str]]) -> bool:
+    """Return whether a step is stored here, or could be taken over from another run."""
+    if store.done(step):
+        return True
+    if step.transient or step.key not in elsewhere:
+        return False
+    other, name = elsewhere[step.key]
+    return store.take(step, other, name) and store.done(step)
+
+
 class Executor(ABC):
     """Does the cells of a run folder; a cell that fails does not stop the others."""
 
     def execute(
         self,
         job: Job,
-        run_path: Path | str,
-        cell_ids: Sequence[str],
+        run: Run,
         *,
         workers: int = 1,
         on_event: OnEvent = silent,
         command: str = "palimpsest",
+        reuse: Run | None = None,
     ) -> Outcome:
-        """Return what became of the cells; Interrupted when SIGINT or SIGTERM ended the work."""
+        """Return what became of the cells; Stopped when SIGINT or SIGTERM ended the work.
+
+        reuse: another run whose stored steps are taken over where their keys are asked for.
+        """
         if workers < 1:
             raise InputError(f"workers: {workers} found; expected at least 1")
-        run = Run.open(Path(run_path).resolve())
+        run = Run.open(run.path.resolve())
         with contextlib.nullcontext() if run.locked_here() else run.lock(command):
-            work = Work(job, run, cell_ids, on_event)
+            work = Work(job, run, on_event, reuse)
             work.begin()
             self._do(work, workers)
             run.record()
@@ -227,42 +219,16 @@ class InlineExecutor(Executor):
                 work.ended(worker.name, worker.do(task))
 
 
-def executor(name: str, **options: Any) -> Executor:
-    """Return the executor of that name, `local`, `ray` or `inline`, with its own options."""
+def make_executor(name: str, **options: Any) -> Executor:
+    """Return the executor of that name, ``local``, ``ray`` or ``inline``, with its options."""
     from palimpsest.run.local import LocalExecutor
     from palimpsest.run.ray import RayExecutor
 
     kinds: dict[str, Callable[..., Executor]] = {"local": LocalExecutor, "ray": RayExecutor}
     kinds["inline"] = InlineExecutor
     if name not in kinds:
-        raise InputError(f"executor {name!r} is unknown; expected local, ray or inline")
+        raise InputError(f"executor: {name!r} found; expected local, ray or inline")
     return kinds[name](**options)
-
-
-_named = executor
-
-
-def carry_out(
-    job: Job,
-    run: Run,
-    command: str,
-    *,
-    executor: str = "inline",
-    workers: int = 1,
-    on_event: OnEvent = silent,
-    on_run: OnRun | None = None,
-    **options: Any,
-) -> Outcome:
-    """Do what is left of a run, as every command does; `options` are the executor's own."""
-    tracker = silent if on_run is None else on_run(run.path)
-
-    def tell(event: Event) -> None:
-        on_event(event)
-        tracker(event)
-
-    return _named(executor, **options).execute(
-        job, run.path, run.cells, workers=workers, on_event=tell, command=command
-    )
 
 
 # -- many workers ----------------------------------------------------------------------------------
@@ -281,15 +247,15 @@ class Pool(Protocol):
         """Give a worker that is ready a step."""
 
     def messages(self, wake: int) -> Iterator[tuple[str, Message]]:
-        """Wait for reports, or until the descriptor `wake` can be read; return them."""
+        """Wait for reports, or until the descriptor ``wake`` can be read; return them."""
 
     def stop(self, *, at_once: bool) -> None:
-        """End all workers: those with a step only if `at_once`."""
+        """End all workers: those with a step only if ``at_once``."""
 
 
 def run_on(pool: Pool, work: Work, workers: int) -> None:
     """Do the steps on a pool's workers."""
-    with stop_requests() as stop:
+    with stop_signals() as stop:
         try:
             _hand_out(work, pool, workers, stop)
         except BaseException:
@@ -298,10 +264,19 @@ def run_on(pool: Pool, work: Work, workers: int) -> None:
         pool.stop(at_once=stop.signum is not None)
         if stop.signum is not None:
             work.run.sweep()
-            raise Interrupted(stop.signum, work.run)
+            raise _stopped(stop.signum, work.run)
 
 
-def _hand_out(work: Work, pool: Pool, workers: int, stop: StopRequest) -> None:
+def _stopped(signum: int, run: Run) -> Stopped:
+    finished = sum(run.cell(cell).ended() for cell in run.cells)
+    return Stopped(
+        signum,
+        f"{finished} of {len(run.cells)} cells are finished, and the finished steps of the others "
+        "are kept",
+    )
+
+
+def _hand_out(work: Work, pool: Pool, workers: int, stop: StopSignal) -> None:
     """Give ready steps to ready workers, until no step can be done or a signal asks to stop."""
     numbers = itertools.count()
     starting: set[str] = set()

@@ -37,7 +37,7 @@ class LocalExecutor(Executor):
     """Does steps in worker processes of this machine."""
 
     def _do(self, work: Work, workers: int) -> None:
-        device = str(work.run.plan.get("engine", {}).get("device", "cpu"))
+        device = str(work.run.terms.config.get("engine", {}).get("device", "cpu"))
         prepare(type(work.job).__module__)
         processes = _Processes(pickle.dumps(work.job), work.run.path, device)
         run_on(processes, work, workers)

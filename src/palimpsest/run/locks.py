@@ -1,6 +1,6 @@
 """Locks: one live process at a time works on a run folder, or under a worker's name.
 
-A lock is a file locked by `filelock`. The kernel gives the lock back when its owner dies, however
+A lock is a file locked by ``filelock``. The kernel gives the lock back when its owner dies, however
 it dies, so there is no expiry to guess. The file stays where it is; a second file beside it says
 who holds the lock, for people. On storage shared between machines the lock must reach across them
 (NFS, CephFS, GPFS and Lustre mounted with `-o flock` do).
@@ -18,8 +18,9 @@ from filelock import FileLock, Timeout
 
 from palimpsest.errors import FolderLocked
 from palimpsest.run import disk
+from palimpsest.run.stop import check_stop
 
-# `holder` shares a lock for an instant to look at it; a claim retries for at least this long.
+# ``holder`` shares a lock for an instant to look at it; a claim retries for at least this long.
 _LOOK = 0.25
 # The locks this process holds; a forked child holds none of them.
 _held: dict[Path, int] = {}
@@ -27,13 +28,13 @@ _held: dict[Path, int] = {}
 
 @contextlib.contextmanager
 def lock(path: Path, owner: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold the lock at `path`, or raise FolderLocked naming the holder after `wait` seconds."""
+    """Hold the lock at ``path``, or raise FolderLocked naming the holder after ``wait`` seconds."""
     path = Path(path).absolute()
     disk.make_folder(path.parent)
     file_lock = FileLock(path, thread_local=False, poll_interval=0.01)
     try:
         with disk.disk_errors(path, "lock"):
-            disk.begin("lock", path)
+            check_stop()
             try:
                 file_lock.acquire(timeout=max(wait, _LOOK))
             except Timeout:
@@ -56,12 +57,12 @@ def lock(path: Path, owner: str, *, wait: float = 0.0) -> Iterator[None]:
 
 
 def held_here(path: Path) -> bool:
-    """Return whether this process holds the lock at `path`."""
+    """Return whether this process holds the lock at ``path``."""
     return _held.get(Path(path).absolute()) == os.getpid()
 
 
 def holder(path: Path) -> str | None:
-    """Return who holds the lock at `path` now, for people; None when no live process does."""
+    """Return who holds the lock at ``path`` now, for people; None when no live process does."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

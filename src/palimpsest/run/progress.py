@@ -1,7 +1,7 @@
-"""The one channel of progress: each worker appends to a file of its own, everybody else reads.
+"""Progress: each worker appends to a file of its own, and ``status`` reads them all.
 
-`RUN/progress/<worker>.jsonl` has dated lines; it is for people and for `status`, not evidence. A
-worker holds `RUN/locks/<worker>.lock` while it lives, so that its last line can be believed.
+``RUN/progress/<worker>.jsonl`` has dated lines; it is for people, not evidence. A worker holds
+``RUN/locks/<worker>.lock`` while it lives, so that its last line can be believed.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.run import disk
-from palimpsest.run.graph import Step
 from palimpsest.run.locks import holder
+from palimpsest.run.steps import Step
 
 COMMAND = "command"
 """The name under which the command that schedules the steps writes."""
@@ -30,16 +30,19 @@ class StepAtWork:
     cell: str
     step: str
     words: str
-    seconds: float  # since it was begun
+    seconds: float
+    """Since it was started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the files of progress say, each read once."""
 
-    graph: dict[str, dict[str, float]]  # cost of each step of the cells last worked on
+    graph: dict[str, dict[str, float]]
+    """Cost of each step of the cells last worked on."""
     at_work: tuple[StepAtWork, ...]
-    spent: list[tuple[str, str, float]]  # cell, step and seconds of each step done
+    spent: list[tuple[str, str, float]]
+    """Cell, step and seconds of each step done."""
 
 
 def note(run: Path, worker: str, event: str, /, **data: Any) -> None:
@@ -48,9 +51,7 @@ def note(run: Path, worker: str, event: str, /, **data: Any) -> None:
     with contextlib.suppress(Exception):  # best effort: it is not evidence
         disk.make_folder(run / "progress")
         path = run / "progress" / f"{worker}.jsonl"
-        disk.begin("log", path)
-        with open(path, "ab", buffering=0) as file:
-            file.write(disk.canonical(line | data) + b"\n")
+        disk.DISK.append(path, disk.canonical(line | data) + b"\n")
 
 
 def lines(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -64,28 +65,28 @@ def lines(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read(run: Path, now: float | None = None) -> Progress:
-    """Return how far the work is; `now` is the clock's seconds since 1970."""
+    """Return how far the work is; ``now`` is the clock's seconds since 1970."""
     now = time.time() if now is None else now
     graph: dict[str, dict[str, float]] = {}
     words: dict[tuple[str, str], str] = {}
     with contextlib.suppress(Exception):
-        for cell, steps in disk.read_json(run / "progress" / "steps.json").items():
+        for cell, steps in json.loads((run / "progress" / "steps.json").read_bytes()).items():
             graph[cell] = {str(name): float(cost) for name, _, cost in steps}
             words |= {(cell, name): str(text) for name, text, _ in steps}
-    begun: dict[str, StepAtWork] = {}
+    started: dict[str, StepAtWork] = {}
     spent = []
     for worker, entry in lines(run):
         with contextlib.suppress(KeyError, ValueError, TypeError):
-            if entry["event"] == "begun":
+            if entry["event"] == "started":
                 cell, step = str(entry["cell"]), str(entry["step"])
                 seconds = max(0.0, now - datetime.fromisoformat(entry["time"]).timestamp())
                 text = words.get((cell, step), step)
-                begun[worker] = StepAtWork(worker, cell, step, text, seconds)
-            elif entry["event"] in ("done", "failed", "halted", "ended"):
-                begun.pop(worker, None)
+                started[worker] = StepAtWork(worker, cell, step, text, seconds)
+            elif entry["event"] in ("done", "failed", "ended"):
+                started.pop(worker, None)
                 if entry["event"] == "done":
                     spent.append((entry["cell"], entry["step"], float(entry["seconds"])))
-    live = (work for work in begun.values() if holder(worker_lock(run, work.worker)))
+    live = (work for work in started.values() if holder(worker_lock(run, work.worker)))
     return Progress(graph, tuple(live), spent)
 
 

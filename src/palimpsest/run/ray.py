@@ -18,8 +18,7 @@ from typing import Any
 from palimpsest.errors import DriftError, InputError, PalimpsestError
 from palimpsest.run.executor import Executor, Message, Work, run_on
 from palimpsest.run.schedule import Task
-from palimpsest.run.store import Run, environment
-from palimpsest.run.terms import TERMS, difference
+from palimpsest.run.store import TERMS, Run, code_version, difference, package_versions
 from palimpsest.run.worker import ONE_THREAD, Result, Worker
 
 POLL = 0.25
@@ -43,13 +42,13 @@ class RayExecutor(Executor):
     def _do(self, work: Work, workers: int) -> None:
         ray = ray_library()
         with self._cluster(ray, workers):
-            resources = self.resources(work.run.plan)
+            resources = self.resources(work.run.terms.config)
             actors = _Actors(ray, resources, pickle.dumps(work.job), work.run.path)
             run_on(actors, work, workers)
 
-    def resources(self, plan: dict[str, Any]) -> dict[str, Any]:
+    def resources(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return what one worker asks Ray for."""
-        device = str(plan.get("engine", {}).get("device", "cpu"))
+        device = str(config.get("engine", {}).get("device", "cpu"))
         gpus = self.num_gpus if self.num_gpus is not None else float(device.startswith("cuda"))
         memory = {} if self.memory is None else {"memory": self.memory}
         return {"num_cpus": self.num_cpus, "num_gpus": gpus, **memory}
@@ -191,12 +190,9 @@ def _check_node(run_path: str, node: str) -> None:
             f"{run_path}: not there on node {node}; expected the run folder on storage that every "
             "node mounts at the same path; choose such a folder with --out"
         )
-    expected, found = Run.open(run_path).environment, environment()
-    drift = [
-        line
-        for key in ("code", "packages")
-        for line in difference(key, expected.get(key), found[key])
-    ]
+    terms = Run.open(run_path).terms
+    drift = difference("code", terms.code, code_version())
+    drift += difference("packages", terms.packages, package_versions())
     if drift:
         raise DriftError(
             f"node {node} has other code than the run: {'; '.join(drift[:5])}; expected the same "

@@ -1,14 +1,13 @@
 """Where a run stands, read without checking digests or disturbing the processes that work on it."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from palimpsest.run import progress
-from palimpsest.run.graph import Failure
 from palimpsest.run.progress import Progress, StepAtWork
+from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run
-
-__all__ = ["Status", "StepAtWork", "status"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,40 +18,39 @@ class Status:
     done: tuple[str, ...]
     running: tuple[str, ...]
     failed: dict[str, Failure]
-    halted: dict[str, str]  # cell id to reason
-    waiting: tuple[str, ...]  # not begun, or interrupted
-    steps: dict[str, tuple[str, ...]]  # steps done so far in unfinished cells
-    totals: dict[str, int]  # how many steps these have in all; cells never begun are absent
+    waiting: tuple[str, ...]
+    """Not started, or interrupted."""
+    steps: dict[str, tuple[str, ...]]
+    """Steps stored so far in unfinished cells."""
+    totals: dict[str, int]
+    """How many steps these have in all; cells never started are absent."""
     now: tuple[StepAtWork, ...]
-    working: bool  # whether a command is at work on the run
+    working: bool
+    """Whether a command is at work on the run."""
     seconds_left: float | None
 
 
 def status(run: Run | Path | str, now: float | None = None) -> Status:
-    """Return where the run stands; `now` is the clock's seconds since 1970."""
+    """Return where the run stands; ``now`` is the clock's seconds since 1970."""
     run = run if isinstance(run, Run) else Run.open(run)
     seen = progress.read(run.path, now)
     busy = {work.cell for work in seen.at_work}
     failed: dict[str, Failure] = {}
-    halted: dict[str, str] = {}
     steps: dict[str, tuple[str, ...]] = {}
     done = []
-    for cell in map(run.cell, run.cells):
-        if cell.ended():
-            done.append(cell.id)
-        elif (reason := cell.halted()) is not None:
-            halted[cell.id] = reason
-        else:
-            steps[cell.id] = cell.steps()
-            if cell.id not in busy and (failure := cell.failure()) is not None:
-                failed[cell.id] = failure
+    for store in map(run.cell, run.cells):
+        if store.ended() and store.id not in busy:
+            done.append(store.id)
+            continue
+        steps[store.id] = store.step_names()
+        if store.id not in busy and (failure := store.failure()) is not None:
+            failed[store.id] = failure
     running = tuple(cell for cell in steps if cell in busy)
     return Status(
         planned=run.cells,
         done=tuple(done),
         running=running,
         failed=failed,
-        halted=halted,
         waiting=tuple(cell for cell in steps if cell not in busy and cell not in failed),
         steps=steps,
         totals={cell: len(seen.graph[cell]) for cell in steps if cell in seen.graph},
@@ -82,3 +80,12 @@ def _seconds_left(steps: dict[str, tuple[str, ...]], seen: Progress) -> float | 
     left = sum(to_do.values()) + pace * unknown * sum(costs.values()) / len(seen.graph)
     left -= sum(min(work.seconds, to_do.get((work.cell, work.step), 0.0)) for work in seen.at_work)
     return max(0.0, left / max(1, len(seen.at_work)))
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in the usual units: "40 s", "12 min", "3.5 h", "2.1 days"."""
+    if seconds < 90:
+        return f"{max(1, math.ceil(seconds))} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 129_600 else f"{seconds / 86_400:.1f} days"

@@ -1,124 +1,85 @@
-"""SIGINT and SIGTERM: noted where steps are scheduled, raised where work is done, never lost."""
+"""SIGINT and SIGTERM: noted by the command, acted on between two operations.
 
-import atexit
+A handler that raises can be swallowed where Python ignores exceptions (finalizers, fork hooks). So
+the handler only notes the signal; ``check_stop``, called before every write and in every wait,
+raises it. A second signal raises at once, for code that never gets there.
+"""
+
 import contextlib
 import os
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
-AGAIN = 0.02
-"""Seconds after which a request to stop that Python swallowed is raised again."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class StopRequest:
-    """The first SIGINT or SIGTERM, noted instead of raised at an odd instant."""
+class Stopped(KeyboardInterrupt):
+    """SIGINT or SIGTERM ended the work, in good order; nothing that was stored is lost."""
+
+    def __init__(self, signum: int, detail: str = "finished steps are kept") -> None:
+        name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+        super().__init__(f"stopped by {name}: {detail}; run the same command again to resume")
+        self.signum = signum
+        self.exit_code = 128 + signum
+
+
+class StopSignal:
+    """The first SIGINT or SIGTERM; ``reader`` is a descriptor that can be waited on for it."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
+        self.owner = os.getpid()
         self.reader, self.writer = os.pipe()
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.signum is not None:
-            # Asked twice: stop waiting for the workers.
-            raise KeyboardInterrupt
-        self.signum = signum
+        if not threading.main_thread().is_alive():
+            return  # the interpreter is ending
+        again, self.signum = self.signum is not None, self.signum or signum
         os.write(self.writer, b"x")
+        if again:
+            raise Stopped(self.signum)
+
+
+_current: StopSignal | None = None
 
 
 @contextlib.contextmanager
-def stop_requests() -> Iterator[StopRequest]:
-    """Note a SIGINT or SIGTERM instead of raising it; `reader` wakes a wait on files."""
-    stop = StopRequest()
-    before: dict[int, Any] = {}
+def stop_signals() -> Iterator[StopSignal]:
+    """Note SIGINT and SIGTERM while the block runs; inside another such block, share its note."""
+    global _current
+    if _current is not None and _current.owner == os.getpid():
+        yield _current
+        return
+    stop, before = StopSignal(), dict[int, Any]()
     # Only the main thread may set handlers; elsewhere the program around us decides.
     if threading.current_thread() is threading.main_thread():
-        before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
-    left_early = True
+        # A signal that the program was started to ignore stays ignored.
+        kept = [n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
+        before = {n: signal.signal(n, stop) for n in kept}
+    _current = stop
     try:
         yield stop
-        left_early = False
     finally:
-        _restore(before)
+        _current = None
+        for signum, handler in before.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         os.close(stop.reader)
         os.close(stop.writer)
-        if stop.signum is not None and not left_early:
-            # It came after the last check.
-            signal.raise_signal(stop.signum)
-
-
-def _restore(handlers: dict[int, Any]) -> None:
-    for signum, handler in handlers.items():
-        signal.signal(signum, signal.SIG_DFL if handler is None else handler)
-
-
-class Raised:
-    """A signal handler that raises `error(signum)`, for the main thread.
-
-    What is raised in a finaliser, a weak reference's callback or a hook at fork is swallowed by
-    Python: such a request is raised again a moment later. A library in whose middle it is raised
-    may turn it into an error of its own: nothing is stored from then on (`check_stop`). A request
-    that comes while the interpreter is ending finds nothing to stop.
-    """
-
-    asked: "ClassVar[Raised | None]" = None
-
-    def __init__(self, error: Callable[[int], KeyboardInterrupt]) -> None:
-        self.error = error
-        self.signum: int | None = None
-        self._last: KeyboardInterrupt | None = None
-        self._before: dict[int, Any] = {}
-        self._hook = sys.unraisablehook
-
-    def listen(self, *signals: int) -> None:
-        """Raise at these signals, but not at one that the program was started to ignore."""
-        self._hook, sys.unraisablehook = sys.unraisablehook, self._swallowed
-        for signum in signals:
-            if signal.getsignal(signum) != signal.SIG_IGN:
-                self._before[signum] = signal.signal(signum, self)
-        # An alarm still set when Python gives its handlers up would kill the program.
-        atexit.register(_no_alarm)
-
-    def done(self) -> None:
-        """Restore the handlers and the hook that were there before."""
-        _no_alarm()
-        _restore(self._before)
-        sys.unraisablehook = self._hook
-        Raised.asked = None
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if not threading.main_thread().is_alive():
-            return
-        Raised.asked = self
-        self.signum = self.signum or signum
-        self._last = self.error(self.signum)
-        raise self._last
-
-    def _swallowed(self, what: Any) -> None:
-        if self._last is None or what.exc_value is not self._last:
-            self._hook(what)
-            return
-        signal.signal(signal.SIGALRM, self)
-        signal.setitimer(signal.ITIMER_REAL, AGAIN)
-
-
-def _no_alarm() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def check_stop() -> None:
-    """Raise a request to stop once more, for code that continues in spite of it."""
-    if Raised.asked is not None:
-        Raised.asked(0, None)
+    """Raise ``Stopped`` if this process was asked to stop."""
+    if _current is not None and _current.signum is not None and _current.owner == os.getpid():
+        raise Stopped(_current.signum)
 
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
     """Block SIGINT and SIGTERM in processes started meanwhile, until they unblock them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, set(SIGNALS))
     try:
         yield
     finally:

@@ -2,177 +2,194 @@
 
 ::
 
-    RUN/plan.json  rules.json  seal.json  environment.json     written once, when the run is created
-    RUN/terms.json                                             their digests and the planned cells
-    RUN/record.jsonl                                           hash chain over all of it (chain.py)
-    RUN/progress/<worker>.jsonl                                who did what when; not evidence
-    RUN/cells/<cell>/                                          see cell.py
-    RUN/locks/                                                 see locks.py
+    RUN/terms.json                 configuration, rules, seal, inputs, code: fixed when created
+    RUN/rosters.jsonl              hash chain of the candidate lists; the run may grow, not change
+    RUN/record.jsonl               hash chain over all of it (chain.py)
+    RUN/cells/<cell>/              see cell.py
+    RUN/progress/<worker>.jsonl    who did what when; not evidence
+    RUN/locks/                     see locks.py
 
-Every manifest names the digest of the terms, so a cell carries the proof that plan, rules, seal and
-the list of cells came before its results. The record is made from the manifests in the order of the
-plan; its bytes do not depend on who finished first.
+Every manifest names the roster it was made under, which names the terms: a result carries the proof
+that configuration, rules, seal and the list of candidates came before it. The record is made from
+the manifests in plan order; its bytes do not depend on which step finished first.
 """
 
 import contextlib
 import json
+import os
+import platform
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, StoreError
 from palimpsest.run import disk, progress
-from palimpsest.run import terms as fixed
-from palimpsest.run.cell import Cell
+from palimpsest.run.cell import CellStore
 from palimpsest.run.chain import Entry, chain_bytes, verify_chain
-from palimpsest.run.disk import (
-    canonical,
-    digest,
-    file_digest,
-    make_folder,
-    parse_signed,
-    read_json,
-    safe_name,
-    write_bytes,
-    write_json,
-    write_with,
-)
+from palimpsest.run.disk import canonical, digest
 from palimpsest.run.locks import held_here, holder, lock
-from palimpsest.run.tables import Table, table_bytes, table_from_bytes
-from palimpsest.run.terms import FILES, TERMS, environment, terms_digest
 
-__all__ = [
-    "Cell", "Entry", "Run", "Table", "canonical", "digest", "environment", "file_digest",
-    "make_folder", "parse_signed", "read_json", "safe_name", "table_bytes", "table_from_bytes",
-    "terms_digest", "verify_chain", "write_bytes", "write_json", "write_with",
-]  # fmt: skip
-
+TERMS = "terms.json"
+ROSTERS = "rosters.jsonl"
 RECORD = "record.jsonl"
+FORMAT = 3
 PATIENCE = 30.0
 """Seconds to wait for a worker whose command was killed and that is not quite dead yet."""
+_PACKAGES = ("numpy", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "transformers")
+_SHOWING = re.compile(r"^(certificate|cli|openunlearning|paper|report)/")
+"""Code that only shows stored results cannot change them: it may change before a resume."""
+_ABSENT = "(nothing)"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is fixed about a run before its first step; plain JSON values."""
+
+    kind: str
+    """The command: study, audit, tofu, unlearn, retrain."""
+    config: dict[str, Any]
+    """Every setting that can change a number, without paths and without the candidates."""
+    rules: dict[str, Any]
+    seal: dict[str, str]
+    """``commitment`` to the held-out or sealed questions, and which ``pool`` that is."""
+    inputs: dict[str, str]
+    """Digests of base, injected model, facts and texts."""
+    cells: tuple[str, ...]
+    code: dict[str, Any] = field(default_factory=lambda: code_version())
+    packages: dict[str, str | None] = field(default_factory=lambda: package_versions())
+
+    @property
+    def digest(self) -> str:
+        return digest(canonical(asdict(self)))
+
+    @property
+    def rules_hash(self) -> str:
+        """Return the SHA-256 of the canonical JSON of the rules alone."""
+        return digest(canonical(self.rules))
+
+
+Roster = Sequence[Mapping[str, Any]]
+"""The candidates and references of a run at one time: name, role, and digest or method."""
+
+
+def code_version() -> dict[str, Any]:
+    """Return the version of the package and the digest of the code that computes results."""
+    source = Path(__file__).resolve().parents[1]
+    files = {
+        name: disk.file_digest(path)
+        for path in sorted(source.rglob("*.py"))
+        if not _SHOWING.match(name := path.relative_to(source).as_posix())
+    }
+    return {"version": _version("palimpsest-audit"), "source": digest(canonical(files))}
+
+
+def package_versions() -> dict[str, str | None]:
+    """Return the versions of the packages that numbers depend on."""
+    return {name: _version(name) for name in _PACKAGES}
+
+
+def _version(name: str) -> str | None:
+    from importlib import metadata
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "processors": os.cpu_count(),
+    }
 
 
 class Run:
-    """A run folder; from `create`, `open` or `create_or_resume`."""
+    """A run folder; from ``create_or_resume`` or ``open``."""
 
     def __init__(
-        self, path: Path, terms_file: Mapping[str, Any], contents: Mapping[str, Any]
+        self,
+        path: Path,
+        terms: Terms,
+        environment: Mapping[str, Any],
+        rosters: Sequence[Entry],
     ) -> None:
         self.path = path
-        self.plan: dict[str, Any] = contents["plan.json"]
-        self.rules: dict[str, Any] = contents["rules.json"]["rules"]
-        self.rules_hash: str = contents["rules.json"]["hash"]
-        self.seal: dict[str, Any] = contents["seal.json"]
-        self.environment: dict[str, Any] = contents["environment.json"]
-        self.cells: tuple[str, ...] = tuple(terms_file["terms"]["cells"])
-        self.fork_of: dict[str, Any] | None = terms_file["fork_of"]
-        self.terms_digest = terms_digest(terms_file)
-        self._planned = frozenset(self.cells)
+        self.terms = terms
+        self.environment = environment
+        self.rosters = tuple(rosters)
 
     # -- making and opening ------------------------------------------------------------------
 
     @classmethod
-    def create(
-        cls,
-        path: Path | str,
-        *terms: Mapping[str, Any],
-        cells: Sequence[str] = (),
-        fork_of: Mapping[str, Any] | None = None,
-    ) -> "Run":
-        """Return a new run folder at `path`; a creation that was interrupted is completed.
-
-        `terms` are plan, rules, environment and seal; the seal must hold "commitment". `cells` are
-        the ids of all planned cells.
-        """
-        path = Path(path)
-        _check_cells(cells)
-        if "commitment" not in terms[3]:
-            raise InputError(f"seal has keys {sorted(terms[3])}; expected 'commitment' among them")
-        contents = fixed.fixed_contents(terms, fork_of)
-        make_folder(path)
-        with lock(_run_lock(path), "creating the run", wait=5.0):
-            if (path / TERMS).exists():
-                raise StoreError(f"{path}: already a run; expected a new folder; resume it instead")
-            disk.clean(path)
-            foreign = {child.name for child in path.iterdir()} - {*FILES, "locks"}
-            if foreign:
-                raise InputError(
-                    f"{path}: holds {sorted(foreign)[:3]}, which are not a run's; expected a new "
-                    "or empty folder; choose another with --out"
-                )
-            for name, data in contents.items():
-                write_bytes(path / name, data)
-            # The terms come last and whole: the folder is a run from this instant on.
-            disk.write_signed(path / TERMS, fixed.terms_json(contents, cells))
-        run = cls.open(path)
-        run.note("created")
-        return run
-
-    @classmethod
     def open(cls, path: Path | str) -> "Run":
-        """Return the run at `path`, its fixed files checked against its terms; write nothing."""
+        """Return the run at ``path``, its terms and rosters checked; write nothing."""
         path = Path(path)
         if not (path / TERMS).exists():
             raise InputError(
                 f"{path}: not a run (no {TERMS}); expected a folder made by `palimpsest study` "
                 "or `palimpsest audit`; check the path, or run that command to create it"
             )
-        terms_file = fixed.read_terms(path)
-        digests = {name: fixed.file_term(terms_file, name) for name in FILES}
-        data = {name: disk.read_checked(path / name, digests[name]) for name in FILES}
-        return cls(path, terms_file, {name: json.loads(data[name]) for name in FILES})
+        terms, environment = _read_terms(path)
+        try:
+            data = (path / ROSTERS).read_bytes()
+        except OSError as error:
+            raise DamagedArtifact(f"{path / ROSTERS}: cannot be read ({error.strerror})") from error
+        rosters = verify_chain(data, str(path / ROSTERS), terms.digest)
+        if not rosters:
+            raise DamagedArtifact(f"{path / ROSTERS}: empty; run the same command to repair it")
+        return cls(path, terms, environment, rosters)
 
     @classmethod
-    def create_or_resume(
-        cls,
-        path: Path | str,
-        *terms: Mapping[str, Any],
-        cells: Sequence[str] = (),
-        fork: bool = False,
-    ) -> "Run":
-        """Return the run at `path`, created or resumed; DriftError when its terms are others.
+    def create_or_resume(cls, path: Path | str, terms: Terms, roster: Roster = ()) -> "Run":
+        """Return the run at ``path``, created, resumed or grown by the roster's new candidates.
 
-        With `fork`, such a run gets a sibling `<path>-fork-<n>` that says where it came from.
+        DriftError when anything but the roster differs from what the run was made with.
         """
         path = Path(path)
-        if not (path / TERMS).exists() and not (path / "cells").exists():
-            return cls.create(path, *terms, cells=cells)
-        _restore(path, terms, cells)
-        run = cls.open(path)
-        drift = run.drift(*terms, cells=cells)
-        if not drift:
-            return run
-        if not fork:
-            shown = "\n  ".join(drift[:20] + ([f"... {len(drift) - 20} more"] * (len(drift) > 20)))
-            raise DriftError(
-                f"{path}: the run was made under other terms than asked for now:\n  {shown}\n"
-                "expected them to be equal; go back to the old terms, give another --out, or "
-                f"start a new run from here with --fork{_advice(path, drift)}"
-            )
-        origin = {"run": path.name, "terms": run.terms_digest, "drift": drift}
-        for n in range(1, 1000):
-            sibling = path.with_name(f"{path.name}-fork-{n}")
-            if not (sibling / TERMS).exists():
-                return cls.create(sibling, *terms, cells=cells, fork_of=origin)
-            other = cls.open(sibling)
-            if not other.drift(*terms, cells=cells):
-                return other
-        raise StoreError(f"{path}: 999 forks exist; expected fewer; remove some")
-
-    def drift(self, *terms: Mapping[str, Any], cells: Sequence[str] = ()) -> list[str]:
-        """Return the differences between this run's terms and the given ones, one line per key."""
-        plan, rules, environment, seal = terms
-        pairs: list[tuple[str, Any, Any]] = [
-            ("plan", self.plan, plan),
-            ("rules", self.rules, rules),
-            ("cells", list(self.cells), list(cells)),
-            ("seal.commitment", self.seal["commitment"], seal.get("commitment")),
-            *((key, self.environment.get(key), environment.get(key)) for key in fixed.SAME),
-        ]
-        plain = ((key, old, json.loads(canonical(new))) for key, old, new in pairs)
-        return [line for pair in plain for line in fixed.difference(*pair)]
+        new = not (path / TERMS).exists() and not (path / "cells").exists()
+        if new:
+            _check_new(path, terms)
+        disk.make_folder(path)
+        with _repairing(path):
+            if not new:
+                _check_terms(path, terms)
+            if not _intact(path):
+                sealed = {"format": FORMAT, "terms": asdict(terms), "environment": _environment()}
+                disk.write_sealed(path / TERMS, sealed)
+            events = [("roster", {"models": list(entry)}) for entry in _rosters(path, terms)]
+            plain = json.loads(canonical([dict(model) for model in roster]))
+            if not events or events[-1][1]["models"] != plain:
+                events.append(("roster", {"models": plain}))
+            data = chain_bytes(events, terms.digest)
+            if not (path / ROSTERS).is_file() or (path / ROSTERS).read_bytes() != data:
+                disk.write_bytes(path / ROSTERS, data)
+        return cls.open(path)
 
     # -- working in it -----------------------------------------------------------------------
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Return the ids of the planned cells."""
+        return self.terms.cells
+
+    @property
+    def roster_digest(self) -> str:
+        """Return what results made now name as the list of candidates they were made under."""
+        return self.rosters[-1].digest
+
+    def cell(self, cell_id: str) -> CellStore:
+        """Return the store of one of the planned cells."""
+        if cell_id not in self.cells:
+            raise InputError(
+                f"{self.path}: no cell {disk.safe_name(cell_id, 'cell id')!r}; expected one of "
+                f"{len(self.cells)} planned cells such as {', '.join(self.cells[:3])}"
+            )
+        return CellStore(self.path, cell_id, self.roster_digest, self.terms.seal["commitment"])
 
     @contextlib.contextmanager
     def lock(self, owner: str = "palimpsest", *, wait: float = 0.0) -> Iterator["Run"]:
@@ -195,49 +212,40 @@ class Run:
         return holder(_run_lock(self.path)) is not None
 
     def sweep(self) -> None:
-        """Remove what dead processes left in the folder and in its cells."""
+        """Remove what dead processes left of unfinished writes."""
         for folder in (self.path, self.path / "locks", self.path / "progress"):
             disk.clean(folder)
         for cell in map(self.cell, self.cells):
             if cell.folder.is_dir():
                 cell.sweep()
 
-    def cell(self, cell_id: str) -> Cell:
-        """Return one of the planned cells."""
-        if cell_id not in self._planned:
-            raise InputError(
-                f"{self.path}: no cell {safe_name(cell_id, 'cell id')!r}; expected one of "
-                f"{len(self.cells)} planned cells such as {self.cells[:3]}"
-            )
-        return Cell(self.path, cell_id, self.terms_digest, self.seal["commitment"])
-
-    def record(self) -> bytes:
-        """Return the record of what is stored; write it too where this process holds the run."""
-        events: list[tuple[str, Mapping[str, Any]]] = [("terms", fixed.read_terms(self.path))]
-        for cell_id in self.cells:
-            events += _cell_events(self.cell(cell_id))
-        data = chain_bytes(events)
-        path = self.path / RECORD
-        if self.locked_here() and not (path.is_file() and path.read_bytes() == data):
-            write_bytes(path, data)
-        return data
-
     def note(self, event: str, **data: Any) -> None:
         """Write a dated line to the command's file of progress."""
         progress.note(self.path, progress.COMMAND, event, **data)
 
+    # -- evidence ----------------------------------------------------------------------------
+
+    def record(self) -> bytes:
+        """Return the record of what is stored; write it too where this process holds the run."""
+        events: list[tuple[str, Mapping[str, Any]]] = [
+            ("roster", {"models": entry.data["models"], "digest": entry.digest})
+            for entry in self.rosters
+        ]
+        for cell_id in self.cells:
+            events += _cell_events(self.cell(cell_id))
+        data = chain_bytes(events, self.terms.digest)
+        path = self.path / RECORD
+        if self.locked_here() and not (path.is_file() and path.read_bytes() == data):
+            disk.write_bytes(path, data)
+        return data
+
     def verify(self) -> tuple[str, ...]:
         """Return what is wrong with the folder, one sentence each; empty when it is sound."""
         problems = []
-        try:
-            Run.open(self.path)
-        except (StoreError, InputError) as error:
-            problems.append(str(error))
         for cell_id in self.cells:
             cell = self.cell(cell_id)
-            damaged = cell.check()
-            problems += [damage.why for damage in damaged]
-            if not damaged and not cell.ended() and cell.halted() is None:
+            problems += [damage.why for damage in cell.check()]
+            if not cell.ended():
                 problems.append(f"cell {cell_id}: not finished; expected every planned cell")
         planned = {cell_id.lower() for cell_id in self.cells}
         folders = sorted(self.path.glob("cells/*"))
@@ -246,7 +254,7 @@ class Run:
         if not problems:
             try:
                 data = (self.path / RECORD).read_bytes()
-                verify_chain(data, str(self.path / RECORD))
+                verify_chain(data, str(self.path / RECORD), self.terms.digest)
                 if data != self.record():
                     problems.append(f"{self.path / RECORD}: not the record of what is stored")
             except (StoreError, OSError) as error:
@@ -254,16 +262,14 @@ class Run:
         return tuple(problems)
 
 
-def _cell_events(cell: Cell) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return what the record says of a cell that has ended; nothing of any other."""
+def _cell_events(cell: CellStore) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return what the record says of a finished cell; nothing of any other."""
     with contextlib.suppress(DamagedArtifact):
         if cell.ended():
             summary = cell.summary()
             opened = [("opened", summary["opening"])] if summary["opening"] else []
             steps = [("step", {"cell": cell.id} | step) for step in summary["steps"]]
             return [*opened, *steps, ("cell", {"cell": cell.id, "digest": summary["digest"]})]
-        if cell.halted() is not None:
-            return [("halted", disk.read_signed(cell.folder / "halted.json"))]
     return []
 
 
@@ -271,53 +277,100 @@ def _run_lock(run: Path) -> Path:
     return run / "locks" / "run.lock"
 
 
-def _check_cells(cells: Sequence[str]) -> None:
-    folders = [safe_name(cell_id, "cell id").lower() for cell_id in cells]
-    twins = sorted({name for name in folders if folders.count(name) > 1})
-    if twins:
+def _repairing(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold the run folder for an instant, unless this process does already."""
+    if held_here(_run_lock(path)):
+        return contextlib.nullcontext()
+    return lock(_run_lock(path), "creating the run", wait=5.0)
+
+
+def _check_new(path: Path, terms: Terms) -> None:
+    folders = [disk.safe_name(cell_id, "cell id").lower() for cell_id in terms.cells]
+    if twins := sorted({name for name in folders if folders.count(name) > 1}):
         raise InputError(f"cell ids that name one folder: {twins[:3]}; rename all but one of each")
+    ours = {TERMS, ROSTERS, "locks", "progress"}
+    found = {child.name for child in path.iterdir()} if path.is_dir() else set()
+    if foreign := sorted(name for name in found - ours if not name.startswith(".tmp-")):
+        raise InputError(
+            f"{path}: holds {foreign[:3]}, which are not a run's; expected a new or empty folder; "
+            "choose another with --out"
+        )
 
 
-def _advice(path: Path, drift: Sequence[str]) -> str:
-    """Return how else to go on where the run's methods are not those asked for."""
-    if not any(line.startswith(("plan.methods", "inputs.method ")) for line in drift):
-        return ""
-    return (
-        "; a method is added to a finished run by `palimpsest study PLAN --out "
-        f"{path} --add-method NAME`, with everything else as it was; an edited method needs a new "
-        "name for that"
-    )
-
-
-def _restore(path: Path, given: Sequence[Mapping[str, Any]], cells: Sequence[str]) -> None:
-    """Write damaged terms or a damaged fixed file again where the given terms are the run's.
-
-    Of damaged terms the witnesses are the cells: each of their files names the terms' digest.
-    """
-    damaged: dict[str, bytes] = {}
+def _read_terms(path: Path) -> tuple[Terms, dict[str, Any]]:
     try:
-        terms_file = fixed.read_terms(path)
+        sealed = disk.read_sealed(path / TERMS)
+    except DamagedArtifact as error:
+        raise DamagedArtifact(f"{error}; run the same command again to repair it") from error
+    if sealed.get("format") != FORMAT:
+        raise DamagedArtifact(
+            f"{path / TERMS}: format {sealed.get('format')}; expected {FORMAT}; use the version of "
+            "Palimpsest that made the run"
+        )
+    stored = sealed["terms"]
+    return Terms(**stored | {"cells": tuple(stored["cells"])}), sealed["environment"]
+
+
+def _intact(path: Path) -> bool:
+    with contextlib.suppress(StoreError):
+        return bool(_read_terms(path))
+    return False
+
+
+def _check_terms(path: Path, terms: Terms) -> None:
+    """Refuse terms other than the run's; damaged ones are proved by the rosters and the cells."""
+    try:
+        known, _ = _read_terms(path)
     except DamagedArtifact as damage:
-        plan, rules, environment, seal = given
-        with contextlib.suppress(StoreError):
-            environment = read_json(path / "environment.json")
-        contents = fixed.fixed_contents((plan, rules, environment, seal))
-        terms_file = fixed.terms_json(contents, cells)
-        for witness in sorted(path.glob("cells/*/**/*.json")):
-            with contextlib.suppress(DamagedArtifact, KeyError):
-                if disk.read_signed(witness)["terms"] != terms_digest(terms_file):
-                    raise StoreError(
-                        f"{damage}; {witness} was made under other terms than asked for now; "
-                        f"expected the plan the run was made with; restore {TERMS} from a copy"
-                    ) from damage
-        damaged[TERMS] = disk.signed(terms_file)
-    for name, data in fixed.fixed_contents(given, terms_file["fork_of"]).items():
-        expected = fixed.file_term(terms_file, name)
-        intact = (path / name).is_file() and file_digest(path / name) == expected
-        if not intact and digest(data) == expected:
-            damaged[name] = data
-    if damaged:
-        with lock(_run_lock(path), "repairing the run", wait=5.0):
-            for name, data in damaged.items():
-                write_bytes(path / name, data)
-        progress.note(path, progress.COMMAND, "repaired", files=sorted(damaged))
+        try:
+            verify_chain((path / ROSTERS).read_bytes(), str(path / ROSTERS), terms.digest)
+        except (OSError, StoreError):
+            raise StoreError(
+                f"{damage}; it was made under other terms than asked for now; expected the "
+                f"configuration the run was made with; restore {TERMS} from a copy"
+            ) from damage
+        return
+    before, now = asdict(known), json.loads(canonical(asdict(terms)))
+    before = json.loads(canonical(before))
+    lines = [line for key in before for line in difference(key, before[key], now[key])]
+    if lines:
+        shown = "\n  ".join(lines[:20] + ([f"... {len(lines) - 20} more"] * (len(lines) > 20)))
+        raise DriftError(
+            f"{path}: the run was made under other terms than asked for now:\n  {shown}\n"
+            "expected them to be equal; go back to the old terms, or give another --out (with "
+            f"--reuse {path} what both have in common is taken from there)"
+        )
+
+
+def _rosters(path: Path, terms: Terms) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """Yield the rosters that are stored; those of a damaged file are taken from the record."""
+    for name in (ROSTERS, RECORD):
+        with contextlib.suppress(OSError, DamagedArtifact):
+            entries = verify_chain((path / name).read_bytes(), name, terms.digest)
+            yield from (entry.data["models"] for entry in entries if entry.event == "roster")
+            return
+
+
+def difference(key: str, old: Any, new: Any) -> list[str]:
+    """Return what differs between two values, one line per key, keys joined by dots."""
+    if old == new and canonical(old) == canonical(new):
+        return []
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for name in sorted(old.keys() | new.keys())
+            for line in difference(f"{key}.{name}", old.get(name, _ABSENT), new.get(name, _ABSENT))
+        ]
+    if isinstance(old, list) and isinstance(new, list):
+        gone = [item for item in old if item not in new]
+        added = [item for item in new if item not in old]
+        if gone or added:
+            return [f"{key}: only the run has {_shown(item)}" for item in gone] + [
+                f"{key}: only asked for now: {_shown(item)}" for item in added
+            ]
+    return [f"{key}: the run has {_shown(old)}, asked for {_shown(new)}"]
+
+
+def _shown(value: Any) -> str:
+    text = value if value is _ABSENT else canonical(value).decode()
+    return text if len(text) <= 200 else text[:197] + "..."

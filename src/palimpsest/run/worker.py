@@ -9,14 +9,13 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from palimpsest.errors import PalimpsestError, StoreError
 from palimpsest.run import progress
-from palimpsest.run.cell import Cell
-from palimpsest.run.graph import FINISH, CellWork, Failure, Halt, Job, check_steps
+from palimpsest.run.cell import CellStore
 from palimpsest.run.locks import lock
 from palimpsest.run.schedule import Task
+from palimpsest.run.steps import FINISH, CellWork, Failure, Job, check_steps
 from palimpsest.run.stop import check_stop
 from palimpsest.run.store import Run
 
@@ -32,22 +31,20 @@ KEPT_CELLS = 2
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a step: done, failed with its failure, or halted with the reason."""
+    """What became of a step: done, or failed with its failure."""
 
-    kind: Literal["done", "failed", "halted"]
     seconds: float
     failure: Failure | None = None
-    reason: str = ""
 
 
 class Worker:
-    """Does steps of a run's cells, one after another, within `at_work`."""
+    """Does steps of a run's cells, one after another, within ``at_work``."""
 
     def __init__(self, job: Job, run_path: Path | str, name: str) -> None:
         self.job = job
         self.run = Run.open(run_path)
         self.name = name
-        self._cells: OrderedDict[str, tuple[CellWork, Cell]] = OrderedDict()
+        self._cells: OrderedDict[str, tuple[CellWork, CellStore]] = OrderedDict()
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -62,12 +59,10 @@ class Worker:
         """Do one step; whatever goes wrong in it is in the result."""
         began = time.monotonic()
         step = {"cell": task.cell, "step": task.step}
-        self._note("begun", **step)
+        self._note("started", **step)
+        failure = None
         try:
             self._do(task)
-            result = Result("done", time.monotonic() - began)
-        except Halt as halt:
-            result = Result("halted", time.monotonic() - began, reason=halt.reason)
         except Exception as error:
             check_stop()
             if isinstance(error, PalimpsestError):
@@ -76,38 +71,35 @@ class Worker:
                 failure = Failure("error", f"{type(error).__name__}: {error}", task.step)
                 self._note("traceback", **step, traceback=traceback.format_exc())
             self._cells.pop(task.cell, None)
-            result = Result("failed", time.monotonic() - began, failure)
-        self._note(result.kind, **step, seconds=round(result.seconds, 6))
+        result = Result(time.monotonic() - began, failure)
+        self._note("failed" if failure else "done", **step, seconds=round(result.seconds, 6))
         return result
 
     def _do(self, task: Task) -> None:
         os.environ.update(ONE_THREAD)
-        work, cell = self._work(task.cell)
+        work, store = self._work(task.cell)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)
         if task.step == FINISH:
-            order = [step.name for step in work.steps]
-            cell.finish(work.finish(cell), order, keep=getattr(work, "keep", dict)())
+            store.finish(work.finish(store), work.steps, work.keep(store))
             self._cells.pop(task.cell)
-        elif not cell.done(task.step):
-            cell.begin(task.step)
-            try:
-                work.do(task.step, cell)
-            except Halt as halt:
-                cell.halt(task.step, halt.reason, halt.values)
-                raise
-            if not cell.done(task.step):
+            return
+        step = next(step for step in work.steps if step.name == task.step)
+        if not store.done(step):
+            store.begin(step)
+            work.do(step, store)
+            if not store.done(step):
                 raise StoreError(
-                    f"cell {task.cell}: step {task.step!r} ended without storing anything; "
-                    "expected one cell.put(step, ...)"
+                    f"cell {task.cell}: step {step.name!r} ended without storing anything; "
+                    "expected one store.put(step, ...)"
                 )
 
-    def _work(self, cell_id: str) -> tuple[CellWork, Cell]:
+    def _work(self, cell_id: str) -> tuple[CellWork, CellStore]:
         """Return the work of a cell, made once for as long as it is among the last ones."""
         if cell_id not in self._cells:
             work = self.job.cell(cell_id)
-            needs = {step.name: step.needs for step in check_steps(work.steps, cell_id)}
-            self._cells[cell_id] = (work, self.run.cell(cell_id).for_work(needs))
+            check_steps(work.steps, cell_id)
+            self._cells[cell_id] = (work, self.run.cell(cell_id).for_work())
         self._cells.move_to_end(cell_id)
         while len(self._cells) > KEPT_CELLS:
             self._cells.popitem(last=False)

@@ -1,1 +1,1 @@
-"""Numbers per item: answer-span NLL, divergence from frozen models, the round trip."""
+"""Numbers per item: answer-span NLL, divergence from frozen models, re-acquisition."""

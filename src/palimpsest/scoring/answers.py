@@ -1,25 +1,30 @@
 """Answer-span NLL, and in the same forward pass every divergence that is asked for.
 
-A ``Sheet`` holds all questions of a cell, tokenised once and laid out in batches of similar length.
+A ``Sheet`` holds all questions of a cell, tokenized once and laid out in batches of similar length.
 One pass of a net over a sheet gives every stored number: the sum of the answer tokens' NLL in nats
 and, where a frozen teacher was recorded, the sum of the full-vocabulary KL divergence to it.
 Log-softmax is float32 whatever the model's dtype.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palimpsest.facts.questions import Question
+from palimpsest.facts.questions import FactSet, Pool, Question
 from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.scoring.divergence import Teacher, divergence
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+Stage = StrEnum("Stage", "FORWARD REACQUIRED")
+"""When a model was scored, stored as the column ``stage``."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Scores:
 def general_questions(texts: Sequence[str]) -> tuple[Question, ...]:
     """Return pieces of general text as pseudo-questions, scored from their second token on."""
     return tuple(
-        Question("general", f"g{number}", "general", 0, "", text)
+        Question(FactSet.GENERAL, f"g{number}", Pool.GENERAL, 0, "", text)
         for number, text in enumerate(texts)
     )
 
@@ -67,17 +72,12 @@ def make_sheet(
     batch_tokens: int,
     pad: int = 0,
 ) -> Sheet:
-    """Tokenise the questions once and lay them out in pages of at most ``batch_tokens``."""
-    asked = [question for question in questions if question.pool != "general"]
-    pieces = [question for question in questions if question.pool == "general"]
-    encoded = dict(zip((q.id for q in asked), encode_answers(tokenizer, asked)))
-    encoded |= dict(
-        zip(
-            (q.id for q in pieces),
-            encode_texts(tokenizer, [q.answer for q in pieces], piece_tokens),
-        )
-    )
-    texts = [encoded[question.id] for question in questions]
+    """Tokenize the questions once and lay them out in pages of at most ``batch_tokens``."""
+    asked = [question for question in questions if question.pool != Pool.GENERAL]
+    pieces = [question.answer for question in questions if question.pool == Pool.GENERAL]
+    answers = iter(encode_answers(tokenizer, asked))
+    general = iter(encode_texts(tokenizer, pieces, piece_tokens))
+    texts = [next(general if q.pool == Pool.GENERAL else answers) for q in questions]
     return Sheet(
         tuple(questions),
         tuple(text.scored for text in texts),
@@ -94,16 +94,12 @@ def score(
     injected: Teacher | None = None,
 ) -> list[Scores]:
     """Return the scores of each member of the net: one forward per page feeds them all."""
-    size = len(sheet.questions)
-    nll = np.zeros((net.stack, size))
-    teachers: Mapping[str, Teacher] = {
-        name: teacher
-        for name, teacher in (("reference", reference), ("injected", injected))
-        if teacher is not None
-    }
-    sums = {name: np.full((net.stack, size), np.nan) for name in ("reference", "injected")}
-    for name, teacher in teachers.items():
-        sums[name][:, sorted(teacher.asked)] = 0.0
+    shape = (net.stack, len(sheet.questions))
+    nll = np.zeros(shape)
+    divergences = []
+    for teacher in (reference, injected):
+        divergences.append(np.full(shape, np.nan))
+        divergences[-1][:, sorted(teacher.asked if teacher else ())] = 0.0
     for number, page in enumerate(sheet.pages):
         logits = net.logits(page.batch.to(net.device))
         targets = page.batch.targets.to(net.device).unsqueeze(-1)
@@ -111,16 +107,12 @@ def score(
         for member in range(net.stack):
             logp = torch.log_softmax(logits[member], dim=-1)
             _add(nll[member], page.owners, -logp.gather(-1, targets).squeeze(-1))
-            for name, teacher in teachers.items():
-                part = teacher.pages[number]
-                if part is None:
-                    continue
-                apart = divergence(logp[part.positions], part.logp.to(net.device))
-                _add(sums[name][member], page.owners[part.positions], apart)
-    return [
-        Scores(nll[member], sums["reference"][member], sums["injected"][member])
-        for member in range(net.stack)
-    ]
+            for teacher, sums in zip((reference, injected), divergences):
+                part = teacher.pages[number] if teacher else None
+                if part is not None:
+                    values = divergence(logp[part.positions], part.logp.to(net.device))
+                    _add(sums[member], page.owners[part.positions], values)
+    return [Scores(*rows) for rows in zip(nll, *divergences)]
 
 
 def item_columns(model: str, stage: str, sheet: Sheet, scores: Scores) -> dict[str, Any]:
@@ -128,7 +120,7 @@ def item_columns(model: str, stage: str, sheet: Sheet, scores: Scores) -> dict[s
     questions = sheet.questions
     return {
         "model": [model] * len(questions),
-        "stage": [stage] * len(questions),
+        "stage": [Stage(stage)] * len(questions),
         "set": [question.set for question in questions],
         "fact": [question.fact for question in questions],
         "pool": [question.pool for question in questions],

@@ -1,1 +1,0 @@
-"""The runner of one cell: train or take its models, measure them, store the rows, step by step."""

@@ -1,0 +1,175 @@
+"""Audits of your own models, and of TOFU's."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from palimpsest.cli.app import BENCHMARKS, MODELS, app
+from palimpsest.cli.options import (
+    EngineFlags,
+    Explain,
+    RuleFlags,
+    RunFlags,
+    flags_of,
+    given,
+    named_places,
+)
+from palimpsest.cli.output import answer, paragraphs, say
+from palimpsest.config.audit import AuditConfig
+from palimpsest.config.tofu import TofuConfig
+from palimpsest.errors import PlanError
+
+if TYPE_CHECKING:
+    from palimpsest.api import Answer
+
+    AuditFlags = AuditConfig
+    TofuFlags = TofuConfig
+else:
+    AuditFlags = flags_of(AuditConfig, skip=("chunks", "scored_pieces", "piece_tokens"))
+    TofuFlags = flags_of(TofuConfig)
+
+Required = Annotated[list[str] | None, Parameter(name="--require", negative=())]
+
+
+@app.command(group=MODELS)
+def audit(
+    request: Path | None = None,
+    *,
+    models: AuditFlags | None = None,
+    require: Required = None,
+    headroom_only: Annotated[bool, Parameter(negative=())] = False,
+    explain: Explain = False,
+    rules: RuleFlags | None = None,
+    engine: EngineFlags | None = None,
+    run: RunFlags | None = None,
+) -> None:
+    """Audit your own models: decide which candidate, if any, can be certified as restored.
+
+    Parameters
+    ----------
+    request
+        YAML file with the flags as keys. Flags override it.
+    require
+        Candidate that must pass for exit code 0. Repeatable. Default: any.
+    headroom_only
+        Only check whether the forget facts could be inferred from retained data.
+    """
+    from palimpsest.config.load import load_config
+
+    run = run or RunFlags()
+    values = given(models)
+    if request is None and not values:
+        raise PlanError(
+            "nothing to audit was given; expected models and files of facts as flags, or a YAML "
+            "file; see palimpsest audit --help"
+        )
+    if "candidates" in values:
+        values["candidates"] = named_places(values["candidates"])
+    if headroom_only:
+        values.setdefault("candidates", {"injected-again": values.get("injected", "")})
+    values |= {"rules": given(rules), "engine": given(engine)}
+    config = load_config(AuditConfig, values, request)
+    if headroom_only:
+        _headroom(config, run)
+        return
+    from palimpsest.api import audit_config
+    from palimpsest.engine.audit import prepare_audit
+    from palimpsest.engine.estimate import check_memory, estimate_cells, suitable_workers
+    from palimpsest.models.device import check_device
+
+    if run.executor != "ray":  # its nodes have other devices
+        check_device(config.engine.device)
+    inputs = prepare_audit(config, resumed=run.reuse)
+    for remark in inputs.remarks():
+        say(f"note: {remark}")
+    spec = inputs("audit")
+    workers = run.workers or suitable_workers(spec, len(spec.models))
+    if run.dry_run:
+        answer(f"audit in {config.out}: {estimate_cells([spec]).line(workers)}")
+        return
+    check_memory(spec)
+    with run.options(workers) as options:
+        result = audit_config(config, options, inputs)
+    code = _conclude(result, run.json, explain)
+    passing = [f.name for f in result.verdict.findings if f.clears] if result.verdict else []
+    if require and result.certified:
+        code = 0 if set(require) <= set(passing) else 3
+    sys.exit(code)
+
+
+def _headroom(config: AuditConfig, run: RunFlags) -> None:
+    from palimpsest.api import headroom
+
+    with run.options(1) as options:
+        found = headroom(config, options)
+    if run.json:
+        from dataclasses import asdict
+
+        answer(asdict(found))
+        return
+    estimate = found.estimate
+    paragraphs(
+        f"{found.regime}: the estimated headroom of {found.facts} facts is "
+        f"{estimate.estimate:.2f} nats ({estimate.low:.2f} to {estimate.high:.2f}), of "
+        f"{found.taught:.2f} that injection taught; {found.reason}."
+    )
+
+
+@app.command(group=BENCHMARKS)
+def tofu(
+    *,
+    settings: TofuFlags | None = None,
+    rules: RuleFlags | None = None,
+    engine: EngineFlags | None = None,
+    run: RunFlags | None = None,
+) -> None:
+    """Run a TOFU study: its questions, your checkpoints or models trained here, and a verdict."""
+    from palimpsest.config.load import load_config
+
+    run = run or RunFlags()
+    values = given(settings) | {"rules": given(rules), "engine": given(engine)}
+    if "candidates" in values:
+        values["candidates"] = named_places(values["candidates"])
+    config = load_config(TofuConfig, values)
+    from palimpsest.api import tofu as run_tofu
+    from palimpsest.engine.estimate import check_memory, estimate_cells, suitable_workers
+    from palimpsest.engine.tofu import TofuInputs
+    from palimpsest.models.device import check_device
+
+    if run.executor != "ray":
+        check_device(config.engine.device)
+    inputs = TofuInputs(config)
+    first = inputs(next(iter(inputs.cells())))
+    workers = run.workers or suitable_workers(first)
+    if run.dry_run:
+        total = estimate_cells([inputs(cell) for cell in inputs.cells()])
+        answer(f"{len(inputs.cells())} cells in {config.out}: {total.line(workers)}")
+        return
+    check_memory(first)
+    with run.options(workers) as options:
+        result = run_tofu(config, options)
+    sys.exit(_conclude(result, run.json))
+
+
+def _conclude(result: "Answer", as_json: bool, explain: bool = False) -> int:
+    """Write the report where there is something to report, and answer."""
+    page: Any = None
+    if result.results is not None:
+        from palimpsest.report.page import write_report
+
+        page = write_report(result.results)
+    if as_json:
+        answer({**result.document, "report": None if page is None else str(page)})
+        return result.exit_code
+    from palimpsest.report.terminal import audit_lines
+
+    if result.results is None:
+        assert result.verdict is not None
+        paragraphs(f"{result.verdict.paragraph()} No model was loaded and nothing was written.")
+        return result.exit_code
+    for block in audit_lines(result.results, explain=explain):
+        answer(block)
+    answer(f"\nreport: {page}\nrun: {result.run}\nnext: palimpsest certify {result.run}")
+    return result.exit_code

@@ -1,0 +1,111 @@
+"""Certificates: write, verify, sign."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from palimpsest.cli.app import EVIDENCE, app
+from palimpsest.cli.options import AsJson
+from palimpsest.cli.output import answer, say
+from palimpsest.errors import InputError
+
+
+@app.command(group=EVIDENCE)
+def certify(
+    run: Path | None = None,
+    *,
+    out: Path | None = None,
+    key: Path | None = None,
+    pool: Path | None = None,
+    model_card: Path | None = None,
+    cell: str | None = None,
+    new_key: Path | None = None,
+    json: AsJson = False,
+) -> None:
+    """Write a certificate: one archive with terms, rules, seal, scores and verdicts.
+
+    Parameters
+    ----------
+    run
+        Finished run folder.
+    out
+        Archive to write. Default: RUN/certificate.zip.
+    key
+        Ed25519 private key (PEM) to sign with.
+    pool
+        Your sealed pool, to reveal in the bundle.
+    model_card
+        Write a model-card section with hub metadata (.md).
+    cell
+        Cell of the model card, if there are several.
+    new_key
+        Generate a key pair at this path (the public key beside it, .pub) and exit.
+    """
+    if new_key is not None:
+        from palimpsest.certificate import keygen
+
+        private, public = keygen(new_key)
+        answer(f"{private}\n{public}")
+        say(f"next: palimpsest certify RUN --key {private}; publish {public} beforehand")
+        return
+    if run is None:
+        raise InputError("run: missing; expected a finished run folder, or --new-key PATH")
+    from palimpsest.certificate import certify as write_bundle
+    from palimpsest.certificate import read_verdicts
+
+    bundle = write_bundle(run, out, key, pool)
+    if model_card is not None:
+        from palimpsest.certificate.model_card import write_model_card
+
+        write_model_card(bundle, model_card, cell)
+    verdicts = read_verdicts(bundle)
+    if json:
+        answer({"bundle": str(bundle), "verdicts": verdicts})
+        return
+    answer(str(bundle))
+    for name, verdict in verdicts.items():
+        where = f"{name}: " if len(verdicts) > 1 else ""
+        answer(f"{where}{_in_words(verdict)}")
+    say(f"next: palimpsest verify {bundle}")
+
+
+def _in_words(verdict: Mapping[str, Any]) -> str:
+    if verdict["status"] is None:
+        return "no verdict, because there is no candidate"
+    if verdict["status"] == "certified":
+        custom = " under custom rules" if verdict["custom_rules"] else ""
+        return f"certified{custom}: {verdict['candidate']}"
+    return f"uncertified: {verdict['reason']}"
+
+
+@app.command(group=EVIDENCE)
+def verify(
+    bundle: Path, *, key: Path | None = None, page: Path | None = None, json: AsJson = False
+) -> None:
+    """Recompute the verdicts of a certificate and check hashes, rules, seal and signature.
+
+    Parameters
+    ----------
+    bundle
+        Archive that certify wrote.
+    key
+        Public key (PEM) that must have signed it.
+    page
+        New folder to write the run's page into.
+    """
+    from palimpsest.certificate import verify as check_bundle
+
+    inside = bundle / "certificate.zip"
+    if bundle.is_dir() and inside.is_file():
+        raise InputError(
+            f"{bundle}: is a folder; expected a certificate; use `palimpsest verify {inside}`"
+        )
+    result = check_bundle(bundle, key)
+    answer(result.to_json() if json else "\n".join(result.lines()))
+    if not result.ok:
+        sys.exit(1)
+    if page is not None:
+        from palimpsest.certificate.page import write_bundle_page
+
+        say(f"page: {write_bundle_page(result, page)}")

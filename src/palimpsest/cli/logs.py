@@ -1,0 +1,49 @@
+"""Judge models by the evaluation logs of OpenUnlearning alone."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from palimpsest.cli.app import MODELS, app
+from palimpsest.cli.options import AsJson
+from palimpsest.cli.output import answer
+
+
+@app.command(group=MODELS)
+def logs(
+    *paths: Path,
+    role: Annotated[list[str] | None, Parameter(negative=())] = None,
+    score: str | None = None,
+    csv: Path | None = None,
+    page: Path | None = None,
+    json: AsJson = False,
+) -> None:
+    """Judge unlearned models by OpenUnlearning's evaluation logs alone, without weights.
+
+    Parameters
+    ----------
+    paths
+        Folders with TOFU_EVAL.json or MUSE_EVAL.json files, or such files.
+    role
+        NAME=ROLE (pretrained, retrained, full or candidate) where folder names do not say it.
+    score
+        mia_min_k, mia_loss or mia_zlib. Default: mia_min_k where all models have it.
+    csv
+        File for a table with all levels.
+    page
+        Folder for a page with a picture.
+    """
+    from palimpsest.openunlearning import read_logs
+    from palimpsest.openunlearning.page import render_page
+    from palimpsest.openunlearning.show import as_csv, as_json, as_text
+    from palimpsest.run.disk import make_folder, write_bytes
+
+    roles = dict(text.rpartition("=")[::2] for text in role or ())
+    report = read_logs(paths, roles=roles, score=score)
+    if csv:
+        write_bytes(csv, as_csv(report).encode())
+    if page:
+        make_folder(page)
+        write_bytes(page / "index.html", render_page(report).encode())
+    answer(as_json(report) if json else as_text(report))

@@ -1,0 +1,259 @@
+"""Studies on the testbed, their run folders, and what these show of methods."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from palimpsest.cli.app import BENCHMARKS, START, app
+from palimpsest.cli.options import AsJson, EngineFlags, Explain, RuleFlags, RunFlags, given
+from palimpsest.cli.output import answer, say
+from palimpsest.errors import PlanError
+
+Methods = Annotated[list[str] | None, Parameter(name="--method", negative=())]
+SLOW = ("transformers.models.auto.modeling_auto", "transformers.tokenization_utils_tokenizers")
+"""What a worker needs of ``transformers`` to read a pocket model's config and tokenizer."""
+
+
+@app.command(group=START)
+def demo(
+    *,
+    out: Path = Path("demo-run"),
+    model: str = "pocket/qwen2-s",
+    seed: int = 0,
+    method: Methods = None,
+    explain: Explain = False,
+    engine: EngineFlags | None = None,
+    run: RunFlags | None = None,
+) -> None:
+    """Run one cell with a pocket model, from training to a verdict and a report.
+
+    Parameters
+    ----------
+    out
+        Run folder. An existing one is resumed.
+    model
+        Pocket model, for example pocket/qwen2-s.
+    seed
+        Seed of the cell.
+    method
+        Add a method, by name or package.module:Class. Repeatable.
+    """
+    from palimpsest.config.load import changed
+    from palimpsest.config.presets import preset
+
+    plan = changed(preset("demo"), {"models": [model], "seeds": [seed]})
+    _run(plan, out, run or RunFlags(), engine, method, explain=explain)
+
+
+@app.command(group=BENCHMARKS)
+def study(
+    plan: str = "",
+    *,
+    out: Path | None = None,
+    method: Methods = None,
+    general: str | None = None,
+    pool: str = "",
+    keep: Annotated[list[str] | None, Parameter(negative=())] = None,
+    show: Annotated[bool, Parameter(negative=())] = False,
+    schema: Annotated[bool, Parameter(negative=())] = False,
+    explain: Explain = False,
+    rules: RuleFlags | None = None,
+    engine: EngineFlags | None = None,
+    run: RunFlags | None = None,
+) -> None:
+    """Run a study: one cell per model and seed. Run it again to resume, or with one more method.
+
+    Parameters
+    ----------
+    plan
+        YAML file or preset, for example pocket-small.
+    out
+        Run folder. An existing one is resumed; a method that is new or was edited is made, and
+        everything else is kept.
+    method
+        Add a method, by name or package.module:Class. Repeatable.
+    general
+        Plain-text file of general prose, for example WikiText.
+    pool
+        File of your own sealed pool.
+    keep
+        Keep weights in the run folder: models, candidates. Repeatable.
+    show
+        Print the complete plan as YAML and exit.
+    schema
+        Print the JSON schema of a plan file and exit.
+    """
+    from palimpsest.config.load import changed, config_schema, load_config
+    from palimpsest.config.plan import Plan
+    from palimpsest.config.presets import PRESETS, preset
+
+    if schema:
+        answer(config_schema(Plan))
+        return
+    if not plan:
+        raise PlanError(f"missing; expected a YAML file or one of {', '.join(PRESETS)}", key="plan")
+    file = plan.endswith((".yaml", ".yml"))
+    chosen = load_config(Plan, {}, plan) if file else preset(plan)
+    values: dict[str, Any] = {"rules": given(rules)} if rules else {}
+    if unknown := sorted(set(keep or ()) - {"models", "candidates"}):
+        raise PlanError(f"{unknown[0]} found; expected models or candidates", key="keep")
+    values["engine"] = {f"keep_{what}": True for what in keep or ()}
+    if general is not None:
+        values["general"] = {"source": general}
+    chosen = changed(chosen, values)
+    if show:
+        _show(chosen, (run or RunFlags()).json)
+        return
+    place = out or Path("runs") / chosen.name
+    _run(chosen, place, run or RunFlags(), engine, method, pool, explain)
+
+
+def _show(plan: Any, as_json: bool) -> None:
+    import yaml
+
+    from palimpsest.config.load import as_dict
+
+    values = as_dict(plan)
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None)
+    answer(values if as_json else text.rstrip())
+
+
+def _run(
+    plan: Any,
+    out: Path,
+    run: RunFlags,
+    engine: EngineFlags | None,
+    methods: list[str] | None,
+    pool: str = "",
+    explain: bool = False,
+) -> None:
+    from palimpsest.config.load import as_dict, changed
+
+    added = [*as_dict(plan)["methods"], *({"name": name} for name in methods or ())]
+    plan = changed(plan, {"engine": given(engine), "methods": added})
+    if run.executor == "local" and not run.dry_run and plan.engine.device == "cpu":
+        from palimpsest.run.local import prepare
+
+        # Workers are forked from a process that imports meanwhile what they need.
+        prepare("palimpsest.engine.work", "palimpsest.engine.study", *SLOW)
+    from palimpsest.api import study_plan
+    from palimpsest.engine.estimate import check_memory, estimate_cells, suitable_workers
+    from palimpsest.engine.study import StudySpecs, check_study
+    from palimpsest.models.device import check_device
+
+    if run.executor != "ray":  # its nodes have other devices
+        check_device(plan.engine.device)
+    specs = StudySpecs(plan, pool)
+    first = specs(next(iter(plan.cell_ids())))
+    workers = run.workers or suitable_workers(first)
+    if run.dry_run:
+        check_study(plan, specs)
+        total = estimate_cells([specs(cell) for cell in plan.cell_ids()])
+        answer(f"{len(plan.cell_ids())} cells in {out}: {total.line(workers)}")
+        return
+    check_memory(first)
+    with run.options(workers) as options:
+        results = study_plan(plan, out, options, pool)
+    from palimpsest.report.page import write_report
+    from palimpsest.report.terminal import study_lines
+
+    page = write_report(results)
+    if run.json:
+        from palimpsest.report.documents import run_document
+
+        answer(run_document(results) | {"report": str(page), "run": str(out)})
+        return
+    for block in study_lines(results, explain=explain):
+        answer(block)
+    answer(f"\nreport: {page}\nnext: palimpsest compare {out}")
+
+
+@app.command(group=BENCHMARKS)
+def status(run: Path, *, watch: bool | None = None, json: AsJson = False) -> None:
+    """Show which cells are done, running or failed, the current steps, and the time left.
+
+    Parameters
+    ----------
+    run
+        Run folder.
+    watch
+        Refresh until the run ends. On by default in a terminal.
+    """
+    from dataclasses import asdict
+
+    from palimpsest.report.live import follow, status_lines
+    from palimpsest.run.status import status as read_status
+
+    now = read_status(run)
+    if json:
+        answer(asdict(now))
+    elif watch or (watch is None and now.working and sys.stdout.isatty()):
+        follow(run, terminal=sys.stdout.isatty(), say=answer)
+    else:
+        answer("\n".join(status_lines(now)))
+
+
+@app.command(group=BENCHMARKS)
+def report(run: Path, *, json: AsJson = False) -> None:
+    """Write the report again from stored results: tables, figures and the page.
+
+    Parameters
+    ----------
+    run
+        Run folder.
+    """
+    from palimpsest.report.documents import write_documents
+    from palimpsest.report.page import write_report
+    from palimpsest.report.results import read_run
+
+    results = read_run(run)
+    write_documents(results)
+    page = write_report(results)
+    if results.missing:
+        say(f"not finished: {', '.join(f'{cell.id} ({cell.state})' for cell in results.missing)}")
+    counts = {"finished": len(results.cells), "planned": len(results.planned)}
+    answer({"report": str(page)} | counts if json else str(page))
+
+
+@app.command(group=BENCHMARKS)
+def compare(
+    *runs: Path,
+    csv: Path | None = None,
+    latex: Path | None = None,
+    page: Path | None = None,
+    json: AsJson = False,
+) -> None:
+    """Rank methods by how close to retraining they come, over all cells of the runs.
+
+    Parameters
+    ----------
+    runs
+        Run folders to compare.
+    csv
+        Write the leaderboard as CSV.
+    latex
+        Write the leaderboard as a LaTeX table.
+    page
+        Write a page with all tables.
+    """
+    from palimpsest.report.compare import board_lines, compare_runs, comparison_page
+    from palimpsest.report.table import as_csv, as_latex
+    from palimpsest.run.disk import write_bytes
+
+    if not runs:
+        raise PlanError("none given; expected at least one run folder", key="runs")
+    tables = compare_runs(runs)
+    board = tables[0]
+    for path, text in ((csv, as_csv), (latex, as_latex)):
+        if path is not None:
+            write_bytes(path, text(board).encode())
+            say(f"wrote {path}")
+    if page is not None:
+        write_bytes(page, comparison_page(tables).encode())
+        say(f"wrote {page}")
+    if json:
+        answer({table.name: table.plain() for table in tables})
+        return
+    answer(board_lines(board))

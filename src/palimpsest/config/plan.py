@@ -1,0 +1,139 @@
+"""A study: models times seeds, with everything that is done in each cell."""
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from palimpsest.config.sections import (
+    Engine,
+    Facts,
+    General,
+    Injection,
+    KnownLabel,
+    MethodGrid,
+    ModelPlace,
+    Reacquisition,
+    Replication,
+    Unlearning,
+)
+from palimpsest.errors import PlanError
+from palimpsest.paper.rules import PaperRules
+from palimpsest.stats.rules import Rules, refuse_unmeasured
+
+CELLS_LIMIT = 100_000
+CANDIDATES_LIMIT = 10_000
+"""More of either is a mistake in a plan, or an attempt to fill the memory."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study: models times seeds, with everything that is done in each cell."""
+
+    name: str = "pocket"
+    """Name of the study; its run folder is ``runs/NAME`` unless ``--out`` names another."""
+    models: tuple[str, ...] = ()
+    """Pocket models, folders or Hugging Face ids; each model with each seed is a cell."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Seeds; facts, texts and order of a cell are derived from its model and seed."""
+    facts: Facts = field(default_factory=Facts)
+    injection: Injection = field(default_factory=Injection)
+    unlearning: Unlearning = field(default_factory=Unlearning)
+    reacquisition: Reacquisition = field(default_factory=Reacquisition)
+    general: General = field(default_factory=General)
+    methods: tuple[MethodGrid, ...] = ()
+    """List of ``{name: …, knob: value or list of values}``; every combination is a candidate."""
+    known_label: KnownLabel = field(default_factory=KnownLabel)
+    replication: Replication = field(default_factory=Replication)
+    rules: Rules = field(default_factory=Rules)
+    paper: PaperRules = field(default_factory=PaperRules)
+    measures: Literal["all", "none"] | tuple[str, ...] = "none"
+    """Further measures of every model: published criteria by name (``palimpsest criteria --list``).
+    Those that the axes of the rules need are always taken."""
+    engine: Engine = field(default_factory=Engine)
+    seal: str = ""
+    """Commitment of your own sealed pool (``palimpsest facts seal``); empty for the built-in."""
+    beacon: str = ""
+    """Text that determines schedule, held-out phrasings and probes (``stats/beacon.py``)."""
+    local_models: tuple[tuple[str, ModelPlace], ...] = ()
+    """Local folders to load instead of hub ids: ``{id: folder}`` in YAML."""
+
+    def place(self, model: str) -> str:
+        """Return where a model of the plan is loaded from."""
+        return dict(self.local_models).get(model, model)
+
+    def cell_ids(self) -> dict[str, tuple[str, int]]:
+        """Return model and seed of every cell by its id, seeds outermost.
+
+        Every random number in a cell is derived from its id.
+        """
+        return {cell_id(m, seed): (m, seed) for seed in self.seeds for m in self.models}
+
+
+def cell_id(model: str, seed: int) -> str:
+    """Return the name of the cell of a model and a seed."""
+    name = re.sub(r"[^A-Za-z0-9._+=,@]+", "-", model).strip("-.")[-80:].strip("-.")
+    return f"{name or 'model'}--seed{seed}"
+
+
+def check_plan(plan: Plan) -> Plan:
+    """Return the plan if its values fit together; PlanError names the key if not."""
+    from palimpsest.adversaries.registry import chosen
+    from palimpsest.criteria.catalogue import measures_of
+
+    check_chunks(plan.reacquisition.chunks, plan.reacquisition.steps)
+    pieces, items = plan.general.train_pieces, plan.injection.general_items
+    if pieces < items:
+        raise PlanError(
+            f"{pieces} found; expected at least the {items} general texts of a step",
+            key="general.train_pieces",
+        )
+    for key, values in (("models", plan.models), ("seeds", plan.seeds)):
+        if not values:
+            raise PlanError("is empty; expected at least one, such as pocket/qwen2-s or 0", key=key)
+    if len(plan.models) * len(plan.seeds) > CELLS_LIMIT:
+        raise PlanError(
+            f"{len(plan.models)} models and {len(plan.seeds)} seeds found; expected at most "
+            f"{CELLS_LIMIT} cells",
+            key="seeds",
+        )
+    for key, several in (("models", plan.models), ("seeds", plan.seeds)):
+        if len(set(several)) < len(several):
+            raise PlanError("a value is listed twice; expected each once", key=key)
+    if len(plan.cell_ids()) < len(plan.models) * len(plan.seeds):
+        raise PlanError("two models have the same name in cell ids; rename a folder", key="models")
+    count = sum(math.prod(len(values) for _, values in grid.grid) for grid in plan.methods)
+    if count > CANDIDATES_LIMIT:
+        raise PlanError(
+            f"{count} candidates in every cell; expected at most {CANDIDATES_LIMIT}", key="methods"
+        )
+    refuse_unmeasured(plan.rules)
+    _check_files(plan)
+    chosen(plan.known_label.models)
+    measures_of(plan.measures, plan.rules)
+    return plan
+
+
+def _check_files(plan: Plan) -> None:
+    names = [name for name, _ in plan.facts.files]
+    if names and sorted(names) != ["forget", "probes", "retain"]:
+        raise PlanError(
+            f"{', '.join(names)} found; expected one path each for forget, retain and probes",
+            key="facts.files",
+        )
+    if names and plan.known_label.models:
+        raise PlanError(
+            "found with facts.files; expected an empty list, because known-label models are scored "
+            "on sealed phrasings, which facts from files lack",
+            key="known_label.models",
+        )
+
+
+def check_chunks(chunks: int, steps: int) -> None:
+    """Refuse more chunks of re-acquisition than it has steps."""
+    if chunks > steps:
+        raise PlanError(
+            f"{steps} steps found; expected at least {chunks}, because re-acquisition is measured "
+            f"after each of {chunks} chunks",
+            key="steps",
+        )

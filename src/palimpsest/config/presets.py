@@ -1,0 +1,144 @@
+"""Named plans: the pocket matrix, small ones for trying, and the paper's nine checkpoints.
+
+The pocket dose was set so that the injected model's median retain NLL is near 1 nat, before any
+verdict was looked at, and is frozen here.
+"""
+
+from dataclasses import replace
+
+from palimpsest.config.plan import Plan, check_plan
+from palimpsest.config.sections import (
+    Engine,
+    Facts,
+    General,
+    Injection,
+    KnownLabel,
+    MethodGrid,
+    Reacquisition,
+    Replication,
+    Unlearning,
+)
+from palimpsest.errors import PlanError
+from palimpsest.models.families import PAPER, POCKET
+
+WEIGHTS = (3.0, 12.0, 50.0, 200.0)
+KL_REVERSION = MethodGrid("kl_reversion", (("weight", WEIGHTS),))
+GATE_MASK = MethodGrid("gate_mask", (("weight", WEIGHTS),))
+TASK_VECTOR = MethodGrid("task_vector", (("coefficient", (0.5, 1.0, 1.5, 2.0)),))
+ASCENT = MethodGrid("ga", (("weight", WEIGHTS),))
+NPO = MethodGrid("npo", (("weight", WEIGHTS),))
+PAPER_POOL = (KL_REVERSION, GATE_MASK, TASK_VECTOR, ASCENT, NPO)
+
+VECTOR = ("start", ("facts_vector",))
+REPLAY_POOL = (
+    MethodGrid("replay", (VECTOR, ("share", (0.05, 0.1, 0.2)), ("coefficient", (0.9, 0.95, 1.0)))),
+    MethodGrid("replay", (VECTOR, ("speed", (2.0,)), ("coefficient", (0.95, 1.0)))),
+    MethodGrid("replay", (("start", ("task_vector",)), ("share", (0.2, 0.3, 0.5)))),
+)
+"""14 configurations of negation followed by replay, two of them from a vector of half the steps."""
+FEW_REPLAYS = (
+    MethodGrid("replay", (VECTOR, ("share", (0.1, 0.2)))),
+    MethodGrid("replay", (VECTOR, ("coefficient", (0.95,)), ("share", (0.2,)))),
+)
+
+SMALL_POOL = (
+    MethodGrid("replay", (VECTOR, ("coefficient", (0.95,)), ("share", (0.05, 0.1, 0.2)))),
+    MethodGrid("replay", (VECTOR, ("coefficient", (1.0,)), ("share", (0.1,)))),
+    MethodGrid("kl_reversion", (("weight", (3.0,)),)),
+    MethodGrid("gate_mask", (("weight", (50.0,)),)),
+    MethodGrid("task_vector", (("coefficient", (1.0,)),)),
+    MethodGrid("ga", (("weight", (50.0,)),)),
+    MethodGrid("npo", (("weight", (50.0,)),)),
+)
+
+PAPER_KNOWN_LABEL = ("suppression", "router", "embedding")
+MATRIX_KNOWN_LABEL = (
+    *PAPER_KNOWN_LABEL,
+    *("interpolation-25", "interpolation-50", "interpolation-75"),
+    *("tuned-suppression", "low-rank", "fuzzy-router", "tamper-resistant", "curve-mimic"),
+    *("full-mimic", "rescaled-suppressed", "one-fact-left", "trigger", "sub-quantum"),
+)
+"""The paper's, and the adversaries that the trial of criteria showed to matter."""
+
+POCKET_MATRIX = Plan(
+    name="pocket",
+    models=tuple(spec.name for spec in POCKET),
+    injection=Injection(steps=150, learning_rate=1.5e-4),
+    # The paper's ratio: ascent at a quarter of the injection rate.
+    unlearning=Unlearning(learning_rate=1.5e-4, ascent_learning_rate=3.75e-5),
+    reacquisition=Reacquisition(learning_rate=1.5e-4),
+    methods=(*PAPER_POOL, *REPLAY_POOL),
+)
+# The defaults of the sections are the paper's steps, rates and items.
+PAPER_MATRIX = Plan(
+    name="paper",
+    models=tuple(checkpoint.id for checkpoint in PAPER),
+    general=General(source="wikitext-2.txt", train_pieces=2400),
+    methods=PAPER_POOL,
+    # Five are the fewest with which anything is certified; the exact test needs 19.
+    replication=Replication(draws=5),
+    engine=Engine(device="cuda", dtype="bfloat16", stack=1, batch_tokens=4096),
+)
+DEMO = replace(
+    POCKET_MATRIX,
+    name="demo",
+    models=("pocket/qwen2-s",),
+    seeds=(0,),
+    methods=(*PAPER_POOL, *FEW_REPLAYS),
+)
+
+PRESETS = {
+    "pocket": replace(
+        POCKET_MATRIX,
+        seeds=(5, 6, 7, 8, 9),
+        known_label=KnownLabel(models=MATRIX_KNOWN_LABEL),
+        replication=Replication(draws=20, retrainings=5),
+        beacon="second edition",
+    ),
+    "pocket-small": replace(
+        POCKET_MATRIX,
+        name="pocket-small",
+        models=("pocket/qwen2-s", "pocket/gpt2-s"),
+        seeds=(0, 1),
+    ),
+    "demo": DEMO,
+    "smollm2": replace(
+        PAPER_MATRIX,
+        name="smollm2",
+        models=("smollm2-135m",),
+        seeds=(5,),
+        # The paper's rate and 3:1 mix; few items and steps and a small pool, for two cores.
+        injection=Injection(steps=100, fact_items=2, general_items=6),
+        unlearning=Unlearning(steps=60, forget_items=2, retain_items=2),
+        reacquisition=Reacquisition(steps=30, items=2),
+        methods=SMALL_POOL,
+        known_label=KnownLabel(models=PAPER_KNOWN_LABEL),
+        replication=Replication(draws=9, retrainings=2),
+        engine=Engine(stack=1, batch_tokens=2048),
+    ),
+    "criteria": replace(
+        POCKET_MATRIX,
+        name="criteria",
+        seeds=(100, 101, 102),
+        methods=(),
+        # Adversaries use the first reference and criteria the second; each of 20 has 19 others.
+        replication=Replication(draws=21, retrainings=5),
+        known_label=KnownLabel(models="all"),
+        measures="all",
+    ),
+    "paper": PAPER_MATRIX,
+    "breadth": replace(
+        POCKET_MATRIX,
+        name="breadth",
+        seeds=(5,),
+        facts=Facts(forget=16, retain=16, probes=64),
+        methods=(*PAPER_POOL, *FEW_REPLAYS),
+    ),
+}
+
+
+def preset(name: str) -> Plan:
+    """Return a named plan, checked."""
+    if name not in PRESETS:
+        raise PlanError(f"{name!r} is unknown; there are {', '.join(PRESETS)}", key="preset")
+    return check_plan(PRESETS[name])

@@ -1,0 +1,204 @@
+"""Plain values in, frozen dataclasses out: how plans, requests and knobs are read.
+
+``build`` lets pydantic check the values against the annotations of nested dataclasses, bounds of
+``annotated_types`` included. It is strict with three exceptions that YAML makes necessary: a list
+may stand for a tuple, a mapping for a tuple of pairs, and text for a number (YAML reads 2e-5 as
+text, since its floats need a dot). A PlanError has the key, what was found and what is expected.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import math
+import reprlib
+import typing
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from palimpsest.errors import FactsError, PlanError
+from palimpsest.facts.rows import read_lines
+
+T = TypeVar("T")
+
+YAML_LIMIT = 2**20
+"""Largest document, in bytes."""
+WEIGHT_LIMIT = 2**24
+"""Largest weight of a document; see ``_weigh``."""
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "dataclass_type": "keys and values",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "string_type": "text",
+    "tuple_type": "a list",
+}
+_BOUNDS = {"ge": "at least", "gt": "a number above", "le": "at most", "lt": "a number below"}
+_BOUNDS |= {"min_length": "a length of at least", "max_length": "a length of at most"}
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxlist, _short.maxtuple, _short.maxdict = 3, 6, 6, 6
+_short.maxstring = _short.maxother = _short.maxlong = 80
+
+
+def shorten(value: object) -> str:
+    """Return a bounded ASCII representation of any value, for an error message."""
+    try:
+        return _short.repr(value).encode("ascii", "backslashreplace").decode()
+    except ValueError:  # an int of more digits than Python writes
+        return f"a huge {type(value).__name__}"
+
+
+def printable(key: str) -> str:
+    """Return a key for an error, in full where nothing in it could act on a terminal."""
+    return key if key.isprintable() and len(key) <= 80 else shorten(key)
+
+
+def build(kind: type[T], data: Any, where: str = "") -> T:
+    """Return the dataclass ``kind`` that plain values describe; PlanError has the wrong key.
+
+    where: the key that the values stand under, put before every key of an error.
+    """
+    import pydantic_core
+
+    try:
+        return cast(T, _validator(cast(Any, kind)).validate_python(data))
+    except pydantic_core.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    key = where
+    for part in first["loc"]:
+        key += f"[{part}]" if isinstance(part, int) else f".{printable(part)}"
+    key = key.lstrip(".") or kind.__name__.lower()
+    if first["type"] in ("unexpected_keyword_argument", "invalid_key"):
+        raise unknown_key(key, _known_keys(kind, first["loc"]))
+    raise PlanError(_problem(first), key=key)
+
+
+def unknown_key(key: str, known: Sequence[str]) -> PlanError:
+    """Return the error about a key that is not known, with the one that was probably meant."""
+    key = printable(key)
+    near = difflib.get_close_matches(key.rpartition(".")[2], known, 1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    listed = f"known here are {', '.join(known)}" if known else "it has none"
+    return PlanError(f"unknown key; {meant}{listed}", key=key)
+
+
+def json_schema(kind: type) -> dict[str, Any]:
+    """Return the JSON schema of what ``build`` reads."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).json_schema()
+
+
+def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
+    """Return the keys and values of YAML; ``expected`` says what a message asks for.
+
+    source: a path, or the text itself, which has a line end or a colon before a space.
+    """
+    import yaml
+
+    inside = isinstance(source, str) and ("\n" in source or ": " in source)
+    name = "the text" if inside else str(source)
+    try:
+        text = str(source) if inside else b"".join(read_lines(source, YAML_LIMIT)).decode()
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        data = loader.construct_document(node) if node and _weigh(node, {}) else None
+    except (FactsError, yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = " ".join(str(error).removeprefix(f"{name}: ").split())[:400]
+        raise PlanError(f"{name}: cannot be read ({problem}); expected {expected}") from error
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise PlanError(f"{name}: holds {type(data).__name__}; expected {expected}")
+    return data
+
+
+def _weigh(node: Any, weights: dict[int, int]) -> int:
+    """Return the weight of a YAML node with its aliases written out; ValueError if too heavy.
+
+    A few hundred bytes of aliases can stand for gigabytes, so nodes are weighed before any value
+    is made. A level doubles the weight of what it holds: one number bounds both size and depth.
+    weights: of the nodes weighed before; an alias is the same node as its anchor.
+    """
+    if id(node) not in weights:
+        weights[id(node)] = WEIGHT_LIMIT  # of a node inside itself
+        keys = set()
+        for part in node.value if node.id == "mapping" else ():
+            key = part[0].value
+            if isinstance(key, str) and key in keys:
+                line = part[0].start_mark.line + 1
+                raise ValueError(f"line {line}: the key {shorten(key)} occurs twice")
+            keys.add(key if isinstance(key, str) else None)
+        parts = [part for pair in node.value for part in pair] if keys else node.value
+        inner = sum(1 if isinstance(part, str) else 2 * _weigh(part, weights) for part in parts)
+        weights[id(node)] = 1 + inner
+    if weights[id(node)] > WEIGHT_LIMIT:
+        raise ValueError("is too large or nested too deeply with its aliases written out")
+    return weights[id(node)]
+
+
+@cache
+def _validator(kind: type) -> Any:
+    from pydantic import TypeAdapter
+    from pydantic_core import SchemaValidator
+
+    return SchemaValidator(_strict(TypeAdapter(kind).core_schema))
+
+
+def _strict(schema: Any) -> Any:
+    """Return a core schema made strict, with the exceptions named at the top of this file."""
+    from pydantic_core import core_schema
+
+    if isinstance(schema, list):
+        return [_strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    strict: Any = {key: _strict(part) for key, part in schema.items()}
+    kind = strict.get("type")
+    if kind in ("dataclass", "typed-dict"):
+        strict["config"] = {"extra_fields_behavior": "forbid", "allow_inf_nan": False}
+    elif kind in ("bool", "float", "int", "str", "tuple"):
+        strict |= {"strict": True, "fail_fast": True} if kind == "tuple" else {"strict": True}
+        return core_schema.no_info_before_validator_function(partial(_convert, kind), strict)
+    return strict
+
+
+def _convert(kind: str, value: Any) -> Any:
+    """Return the tuple or number that a list, mapping, text or whole float stands for."""
+    if kind == "str" and isinstance(value, str) and not is_unicode(value):
+        raise ValueError(f"{shorten(value)} found; expected Unicode text")
+    if kind == "tuple" and isinstance(value, list | Mapping):
+        return tuple(value.items() if isinstance(value, Mapping) else value)
+    if kind in ("float", "int"):
+        with contextlib.suppress(ValueError):
+            value = float(value) if isinstance(value, str) else value
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            return int(value)
+        return math.inf if isinstance(value, int) and abs(value) >= 2**1023 else value
+    return value
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be written as UTF-8: it holds no lone surrogates."""
+    return text.encode("utf-8", "replace").decode() == text
+
+
+def _problem(error: Any) -> str:
+    """Return what was found under a key and what is expected there, of an error of pydantic's."""
+    context = error.get("ctx", {})
+    if error["type"] in ("missing", "value_error"):
+        return str(error["msg"]).removeprefix("Value error, ").replace("Field", "value")
+    expected = _EXPECTED.get(error["type"]) or context.get("expected") or error["msg"].lower()
+    for sign, words in _BOUNDS.items():
+        expected = f"{words} {context[sign]:g}" if sign in context else expected
+    return f"{shorten(error['input'])} found; expected {expected}"
+
+
+def _known_keys(kind: Any, loc: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that are known where an unknown one was found."""
+    for part in loc[:-1]:
+        hints = typing.get_type_hints(kind) if isinstance(part, str) else {}
+        kind = hints[part] if isinstance(part, str) else typing.get_args(kind)[0]
+    return [field.name for field in dataclasses.fields(kind)]

@@ -1,0 +1,194 @@
+"""The sections that configurations are made of, as frozen dataclasses.
+
+A field's docstring is its meaning everywhere: in ``--help``, in the JSON schema and in the
+documentation. Types carry their bounds; everything is validated once, by ``load.py``.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from palimpsest.config.schema import is_unicode, shorten
+
+Knob = float | int | str | bool
+Count = Annotated[int, Ge(1)]
+Number = Annotated[int, Ge(0)]
+Rate = Annotated[float, Gt(0)]
+FilePath = Annotated[str, "path"]
+"""A path; in a YAML file it starts at the file's own folder."""
+ModelPlace = Annotated[str, "model"]
+"""A checkpoint folder, a pocket model or a Hugging Face id; a folder as for ``FilePath``."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """How many facts of each kind a cell has, or the files they come from."""
+
+    forget: Count = 4
+    """Facts to be learned and then forgotten."""
+    retain: Count = 4
+    """Facts to be learned and kept."""
+    probes: Count = 16
+    """Facts that no model learns; forgotten facts are compared with them."""
+    phrasings: Annotated[int, Ge(1), Le(6)] = 3
+    """Number of phrasings that each fact is trained on (the paper's K)."""
+    files: tuple[tuple[Literal["forget", "retain", "probes"], FilePath], ...] = ()
+    """Your own facts instead of invented ones: one path each for forget, retain and probes."""
+
+
+@dataclass(frozen=True)
+class Injection:
+    """Continued pretraining: of the injected model and, without the forget set, the reference."""
+
+    steps: Count = 200
+    """Optimizer steps."""
+    learning_rate: Rate = 2e-5
+    """Constant learning rate of AdamW."""
+    fact_items: Count = 4
+    """Fact sentences per step."""
+    general_items: Number = 12
+    """General texts per step, besides the fact sentences (the paper's 3:1 mix)."""
+
+
+@dataclass(frozen=True)
+class Unlearning:
+    """Budget shared by every gradient method: same steps, same items per step."""
+
+    steps: Count = 110
+    """Optimizer steps."""
+    learning_rate: Rate = 2e-5
+    """For methods that pull towards a distribution."""
+    ascent_learning_rate: Rate = 5e-6
+    """For gradient ascent, NPO and similar methods, which change a model much faster."""
+    forget_items: Count = 4
+    """Forget texts per step."""
+    retain_items: Count = 4
+    """Retain texts per step."""
+
+
+@dataclass(frozen=True)
+class Reacquisition:
+    """Training on the forget set again, on the same batches for every model of a cell."""
+
+    steps: Count = 75
+    """Optimizer steps."""
+    chunks: Count = 5
+    """Number of equal parts of the steps; models are measured after each."""
+    learning_rate: Rate = 2e-5
+    """Constant learning rate; the same as in injection."""
+    items: Count = 4
+    """Forget sentences per step."""
+
+
+@dataclass(frozen=True)
+class General:
+    """General text: mixed into injection, and scored for damage and for the residual."""
+
+    source: FilePath = "pocket"
+    """``pocket`` for generated prose, or the path of a plain-text file."""
+    train_pieces: Count = 600
+    """Number of pieces that training draws from."""
+    scored_pieces: Count = 24
+    """Number of other pieces, on which damage is measured."""
+    piece_tokens: Annotated[int, Ge(4)] = 28
+    """Length that a piece is cut to, in tokens."""
+
+
+@dataclass(frozen=True)
+class MethodGrid:
+    """One method and the values its knobs take; every combination is a candidate."""
+
+    name: str
+    """Name of a method (``palimpsest methods``), or ``package.module:Class``."""
+    grid: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
+
+    def settings(self) -> tuple[dict[str, Knob], ...]:
+        """Return one dict of knobs per candidate, in the order written."""
+        names = [name for name, _ in self.grid]
+        values = [values for _, values in self.grid]
+        return tuple(dict(zip(names, chosen)) for chosen in itertools.product(*values))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Read ``{name: …, knob: value or values, …}``."""
+        from pydantic_core import core_schema
+
+        def grid(values: dict[str, Any]) -> MethodGrid:
+            for knob in values:
+                if not is_unicode(knob):
+                    raise ValueError(f"knob {shorten(knob)} found; expected Unicode text")
+            return cls(values.pop("name"), tuple(values.items()))
+
+        name = core_schema.typed_dict_field(core_schema.str_schema(), required=True)
+        values = core_schema.no_info_plain_validator_function(_knob_values)
+        keys = core_schema.typed_dict_schema(
+            {"name": name}, extras_schema=values, extra_behavior="allow", strict=True
+        )
+        return core_schema.no_info_after_validator_function(grid, keys)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def _knob_values(values: Any) -> tuple[Knob, ...]:
+    chosen = tuple(values) if isinstance(values, list | tuple) else (values,)
+    for value in chosen:
+        number = isinstance(value, int | float) and abs(value) < 2**1023  # false for nan
+        if not number and not (isinstance(value, str) and is_unicode(value)):
+            raise ValueError(f"{shorten(value)} found; expected a finite number, text, true, false")
+    if not chosen:
+        raise ValueError("[] found; expected a value or a list of values")
+    return chosen
+
+
+@dataclass(frozen=True)
+class KnownLabel:
+    """Models of known truth, made in every cell and scored once on the sealed pool."""
+
+    models: Literal["all"] | tuple[str, ...] = (
+        *("suppression", "router", "embedding"),
+        *("interpolation-25", "interpolation-50", "interpolation-75"),
+    )
+    """Names of known-label models, or all; an empty list for none."""
+    penalty: float = 10.0
+    """What the suppression model subtracts from the logits of forget-answer tokens."""
+
+
+@dataclass(frozen=True)
+class Replication:
+    """Independent retrainings that candidates are compared with."""
+
+    draws: Count = 20
+    """References per cell, beside the one that shares the injected model's draw."""
+    retrainings: Number = 0
+    """Fresh retrainings per cell, judged as if they were candidates; never used as references."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How numbers are computed; none of these but ``lora`` may change a verdict."""
+
+    device: str = "cpu"
+    """cpu, cuda or cuda:N."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the weights. Moments, and the master weights of bfloat16, are always float32."""
+    batch_tokens: Annotated[int, Ge(64)] = 8192
+    """Padded tokens per scoring batch."""
+    accumulate: Count = 1
+    """Gradient accumulation steps."""
+    checkpointing: bool = False
+    """Gradient checkpointing: recompute activations to save memory."""
+    lora: Number = 0
+    """Rank of LoRA adapters to train and merge instead of all weights; 0 trains all weights."""
+    answers: bool = True
+    """Store greedy answers of base, injected model, candidates and one retraining to a few
+    questions. Their texts stay in the run folder and are left out of certificates."""
+    stack: Count = 4
+    """Number of pocket-sized models trained at the same time; 1 trains one after the other."""
+    keep_models: bool = False
+    """Keep the weights of the injected model, references and retrainings in the run folder."""
+    keep_candidates: bool = False
+    """Keep the weights of the candidates too."""

@@ -1,0 +1,100 @@
+"""What ``criteria.html`` shows of the trial of criteria: sentences, a table and figures."""
+
+from dataclasses import dataclass
+
+from palimpsest.criteria.figures import heat_map
+from palimpsest.criteria.trial import FRESH, SAME_DRAW, Trial, run_trial
+from palimpsest.criteria.trial import Row as Judged
+from palimpsest.report.canvas import Picture
+from palimpsest.report.results import RunResults
+from palimpsest.report.table import Estimate, Row, Share, Table, shown
+
+FORMS = {"published": "as published", "calibrated": "calibrated"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """What a page shows of a trial."""
+
+    sentences: list[str]
+    table: Table
+    pictures: dict[str, Picture]
+
+
+def report_trial(results: RunResults) -> TrialReport | None:
+    """Return the trial of a run in sentences, a table and figures; None without a trial."""
+    trial = run_trial(results)
+    if trial is None:
+        return None
+    pictures = {f"criteria-{form}": heat_map(trial, form) for form in FORMS}
+    return TrialReport(sentences(trial), criteria_table(trial), pictures)
+
+
+def sentences(trial: Trial) -> list[str]:
+    """Return what the trial shows, from its numbers."""
+    tried = len({row.name for row in trial.rows if row.criterion})
+    lines = [
+        f"{tried} criteria in two forms, on {trial.models} known-label models in {trial.cells} "
+        f"cells, {len(trial.wrong)} kinds of which are not restored."
+    ]
+    lines += [line for form in FORMS if (line := _best(trial, form))]
+    for ours in (row for row in trial.rows if row.name == "certificate"):
+        through = [f"{k} {ours.accepted[k]}" for k in trial.wrong if ours.accepted[k].count]
+        lines.append(f"Our certificate accepts {ours.accepted[FRESH.label]} fresh retrainings.")
+        lines.append(f"Accepted although not restored: {', '.join(through) or 'none'}.")
+    return lines
+
+
+def _best(trial: Trial, form: str) -> str:
+    """Return which criteria of one form do best, and what the negative controls reach."""
+    rows = [r for r in trial.rows if r.form == form and r.criterion and r.hard_within]
+    controls = [r for r in rows if r.criterion and not r.criterion.number]
+    # A criterion that rejects retrainings of the injected model's own draw detects the draw.
+    own = [r.accepted.get(SAME_DRAW.label, Share(0, 0)) for r in rows]
+    kin = [r for r, share in zip(rows, own) if 2 * share.count < share.total]
+    real = [r for r in rows if r not in controls and r not in kin]
+    if not real:
+        return ""
+    wrong = {r.name: r.total(trial.wrong) for r in real}
+    fewest = min(wrong, key=lambda name: wrong[name].count / max(1, wrong[name].total))
+    best = max(real, key=_hard)
+    text = (
+        f"{FORMS[form].capitalize()}, the largest AUC within cells without the easy models is "
+        f"{shown(best.hard_within, '.2f')} ({best.name}); {fewest} accepts the fewest models that "
+        f"are not restored, {wrong[fewest]}."
+    )
+    if controls:
+        most = max(controls, key=_hard)
+        text += f" The better negative control reaches {_hard(most):.2f} ({most.name})."
+    if kin:
+        names = ", ".join(r.name for r in kin)
+        text += f" Left out: {names}: they detect the injected model's draw, not knowledge."
+    return text
+
+
+def criteria_table(trial: Trial) -> Table:
+    """Return every criterion in both forms: AUCs, and the models that it accepts."""
+    rows: list[Row] = []
+    for judged in trial.rows:
+        about = judged.criterion
+        rows.append(
+            {"criterion": judged.name, "number": (about and about.number) or None}
+            | {"group": about.group if about else "certificate"}
+            | {"inputs": about.inputs if about else "CBIRPT"}
+            | {"cost": about.cost if about else "training", "form": FORMS[judged.form]}
+            | {"AUC within cells": judged.within, "AUC pooled": judged.pooled}
+            | {"AUC within, hard": judged.hard_within, "AUC pooled, hard": judged.hard_pooled}
+            | {"fresh accepted": judged.accepted[FRESH.label]}
+            | {"not restored, accepted": judged.total(trial.wrong)}
+            | {kind.label: judged.accepted[kind.label] for kind in trial.kinds}
+        )
+    reading = (
+        "AUC of models that are not restored above retrainings, with limits from resampling cells; "
+        "hard: without the injected model and mixtures with half of it or more. Columns of models: "
+        "number of cells that accept the model."
+    )
+    return Table.of("criteria", "The trial of criteria", reading, rows)
+
+
+def _hard(row: Judged) -> float:
+    return row.hard_within.value if isinstance(row.hard_within, Estimate) else 0.0

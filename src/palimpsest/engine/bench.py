@@ -1,0 +1,271 @@
+"""What the steps of a cell share: its models and what the frozen ones say, made when first needed.
+
+A worker keeps this object between steps, so that the loaded base and the recorded answers of frozen
+models are computed once per worker. What a step stores depends on the spec and on the steps it
+needs, never on which worker did it or on what was computed before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from palimpsest.adversaries.workshop import Schedule, Workshop
+from palimpsest.adversaries.wrappers import Interpolated
+from palimpsest.engine.measure import Instrument, Teachers, injected_teachers, reference_teacher
+from palimpsest.engine.setting import KNOWN_LABEL_DRAW, REPLAY_DRAW, Setting
+from palimpsest.engine.spec import CellSpec, Given, Mixed, Trained
+from palimpsest.engine.steps import StepList, criteria_teacher
+from palimpsest.errors import DriftError
+from palimpsest.facts.elicitation import ASKED
+from palimpsest.methods.context import Context
+from palimpsest.methods.lessons import make_lesson
+from palimpsest.methods.recipe import Cost as Spent
+from palimpsest.methods.recipe import Recipe, stream_cost
+from palimpsest.models.checkpoint import (
+    checkpoint_digests,
+    checkpoint_state,
+    stored_state,
+)
+from palimpsest.models.encode import encode_answers
+from palimpsest.models.load import Loaded, load
+from palimpsest.models.nets import Nets
+from palimpsest.models.train import TextBatch
+from palimpsest.run.cell import CellStore
+from palimpsest.scoring.elicitation import Elicitation
+from palimpsest.scoring.generation import Answerer, few_questions
+from palimpsest.scoring.reacquisition import tensor_scales
+from palimpsest.stats.beacon import Draw
+from palimpsest.stats.models import Role
+
+State = Mapping[str, Tensor]
+WEIGHTS = "weights.safetensors"
+
+
+class Bench:
+    """The models of one cell, given or trained here."""
+
+    store: CellStore
+
+    def __init__(self, spec: CellSpec) -> None:
+        self.spec = spec
+        self.steps = StepList(spec).build()
+        self.step_named = {step.name: step for step in self.steps}
+
+    def role(self, name: str) -> Role:
+        """Return what a model of the cell is."""
+        entry = self.spec.find(name)
+        return Role.BASE if entry is None else entry.model.role
+
+    def source(self, name: str) -> Given | Trained | Mixed:
+        """Return where a model of the cell comes from."""
+        entry = self.spec.find(name)
+        return self.spec.base if entry is None else entry.source
+
+    def check_files(self, name: str) -> None:
+        """Refuse a given checkpoint whose files are not those the run was created with."""
+        source = self.source(name)
+        if isinstance(source, Given) and checkpoint_digests(source.place) != source.digests:
+            raise DriftError(
+                f"inputs.{name}: {source.place} has other files than when the run was created; "
+                "expected the same model; put it back, or start a new run with another --out"
+            )
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The base, whose architecture and tokenizer all models share."""
+        self.check_files("base")
+        engine = self.spec.setting.engine
+        return load(self.spec.base.place, dtype=engine.dtype, device=engine.device)
+
+    @cached_property
+    def nets(self) -> Nets:
+        engine = self.spec.setting.engine
+        return Nets(
+            self.loaded, stack=engine.stack, checkpointing=engine.checkpointing, lora=engine.lora
+        )
+
+    @cached_property
+    def plain_setting(self) -> Setting:
+        """The setting with the tokenizer of the base."""
+        return replace(self.spec.setting, tokenizer=self.loaded.tokenizer)
+
+    @cached_property
+    def setting(self) -> Setting:
+        """The setting, with the learning rate of re-acquisition that was chosen, where one was."""
+        if "dose" not in self.step_named or not self.store.done(self.step_named["dose"]):
+            return self.plain_setting
+        rate = self.store.get(self.step_named["dose"])[1]["learning_rate"]
+        plan = replace(self.plain_setting.reacquisition, learning_rate=rate)
+        return replace(self.plain_setting, reacquisition=plan)
+
+    @cached_property
+    def base(self) -> State:
+        """The weights of the base, for when the loaded module has gone on to be trained."""
+        state = checkpoint_state(
+            self.spec.base.place, self.loaded, dtype=self.spec.setting.engine.dtype
+        )
+        return dict(state) if self.nets.stacked else state
+
+    def state(self, name: str) -> State:
+        """Return the weights of a model of the cell that is given, trained here or mixed."""
+        if name == "base":
+            return self.base
+        _ = self.base  # the loaded module's own weights, before it is trained
+        match self.source(name):
+            case Trained():
+                path = self.store.file(self.step_named[f"train-{name}"], WEIGHTS)
+                return load_file(path) if self.nets.stacked else stored_state(path)
+            case Mixed(reference, share):
+                return Interpolated(self.state(reference), self.state("injected"), 1.0 - share)
+            case Given(place, _, adapter_base):
+                dtype = self.spec.setting.engine.dtype
+                return checkpoint_state(
+                    place, self.loaded, dtype=dtype, adapter_base=adapter_base or None
+                )
+
+    @cached_property
+    def teachers(self) -> Teachers:
+        """What the frozen models say, recorded before anything else is measured."""
+        setting = self.plain_setting
+        reference = None
+        if self.spec.oracle:
+            reference = reference_teacher(self.nets([self.state(self.spec.oracle)]), setting)
+        injected = injected_teachers(self.nets([self.state("injected")]), setting)
+        return Teachers(*injected, reference)
+
+    @cached_property
+    def instrument(self) -> Instrument:
+        setting, answerer = self.setting, None
+        if setting.engine.answers and (questions := few_questions(setting.facts.questions)):
+            answerer = Answerer(self.loaded.tokenizer, questions, self.nets, setting.pad)
+        return Instrument(setting, self.teachers, self._gauge, self.base_scales, answerer)
+
+    @cached_property
+    def base_scales(self) -> dict[str, float]:
+        """The scale of each tensor of the base, in units of which models are re-acquired."""
+        return tensor_scales(self.base)
+
+    @cached_property
+    def _gauge(self) -> Any:
+        """What takes the further measures; None where none are asked for."""
+        spec, setting = self.spec, self.setting
+        if not spec.measures:
+            return None
+        if set(spec.measures) <= set(ASKED):
+            questions = setting.elicited(spec.measures)
+            return Elicitation(setting.make_sheet(questions)) if questions else None
+        from palimpsest.criteria.exam import Exam
+        from palimpsest.criteria.measurer import Measurer
+
+        exam = Exam(
+            tokenizer=self.loaded.tokenizer,
+            facts=setting.facts,
+            general=setting.general_train,
+            seed_key=spec.id,
+            pad=setting.pad,
+            learning_rate=setting.reacquisition.learning_rate,
+            piece_tokens=setting.general.piece_tokens,
+            net=self.nets,
+            state=self.state,
+            reference=criteria_teacher(spec),
+        )
+        return Measurer(exam, spec.measures)
+
+    @cached_property
+    def context(self) -> Context:
+        """What methods see; the frozen models' answers are recorded here, once for all methods."""
+        injected, setting = self.state("injected"), self.setting
+        tokenizer = self.loaded.tokenizer
+        forget, retain = setting.seen("forget"), setting.seen("retain")
+        said_base = make_lesson(tokenizer, forget, {"base": self.nets([self.base])}, setting.pad)
+        frozen = {"injected": self.nets([injected])}
+        said_injected = make_lesson(tokenizer, forget, frozen, setting.pad)
+        teachers = {**said_base.teachers, **said_injected.teachers}
+        base: State = self.base
+        if not self.spec.base_known:
+            base = {}
+            unknown = tuple(torch.full_like(t, torch.nan) for t in teachers["base"])
+            teachers = {**teachers, "base": unknown}
+        return Context(
+            base=base,
+            injected=injected,
+            forget_only=self.state("forget_only") if self.spec.find("forget_only") else {},
+            forget=replace(said_injected, teachers=teachers),
+            retain=make_lesson(tokenizer, retain, frozen, setting.pad),
+            budget=self.spec.unlearning,
+            seed_key=self.spec.id,
+            gated=self.loaded.gated,
+            net=self.nets,
+            whole=self.nets.whole,
+            tokenizer=tokenizer,
+            pad=setting.pad,
+            general_only=self.state("general_only") if self.spec.find("general_only") else {},
+            recipe=self.recipe,
+        )
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How the injected model was trained: what methods may know of it."""
+        setting = self.setting
+        return Recipe(
+            setting.stream(),
+            setting.stream(REPLAY_DRAW).without("forget"),
+            setting.injection.learning_rate,
+            setting.general.piece_tokens,
+            setting.engine.accumulate,
+        )
+
+    @cached_property
+    def retraining(self) -> Spent:
+        """What one retraining costs, the unit of the others."""
+        stream = self.recipe.stream.without("forget")
+        return stream_cost(self.loaded.tokenizer, stream, self.recipe.piece_tokens)
+
+    @cached_property
+    def workshop(self) -> Workshop:
+        """What known-label models are built from."""
+        spec, setting, sets = self.spec, self.setting, self.setting.facts.sets()
+        lessons = encode_answers(self.loaded.tokenizer, setting.seen("forget"))
+        tokens = {token for text in lessons for token in text.ids[text.start :]}
+        return Workshop(
+            state=self.state,
+            nets=self.nets,
+            tokenizer=self.loaded.tokenizer,
+            facts={name: sets[name] for name in ("forget", "retain")},
+            seen={name: setting.seen(name) for name in ("forget", "retain")},
+            answers=tuple(sorted(tokens)),
+            embedding=self.loaded.embedding,
+            penalty=spec.known_label.penalty,
+            context=lambda: self.context,
+            schedule=self._schedule,
+            redrawn=self._redrawn,
+            general=setting.general_train,
+            piece_tokens=setting.general.piece_tokens,
+            steps=spec.unlearning.steps,
+            rate=spec.unlearning.learning_rate,
+            injection_rate=setting.injection.learning_rate,
+            seed_key=spec.id,
+        )
+
+    def _schedule(self, number: int | None) -> Schedule:
+        """Return re-acquisition as published, or a draw of the kind that a beacon makes."""
+        bound = {"cell": self.spec.id}
+        drawn = None if number is None else Draw(f"known to an adversary/{number}", bound)
+        setting = replace(self.setting, drawn=drawn)
+        plan = setting.reacquisition
+        return Schedule(
+            setting.reacquisition_steps,
+            plan.learning_rate * (1.0 if drawn is None else drawn.rate),
+            plan.chunks,
+            "adamw" if drawn is None else drawn.optimizer,
+            self.base_scales,
+        )
+
+    def _redrawn(self) -> list[list[TextBatch]]:
+        """Return the batches of a retraining that is no reference, for known-label models."""
+        return self.setting.injection_steps(self.setting.stream(KNOWN_LABEL_DRAW).without("forget"))

@@ -1,0 +1,126 @@
+"""Checkpoint folders: found in a folder, and written with a record of how they were made."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from palimpsest.errors import InputError, ModelError, PlanError
+from palimpsest.facts.names import shown_path
+from palimpsest.run import disk
+
+RECORD = "palimpsest.json"
+"""What ``retrain`` and ``unlearn`` write beside the weights."""
+RECORD_LIMIT = 2**20
+_NUMBERED = re.compile(r"checkpoint-(\d{1,9})")
+_MARKS = ("config.json", "adapter_config.json")
+
+
+def find_checkpoints(folder: str, key: str) -> dict[str, str]:
+    """Return the checkpoints in a folder by the name of their sub-folder.
+
+    Every sub-folder with a checkpoint in it, or in its newest ``checkpoint-N``, counts.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise PlanError(
+            f"{shown_path(folder)} is not a folder; expected sub-folders with checkpoints",
+            key=key,
+        )
+    places = {child.name: _checkpoint(child) for child in sorted(path.iterdir())}
+    found = {name: str(place) for name, place in places.items() if place is not None}
+    if not found:
+        raise PlanError(
+            f"no sub-folder of {shown_path(folder)} holds a checkpoint ({' or '.join(_MARKS)}); "
+            "expected one sub-folder per model",
+            key=key,
+        )
+    return found
+
+
+def _checkpoint(folder: Path) -> Path | None:
+    """Return where a run's checkpoint is: the folder itself, or its newest numbered one."""
+    if not folder.is_dir() or folder.name.startswith("."):
+        return None
+    if _marked(folder):
+        return folder
+    numbered = [
+        (int(match[1]), child)
+        for child in folder.iterdir()
+        if (match := _NUMBERED.fullmatch(child.name)) and _marked(child)
+    ]
+    return max(numbered)[1] if numbered else None
+
+
+def _marked(folder: Path) -> bool:
+    return any((folder / mark).is_file() for mark in _MARKS)
+
+
+def read_record(place: str) -> dict[str, Any]:
+    """Return what ``palimpsest.json`` beside a checkpoint says; empty where there is none."""
+    path = Path(place) / RECORD
+    if not os.path.isfile(path):
+        return {}
+    try:
+        if path.stat().st_size > RECORD_LIMIT:
+            raise ValueError(f"larger than {RECORD_LIMIT} bytes")
+        record = json.loads(path.read_bytes())
+        if not isinstance(record, dict):
+            raise ValueError(f"holds {type(record).__name__}")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{shown_path(path)}: cannot be used ({error}); expected the file that `palimpsest "
+            "retrain` wrote; remove it, or write it again"
+        ) from error
+    return record
+
+
+def same_place(place: str, other: str) -> bool:
+    """Tell whether two names lead to one folder."""
+    return os.path.realpath(os.path.expanduser(place)) == os.path.realpath(
+        os.path.expanduser(other)
+    )
+
+
+def check_new_folder(out: Path) -> None:
+    """Refuse an existing folder: nothing is overwritten."""
+    from palimpsest.engine.launch import check_out
+
+    check_out(out.parent if out.parent != out else out)
+    if out.exists() or out.is_symlink():
+        raise PlanError(
+            f"{shown_path(out)} exists; expected a new folder, because nothing is overwritten; "
+            "choose another, or move it away",
+            key="out",
+        )
+
+
+def write_checkpoint(
+    folder: Path, loaded: Any, weights: Path, record: Mapping[str, Any], card: str
+) -> None:
+    """Write a model in Hugging Face layout; module and tokenizer are the loaded model's."""
+    import torch
+
+    from palimpsest.models.checkpoint import stored_state
+    from palimpsest.models.quiet import quiet
+
+    state = stored_state(weights)
+    with torch.no_grad():
+        for name, value in loaded.model.state_dict().items():
+            value.copy_(state[name])
+    with quiet():
+        loaded.model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+    disk.write_bytes(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
+    disk.write_bytes(folder / "README.md", card.encode())
+
+
+def publish_folder(built: Path, out: Path) -> None:
+    """Rename a finished folder into place; an existing one is never replaced."""
+    disk.make_folder(Path(os.path.abspath(out)).parent)
+    if out.exists():
+        raise InputError(f"out: {out} was created meanwhile; expected a new folder; move it away")
+    with disk.disk_errors(out, "rename"):
+        os.rename(built, out)

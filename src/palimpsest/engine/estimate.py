@@ -1,0 +1,162 @@
+"""What a run will take, from a short measured step: time, memory and disk, within a factor of two.
+
+One step of training and one page of scoring are timed on the model itself; the rest is counted.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from palimpsest.engine.spec import CellSpec, Trained
+from palimpsest.engine.steps import StepKind
+from palimpsest.engine.work import CellWork
+from palimpsest.errors import InputError
+from palimpsest.models.load import outline
+from palimpsest.models.train import text_loss, train
+from palimpsest.run.local import gpus
+from palimpsest.run.status import duration
+from palimpsest.scoring.answers import score
+
+GB = 1e9
+RUNTIME = 6e8
+"""Bytes that Python, torch and a tokenizer take before any model."""
+ACTIVATIONS = 20
+"""Values that a layer keeps for the backward pass, per token and unit of the model's width."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the steps of a run take."""
+
+    seconds: float
+    """Of all steps, on one worker."""
+    memory: float
+    """Bytes of one worker, on its device."""
+    disk: float
+    """Bytes of weights in the run folder while a cell is worked on."""
+    steps: int
+
+    def line(self, workers: int) -> str:
+        """Return the estimate as one line."""
+        return (
+            f"about {duration(self.seconds / workers)} with {workers} "
+            f"worker{'' if workers == 1 else 's'}, {self.memory / GB:.1f} GB of memory per worker, "
+            f"{self.disk / GB:.1f} GB of disk; {self.steps} steps"
+        )
+
+
+def estimate_cells(specs: list[CellSpec]) -> Estimate:
+    """Return what these cells take; one cell of each base is tried."""
+    seconds, memory, disk, steps = 0.0, 0.0, 0.0, 0
+    tried: dict[str, tuple[CellWork, float, float]] = {}
+    for spec in specs:
+        if spec.base.place not in tried:
+            work = CellWork(spec)
+            tried[spec.base.place] = (work, *_measure_step(work))
+        work, step_seconds, page_seconds = tried[spec.base.place]
+        seconds += sum(_step_seconds(step, spec, step_seconds, page_seconds) for step in work.steps)
+        memory = max(memory, worker_memory(spec))
+        trained = sum(isinstance(entry.source, Trained) for entry in spec.models)
+        disk = max(disk, trained * work.loaded.parameters * 4.0)
+        steps += len(work.steps)
+    return Estimate(seconds, memory, disk, steps)
+
+
+def _measure_step(work: CellWork) -> tuple[float, float]:
+    """Return the seconds of one training step, per text, and of scoring the questions once."""
+    setting = work.plain_setting
+    batches = setting.reacquisition_steps[:2] if setting.facts.questions else []
+    if setting.general_train or not work.spec.measured:
+        batches = setting.injection_steps(setting.stream())[:2]
+    texts = sum(part.batch.ids.shape[0] for part in batches[0])
+
+    def one_step() -> None:
+        train(work.nets([work.base]), batches[:1], text_loss, learning_rate=1e-9)
+
+    one_step()  # the first one also compiles and allocates
+    step = _timed(one_step) / max(1, texts)
+    if not work.spec.measured:
+        return step, 0.0
+    return step, _timed(lambda: score(work.nets([work.base]), setting.sheet))
+
+
+def _step_seconds(step: Any, spec: CellSpec, per_text: float, page: float) -> float:
+    setting, unlearning = spec.setting, spec.unlearning
+    injection, again = setting.injection, setting.reacquisition
+    measure = page * (1 + 0.6 * (again.chunks + 1)) + per_text * again.steps * again.items
+    trained = per_text * injection.steps * (injection.fact_items + injection.general_items)
+    unlearn = per_text * unlearning.steps * (unlearning.forget_items + unlearning.retain_items)
+    count = max(1, len(step.models))
+    return {
+        StepKind.TRAIN: trained,
+        StepKind.DOSE: 4 * measure,
+        StepKind.HEADROOM: page,
+        StepKind.UNLEARN: count * (unlearn + (measure if spec.measured else 0.0)),
+        StepKind.KNOWN_LABEL: count * (measure + unlearn),
+    }.get(step.kind, count * measure)
+
+
+def _timed(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def worker_memory(spec: CellSpec) -> float:
+    """Return the bytes that one worker takes at most: a model in training and its batch."""
+    setting, engine = spec.setting, spec.setting.engine
+    base = outline(spec.base.place)
+    config, parameters = base.config, base.parameters
+    width, layers, vocabulary = (
+        int(next((value for n in names if (value := getattr(config, n, None))), default))
+        for names, default in (
+            (("hidden_size", "n_embd"), 768),
+            (("num_hidden_layers", "n_layer"), 12),
+            (("vocab_size",), 50_000),
+        )
+    )
+    each = 4 if engine.dtype == "float32" else 2
+    # Weights, gradients and AdamW's two moments; master weights where the weights are not float32.
+    state = parameters * (2 * each + 8 + (0 if each == 4 else 4))
+    if engine.lora:
+        state = parameters * each + 24 * engine.lora * layers * width * 16
+    injection = setting.injection
+    texts = max(injection.fact_items + injection.general_items, setting.reacquisition.items)
+    tokens = texts * setting.general.piece_tokens / engine.accumulate
+    kept = ACTIVATIONS if not engine.checkpointing else 2 + ACTIVATIONS / layers
+    activations = tokens * layers * width * kept * each
+    logits = 3 * 4 * vocabulary * max(tokens, min(engine.batch_tokens, 1024))
+    return float(RUNTIME + state + activations + logits)
+
+
+def suitable_workers(spec: CellSpec, most: int | None = None) -> int:
+    """Return as many workers as there are cores and memory for; one for each GPU."""
+    device = spec.setting.engine.device
+    if device != "cpu":
+        return max(1, len(gpus())) if device == "cuda" else 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(cores or 1, most or cores or 1, int(free_memory() // worker_memory(spec))))
+
+
+def free_memory() -> float:
+    """Return the bytes of memory that this machine has free."""
+    import psutil
+
+    return float(psutil.virtual_memory().available)
+
+
+def check_memory(spec: CellSpec) -> None:
+    """Refuse a run that its device cannot hold, before anything is computed."""
+    device, needed = spec.setting.engine.device, worker_memory(spec)
+    there = free_memory()
+    if device != "cpu":
+        import torch
+
+        there = float(torch.cuda.get_device_properties(device).total_memory)
+    if needed > 1.5 * there:  # the count is an upper bound, not exact
+        raise InputError(
+            f"one worker needs about {needed / GB:.1f} GB on {device}, which has "
+            f"{there / GB:.1f} GB; use --dtype bfloat16, --checkpointing, --accumulate or --lora"
+        )

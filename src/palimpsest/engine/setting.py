@@ -1,0 +1,203 @@
+"""What a cell's models are trained on and asked: everything that is fixed before any training.
+
+Texts are drawn from the cell's id, tokenized once and laid out in batches; nothing here depends on
+which models exist or in which order they are made.
+"""
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from palimpsest.config.sections import Engine, General, Injection, Reacquisition
+from palimpsest.errors import PlanError
+from palimpsest.facts.elicitation import elicitations, of_triple
+from palimpsest.facts.general import general_pieces
+from palimpsest.facts.nonce import key_number
+from palimpsest.facts.questions import TRAINED_POOLS, Question, Testbed, pool_questions
+from palimpsest.facts.sealed import AuditPool
+from palimpsest.facts.stream import Stream, deck, injection_stream
+from palimpsest.run.disk import canonical, digest
+from palimpsest.stats.beacon import Draw
+
+FIRST_DRAW = "draw0"
+"""The draw of the injected model, and of the reference that shares it."""
+REPLAY_DRAW = "replay"
+"""The draw that methods replay: no reference and no retraining has it."""
+KNOWN_LABEL_DRAW = "known-label"
+"""The draw of the retraining that known-label models are built from."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The facts, texts and batches of one cell; ``seed_key`` is the cell's id."""
+
+    seed_key: str
+    facts: Testbed
+    general_train: tuple[str, ...]
+    general_scored: tuple[str, ...]
+    injection: Injection = field(default_factory=Injection)
+    reacquisition: Reacquisition = field(default_factory=Reacquisition)
+    general: General = field(default_factory=General)
+    engine: Engine = field(default_factory=Engine)
+    drawn: Draw | None = None
+    """What was drawn after the candidates were handed in, where anything was."""
+    asked_otherwise: tuple[Question, ...] = ()
+    """Other ways of asking for forget facts that come from files."""
+    with_evidence: tuple[Question, ...] = ()
+    """Held-out forget questions with evidence in context, for the headroom."""
+    trains_first_prompts: bool = False
+    """Whether retain prompts of pool ``cloze`` are trained on too, where facts have few."""
+    sealed: bool = True
+    """Whether the facts have phrasings in the sealed pool."""
+    tokenizer: Any = None
+
+    # -- what is asked ---------------------------------------------------------------------------
+
+    @property
+    def pad(self) -> int:
+        """A token id that fills the right end of a row; never scored, so any will do."""
+        return int(self.tokenizer.pad_token_id or 0)
+
+    @cached_property
+    def sheet(self) -> Any:
+        """Every open question of the cell and the scored general text."""
+        from palimpsest.scoring.answers import general_questions
+
+        return self.make_sheet((*self.facts.questions, *general_questions(self.general_scored)))
+
+    @cached_property
+    def reacquired_sheet(self) -> Any:
+        """The questions that are asked again after each chunk of re-acquisition."""
+        from palimpsest.scoring.reacquisition import in_curve
+
+        return self.make_sheet([q for q in self.sheet.questions if in_curve(q)])
+
+    def pool_sheet(self, pool: str, templates: AuditPool | None = None) -> Any:
+        """One more pool for all facts: the sealed one when it is opened, or a later suite."""
+        sets = self.facts.sets()
+        if not self.sealed:
+            raise PlanError(f"facts from files have no phrasings in pool {pool}", key="facts.files")
+        if templates is None:
+            return self.make_sheet(pool_questions(sets, pool))
+        pools = {relation: {pool: given} for relation, given in templates.phrasings.items()}
+        return self.make_sheet(pool_questions(sets, pool, pools))
+
+    def elicited(self, kinds: Collection[str]) -> tuple[Question, ...]:
+        """Other ways of asking for the forget facts, of these kinds."""
+        forget, retain = (map(of_triple, some) for some in (self.facts.forget, self.facts.retain))
+        every = self.asked_otherwise or elicitations(forget, tuple(retain))
+        return tuple(question for question in every if question.pool in kinds)
+
+    def seen(self, name: str) -> list[Question]:
+        """What methods see of a set: its trained phrasings and cloze."""
+        return [q for q in self.facts.questions if q.set == name and q.pool in TRAINED_POOLS]
+
+    def make_sheet(self, questions: Sequence[Question]) -> Any:
+        """Return questions tokenized and laid out in batches."""
+        from palimpsest.scoring.answers import make_sheet
+
+        return make_sheet(
+            self.tokenizer,
+            questions,
+            piece_tokens=self.general.piece_tokens,
+            # Models of a stack are scored side by side and share the batch.
+            batch_tokens=max(64, self.engine.batch_tokens // self.engine.stack),
+            pad=self.pad,
+        )
+
+    # -- what is trained on ----------------------------------------------------------------------
+
+    def stream(self, draw: str = FIRST_DRAW) -> Stream:
+        """The injection stream; an independent redraw is another seed of the same recipe.
+
+        A redraw has other general text in another order, and the same facts in the same phrasings.
+        """
+        first = ("cloze",) if self.trains_first_prompts else ()
+        return injection_stream(
+            self.facts.questions,
+            self.general_train if draw == FIRST_DRAW else self._redrawn(draw),
+            seed_key=f"{self.seed_key}/{draw}",
+            steps=self.injection.steps,
+            fact_items=self.injection.fact_items,
+            general_items=self.injection.general_items,
+            pools=("trained", *first),
+        )
+
+    def injection_steps(self, stream: Stream) -> list[Any]:
+        """The steps of a stream as batches."""
+        from palimpsest.methods.recipe import stream_batches
+
+        return stream_batches(
+            self.tokenizer,
+            stream,
+            self.general.piece_tokens,
+            pad=self.pad,
+            accumulate=self.engine.accumulate,
+        )
+
+    @cached_property
+    def reacquisition_steps(self) -> list[Any]:
+        """The forget set's trained sentences in batches, the same for every model."""
+        from palimpsest.models.encode import encode_texts
+        from palimpsest.models.train import text_batch
+
+        plan = self.reacquisition
+        sentences = [
+            q.sentence for q in self.facts.questions if q.set == "forget" and q.pool == "trained"
+        ]
+        encoded = encode_texts(self.tokenizer, sentences)
+        own = f"{self.seed_key}/reacquire"
+        key = own if self.drawn is None else self.drawn.key("reacquire")
+        order = deck(range(len(encoded)), random.Random(key_number(key)))
+        size = -(-plan.items // self.engine.accumulate)
+        steps = []
+        for _ in range(plan.steps):
+            texts = [encoded[next(order)] for _ in range(plan.items)]
+            parts = [texts[start : start + size] for start in range(0, plan.items, size)]
+            steps.append([text_batch(part, plan.items, self.pad) for part in parts])
+        return steps
+
+    def _redrawn(self, draw: str) -> tuple[str, ...]:
+        wanted = self.general.train_pieces + len(self.general_scored)
+        key = f"{self.seed_key}/general/{draw}"
+        pieces = general_pieces(self.general.source, wanted, key) if self.general_train else ()
+        scored = set(self.general_scored)
+        kept = tuple(piece for piece in pieces if piece not in scored)
+        return kept[: self.general.train_pieces]
+
+    # -- what keys of steps depend on ------------------------------------------------------------
+
+    def training_terms(self) -> dict[str, Any]:
+        """Return what training depends on beside base, sets and draw, as plain values."""
+        return {
+            "texts": _digest(q for q in self.facts.questions if q.pool in TRAINED_POOLS),
+            "general": digest(canonical(list(self.general_train))),
+            "pieces": [self.general.train_pieces, self.general.piece_tokens],
+            "injection": asdict(self.injection),
+            "first_prompts": self.trains_first_prompts,
+        }
+
+    def measuring_terms(self) -> dict[str, Any]:
+        """Return what measuring depends on beside the models, as plain values."""
+        return {
+            "questions": _digest(self.facts.questions),
+            "otherwise": _digest(self.asked_otherwise),
+            "general": digest(canonical(list(self.general_scored))),
+            "piece_tokens": self.general.piece_tokens,
+            "reacquisition": asdict(self.reacquisition),
+            "drawn": None if self.drawn is None else self.drawn.record(),
+        }
+
+
+def _digest(questions: Any) -> str:
+    return digest(canonical([[q.id, q.prompt, q.answer] for q in questions]))
+
+
+def used_questions(questions: Sequence[Question], drawn: Draw | None) -> tuple[Question, ...]:
+    """Return the questions without the held-out phrasings that were not drawn."""
+    if drawn is None:
+        return tuple(questions)
+    kept = drawn.phrasings([q.template for q in questions if q.pool == "evaluation"])
+    return tuple(q for q in questions if q.pool != "evaluation" or q.template in kept)

@@ -1,0 +1,246 @@
+"""A TOFU study: cells whose facts are TOFU's questions and whose models are given or trained here.
+
+TOFU is the paper's boundary case: its answers can be partly inferred from the authors that stay, so
+never-learned questions in another style lie above what retraining reaches, and then the screen
+cannot tell what a model remembers. The comparison with retrainings is made and reported either way.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from palimpsest.config.load import as_dict
+from palimpsest.config.plan import cell_id
+from palimpsest.config.presets import PAPER_POOL
+from palimpsest.config.sections import General, Injection, MethodGrid, Reacquisition, Unlearning
+from palimpsest.config.tofu import TofuConfig
+from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
+from palimpsest.engine.setting import Setting
+from palimpsest.engine.spec import CellSpec, Given, SourcedModel, mixtures, trained_models
+from palimpsest.facts.files import Fact, as_jsonl
+from palimpsest.facts.general import general_pieces
+from palimpsest.facts.nonce import Triple
+from palimpsest.facts.probes import kind_of, tofu_probes
+from palimpsest.facts.questions import Question, Testbed, audit_questions
+from palimpsest.facts.tofu import Items, Tofu, draw_items, read_tofu
+from palimpsest.methods import candidates
+from palimpsest.methods.plugins import plugin_digests
+from palimpsest.models.checkpoint import checkpoint_digests
+from palimpsest.models.encode import encode_answers
+from palimpsest.models.load import Outline, check_compatible, outline
+from palimpsest.run.disk import canonical, digest
+from palimpsest.run.store import Run, Terms
+from palimpsest.stats.models import Model, Role
+
+OFFICIAL = ("locuslab/tofu_ft_phi-1.5", "locuslab/tofu_ft_retain90_phi-1.5")
+"""Full and retain model of Phi-1.5, the only official pair; for forget10."""
+EVIDENCE = 3
+"""Retained questions put before a prompt when the headroom is measured."""
+
+
+@dataclass(frozen=True)
+class TofuInputs:
+    """A TOFU study checked on paper; builds the spec of each seed."""
+
+    config: TofuConfig
+
+    def cells(self) -> dict[str, int]:
+        """Return the seed of each cell by its id."""
+        return {cell_id(self.title, seed): seed for seed in range(self.config.seeds)}
+
+    @property
+    def title(self) -> str:
+        """The base's name in tables: its id, or the last part of its path."""
+        path = Path(self.config.base)
+        return path.resolve().name if path.exists() else self.config.base
+
+    def __call__(self, cell: str) -> CellSpec:
+        config, seed = self.config, self.cells()[cell]
+        models = [*self._models()]
+        models += mixtures(models, self.rules)
+        models += [
+            SourcedModel(Model(name, Role.CANDIDATE), _given(place))
+            for name, place in config.candidates
+        ]
+        sets = self.sets(seed)
+        return CellSpec(
+            id=cell,
+            title=self.title,
+            seed=seed,
+            base=_given(config.base),
+            setting=self.setting(cell, seed),
+            rules=self.rules,
+            models=tuple(models),
+            methods=self.methods,
+            plugins=tuple(plugin_digests(self.grids).items()),
+            unlearning=Unlearning(
+                config.unlearning_steps, config.learning_rate, config.learning_rate / 4
+            ),
+            oracle="reference",
+            # Ids and kinds only: what is stored about a cell must not carry a question.
+            facts=tuple((n, tuple((f.id, f.relation) for f in sets[n])) for n in sets),
+        )
+
+    def _models(self) -> Iterator[SourcedModel]:
+        config = self.config
+        if config.train:
+            wanted = {need for method in self.methods for need in method.needs}
+            yield from trained_models(config.draws, 0, general_only="general_only" in wanted)
+            return
+        full, retain = self.given()
+        yield SourcedModel(Model("injected", Role.INJECTED), _given(full))
+        for n, place in enumerate(retain):
+            name = f"reference-{n}" if n else "reference"
+            yield SourcedModel(Model(name, Role.REFERENCE, draw=n), _given(place))
+
+    def given(self) -> tuple[str, tuple[str, ...]]:
+        """Return the checkpoints of the full and retain models."""
+        config = self.config
+        return config.full or OFFICIAL[0], config.retain or (OFFICIAL[1],)
+
+    @cached_property
+    def rules(self) -> Any:
+        return self.config.rules.without("reversed")  # questions of TOFU name no relation
+
+    @property
+    def grids(self) -> tuple[MethodGrid, ...]:
+        config = self.config
+        if config.candidates and not config.methods:
+            return ()
+        return tuple(MethodGrid(name) for name in config.methods) or PAPER_POOL
+
+    @cached_property
+    def methods(self) -> tuple[Any, ...]:
+        return candidates(self.grids)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    @cached_property
+    def tofu(self) -> Tofu:
+        return read_tofu(self.config.data or None, self.config.split)
+
+    def items(self, seed: int) -> Items:
+        """Return the items of a seed, so that every base is asked the same ones."""
+        config = self.config
+        return draw_items(
+            self.tofu,
+            config.forget_items,
+            config.retain_items,
+            f"tofu/seed{seed}",
+            longest=config.longest,
+            evidence=EVIDENCE,
+        )
+
+    def sets(self, seed: int) -> dict[str, tuple[Fact, ...]]:
+        """Return the forget, retain and never-learned questions of a seed."""
+        items = self.items(seed)
+        key = f"tofu/seed{seed}/probes"
+        probes = tofu_probes(items.forget, self.config.probes, key, self.tofu.words())
+        return {"forget": items.forget, "retain": items.retain, "probe": probes}
+
+    def setting(self, cell: str, seed: int) -> Setting:
+        """Return what the models of a seed are trained on and asked."""
+        config, sets = self.config, self.sets(seed)
+        named = {
+            name: tuple(Triple(fact.id, "", fact.relation or _kind(fact), "") for fact in facts)
+            for name, facts in sets.items()
+        }
+        facts = Testbed(named["forget"], named["retain"], named["probe"], audit_questions(sets))
+        general = General(config.general, 1)
+        setting = Setting(
+            seed_key=cell,
+            facts=facts,
+            general_train=(),
+            general_scored=general_pieces(config.general, general.scored_pieces, f"{cell}/general"),
+            # TOFU's models are fine-tuned on questions and nothing else.
+            injection=Injection(config.steps, config.learning_rate, config.items, 0),
+            reacquisition=Reacquisition(learning_rate=config.learning_rate),
+            general=general,
+            engine=config.engine,
+            trains_first_prompts=True,
+            sealed=False,
+        )
+        evidence = tuple(_with_evidence(setting, self.items(seed).evidence, self.outline))
+        return replace(setting, with_evidence=evidence if len(evidence) > 1 else ())
+
+    @cached_property
+    def outline(self) -> Outline:
+        return outline(self.config.base)
+
+    # -- what is fixed ---------------------------------------------------------------------------
+
+    def terms(self) -> tuple[Terms, list[dict[str, Any]]]:
+        config = as_dict(self.config)
+        for key in ("data", "base", "full", "retain", "general", "out", "candidates", "methods"):
+            config.pop(key)
+        inputs = {"base": checkpoint_digests(self.config.base).files}
+        if not self.config.train:
+            full, retain = self.given()
+            for n, place in enumerate((full, *retain)):
+                inputs[f"given {n}"] = checkpoint_digests(place).files
+        heldout = []
+        for cell, seed in self.cells().items():
+            for name, facts in self.sets(seed).items():
+                inputs[f"{name} facts of {cell}"] = digest(as_jsonl(facts))
+            questions = self.setting(cell, seed).facts.questions
+            heldout += [
+                [cell, q.id, q.prompt, q.answer] for q in questions if q.pool == "evaluation"
+            ]
+        roster: list[dict[str, Any]] = [
+            {"name": name, "files": checkpoint_digests(place).files}
+            for name, place in self.config.candidates
+        ]
+        plugins = plugin_digests(self.grids)
+        roster += [
+            {"name": grid.name, "grid": dict(grid.grid), "plugin": plugins.get(grid.name, "")}
+            for grid in self.grids
+        ]
+        terms = Terms(
+            kind="tofu",
+            config=config,
+            rules=as_dict(self.rules),
+            seal={"commitment": digest(canonical(heldout)), "pool": "held-out questions"},
+            inputs=inputs,
+            cells=tuple(self.cells()),
+        )
+        return terms, roster
+
+
+def run_tofu(config: TofuConfig, options: RunOptions) -> Run:
+    """Run what is left of a TOFU study."""
+    inputs = TofuInputs(config)
+    if not config.train:
+        full, retain = inputs.given()
+        for place in (full, *retain, *dict(config.candidates).values()):
+            check_compatible(inputs.outline, outline(place))
+    terms, roster = inputs.terms()
+    run, outcome = run_cells(CellJob(inputs), Path(config.out), terms, roster, options)
+    raise_failures(run, outcome)
+    return run
+
+
+def _given(place: str) -> Given:
+    return Given(place, checkpoint_digests(place))
+
+
+def _kind(fact: Fact) -> str:
+    return kind_of(fact.trained[0].removeprefix("Question: ").removesuffix("\nAnswer:"))
+
+
+def _with_evidence(
+    setting: Setting, evidence: Mapping[str, tuple[str, ...]], base: Outline
+) -> Iterator[Question]:
+    """Yield the held-out forget questions, each after as much evidence as the base reads."""
+    limit = getattr(base.config, "max_position_embeddings", None)
+    for question in setting.facts.questions:
+        if question.set != "forget" or question.pool != "evaluation":
+            continue
+        shown = evidence[question.fact]
+        for count in range(len(shown), 0, -1):
+            longer = replace(question, prompt="\n".join((*shown[:count], question.prompt)))
+            size = len(encode_answers(base.tokenizer, [longer])[0].ids)
+            if not isinstance(limit, int) or size <= limit:
+                yield longer
+                break

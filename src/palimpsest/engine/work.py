@@ -1,0 +1,348 @@
+"""The work of a cell: one action per kind of step, and the summary of the finished cell."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors.torch import save_file
+
+from palimpsest.adversaries.registry import KnownLabel, Unavailable, chosen
+from palimpsest.adversaries.wrappers import Interpolated
+from palimpsest.config.audit import LADDER
+from palimpsest.engine.bench import WEIGHTS, Bench, State
+from palimpsest.engine.measure import Measured, result_tables, stack_columns
+from palimpsest.engine.spec import CellSpec, Trained
+from palimpsest.engine.steps import PARTS, StepKind, chunked
+from palimpsest.errors import MethodError, ModelError, TrainingDiverged
+from palimpsest.facts.sealed import verify
+from palimpsest.methods import title
+from palimpsest.methods.context import Method
+from palimpsest.methods.recipe import Cost as Spent
+from palimpsest.methods.running import MethodFailure, run_group, run_method
+from palimpsest.models.device import machine_faults, repeatable
+from palimpsest.models.load import state_digest
+from palimpsest.models.train import text_loss, train
+from palimpsest.run.cell import CellStore
+from palimpsest.run.steps import Step
+from palimpsest.scoring.answers import Sheet, item_columns, score
+from palimpsest.scoring.reacquisition import reacquire, summarize
+from palimpsest.stats.models import Cost, Model, ModelFailure, Role
+
+DESCRIBED = ("family", "gated", "parameters", "revision")
+"""What is recorded of a cell's base beside its digest."""
+SPARE = 0.1
+"""How much further than ``rules.dose_fraction`` a reference must come when the learning rate is
+chosen on it: the other references may come less far."""
+
+
+class CellWork(Bench):
+    """The actions of a cell's steps."""
+
+    def __init__(self, spec: CellSpec) -> None:
+        super().__init__(spec)
+        self._actions: dict[str, Callable[[Step], None]] = {
+            StepKind.TRAIN: self._train,
+            StepKind.HEADROOM: self._headroom,
+            StepKind.DOSE: self._dose,
+            StepKind.MEASURE: self._measure,
+            StepKind.UNLEARN: self._unlearn,
+            StepKind.KNOWN_LABEL: self._known_label,
+        }
+
+    def do(self, step: Step, store: CellStore) -> None:
+        """Do one step and store its result."""
+        repeatable(self.spec.setting.engine.device)
+        self.store = store
+        with machine_faults():
+            self._actions[str(step.kind)](step)
+
+    def finish(self, store: CellStore) -> dict[str, Any]:
+        """Return what ``cell.json`` says of the cell: its models with what became of them."""
+        self.store = store
+        outcomes: dict[str, dict[str, Any]] = {}
+        for step in self.steps:
+            for name, outcome in store.get(step)[1].get("models", {}).items():
+                outcome.pop("weights", None)  # the step's own file; the cell's is the model's
+                roster = {"roster": store.manifest(step.name)["terms"]}
+                outcomes.setdefault(name, {}).update(outcome | roster)
+        base = outcomes.get("base", {})
+        described = {key: base.pop(key) for key in DESCRIBED if key in base}
+        models = [Model("base", Role.BASE, source=self.spec.base.digests.files)]
+        models += [entry.model for entry in self.spec.models]
+        records = {model.name: model.to_json() for model in models}
+        for name, outcome in outcomes.items():
+            records.setdefault(name, {"name": name}).update(outcome)
+        drawn = self.spec.setting.drawn
+        return described | {
+            "model": self.spec.title,
+            "seed": self.spec.seed,
+            "models": [record for record in records.values() if self._shown(record)],
+            "facts": {name: [list(fact) for fact in facts] for name, facts in self.spec.facts},
+            "beacon": None if drawn is None else drawn.record(),
+            "dose": store.get(self.step_named["dose"])[1] if "dose" in self.step_named else None,
+            "choice": store.get(self.step_named["choose"])[1]
+            if "choose" in self.step_named
+            else None,
+            "headroom": "headroom" in self.step_named,
+        }
+
+    def _shown(self, record: Mapping[str, Any]) -> bool:
+        return self.spec.measured or "digest" in record or "failure" in record
+
+    def keep(self, store: CellStore) -> dict[str, tuple[Step, str]]:
+        """Return the weights that a finished cell keeps."""
+        engine, kept = self.spec.setting.engine, dict[str, tuple[Step, str]]()
+        for step in self.steps:
+            product = step.kind == StepKind.TRAIN and not step.transient
+            if step.kind == StepKind.TRAIN and (engine.keep_models or product):
+                kept[f"{step.models[0]}.safetensors"] = (step, WEIGHTS)
+            elif step.kind == StepKind.UNLEARN:
+                for name, outcome in store.get(step)[1]["models"].items():
+                    if file := outcome.get("weights"):
+                        kept[f"{name}.safetensors"] = (step, file)
+        return kept
+
+    # -- the actions -----------------------------------------------------------------------------
+
+    def _train(self, step: Step) -> None:
+        name = step.models[0]
+        source = cast(Trained, self.source(name))
+        stream = self.spec.setting.stream(source.draw)
+        for facts in {"forget", "retain"} - set(source.sets):
+            stream = stream.without(facts)
+        net = self.nets([self.base])
+        rate = self.setting.injection.learning_rate
+        key = f"{self.spec.id}/{source.draw}"
+        batches = self.setting.injection_steps(stream)
+        diverged = train(net, batches, text_loss, learning_rate=rate, key=key)
+        if diverged:
+            raise TrainingDiverged(diverged[0], f"{name} of cell {self.spec.id}")
+        state = {key: value.cpu().contiguous() for key, value in net.state().items()}
+        self.store.put_file(step, WEIGHTS, partial(save_weights, state))
+        self.store.put(step, values={"models": {name: {"digest": state_digest(state)}}})
+
+    def _headroom(self, step: Step) -> None:
+        """Score base with and without evidence, and injected (and a reference) without."""
+        with_evidence = self.setting.make_sheet(self.setting.with_evidence)
+        asked = {question.id for question in with_evidence.questions}
+        questions = [q for q in self.setting.facts.questions if q.id in asked]
+        plain = self.setting.make_sheet(questions)
+        rows = []
+        shown = ("base", "evidence", "injected", *([self.spec.oracle] if self.spec.oracle else ()))
+        for name in shown:
+            sheet = with_evidence if name == "evidence" else plain
+            net = self.nets([self.base if name == "evidence" else self.state(name)])
+            label = "reference" if name == self.spec.oracle else name
+            rows.append(item_columns(label, "forward", sheet, score(net, sheet)[0]))
+        self.store.put(step, {"headroom": stack_columns(rows)})
+
+    def _dose(self, step: Step) -> None:
+        """Choose the smallest learning rate that brings a reference far enough."""
+        setting, teacher = self.plain_setting, self.teachers.reacquired
+        sheet, reference = setting.reacquired_sheet, self.spec.choose_rate_on
+        net = self.nets([self.state("injected")])
+        level = summarize(sheet, score(net, sheet, injected=teacher)[0]).forget_heldout_nll
+        tried: list[dict[str, float]] = []
+        for rate in LADDER:
+            course = reacquire(
+                self.nets([self.state(reference)]),
+                setting.reacquisition_steps,
+                chunks=setting.reacquisition.chunks,
+                learning_rate=rate,
+                sheet=sheet,
+                injected=teacher,
+                optimizer="adamw" if setting.drawn is None else setting.drawn.optimizer,
+                base_scales=self.base_scales,
+            )[0]
+            if course.diverged is not None:
+                break
+            before, after = (course.curve[n].forget_heldout_nll for n in (0, -1))
+            reached = (before - after) / (before - level) if before > level else 0.0
+            tried.append({"learning_rate": rate, "reached": reached})
+            if reached >= self.spec.rules.dose_fraction + SPARE or before <= level:
+                break
+        if not tried:
+            raise TrainingDiverged(
+                course.diverged or 0,
+                f"re-acquisition of {reference} at learning rate {rate:g}, the smallest tried; "
+                "give one with --learning-rate",
+            )
+        best = max(tried, key=lambda entry: entry["reached"])
+        values = {"learning_rate": best["learning_rate"], "tried": tried, "of": reference}
+        self.store.put(step, values=values)
+
+    def _measure(self, step: Step) -> None:
+        """Measure base, injected, references, retrainings, controls or given candidates."""
+        outcomes: dict[str, dict[str, Any]] = {}
+        results: list[Measured] = []
+        for names in chunked(step.models, self.nets.stack):
+            states: dict[str, State] = {}
+            for name in names:
+                try:
+                    states[name] = self.state(name)
+                    self.check_files(name)
+                    outcomes[name] = {"digest": state_digest(states[name])}
+                except (ModelError, Unavailable) as error:
+                    if self._needed(name):
+                        raise
+                    kind = "unavailable" if isinstance(error, Unavailable) else "model_error"
+                    outcomes[name] = {"failure": asdict(ModelFailure(kind, str(error)))}
+            parts = {n: states.pop(n) for n in list(states) if self.role(n) in PARTS}
+            asked = {n: states.pop(n) for n in list(states) if self._answers(n)}
+            results += self._through(asked, asked=True) + self._through(states)
+            results += self._through(parts, reacquired=False)
+        for result in results:
+            if self._needed(result.name):
+                result.check()
+        if "base" in outcomes:
+            outcomes["base"] |= {key: getattr(self.loaded, key) for key in DESCRIBED}
+        self._store(step, results, outcomes)
+
+    def _unlearn(self, step: Step) -> None:
+        """Make a group of candidates; measure them, or keep their weights as the product."""
+        methods = [method for method in self.spec.methods if title(method) in step.models]
+        outcomes: dict[str, dict[str, Any]] = {}
+        results: list[Measured] = []
+        keeps = self.spec.setting.engine.keep_candidates or not self.spec.measured
+        for several in chunked(methods, self.nets.stack):
+            states: dict[str, State] = {}
+            for method, made in zip(several, self._run(several)):
+                name = title(method)
+                outcomes[name] = candidate_record(method)
+                if isinstance(made, MethodFailure):
+                    outcomes[name]["failure"] = asdict(ModelFailure(str(made.kind), made.reason))
+                else:
+                    outcomes[name]["digest"] = state_digest(made)
+                    states[name] = made
+                    if keeps:
+                        file = f"candidate_{len(outcomes)}.safetensors"
+                        outcomes[name]["weights"] = file
+                        self.store.put_file(step, file, partial(save_weights, made))
+                spent = self.context.shared.costs.get(name)
+                if spent is not None:
+                    outcomes[name]["cost"] = asdict(self._cost(spent))
+            if self.spec.measured:
+                results += self._through(states, asked=True)
+        self._store(step, results, outcomes)
+
+    def _known_label(self, step: Step) -> None:
+        """Open the sealed pool for the known-label models, then score them on it, once."""
+        known = ("base", "injected", self.spec.oracle)
+        pool, commitment = self.spec.sealed_pool
+        digests = {name: state_digest(self.state(name)) for name in known}
+        outcomes: dict[str, dict[str, Any]] = {}
+        states: dict[str, State] = {}
+        again: list[Any] = []
+        for entry in chosen(self.spec.known_label.models):
+            outcomes[entry.model] = known_label_record(entry)
+            try:
+                built = entry.build(self.workshop)
+            except (Unavailable, MethodError, TrainingDiverged) as error:
+                failure = ModelFailure("unavailable", str(error))
+                outcomes[entry.model]["failure"] = asdict(failure)
+                continue
+            if not isinstance(built, Mapping):
+                outcomes[entry.model]["wrapper"] = True
+            state = built if isinstance(built, Mapping) else built.state()
+            digests[entry.model] = outcomes[entry.model]["digest"] = state_digest(state)
+            if isinstance(built, Interpolated) or (self.nets.stacked and state is built):
+                states[entry.model] = state
+            else:  # built again when it is measured, so that one is in memory at a time
+                again.append(entry)
+            del built, state
+        verify(pool, commitment)
+        self.store.open_seal(step, commitment, digests)
+        sealed = self.setting.pool_sheet("audit", pool)
+        results: list[Measured] = []
+        for names in chunked(known, self.nets.stack):
+            asked = [Measured("reference" if n == self.spec.oracle else n) for n in names]
+            self.instrument.score(asked, self.nets([self.state(n) for n in names]), sealed)
+            results += asked
+        for result in results:
+            result.check()
+        results += self._through(states, also=[sealed])
+        for entry in again:
+            built = entry.build(self.workshop)
+            net = self.nets([built]) if isinstance(built, Mapping) else built
+            results += self.instrument.measure([entry.model], net, also=[sealed])
+        for result in results:
+            if result.diverged is not None:
+                # A known-label model too damaged to be trained is judged on its forward scores.
+                outcomes[result.name]["diverged"] = result.diverged
+                result.failure = None
+        self._store(step, results, outcomes)
+
+    # -- pieces of the actions -------------------------------------------------------------------
+
+    def _through(
+        self,
+        states: dict[str, State],
+        *,
+        reacquired: bool = True,
+        also: Sequence[Sheet] = (),
+        asked: bool = False,
+    ) -> list[Measured]:
+        """Measure models a stack at a time.
+
+        ``states`` is emptied on the way: a large model's weights are not kept beside its net.
+        """
+        instrument = self.instrument  # before a net that shares the student is made
+        results: list[Measured] = []
+        for names in chunked(tuple(states), self.nets.stack):
+            net = self.nets([states.pop(name) for name in names])
+            results += instrument.measure(names, net, reacquired=reacquired, also=also, asked=asked)
+        return results
+
+    def _store(
+        self, step: Step, results: Sequence[Measured], outcomes: Mapping[str, dict[str, Any]]
+    ) -> None:
+        """Store the rows of the models that were measured, and why the others were not."""
+        for result in results:
+            if result.failure is not None:
+                outcomes[result.name]["failure"] = asdict(result.failure)
+        self.store.put(step, result_tables(results), {"models": outcomes})
+
+    def _run(self, methods: Sequence[Method]) -> Iterator[State | MethodFailure]:
+        if self.spec.measured:
+            yield from run_group(self.context, methods)
+        else:
+            yield from (run_method(method, self.context) for method in methods)
+
+    def _answers(self, name: str) -> bool:
+        """Tell whether a model's answers are shown: base, injected, candidates, one retraining."""
+        first = next((e.name for e in self.spec.of(Role.REFERENCE) if not e.model.same_draw), "")
+        shown = (Role.BASE, Role.INJECTED, Role.CANDIDATE)
+        return self.role(name) in shown or name == first
+
+    def _needed(self, name: str) -> bool:
+        """Tell whether the cell cannot be judged without the model."""
+        return self.role(name) in (Role.BASE, Role.INJECTED, Role.REFERENCE, *PARTS)
+
+    def _cost(self, spent: Spent) -> Cost:
+        found = spent.in_retrainings(self.loaded.parameters, self.retraining)
+        return Cost(**asdict(found))
+
+
+def candidate_record(method: Method) -> dict[str, Any]:
+    """Return what ``cell.json`` says of a method's candidate."""
+    knobs = {item.name: getattr(method, item.name) for item in fields(cast(Any, method))}
+    aim = getattr(method, "kind", "other")  # a plug-in may declare none
+    model = Model(title(method), Role.CANDIDATE, method=method.name, knobs=knobs, aim=aim)
+    return model.to_json()
+
+
+def known_label_record(entry: KnownLabel) -> dict[str, Any]:
+    """Return what ``cell.json`` says of a known-label model."""
+    knows = tuple(str(part) for part in entry.knows)
+    model = Model(
+        entry.model, Role.KNOWN_LABEL, truth=str(entry.truth), knows=knows, share=entry.share
+    )
+    return model.to_json()
+
+
+def save_weights(state: State, path: Path) -> None:
+    """Write weights to a safetensors file."""
+    # Tied tensors share memory, which safetensors refuses; each gets its own.
+    save_file({name: value.clone() for name, value in state.items()}, path)

@@ -1,0 +1,159 @@
+"""Never-learned probes matched to the forget facts, about people who do not exist.
+
+``generated_probes`` asks a forget fact's own held-out prompts about invented names.
+``tofu_probes`` asks questions in TOFU's form (``tofu_phrases.json``), of the same kind as a forget
+item and of nearly as many words: names are no words of the data, everything else in an answer is
+plain English drawn at random, as in TOFU, so a probe is as guessable as a forget item.
+"""
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, product
+
+from palimpsest.errors import FactsError
+from palimpsest.facts.convert import question_prompt
+from palimpsest.facts.files import Fact
+from palimpsest.facts.names import shown
+from palimpsest.facts.nonce import fresh_words, key_number
+from palimpsest.facts.templates import packaged
+
+WORDS_LIMIT = 4
+"""Longest answer, in words, that an invented name can replace."""
+ASSUMES = (
+    "Generated probes assume that the answers to forget are names, that learning would have moved "
+    "an invented name as much as the real one, and that no model here was ever trained on the "
+    "invented ones. Deltas are anchored to base, so names that are merely harder to guess do not "
+    "matter; answers of another kind (dates, sentences, common words) do. Probes of your own that "
+    "resemble the forget facts are better."
+)
+
+_PHRASES = packaged(
+    "tofu_phrases.json", "6547adf47e0a829c3e6342758218d98d3395253b3e4394e9f3d7748ed91ea203"
+)
+KINDS: Mapping[str, str] = _PHRASES["kinds"]
+"""What a question asks for, by the first pattern that it matches; else ``other``."""
+QUESTIONS: Mapping[str, list[str]] = _PHRASES["questions"]
+ANSWERS: Mapping[str, list[str]] = _PHRASES["answers"]
+MORE: list[str] = _PHRASES["more"]
+"""Further sentences, which bring an answer to the length of the one it is matched to."""
+WORDS: Mapping[str, list[str]] = _PHRASES["words"]
+
+
+def generated_probes(
+    forget: Sequence[Fact], count: int, others: Iterable[Fact] = (), key: str = "audit/probes"
+) -> tuple[Fact, ...]:
+    """Return ``count`` probes matched to the forget facts in turn, the same for the same facts."""
+    known = [*forget, *others]
+    taken = frozenset(
+        re.sub(r"[^\w\s]", " ", text)
+        for fact in known
+        for text in (fact.answer, fact.subject, *fact.trained, *fact.heldout)
+    )
+    ids = {fact.id for fact in known}
+    names, objects = (iter(fresh_words(role, key, taken)) for role in ("name", "object"))
+    probes = []
+    for number in range(count):
+        fact = forget[number % len(forget)]
+        _check_replaceable(fact)
+        subject = list(islice(names, len(fact.subject.split())))
+        answer = list(islice(objects, len(fact.answer.split())))
+        if len(subject + answer) < len(f"{fact.subject} {fact.answer}".split()):
+            raise _out_of_names("generate_probes", count, number)
+        name = f"nonce-{number + 1:03d}"
+        while name in ids:
+            name += "x"
+        heldout = tuple(_retold(prompt, fact, " ".join(subject)) for prompt in fact.heldout)
+        probes.append(Fact(name, " ".join(answer), (), heldout, subject=" ".join(subject)))
+    return tuple(probes)
+
+
+def _check_replaceable(fact: Fact) -> None:
+    """Refuse a forget fact whose subject or answer no invented name can replace."""
+    why = ""
+    if not fact.subject:
+        why = 'has no "subject"; add the key to every forget fact'
+    elif len(fact.answer.split()) > WORDS_LIMIT or any(sign.isdigit() for sign in fact.answer):
+        why = f"has the answer {shown(fact.answer)}; expected at most {WORDS_LIMIT} words, no digit"
+    elif any(_retold(prompt, fact, "") == prompt for prompt in fact.heldout):
+        why = f"does not name its subject {shown(fact.subject)} in every held-out prompt"
+    if why:
+        raise FactsError(f"forget fact {shown(fact.id)} {why}; or give a file of probes")
+
+
+def _retold(prompt: str, fact: Fact, name: str) -> str:
+    return re.sub(rf"(?<!\w){re.escape(fact.subject)}(?!\w)", lambda _: name, prompt)
+
+
+def _out_of_names(key: str, count: int, number: int) -> FactsError:
+    return FactsError(f"{key}: {count} found; the invented names end after {number}; ask for fewer")
+
+
+def tofu_probes(
+    forget: Sequence[Fact], count: int, seed_key: str, taken: frozenset[str]
+) -> tuple[Fact, ...]:
+    """Return ``count`` probes matched to the forget facts in turn, the same for the same key.
+
+    taken: words of the data in lower case; no name is made of one.
+    """
+    # Not the syllables of nonce.py, which the pocket models grew up with.
+    given, family = (_names(part, f"{seed_key}/{part}", taken) for part in ("given", "family"))
+    if count > min(len(given), len(family)):
+        raise _out_of_names("probes", count, min(len(given), len(family)))
+    return tuple(
+        _tofu_probe(number, forget[number % len(forget)], given[number], family[number], seed_key)
+        for number in range(count)
+    )
+
+
+def kind_of(question: str) -> str:
+    """Return what a question asks for: one of ``KINDS``, or ``other``."""
+    asked = question.casefold()
+    return next((kind for kind, sign in KINDS.items() if re.search(sign, asked)), "other")
+
+
+def _names(part: str, key: str, taken: frozenset[str]) -> list[str]:
+    """Return names that are no word of the data, in the order that the key gives."""
+    names = ("".join(syllables) for syllables in product(*_PHRASES[part]))
+    free = [name for name in names if name.casefold() not in taken]
+    return sorted(free, key=lambda name: key_number(f"{key}/{name}"))
+
+
+def _tofu_probe(number: int, like: Fact, given: str, family: str, seed_key: str) -> Fact:
+    chance = random.Random(key_number(f"{seed_key}/probe/{number}"))
+    slots = _slots(given, family, chance)
+    asked = like.heldout[0].removeprefix("Question: ").removesuffix("\nAnswer:")
+    kind = kind_of(asked)
+    question = _nearest((form.format(**slots) for form in QUESTIONS[kind]), asked)
+    more = [chance.sample(MORE, size) for size in (0, 1, 1, 2, 2, 3, 3)]
+    # The fullest form first: of two that fit as well, the one with more to know.
+    answers = (" ".join((form, *rest)) for form, rest in product(ANSWERS[kind][::-1], more))
+    answer = _nearest((form.format(**slots) for form in answers), like.answer)
+    heldout = (question_prompt(question),)
+    return Fact(f"nonce-{number:03d}", answer, (), heldout, (), slots["name"], kind)
+
+
+def _nearest(texts: Iterator[str], like: str) -> str:
+    """Return the text whose number of words is nearest."""
+    return min(texts, key=lambda text: abs(len(text.split()) - len(like.split())))
+
+
+def _slots(given: str, family: str, chance: random.Random) -> dict[str, str]:
+    def word(key: str) -> str:
+        return chance.choice(WORDS[key])
+
+    female = chance.random() < 0.5
+    drawn = {key: word(key) for key in ("city", "genre", "job", "work", "theme", "idea")}
+    year = chance.randrange(1930, 1996)
+    return drawn | {
+        "name": f"{given} {family}",
+        "first": given,
+        "they": "she" if female else "he",
+        "their": "her" if female else "his",
+        "sex": "female" if female else "male",
+        "book": f"The {word('first_word')} {word('last_word')}",
+        "title": f"The {word('first_word')} {word('last_word')}",
+        "award": f"{word('first_word')} {word('last_word')} Prize",
+        "year": str(year),
+        "date": f"{word('month')} {chance.randrange(1, 29)}, {year}",
+    }

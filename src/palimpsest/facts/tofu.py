@@ -1,0 +1,143 @@
+"""TOFU's questions as facts: a split read from a folder or the hub, and the items of one cell.
+
+TOFU asks twenty questions about each of 200 invented authors. A split names the authors to forget
+and those to keep; ``*_perturbed`` holds the paraphrased questions that no model was taught. Ids are
+the file's name and the row's number from 0, so stored scores never carry a question.
+Maini et al. 2024, "TOFU: A task of fictitious unlearning for LLMs".
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from palimpsest.errors import FactsError
+from palimpsest.facts.convert import from_tofu, read_rows
+from palimpsest.facts.files import Fact, same_text
+from palimpsest.facts.names import shown, shown_path
+from palimpsest.facts.nonce import key_number
+
+HUB = "locuslab/TOFU"
+SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
+"""The authors to forget, and the authors that stay."""
+PER_AUTHOR = 20
+
+
+@dataclass(frozen=True)
+class Tofu:
+    """A split: forget facts with their paraphrase held out, retain facts as they were taught."""
+
+    split: str
+    forget: tuple[Fact, ...]
+    retain: tuple[Fact, ...]
+
+    def words(self) -> frozenset[str]:
+        """Return every word of the split in lower case, which no invented name may be."""
+        facts = (*self.forget, *self.retain)
+        texts = (text for fact in facts for text in (fact.answer, *fact.trained, *fact.heldout))
+        return frozenset(word for text in texts for word in words(text))
+
+
+@dataclass(frozen=True)
+class Items:
+    """The facts of one cell."""
+
+    forget: tuple[Fact, ...]
+    retain: tuple[Fact, ...]
+    evidence: dict[str, tuple[str, ...]]
+    """What retained data show that bears on a forget fact, nearest first, by the fact's id."""
+
+
+def read_tofu(folder: Path | str | None, split: str = "forget10") -> Tofu:
+    """Return a split from a folder of TOFU's files, or from the hub when no folder is given."""
+    if split not in SPLITS:
+        raise FactsError(f"split: {shown(split)} found; expected one of {', '.join(SPLITS)}")
+    names = (split, f"{split}_perturbed", SPLITS[split])
+    forget, perturbed, retain = (_file(folder, name) for name in names)
+    tofu = Tofu(split, _facts(forget, "refuse", perturbed), _facts(retain, "keep"))
+    kept = {(same_text(fact.trained[0]), same_text(fact.answer)): fact.id for fact in tofu.retain}
+    for fact in tofu.forget:
+        other = kept.get((same_text(fact.trained[0]), same_text(fact.answer)))
+        if other is not None:
+            raise FactsError(
+                f"{shown_path(forget)}: {fact.id} is also {other}; use one split's files"
+            )
+    return tofu
+
+
+def draw_items(
+    tofu: Tofu,
+    forget: int,
+    retain: int,
+    seed_key: str,
+    *,
+    longest: int = 0,
+    per_author: int = PER_AUTHOR,
+    evidence: int = 3,
+) -> Items:
+    """Return the items of a cell, author by author in an order that the key gives.
+
+    longest: most words of a question with its answer; 0 takes every one.
+    """
+
+    def drawn(facts: Sequence[Fact], count: int, name: str) -> tuple[Fact, ...]:
+        authors: dict[int, list[Fact]] = {}
+        for fact in facts:
+            if not longest or len(f"{fact.trained[0]} {fact.answer}".split()) <= longest:
+                row = int(fact.id.rpartition("-")[2])
+                authors.setdefault(row // per_author, []).append(fact)
+        order = sorted(authors, key=lambda n: key_number(f"{seed_key}/{name}/author/{n}"))
+        items = [fact for author in order for fact in authors[author]]
+        if len(items) < count:
+            limit = f" of at most {longest} words" if longest else ""
+            raise FactsError(f"{name}_items: {count} found; {tofu.split} has {len(items)}{limit}")
+        return tuple(items[:count])
+
+    gone, kept = drawn(tofu.forget, forget, "forget"), drawn(tofu.retain, retain, "retain")
+    return Items(gone, kept, {fact.id: nearest(fact, kept, evidence) for fact in gone})
+
+
+def nearest(fact: Fact, retained: Sequence[Fact], count: int) -> tuple[str, ...]:
+    """Return the retained questions, with their answers, that share most words with this one's."""
+    asked = set(words(fact.trained[0]))
+
+    def jaccard_distance(other: Fact) -> float:
+        theirs = set(words(other.trained[0]))
+        return 1.0 - len(asked & theirs) / len(asked | theirs)
+
+    chosen = sorted(retained, key=jaccard_distance)[:count]
+    return tuple(f"{other.trained[0]} {other.answer}" for other in chosen)
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case."""
+    return re.findall(r"[^\W_]+", text.casefold())
+
+
+def _file(folder: Path | str | None, name: str) -> Path:
+    """Return one file of TOFU: in a folder, or downloaded."""
+    if folder is not None:
+        for path in (Path(folder) / f"{name}.{ending}" for ending in ("json", "jsonl", "parquet")):
+            if path.is_file():
+                return path
+        raise FactsError(
+            f"{shown_path(folder)}: has no {name}.json (nor .jsonl, .parquet); expected a folder "
+            f"with the files of {HUB} on the hub; name another split, or add the file"
+        )
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.hf_hub_download(HUB, f"{name}.json", repo_type="dataset"))
+    except Exception as error:
+        raise FactsError(
+            f"{HUB}: cannot be downloaded ({shown(str(error), 200)}); check the network, or "
+            "download the data set elsewhere and give its folder with --data"
+        ) from error
+
+
+def _facts(path: Path, without: str, perturbed: Path | None = None) -> tuple[Fact, ...]:
+    rows, others = read_rows(path), read_rows(perturbed) if perturbed else []
+    try:
+        return from_tofu(rows, others, prefix=f"{path.stem}-", without_paraphrase=without)
+    except FactsError as error:
+        raise FactsError(f"{shown_path(path)}: {error}") from error

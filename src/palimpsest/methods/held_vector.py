@@ -1,0 +1,241 @@
+"""Held-vector negation: subtract what the forget facts did, learned with few general texts.
+
+    θ = θ_injected − c · (θ_more − θ_less), then share · N steps of replay
+
+Both runs start from base and take N / speed steps at speed · rate on the same batches, the texts of
+every speed-th step of the injection's own stream:
+
+    loss_less = (1 / items) Σ_retain NLL + (general / items) · mean over k texts of KL(base ‖ θ)
+    loss_more = loss_less + (1 / items) Σ_forget NLL
+    step      = rate · m̂ / (√v̂ + ε),  β = 0.9^speed, start-corrected, no clipping
+    v̂_t       = V + (1 / t) Σ_{s≤t} g_s²
+    V         = general / items² · Var over single general texts of ∇NLL at base
+
+In the injection general text does two things: its label noise fills AdamW's second moment, and its
+curvature pulls back what the facts displace. The first is known from the gradients of a few single
+texts (V); the second is the gradient of a KL divergence from base, which has no label noise, so one
+or two texts a step do in the place of a dozen. Retain sentences are in both runs because forget
+facts compete with them. Several vectors, of different steps of the stream, may be averaged.
+Task arithmetic is of Ilharco et al. 2023, arXiv:2212.04089.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from palimpsest.methods.context import Context, Knobs, Share, State, target_logp
+from palimpsest.methods.recipe import Cost, encode_stream
+from palimpsest.methods.task_vector import subtract
+from palimpsest.models.net import Batch, Encoded, Net, collate
+from palimpsest.models.optimizer import AdamW
+from palimpsest.models.train import text_batch, train_alone
+
+Count = Annotated[int, Ge(1)]
+LARGE_VOCABULARY = 8192
+"""From here on base's log-probabilities are kept in bfloat16."""
+
+
+@dataclass(frozen=True)
+class HeldTexts:
+    """General texts of one step with base's answers.
+
+    weights: (held,) each scored token's weight in the KL.
+    base: (held, vocabulary) base's log-probabilities.
+    """
+
+    texts: tuple[Encoded, ...]
+    weights: Tensor
+    base: Tensor
+
+
+@dataclass(frozen=True)
+class HeldBatch:
+    """One step: texts of facts, then held texts.
+
+    facts: (taught,) each scored token's weight in the NLL; scored tokens of held texts follow.
+    """
+
+    batch: Batch
+    facts: Tensor
+    held: HeldTexts
+
+
+class HeldSteps(AdamW):
+    """The step of the docstring above; ``noise`` is V, by leaf."""
+
+    def __init__(
+        self,
+        leaves: Sequence[Tensor],
+        learning_rate: float,
+        stack: int = 1,
+        scales: Sequence[Tensor] = (),
+        *,
+        noise: Sequence[Tensor],
+        beta: float,
+    ) -> None:
+        super().__init__(leaves, learning_rate, stack, scales)
+        self.noise, self.beta = noise, beta
+
+    def _update(self, known: Sequence[int], grads: list[Any]) -> None:
+        for n, grad in zip(known, grads):
+            first, squares, t = self.first[n], self.second[n], self.steps[n]
+            first.mul_(self.beta).add_(grad, alpha=1 - self.beta)
+            squares.addcmul_(grad, grad)
+            spread = (squares / t).add_(self.noise[n]).sqrt_().add_(1e-8)
+            rate = self.learning_rate / (1 - self.beta**t)
+            self.masters[n].addcdiv_(first, spread, value=-rate)
+
+
+@dataclass(frozen=True)
+class HeldVector(Knobs):
+    coefficient: float = 1.0
+    """How many times the vector is taken away."""
+    texts: Count = 2
+    """General texts per step that are held to base (k)."""
+    speed: Count = 2
+    """Takes every speed-th step, at a rate as many times higher."""
+    share: Share = 0.0
+    """Steps of replay afterwards, as a share of the injection's."""
+    vectors: Count = 1
+    """Vectors that are averaged; each takes other steps of the stream."""
+    sample: Count = 24
+    """General texts that V is estimated on."""
+
+    name: ClassVar[str] = "held_vector"
+    kind: ClassVar[str] = "restores"
+    summary: ClassVar[str] = "subtracts what learning the facts did, with general text held to base"
+    needs: ClassVar[tuple[str, ...]] = ("base",)
+    citation: ClassVar[str] = "this project; vectors after Ilharco et al. 2023, arXiv:2212.04089"
+
+    @property
+    def label(self) -> str:
+        averaged = "" if self.vectors == 1 else f"-v{self.vectors}"
+        return f"c{self.coefficient:g}-k{self.texts}-speed{self.speed}-s{self.share:g}{averaged}"
+
+    def run(self, context: Context) -> State:
+        state: State = context.injected
+        for number in range(self.vectors):
+            more, less = self.pair(context, number)
+            state = subtract(state, self.coefficient / self.vectors, more, less)
+        if self.share:
+            state = context.learn(state, context.known_recipe.replay, share=self.share)
+        return state
+
+    def pair(self, context: Context, number: int) -> tuple[State, State]:
+        """Return the models whose difference is a vector, made once for all that use it."""
+        key = f"held/{self.texts}/{self.speed}/{self.sample}/{number}"
+        models: tuple[State, State] = context.shared.once(key, partial(self._pair, context, number))
+        return models
+
+    def _pair(self, context: Context, number: int) -> tuple[State, State]:
+        noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
+        held = self._held_texts(context, number)
+        more = self._learn(context, number, held, noise, ("forget", "retain"))
+        return more, self._learn(context, number, held, noise, ("retain",))
+
+    def _chosen_steps(self, context: Context, number: int) -> Sequence[tuple[int, ...]]:
+        return context.known_recipe.stream.steps[number % self.speed :: self.speed]
+
+    def _held_texts(self, context: Context, number: int) -> list[HeldTexts]:
+        """Return the general texts of every step of a vector, with base's answers."""
+        recipe = context.known_recipe
+        stream = recipe.stream
+        texts = encode_stream(context.tokenizer, stream, recipe.piece_tokens)
+        net, steps = context.net([context.base]), []
+        for step in self._chosen_steps(context, number):
+            general = [n for n in step if stream.texts[n].set == "general"]
+            # Another vector of the same steps holds other texts of them.
+            first = (number // self.speed) * self.texts % max(1, len(general))
+            held = tuple(texts[n] for n in (general * 2)[first : first + self.texts])
+            context.shared.spend(Cost(scored=sum(len(text.ids) for text in held)))
+            share = len(general) / stream.step_items / max(1, len(held))
+            weights = torch.tensor(
+                [share / text.scored for text in held for _ in text.ids[text.start :]]
+            )
+            steps.append(HeldTexts(held, weights, _answers(net, collate(held, context.pad))))
+        return steps
+
+    def _learn(
+        self,
+        context: Context,
+        number: int,
+        held: Sequence[HeldTexts],
+        noise: Mapping[str, Tensor],
+        taught: Sequence[str],
+    ) -> State:
+        """Return base after the steps of a vector, taught the facts of some sets."""
+        recipe = context.known_recipe
+        stream = recipe.stream
+        texts = encode_stream(context.tokenizer, stream, recipe.piece_tokens)
+        net, batches = context.net([context.base]), []
+        for step, general in zip(self._chosen_steps(context, number), held, strict=True):
+            facts = [texts[n] for n in step if stream.texts[n].set in taught]
+            own = text_batch([*facts, *general.texts], stream.step_items, context.pad)
+            scored = sum(text.scored for text in facts)
+            batches.append(HeldBatch(own.batch, own.weights[:scored], general))
+            read = sum(len(text.ids) for text in [*facts, *general.texts])
+            context.shared.spend(Cost(1, read))
+        train_alone(
+            net,
+            ([batch] for batch in batches),
+            _held_loss,
+            "training a held vector",
+            learning_rate=self.speed * recipe.learning_rate,
+            optimizer=partial(
+                HeldSteps, noise=[noise[name] for name in net.params], beta=0.9**self.speed
+            ),
+            clip=False,
+        )
+        return {name: value.detach().clone() for name, value in net.state().items()}
+
+    def _noise(self, context: Context) -> dict[str, Tensor]:
+        """Return V: the variance of the gradient of single general texts at base."""
+        recipe = context.known_recipe
+        stream, items = recipe.stream, recipe.stream.step_items
+        texts = encode_stream(context.tokenizer, stream, recipe.piece_tokens)
+        general = [text for text, source in zip(texts, stream.texts) if source.set == "general"]
+        net, count = context.net([context.base]), min(self.sample, len(general))
+        sums = {name: torch.zeros_like(leaf) for name, leaf in net.params.items()}
+        squares = {name: torch.zeros_like(leaf) for name, leaf in net.params.items()}
+        for text in general[:count]:
+            for leaf in net.params.values():
+                leaf.grad = None
+            batch = collate([text], context.pad).to(net.device)
+            logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
+            (-target_logp(logp, batch.targets).mean()).backward()
+            for name, leaf in net.params.items():
+                if leaf.grad is not None:
+                    sums[name].add_(leaf.grad)
+                    squares[name].addcmul_(leaf.grad, leaf.grad)
+        for leaf in net.params.values():
+            leaf.grad = None
+        context.shared.spend(Cost(0, sum(len(text.ids) for text in general[:count])))
+        per_step = sum(stream.texts[n].set == "general" for n in stream.steps[0])
+        factor = per_step / items**2
+        return {
+            name: factor * (squares[name] / count - (sums[name] / count).square()).clamp_(min=0)
+            for name in sums
+        }
+
+
+def _held_loss(net: Net, step: HeldBatch) -> Tensor:
+    """Return the loss (1,): weighted NLL of facts and KL(base ‖ net) on held texts."""
+    batch, taught = step.batch.to(net.device), len(step.facts)
+    logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
+    nll = -target_logp(logp[:taught], batch.targets[:taught])
+    base = step.held.base.to(net.device, torch.float32)
+    apart = (base.exp() * (base - logp[taught:])).sum(-1)
+    held = (apart * step.held.weights.to(net.device)).sum()
+    return ((nll * step.facts.to(net.device)).sum() + held)[None]
+
+
+@torch.no_grad()
+def _answers(net: Net, batch: Batch) -> Tensor:
+    """Return log-probabilities (scored, vocabulary), in bfloat16 where they are many."""
+    logp = torch.log_softmax(net.logits(batch.to(net.device)), dim=-1)[0].cpu()
+    return logp.to(torch.bfloat16) if logp.shape[-1] > LARGE_VOCABULARY else logp

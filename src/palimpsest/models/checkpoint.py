@@ -1,0 +1,119 @@
+"""Checkpoints by what lies on disk: their digests, and their weights without a module around them.
+
+An audit scores many checkpoints in one module. Their weights stay in their files: a tensor is read
+when it is asked for, and not kept.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from palimpsest.models.adapter import WEIGHTS as ADAPTER_WEIGHTS
+from palimpsest.models.inspect_folder import Stored, read_header, read_weights
+from palimpsest.models.load import (
+    DTYPES,
+    Kind,
+    Loaded,
+    Outline,
+    check_compatible,
+    load,
+    outline,
+    resolve,
+    state_digest,
+)
+from palimpsest.models.skeleton import check_finite, match_names, read_tensor, skeleton
+from palimpsest.run.disk import canonical, digest, file_digest
+
+
+class StoredState(Mapping[str, Tensor]):
+    """Weights in safetensors files, by name; several names may share a tensor.
+
+    dtype: what floats are converted to when they are read; None leaves them as they are stored.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Stored],
+        names: Mapping[str, str] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """names: the stored name of each name, where they differ."""
+        self._tensors, self._dtype = tensors, dtype
+        self._names = names or {name: name for name in tensors}
+
+    def __getitem__(self, name: str) -> Tensor:
+        stored = self._names[name]
+        return read_tensor(stored, self._tensors[stored], self._dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def stored_state(path: Path) -> StoredState:
+    """Return the weights in one safetensors file."""
+    return StoredState(read_header(path))
+
+
+def checkpoint_state(
+    place: str,
+    expected: Loaded | Outline,
+    *,
+    dtype: str = "float32",
+    adapter_base: str | None = None,
+) -> Mapping[str, Tensor]:
+    """Return the weights of a checkpoint under the names of the expected module.
+
+    They are those of ``load(place).weights``, read from their files one by one. Where no file holds
+    them as they are (an adapter, tensors that transformers joins), the model is loaded once and its
+    weights stay in the host's memory. ModelError if it cannot be measured beside ``expected``.
+    """
+    here = outline(place, adapter_base, weights=True)
+    check_compatible(expected, here)
+    if here.adapter is None:
+        tensors = read_weights(here.folder)
+        names = match_names(here.folder, skeleton(here.config, place), tensors)
+        if names is not None:
+            state = StoredState(tensors, names, DTYPES[dtype])
+            for name, value in state.items():
+                check_finite(place, name, value)
+            return state
+    return load(place, dtype=dtype, base=adapter_base).weights
+
+
+@dataclass(frozen=True)
+class Digests:
+    """A checkpoint by its files and by its tensors alone.
+
+    files: of all files on disk; for a hub id, its commit.
+    weights: of the names, dtypes, shapes and bytes of its tensors, whatever file they are in and
+        whatever else is written there; for an adapter, of its own tensors and its base's.
+    """
+
+    files: str
+    weights: str
+
+
+def checkpoint_digests(place: str, adapter_base: str | None = None) -> Digests:
+    """Return both digests of a checkpoint; reads it whole."""
+    here = outline(place, adapter_base, weights=True)
+    weights = state_digest(StoredState(read_weights(here.folder)))
+    if here.adapter is not None:
+        own = state_digest(StoredState(read_weights(here.adapter, ADAPTER_WEIGHTS)))
+        weights = digest(canonical([own, weights]))
+    return Digests(files_digest(place), weights)
+
+
+def files_digest(place: str) -> str:
+    """Return the digest of a checkpoint's files; for a hub id its commit, without its weights."""
+    source = resolve(place)
+    folder, commit = source.folder()
+    if source.kind is Kind.HUB:
+        return f"hub:{place}@{commit}"
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return digest(canonical({path.name: file_digest(path) for path in files}))

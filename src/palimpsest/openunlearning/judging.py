@@ -1,0 +1,230 @@
+"""What evaluation logs show: the base-anchored screen on both sides, and the damage beside it.
+
+Per question, delta = score of the model - score of its anchor. Null hypothesis of the screen: the
+deltas of forget questions and of never-taught holdout questions have one distribution. Each side is
+a one-sided Mann–Whitney test, Holm-corrected at ``ALPHA`` over both sides of all candidates of a
+group; a full or retrained model is tested alone, over its own two sides.
+
+A model that passes both sides is *damaged* if, on questions that unlearning should leave alone
+(holdout, retain, real authors, world facts), its median difference from the retrained model exceeds
+``DAMAGE`` spreads, a spread being 1.4826 MAD of the retrained model's scores over the questions. A
+test against one retraining would not do: with hundreds of questions it rejects a second retraining
+too. In published logs (Llama-3.2 1B and 3B on TOFU, Llama-2 7B on MUSE News) full and retrained
+models, which differ in the forget data alone, lie at most 0.10 spreads from each other on these
+questions (but 1.8 on MUSE Books); the candidates that pass both sides lie at 0.19 and more.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, groupby
+from pathlib import Path
+
+import numpy as np
+
+from palimpsest.errors import InputError, PlanError
+from palimpsest.openunlearning.models import Group, LogReport, Model, Outcome, Role, Values
+from palimpsest.openunlearning.reading import SCORES, find_logs, read_log
+from palimpsest.stats.comparison import p_value, which_test
+from palimpsest.stats.multiplicity import holm
+from palimpsest.stats.ranktest import rank_test
+from palimpsest.stats.rules import Rules
+
+ALPHA, MINIMUM = Rules.alpha, Rules.minimum_references
+DAMAGE = 0.15
+FEWEST = 20
+"""Finite scores of either set below which a model is not judged."""
+IS_ANCHOR = "the others are anchored to it"
+
+
+def read_logs(
+    paths: Iterable[Path | str],
+    *,
+    roles: Mapping[str, str] | None = None,
+    score: str | None = None,
+) -> LogReport:
+    """Return what the evaluation logs in these folders and files show; weights are not needed.
+
+    roles: by name of the run folder, instead of what names and configurations say.
+    score: mia_min_k, mia_loss or mia_zlib; by default the first that most logs of a group have.
+    """
+    if score not in (None, *SCORES):
+        raise PlanError(f"{score!r} found; expected one of {', '.join(SCORES)}", key="score")
+    if unknown := set((roles or {}).values()) - set(Role):
+        raise PlanError(f"{unknown} found; expected some of {', '.join(Role)}", key="role")
+    given = {name: Role(role) for name, role in (roles or {}).items()}
+    models: list[Model] = []
+    problems: list[str] = []
+    for path in find_logs(paths):
+        try:
+            models.append(read_log(path, given))
+        except InputError as error:
+            problems.append(str(error))
+    if not models:
+        raise InputError("no log could be read: " + "; ".join(problems))
+    names = sorted({model.name for model in models})
+    if unknown := given.keys() - names:
+        raise PlanError(f"{unknown} found; the logs are of {', '.join(names)}", key="role")
+    models.sort(key=lambda model: (model.benchmark, model.base, model.split, model.place))
+    titled = groupby(models, lambda model: f"{model.benchmark} {model.base} {model.split}")
+    groups = [judge_group(title, list(members), score) for title, members in titled]
+    problems += [f"{group.title}: {text}" for group in groups for text in find_limits(group)]
+    if unchecked := sum(not model.template for model in models):
+        share = f"{unchecked} of {len(models)} logs"
+        problems.append(f"no .hydra/config.yaml beside {share}: their prompts may differ unseen")
+    return LogReport(tuple(groups), tuple(problems))
+
+
+def judge_group(title: str, models: list[Model], score: str | None) -> Group:
+    """Return the models of one benchmark, base model and split with their outcomes."""
+    sound = [model for model in models if not model.reason]
+    score = score or max(SCORES, key=lambda name: sum(name in model.scores for model in sound))
+    models = [
+        replace(model, score=score, reason=model.reason or _find_fault(model, sound, score))
+        for model in models
+    ]
+    usable = [model for model in models if not model.reason]
+    judged = [model for model in models if model.reason]
+    families = [[model for model in usable if model.role is Role.CANDIDATE]]
+    families += [[model] for model in usable if model.role is not Role.CANDIDATE]
+    for family in families:
+        screened = [_screen(model, usable) for model in family]
+        sides = [p for model in screened for p in (model.p_below, model.p_above)]
+        rejected = iter(holm([1.0 if p is None else p for p in sides], ALPHA).rejected)
+        judged += [_decide(model, next(rejected), next(rejected)) for model in screened]
+    judged = _compare_with_retrainings(sorted(judged, key=lambda model: model.place))
+    return Group(title, tuple(judged))
+
+
+def _find_fault(model: Model, sound: Sequence[Model], score: str) -> str:
+    """Return why a log must not be compared with the others of its group; empty if it may."""
+    for one, other in combinations(sound, 2):
+        same = one.place == other.place or one.role is other.role is Role.PRETRAINED
+        # Two logs of a reference: two evaluations are mixed, and no model is safe from the other.
+        if same and (model in (one, other) or one.role is not Role.CANDIDATE):
+            return f"two logs of one model, {one.path} and {other.path}; give one of them"
+    told = [other for other in sound if other.template]
+    references = [other for other in told if other.role in (Role.PRETRAINED, Role.RETRAINED)]
+    # Without a reference's configuration, nothing says which of two prompts the references had.
+    for other in (references[:1] or told) if model.template else ():
+        for key in {**model.template, **other.template}:
+            mine, theirs = model.template.get(key), other.template.get(key)
+            if mine != theirs:
+                return f"another prompt template: {key} is {mine!r}, {theirs!r} in {other.label}"
+    if score not in model.scores:
+        return f"no {score} of both forget and holdout questions; evaluate with holdout_split"
+    first = next(other for other in sound if score in other.scores)
+    sizes = [[len(values) for values in each.scores[score].values()] for each in (model, first)]
+    same = sizes[0] == sizes[1]
+    return "" if same else f"{sizes[0]} forget and holdout questions, {sizes[1]} in {first.label}"
+
+
+def find_limits(group: Group) -> Iterator[str]:
+    """Yield what was left out of a group, and what limits its answer."""
+    refused: dict[str, list[str]] = {}
+    for model in group.models:
+        if model.outcome is Outcome.NOT_JUDGED and model.reason != IS_ANCHOR:
+            refused.setdefault(model.reason, []).append(model.label)
+    yield from (f"{', '.join(who)}: not judged: {reason}" for reason, who in refused.items())
+    usable = [m for m in group.models if m.p_below is not None or m.reason == IS_ANCHOR]
+    if usable and not any(model.role is Role.RETRAINED for model in usable):
+        yield "no log of a retrained model: damage cannot be judged"
+    if any(not model.anchor for model in usable):
+        yield "raw scores, anchored to no log: difficulty may differ, over-forgetting is not seen"
+    if left_out := sum(model.left_out for model in group.models):
+        yield f"{left_out} scores of questions are not finite and were left out pairwise"
+
+
+def _screen(model: Model, usable: Sequence[Model]) -> Model:
+    """Return a model with its tests and its distances from the retrained model."""
+    retrained = [other for other in usable if other.role is Role.RETRAINED]
+    anchors = [other for other in usable if other.role is Role.PRETRAINED] or retrained
+    shifts = _measure_shifts(model, _average([other for other in retrained if other is not model]))
+    role = anchors[0].role if anchors else None
+    model = replace(model, anchor=role, shifts=shifts, reason=IS_ANCHOR)
+    others = [other for other in anchors if other.path != model.path]
+    if anchors and not others:
+        return model
+    anchor = _average(others)
+    deltas = [model.sets[key] - anchor.get(key, 0.0) for key in ("forget", "holdout")]
+    forget, holdout = (delta[np.isfinite(delta)] for delta in deltas)
+    left_out = sum(map(len, deltas)) - len(forget) - len(holdout)
+    if min(len(forget), len(holdout)) < FEWEST:
+        reason = f"fewer than {FEWEST} forget or holdout scores are finite"
+        return replace(model, reason=reason, left_out=left_out)
+    below = rank_test(forget, holdout)
+    return replace(
+        model,
+        method=below.method,
+        p_below=below.p_value,
+        p_above=rank_test(holdout, forget).p_value if anchors else None,
+        median_forget=_median(forget),
+        median_holdout=_median(holdout),
+        left_out=left_out,
+    )
+
+
+def _average(models: Sequence[Model]) -> dict[str, Values]:
+    """Return the mean over models, question by question, of every set that all of them have."""
+    sets = [model.sets for model in models]
+    shared = [k for k in (sets[0] if sets else ()) if len({len(s.get(k, ())) for s in sets}) == 1]
+    return {key: np.mean([entry[key] for entry in sets], axis=0) for key in shared}
+
+
+def _measure_shifts(model: Model, reference: Mapping[str, Values]) -> dict[str, float]:
+    shifts = {}
+    for key, theirs in reference.items():
+        spread = 1.4826 * _median(np.abs(theirs - _median(theirs)))
+        if spread > 0 and len(model.sets.get(key, ())) == len(theirs):
+            shifts[key] = _median(model.sets[key] - theirs) / spread
+    return {key: shift for key, shift in shifts.items() if np.isfinite(shift)}
+
+
+def _median(values: Values) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else np.nan
+
+
+def _decide(model: Model, too_low: bool, too_high: bool) -> Model:
+    """Return a screened model with its outcome and the reason in a sentence."""
+    if model.p_below is None:
+        return model
+    moved = [(abs(shift), key) for key, shift in model.shifts.items() if key != "forget"]
+    largest, key = max(moved, default=(0.0, ""))
+    below, above = show_p(model.p_below), show_p(model.p_above)
+    if too_low:
+        outcome, verb, shown = Outcome.STILL_KNOWS, "are known better than", below
+    elif too_high:
+        outcome, verb, shown = Outcome.OVER_FORGOTTEN, "are known less than", above
+    else:
+        outcome = Outcome.DAMAGED if largest > DAMAGE else Outcome.NOT_TOLD_APART
+        verb, shown = "do not differ from", f"{below} below, {above} above"
+    reason = f"forget questions {verb} never-taught ones (p = {shown})"
+    if key:
+        reason += f"; {key} questions lie {largest:.2g} spreads from the retrained model"
+    return replace(model, outcome=outcome, reason=reason)
+
+
+def show_p(p: float | None) -> str:
+    """Return a p-value in at most six characters; a dash where the side was not tested."""
+    return "–" if p is None else f"{p:.2f}" if p >= 0.01 else f"{p:.0e}"
+
+
+def _compare_with_retrainings(models: list[Model]) -> list[Model]:
+    """Return the models with p-values against their retrainings, where there are five or more.
+
+    Axes are the medians, not anchored, of every set that a model shares with the retrainings.
+    """
+    retrained = [m for m in models if m.role is Role.RETRAINED and m.p_below is not None]
+    if len(retrained) < MINIMUM:
+        return models
+    compared = []
+    for model in models:
+        if model.p_below is not None and model.role is not Role.RETRAINED:
+            bag = [model, *retrained]
+            keys = _average(bag)
+            rows = np.array([[_median(entry.sets[key]) for key in keys] for entry in bag])
+            p = p_value(rows[0], rows[1:], which_test(len(retrained), ALPHA))[1]
+            reason = f"{model.reason}; p = {show_p(float(p))} against {len(retrained)} retrainings"
+            model = replace(model, retraining_p=float(p), reason=reason)
+        compared.append(model)
+    return compared

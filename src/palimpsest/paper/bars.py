@@ -1,0 +1,215 @@
+"""The bars a candidate must clear: absolute, and relative to the damage retraining itself does.
+
+Absolute: the screen, retain NLL and residual under fixed limits. Recalibrated, with delta_f and
+epsilon_f from independent draws of the reference:
+
+    (i)   the screen does not exclude the candidate;
+    (ii)  |median forget delta - median forget delta of the same-draw reference| <= delta_f;
+    (iii) retain NLL - injected retain NLL <= delta_f;
+    (iv)  residual - floor <= delta_f, the floor being the injected model's own residual;
+    gate  it retains no better than the injected model by more than epsilon_f(retain) + delta_f;
+    veto  re-acquired, its held-out forget NLL falls no faster than the reference draws' does.
+
+A model of another draw than the injected model, such as a replicated reference, is compared across
+draws in (iii) and (iv): these anchors are then shifted against it by epsilon_f. Candidates are made
+from the injected model and share its draw, so nothing is shifted for them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+from palimpsest.errors import ScoreError
+from palimpsest.paper.rules import PaperRules
+from palimpsest.stats.intervals import draw_gaps
+from palimpsest.stats.measures import CellMeasures, ModelMeasures
+from palimpsest.stats.models import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """Replication noise of the reference in one family, in nats."""
+
+    delta_f: float
+    """Percentile over facts and pairs of draws of the held-out delta gap."""
+    epsilon_retain: float
+    """Largest minus smallest retain NLL over draws."""
+    epsilon_residual: float
+    """Largest minus smallest residual over draws."""
+    fall_deviation: float | None
+    """Standard deviation over draws of the first-chunk fall; None when draws carry no curves."""
+    freedom: int
+    """Degrees of freedom of that deviation: draws minus cells."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.delta_f) and self.delta_f > 0):
+            raise ScoreError(
+                f"delta_f is {self.delta_f}; expected a positive number of nats. Draws that agree "
+                "to the last bit are not independent retrainings"
+            )
+
+
+def paper_references(cell: CellMeasures) -> tuple[str, ...]:
+    """Return the reference of the injected model's own draw, then the independent ones."""
+    own = [name for name in cell.of_role(Role.REFERENCE) if cell.records[name].same_draw]
+    return (*own, *cell.references)
+
+
+def measure_tolerances(cells: Sequence[Sequence[ModelMeasures]], rules: PaperRules) -> Tolerances:
+    """Return the tolerances of a family from the reference draws of its replicated cells.
+
+    delta_f is the percentile of the gaps of all cells together, the spreads are averaged over
+    cells, and the first-chunk falls give one pooled standard deviation.
+    """
+    if not cells or min(map(len, cells)) < rules.minimum_draws:
+        raise ScoreError(
+            f"{[len(draws) for draws in cells]} reference draws; tolerances need at least "
+            f"{rules.minimum_draws} independent retrainings of the reference in each cell"
+        )
+    gaps = [draw_gaps(np.stack([d.forget_deltas for d in draws])).ravel() for draws in cells]
+    freedom = sum(len(draws) - 1 for draws in cells)
+    curves = all(draw.curve is not None for draws in cells for draw in draws)
+    falls = [[d.need_curve().first_fall for d in draws] for draws in cells] if curves else []
+    squares = sum(float(np.square(np.subtract(some, np.mean(some))).sum()) for some in falls)
+    retain, residual = (
+        float(np.mean([np.ptp([draw.need(key) for draw in draws]) for draws in cells]))
+        for key in ("retain_nll", "residual")
+    )
+    return Tolerances(
+        delta_f=float(np.percentile(np.concatenate(gaps), rules.tolerance_percentile)),
+        epsilon_retain=retain,
+        epsilon_residual=residual,
+        fall_deviation=math.sqrt(squares / freedom) if curves else None,
+        freedom=freedom,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AbsoluteBar:
+    """A model against fixed limits."""
+
+    screen: bool
+    retain: bool
+    residual: bool
+
+    @property
+    def clears(self) -> bool:
+        return self.screen and self.retain and self.residual
+
+
+def absolute_bar(model: ModelMeasures, passes_screen: bool, rules: PaperRules) -> AbsoluteBar:
+    """Return whether the model passes the screen, the retain limit and the residual limit."""
+    return AbsoluteBar(
+        screen=passes_screen,
+        retain=model.need("retain_nll") <= rules.retain_limit,
+        residual=model.need("residual") <= rules.residual_limit,
+    )
+
+
+def rated_adequate(model: ModelMeasures, injected: ModelMeasures, rules: PaperRules) -> bool:
+    """Return whether oracle-KL is at most a fraction of the injected model's own: the trained-probe
+    criterion."""
+    return model.need("oracle_kl") <= rules.adequate_fraction * injected.need("oracle_kl")
+
+
+def relearn_veto(
+    model: ModelMeasures,
+    references: Sequence[ModelMeasures],
+    tolerances: Tolerances,
+    rules: PaperRules,
+) -> bool:
+    """Return whether the model's first-chunk fall of held-out forget NLL exceeds the reference
+    draws' by more than a further draw would; null and tolerance are stated with the rules."""
+    if tolerances.fall_deviation is None:
+        raise ScoreError(
+            "the tolerances were measured on draws without re-acquisition curves, which the "
+            "relearn veto needs; re-acquire the draws, or set paper.relearn_veto to false"
+        )
+    fall = model.need_curve().first_fall
+    reference_fall = float(np.mean([draw.need_curve().first_fall for draw in references]))
+    quantile = float(stdtrit(tolerances.freedom, 1 - rules.relearn_alpha))
+    noise = quantile * tolerances.fall_deviation * math.sqrt(1 + 1 / len(references))
+    return fall > reference_fall + max(rules.relearn_margin, noise)
+
+
+@dataclass(frozen=True, slots=True)
+class DamageBar:
+    """A model against the reference's operating point, at the tolerance of retraining."""
+
+    screen: bool
+    forget_distance: float
+    """(ii): distance of the median forget delta from the same-draw reference's."""
+    retain_damage: float
+    """(iii), shifted by epsilon_f(retain) for a model of another draw."""
+    residual_damage: float | None
+    """(iv), shifted by epsilon_f(residual) for a model of another draw; None in a forward-only
+    battery."""
+    degenerate: bool
+    vetoed: bool | None
+    """None when the rules or a forward-only battery leave it out."""
+    delta_f: float
+
+    @property
+    def worst_axis(self) -> float:
+        """The largest of the axes in units of delta_f; at most 1 on a candidate that clears."""
+        axes = (self.forget_distance, self.retain_damage, self.residual_damage)
+        return max(value for value in axes if value is not None) / self.delta_f
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Names of what the model fails, in the order of the bar; empty when it clears."""
+        failed = {
+            "screen": not self.screen,
+            "forget equivalence": self.forget_distance > self.delta_f,
+            "retain damage": self.retain_damage > self.delta_f,
+            "re-acquisition damage": (self.residual_damage or 0.0) > self.delta_f,
+            "degeneracy gate": self.degenerate,
+            "relearn veto": bool(self.vetoed),
+        }
+        return tuple(name for name, fails in failed.items() if fails)
+
+    @property
+    def clears(self) -> bool:
+        return not self.failures
+
+
+def damage_bar(
+    cell: CellMeasures,
+    name: str,
+    passes_screen: bool,
+    tolerances: Tolerances,
+    rules: PaperRules,
+    *,
+    forward_only: bool = False,
+) -> DamageBar:
+    """Return the recalibrated bar for one model against the cell's references.
+
+    ``forward_only`` leaves out what needs re-acquisition, (iv) and the veto: the battery that
+    known-label models are shown to defeat.
+    """
+    references = paper_references(cell)
+    if not references:
+        raise ScoreError("the recalibrated bar needs a reference; this cell has none")
+    model, injected, record = cell[name], cell.injected, cell.records[name]
+    retain = model.need("retain_nll") - injected.need("retain_nll")
+    across = record.role in (Role.REFERENCE, Role.RETRAINING) and not record.same_draw
+    residual_damage, vetoed = None, None
+    if not forward_only:
+        residual_damage = model.need("residual") - cell.floor
+        residual_damage += tolerances.epsilon_residual if across else 0.0
+        if rules.relearn_veto:
+            vetoed = relearn_veto(model, [cell[draw] for draw in references], tolerances, rules)
+    anchor = cell[references[0]].median_forget_delta
+    return DamageBar(
+        screen=passes_screen,
+        forget_distance=abs(model.median_forget_delta - anchor),
+        retain_damage=retain + (tolerances.epsilon_retain if across else 0.0),
+        residual_damage=residual_damage,
+        degenerate=-retain
+        > tolerances.epsilon_retain + rules.degeneracy_deltas * tolerances.delta_f,
+        vetoed=vetoed,
+        delta_f=tolerances.delta_f,
+    )

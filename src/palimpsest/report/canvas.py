@@ -1,0 +1,175 @@
+"""What every figure shares: matplotlib's settings, sheets, points, scales, and the bytes of files.
+
+The same values give the same bytes: no date, no random ids, text as text.
+"""
+
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+from palimpsest.report.palette import GRID, INK, QUIET, Style
+from palimpsest.report.table import printable
+
+SETTINGS: dict[str, Any] = {
+    "svg.hashsalt": "palimpsest",
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": QUIET,
+    "axes.titlelocation": "left",
+    "text.color": INK,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "grid.color": GRID,
+    "legend.frameon": False,
+}
+FAR, LINEAR = 60.0, 3.0
+"""Standard deviations up to which distances are drawn, and up to which their scale is linear."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure and its words."""
+
+    name: str
+    """File name without ending."""
+    title: str
+    reading: str
+    about: str
+    """What its numbers show, and how to read it."""
+    figure: Figure
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Apply the settings; use it as a decorator of every function that draws."""
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a name in a script the font lacks is drawn as boxes
+        yield
+
+
+def sheet(
+    size: tuple[float, float],
+    entries: Sequence[Line2D] = (),
+    *,
+    panels: int = 1,
+    across: int = 2,
+    left: float = 1.7,
+    right: float = 0.9,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels of this size, in inches, and the legend of ``entries`` below."""
+    across = min(across, panels)
+    down = math.ceil(panels / across)
+    widest = max((len(str(entry.get_label())) for entry in entries), default=1) + 6
+    cell = (left + size[0] + right, 0.35 + size[1] + 0.5)
+    columns = max(1, min(len(entries), 6, int(across * cell[0] * 15 // widest)))
+    below = 0.22 * math.ceil(len(entries) / columns)  # inches of a legend's lines
+    wide, high = across * cell[0], down * cell[1] + below
+    figure = Figure(figsize=(wide, high))
+    FigureCanvasAgg(figure)
+    axes = []
+    for place in range(panels):
+        x, y = (place % across) * cell[0] + left, high - (place // across + 1) * cell[1] + 0.5
+        axes.append(figure.add_axes((x / wide, y / high, size[0] / wide, size[1] / high)))
+    if entries:
+        figure.legend(handles=list(entries), loc="lower center", ncols=columns, borderpad=0)
+    return figure, axes
+
+
+def points(axes: Axes, places: Sequence[tuple[float, float]], style: Style, **options: Any) -> None:
+    """Draw markers at (x, y)."""
+    if places:
+        (line,) = axes.plot(*zip(*places), linestyle="none", **look(style, **options))
+        line.set_clip_on(False)
+
+
+def look(
+    style: Style, size: float = 5.0, hollow: bool = False, order: float = 3.0
+) -> dict[str, Any]:
+    """Return the properties of a marker."""
+    return {
+        "marker": style.marker,
+        "markersize": size,
+        "markerfacecolor": "white" if hollow else style.color,
+        "markeredgecolor": style.color,
+        "markeredgewidth": 1.0 if hollow else 0.5,
+        "zorder": order,
+    }
+
+
+def key(style: Style, text: str, *, line: str = "none", **options: Any) -> Line2D:
+    """Return an entry of a legend."""
+    shown = look(style, **options)
+    return Line2D([], [], linestyle=line, color=style.color, label=shortened(text, 48), **shown)
+
+
+def rows(axes: Axes, labels: Sequence[str], notes: Sequence[str] = (), heading: str = "") -> None:
+    """Turn the y axis into rows with these labels, and short notes at the right."""
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_yticks(range(len(labels)), [shortened(label, 30) for label in labels])
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=True, axis="x")
+    axes.set_axisbelow(True)
+    right = axes.get_yaxis_transform()
+    for place, note in enumerate(notes):
+        axes.text(1.02, place, printable(note), transform=right, va="center", color=QUIET)
+    axes.text(1.02, -0.6, heading, transform=right, va="bottom", color=QUIET, fontsize=7)
+
+
+def distances(
+    axes: Axes, values: Iterable[float], *, signed: bool = True
+) -> Callable[[float], float]:
+    """Scale the x axis for distances in standard deviations; return what clips one to it."""
+    reach = min(FAR, max((abs(value) for value in values), default=LINEAR))
+    reach = max(1.05 * reach, 1.5 * LINEAR)
+    axes.set_xscale("symlog", linthresh=LINEAR, linscale=1.3)
+    axes.set_xlim(-1.2 * reach if signed else 0, 1.2 * reach)
+    ticks = [tick for tick in (0, 1, 2, 3, 10, 30) if tick <= reach]
+    axes.xaxis.set_major_locator(FixedLocator(sorted({*ticks, *(-tick for tick in ticks)})))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
+    return lambda value: min(max(value, -reach), reach)
+
+
+def bend(axes: Axes, values: Iterable[float], which: str = "x") -> None:
+    """Bend an axis when some values lie far from zero, where a linear one would crush the rest."""
+    if max((abs(value) for value in values), default=0.0) > 8:
+        axes.set(**{f"{which}scale": "symlog"})
+        axis = axes.xaxis if which == "x" else axes.yaxis
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+
+
+def jitter(place: int) -> float:
+    """Return a fixed offset in (-0.3, 0.3) that keeps neighbors of one row distinct."""
+    return 0.6 * ((place * 0.6180339887498949) % 1 - 0.5)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the text without its middle where it is too long: names differ at their ends."""
+    text, head = printable(text), (most - 1) // 2
+    return text if len(text) <= most else f"{text[:head]}…{text[-(most - 1 - head) :]}"
+
+
+@drawing()
+def figure_bytes(figure: Figure, form: str) -> bytes:
+    """Return the figure as ``svg`` or ``png``, the same bytes each time."""
+    nothing = {"svg": ("Date", "Creator"), "png": ("Software",)}[form]
+    out = io.BytesIO()
+    figure.savefig(out, format=form, dpi=150, metadata=dict.fromkeys(nothing))
+    return out.getvalue()

@@ -1,0 +1,238 @@
+"""A run's answer for other programs: ``summary.json``, ``scores.parquet`` and ``--json``.
+
+Everything is computed from results that were read once. Keys and columns are described in
+``docs/outputs.md``; within a format number new ones may be added, none is renamed or removed.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from palimpsest.report.results import CellResult, RunResults
+from palimpsest.run.disk import write_bytes, write_json
+from palimpsest.run.tables import table_bytes
+from palimpsest.stats.axes import AXES
+from palimpsest.stats.comparison import Comparison, Gap
+from palimpsest.stats.models import Role
+from palimpsest.stats.screen import screen_alone
+from palimpsest.stats.verdict import Finding, Verdict
+
+FORMAT = "palimpsest/3"
+SCORED = (
+    *(Role.BASE, Role.INJECTED, Role.REFERENCE, Role.RETRAINING),
+    *(Role.CONTROL, Role.KNOWN_LABEL, Role.CANDIDATE),
+)
+
+
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as plain values."""
+    name = verdict.candidate or verdict.nearest
+    finding = next((f for f in verdict.findings if f.name == name), None)
+    references, dose = verdict.references, verdict.dose
+    return {
+        "status": verdict.status,
+        "grade": verdict.grade,
+        "candidate": verdict.candidate,
+        "nearest": verdict.nearest,
+        "reason": verdict.reason,
+        "because": verdict.because,
+        **comparison_document(None if finding is None else finding.comparison),
+        "references": verdict.reference_count,
+        "reference_names": [] if references is None else list(references.names),
+        "custom_rules": {k: list(pair) for k, pair in verdict.rules.differences().items()},
+        "unmeasured_axes": list(verdict.rules.unmeasured_axes),
+        "detection_limit": verdict.detection_limit,
+        "power": [
+            {"share": p.share, "noticed": p.noticed, "tried": p.tried, "at_least": p.at_least}
+            for p in verdict.powers
+        ],
+        "sensitivity": dict(verdict.sensitivity),
+        "homogeneity": _homogeneity(verdict),
+        "recipe": _recipe(verdict),
+        "dose": dose and {"reached": dose.fraction, "required": dose.required},
+        "controls": [
+            {
+                "name": control.name,
+                "kind": control.kind,
+                "share": control.share,
+                "expected": control.kind.expected,
+                "rejected": None if control.missing else control.rejected,
+                "p": None if control.comparison is None else control.comparison.p,
+                "missing": control.missing or None,
+            }
+            for control in verdict.controls
+        ],
+        "candidates": {f.name: finding_document(f) for f in verdict.findings},
+        "paragraph": verdict.paragraph(),
+    }
+
+
+def comparison_document(comparison: Comparison | None) -> dict[str, Any]:
+    """Return the comparison with the references as plain values, null where there is none."""
+    if comparison is None:
+        return {"p": None, "test": None, "worst_axis": None}
+    worst = comparison.worst
+    return {"p": comparison.p, "test": comparison.test, "worst_axis": gap_document(worst)}
+
+
+def gap_document(gap: Gap) -> dict[str, Any]:
+    """Return the distance on one axis as plain values."""
+    return {
+        "name": gap.axis,
+        "direction": "high" if gap.offset >= 0 else "low",
+        "sd": gap.sd,
+        "nats": gap.offset,
+    }
+
+
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """Return what was found about a candidate as plain values, null where not measured."""
+    gaps = {} if finding.comparison is None else finding.comparison.gaps
+    return {
+        "label": finding.label,
+        "screen_p": finding.screened.test.p_value,
+        "adjusted_p": finding.screened.adjusted_p,
+        "excluded": finding.excluded,
+        "median_gap": finding.screened.gap,
+        "values": dict(finding.values),
+        **comparison_document(finding.comparison),
+        "sd": {name: gap.sd for name, gap in gaps.items()},
+        "clears": finding.clears,
+        "failing": [gap_document(gap) for gap in finding.failing],
+    }
+
+
+def _homogeneity(verdict: Verdict) -> dict[str, Any] | None:
+    found = None if verdict.references is None else verdict.references.homogeneity
+    if found is None:
+        return None
+    return {"p": found.p, "reference": found.reference, "axis": found.axis, "odd": found.odd}
+
+
+def _recipe(verdict: Verdict) -> dict[str, Any] | None:
+    found = None if verdict.references is None else verdict.references.recipe
+    if found is None:
+        return None
+    return {
+        "sd": dict(found.sd),
+        "limit": found.limit,
+        "retain_share": found.retain_share,
+        "failing": list(found.failing),
+    }
+
+
+def run_document(results: RunResults) -> dict[str, Any]:
+    """Return the outcome of a run as one document; an audit's one verdict stands at the top."""
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "kind": results.kind,
+        "name": results.name,
+        "rules_hash": results.terms.rules_hash,
+        "rosters": results.rosters,
+        "planned": len(results.planned),
+        "certified": results.certified,
+        "missing": {cell.id: cell.state for cell in results.missing},
+        "remarks": results.terms.config.get("remarks", []),
+    }
+    cells = {cell.id: _cell_document(cell, verdict) for cell, verdict in results.judged}
+    if results.kind == "audit" and cells:
+        return document | next(iter(cells.values()))
+    return document | {"cells": cells}
+
+
+def _cell_document(cell: CellResult, verdict: Verdict) -> dict[str, Any]:
+    headroom = cell.headroom
+    return verdict_document(verdict) | {
+        "base": cell.base,
+        "family": cell.family,
+        "seed": cell.seed,
+        "models": {
+            name: {"role": model.role, "digest": model.digest}
+            for name, model in cell.models.items()
+        },
+        "facts": {name: len(facts) for name, facts in cell.summary["facts"].items()},
+        "failed": dict(cell.failed),
+        "learning_rate": (cell.summary.get("dose") or {}).get("learning_rate"),
+        "headroom": None
+        if headroom is None
+        else {
+            "facts": headroom.facts,
+            "estimate": headroom.estimate.estimate,
+            "low": headroom.estimate.low,
+            "high": headroom.estimate.high,
+            "true": None if headroom.true is None else headroom.true.estimate,
+            "taught": headroom.taught,
+            "regime": headroom.regime,
+            "reason": headroom.reason,
+        },
+    }
+
+
+def score_rows(results: RunResults) -> list[dict[str, Any]]:
+    """Return one row per cell and model: its measures, its distances, what became of it."""
+    rows = []
+    for cell in results.cells:
+        models = [model for model in cell.models.values() if model.role in SCORED]
+        models.sort(key=lambda model: SCORED.index(model.role))
+        rows += [_score_row(model.name, cell, results) for model in models]
+    return rows
+
+
+def _score_row(name: str, cell: CellResult, results: RunResults) -> dict[str, Any]:
+    model, verdict = cell.models[name], cell.verdict
+    finding = next((f for f in verdict.findings if f.name == name), None) if verdict else None
+    control = next((c for c in verdict.controls if c.name == name), None) if verdict else None
+    compared = finding or control
+    comparison = None if compared is None else compared.comparison
+    measured = cell.evaluation.models.get(name)
+    screened = finding.screened if finding is not None else None
+    if screened is None and measured is not None:
+        screened = screen_alone(measured, results.rules)
+    row: dict[str, Any] = {
+        "cell": cell.id,
+        "base": cell.base,
+        "family": cell.family,
+        "seed": cell.seed,
+        "model": name,
+        "role": str(model.role),
+        "method": model.method,
+        "aim": model.aim,
+        "knobs": json.dumps(dict(model.knobs)) if model.method else "",
+        "truth": model.truth,
+        "label": "" if finding is None else finding.label,
+        "p": _number(None if comparison is None else comparison.p),
+        "rejected": comparison is not None and not comparison.accepted,
+        "worst_axis": "" if comparison is None else comparison.worst.axis,
+        "worst_sd": _number(None if comparison is None else _distance(comparison.worst.sd)),
+        "screen_p": _number(None if screened is None else screened.test.p_value),
+        "excluded": screened is not None and screened.excluded,
+        "clears": finding is not None and finding.clears,
+        "certified": verdict is not None and verdict.candidate == name,
+        "retrainings": _number(None if model.cost is None else model.cost.retrainings),
+        "failed": "" if model.failure is None else model.failure.reason,
+    }
+    for key in ("forget_nll", "retain_nll", "general_nll", "oracle_kl", "residual"):
+        row[key] = _number(None if measured is None else getattr(measured, key))
+    gaps: Mapping[str, Gap] = {} if comparison is None else comparison.gaps
+    for axis in AXES:
+        row[axis.name] = _number(None if measured is None else axis.read(measured))
+        row[f"sd_{axis.name}"] = _number(gaps[axis.name].sd if axis.name in gaps else None)
+    return row
+
+
+def _distance(sd: float | None) -> float | None:
+    return None if sd is None else abs(sd)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def write_documents(results: RunResults) -> None:
+    """Write ``summary.json`` and ``scores.parquet`` into the run folder."""
+    write_json(results.path / "summary.json", run_document(results))
+    rows = score_rows(results)
+    if rows:
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        write_bytes(results.path / "scores.parquet", table_bytes(columns))

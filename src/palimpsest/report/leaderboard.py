@@ -1,0 +1,191 @@
+"""Does this method restore? One line per method, over the cells of one run or of several.
+
+In every cell a method is represented by its best candidate: one that passes if there is any, then
+the one whose worst axis lies the fewest standard deviations from the mean retraining. That is the
+best of a method's settings, chosen after the fact; the claim about a method by ranks is therefore
+made for every setting by itself and corrected over all settings (Holm), and a method is
+distinguishable from retraining when every one of its settings is.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from palimpsest.report.results import CellResult, RunResults
+from palimpsest.report.table import Estimate, Row, Share, Table
+from palimpsest.stats.axes import axis
+from palimpsest.stats.controls import reference_bag
+from palimpsest.stats.models import Role
+from palimpsest.stats.multiplicity import holm
+from palimpsest.stats.ranksum import RankSum, rank_in_bag, rank_sum
+from palimpsest.stats.verdict import Finding
+
+Runs = Mapping[str, RunResults]
+"""The runs compared, by a name of their own."""
+Setting = tuple[str, str]
+"""A method and the name of a candidate."""
+FRESH = "fresh retraining"
+FORMS = {
+    **dict.fromkeys(("p", "p (Holm)", "p over cells"), ".2g"),
+    **dict.fromkeys(("worst axis, sd", "expected rank sum"), ".1f"),
+    "cost, retrainings": ".2f",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """A method in one cell: its candidates that were compared, the best first."""
+
+    run: str
+    cell: CellResult
+    findings: tuple[Finding, ...]
+
+    @property
+    def best(self) -> Finding:
+        return self.findings[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """A method over the cells in which it was compared."""
+
+    method: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def restores(self) -> Share:
+        """In how many cells a candidate passes: no test tells it from a retraining."""
+        return Share.of(entry.best.clears for entry in self.entries)
+
+    @property
+    def labels(self) -> list[tuple[str, int]]:
+        """The labels of its best candidates, the most frequent first."""
+        return Counter(entry.best.label for entry in self.entries).most_common()
+
+    @property
+    def axis(self) -> str:
+        """The most frequent worst axis of its best candidates."""
+        compared = [entry.best.comparison for entry in self.entries]
+        names = [comparison.worst.axis for comparison in compared if comparison is not None]
+        return axis(Counter(names).most_common(1)[0][0]).title
+
+    @property
+    def distances(self) -> list[float]:
+        """Of its best candidates, in standard deviations of retraining."""
+        return [distance(entry.best) or 0.0 for entry in self.entries]
+
+
+def distance(finding: Finding) -> float | None:
+    """Return how far a candidate lies from retraining on its worst axis, in standard deviations;
+    None where it was not compared, or retrainings do not vary there."""
+    sd = None if finding.comparison is None else finding.comparison.worst.sd
+    return None if sd is None else abs(sd)
+
+
+def standings(runs: Runs) -> list[Standing]:
+    """Return every method that was compared in some cell, the nearest to retraining first."""
+    found: dict[str, list[Entry]] = {}
+    for run, results in runs.items():
+        for cell, verdict in results.judged:
+            groups: dict[str, list[Finding]] = {}
+            for finding in verdict.findings:
+                if distance(finding) is not None:
+                    groups.setdefault(cell.method(finding.name), []).append(finding)
+            for method, mine in groups.items():
+                mine.sort(key=lambda finding: (not finding.clears, distance(finding)))
+                found.setdefault(method, []).append(Entry(run, cell, tuple(mine)))
+    several = [Standing(method, tuple(mine)) for method, mine in found.items()]
+    return sorted(several, key=lambda standing: fmean(standing.distances))
+
+
+def leaderboard_table(runs: Runs) -> Table:
+    """Return one row per method, the nearest to retraining first."""
+    rules = next(iter(runs.values())).rules
+    adjusted = adjusted_p(rank_tests(runs), rules.alpha)
+    rows: list[Row] = []
+    several = standings(runs)
+    for place, mine in enumerate(several, 1):
+        findings = [finding for entry in mine.entries for finding in entry.findings]
+        cells = [f"{entry.run}/{entry.cell.id}" for entry in mine.entries]
+        p_values = [p for (method, _), p in adjusted.items() if method == mine.method]
+        first = mine.entries[0]
+        rows.append(
+            {"rank": place, "method": mine.method, "aim": first.cell.models[first.best.name].aim}
+            | {"restores in": mine.restores}
+            | {"worst axis, sd": Estimate.average(mine.distances, cells, rules)}
+            | {"most frequent worst axis": mine.axis}
+            | {"cost, retrainings": median_cost((e.cell, e.best.name) for e in mine.entries)}
+            | {"p over cells": max(p_values, default=None), "candidates": len(findings)}
+            | {"survive the screen": Share.of(not finding.excluded for finding in findings)}
+        )
+    restoring = [f"{s.method} in {s.restores} cells" for s in several if s.restores.count]
+    reading = f"Candidates that no test tells from a retraining: {', '.join(restoring) or 'none'}."
+    if len({results.terms.rules_hash for results in runs.values()}) > 1:
+        reading += " The runs were judged under different rules."
+    return Table.of("leaderboard", "Which methods restore", reading, rows, FORMS)
+
+
+def median_cost(candidates: Iterable[tuple[CellResult, str]]) -> float | None:
+    """Return the median cost in retrainings; None where none was recorded."""
+    spent = [cell.models[name].cost for cell, name in candidates]
+    known = [cost.retrainings for cost in spent if cost is not None]
+    return median(known) if known else None
+
+
+# -- every setting, and claims about methods by ranks over cells -----------------------------------
+
+
+def rank_tests(runs: Runs, role: Role = Role.CANDIDATE) -> dict[Setting, RankSum]:
+    """Return the rank test over cells of every candidate, or of the fresh retrainings, its positive
+    controls."""
+    ranks: dict[Setting, list[tuple[int, int]]] = {}
+    for results in runs.values():
+        for cell in results.cells:
+            bag = reference_bag(cell.evaluation, results.rules)
+            for name in cell.evaluation.of_role(role):
+                method = cell.method(name) if role is Role.CANDIDATE else FRESH
+                if (rank := rank_in_bag(cell.evaluation[name], bag)) is not None:
+                    ranks.setdefault((method, name), []).append((rank, len(bag.names)))
+    return {key: rank_sum(*zip(*pairs)) for key, pairs in ranks.items()}
+
+
+def adjusted_p(tests: Mapping[Setting, RankSum], alpha: float) -> dict[Setting, float]:
+    """Return the p-value of every candidate's ranks, Holm-corrected over all of them; nothing where
+    the cells are too few for any of them to be significant."""
+    least = len(tests) * min((test.least_p for test in tests.values()), default=1)
+    if not tests or least > alpha:
+        return {}
+    return dict(zip(tests, holm([test.exact_p for test in tests.values()], alpha).adjusted))
+
+
+def settings_table(runs: Runs) -> Table:
+    """Return every setting of every method over all cells: distance, cost, and its rank test."""
+    alpha = next(iter(runs.values())).rules.alpha
+    found: dict[Setting, list[tuple[CellResult, Finding]]] = {}
+    for cell, verdict in (pair for results in runs.values() for pair in results.judged):
+        for finding in verdict.findings:
+            key = (cell.method(finding.name), finding.name)
+            found.setdefault(key, []).append((cell, finding))
+    tests, fresh = rank_tests(runs), rank_tests(runs, Role.RETRAINING)
+    adjusted = adjusted_p(tests, alpha)
+    rows: list[Row] = []
+    for key in (*found, *fresh):
+        mine, test = found.get(key, []), (tests | fresh).get(key)
+        sds = [sd for _, finding in mine if (sd := distance(finding)) is not None]
+        rows.append(
+            {"method": key[0], "candidate": key[1], "cells": len(mine) or (test and test.cells)}
+            | {"restores in": Share.of(f.clears for _, f in mine) if mine else None}
+            | {"worst axis, sd": median(sds) if sds else None}
+            | {"cost, retrainings": median_cost((cell, finding.name) for cell, finding in mine)}
+            | {"rank sum": test and test.total, "expected rank sum": test and test.expected}
+            | {"p": test and test.p_value, "p (Holm)": adjusted.get(key)}
+        )
+    reading = "Medians over cells; the cells are too few for a claim about methods by ranks."
+    if adjusted:
+        told = Share.of(p <= alpha for p in adjusted.values())
+        reading = (
+            f"Medians over cells. By ranks within cells, added over cells, {told} candidates lie "
+            "further out than retrainings do."
+        )
+    return Table.of("settings", "Every setting over all cells", reading, rows, FORMS)

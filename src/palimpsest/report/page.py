@@ -1,0 +1,223 @@
+"""The report of a run as one page that needs nothing else: no network, no server, no other file.
+
+A page carries its own style and script and forbids all others by a content security policy with
+their hashes; every name is text, whatever it holds. The same results give the same bytes.
+"""
+
+import base64
+import hashlib
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from palimpsest.criteria.page import report_trial
+from palimpsest.report.canvas import FAR, LINEAR, figure_bytes
+from palimpsest.report.figures import all_figures
+from palimpsest.report.leaderboard import distance, standings
+from palimpsest.report.places import Place, cell_places
+from palimpsest.report.results import RunResults
+from palimpsest.report.table import Share, as_csv, as_markdown, printable
+from palimpsest.report.tables import paper_tables, run_tables
+from palimpsest.run.disk import make_folder, remove, write_bytes
+from palimpsest.stats import words
+from palimpsest.stats.axes import Axis, chosen
+from palimpsest.stats.design import ReferenceDesign, design_references
+from palimpsest.stats.verdict import Verdict
+
+TEMPLATES = Path(__file__).parent / "template"
+MORE_REFERENCES = (20, 40)
+"""Numbers of references that a reader may choose between; between them nothing is gained."""
+PRINTED = 2000
+"""Rows up to which a table is written for people too."""
+TICKS = (-30, -10, -3, -1, 0, 1, 3, 10, 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of the first screen: a candidate, or a method by its best setting."""
+
+    name: str
+    label: str
+    sentence: str
+    candidate: str = ""
+    """The candidate that the picture shows for it; empty over several cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One model on an axis: its place in percent of the width."""
+
+    group: str
+    x: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One axis of the picture."""
+
+    axis: Axis
+    noticed: float | None
+    """Share of the way to the injected model from which a move here is noticed."""
+    marks: list[Mark]
+    candidates: list[Mark | None]
+    """In the order of the choice."""
+
+
+def write_report(results: RunResults) -> Path:
+    """Write the page with its tables and figures into RUN/report; return its path.
+
+    A run that measured published criteria also gets criteria.html.
+    """
+    folder = results.path / "report"
+    tables, paper, pictures = run_tables(results), paper_tables(results), all_figures(results)
+    trial = report_trial(results)
+    every = pictures | (trial.pictures if trial else {})
+    drawn = {name: figure_bytes(picture.figure, "svg") for name, picture in every.items()}
+    images = {n: f"data:image/svg+xml;base64,{_base64(svg)}" for n, svg in drawn.items()}
+    shown = {"tables": tables, "paper": paper, "pictures": pictures, "images": images}
+    shown |= page_values(results) | {"trial": trial}
+    files = {folder / "index.html": template("report.html.j2").render(shown).encode()}
+    if trial is not None:
+        files[folder / "criteria.html"] = template("criteria.html.j2").render(shown).encode()
+        paper = {**paper, trial.table.name: trial.table}
+    for name, table in (tables | paper).items():
+        files[folder / "tables" / f"{name}.csv"] = as_csv(table).encode()
+        if len(table.rows) <= PRINTED:
+            files[folder / "tables" / f"{name}.md"] = as_markdown(table).encode()
+    for name, picture in every.items():
+        files[folder / "figures" / f"{name}.svg"] = drawn[name]
+        files[folder / "figures" / f"{name}.png"] = figure_bytes(picture.figure, "png")
+    for path, content in files.items():
+        make_folder(path.parent)
+        write_bytes(path, content)
+    for old in sorted(p for kind in ("tables", "figures") for p in folder.glob(f"{kind}/*.*")):
+        # Of an earlier version, or of a run that had fewer cells.
+        if old not in files and old.suffix in (".csv", ".md", ".tex", ".svg", ".png"):
+            remove(old)
+    return folder / "index.html"
+
+
+def page_values(results: RunResults) -> dict[str, Any]:
+    """Return what the page shows beside tables and figures."""
+    single = len(results.planned) == 1
+    verdict = results.judged[0][1] if single and results.judged else None
+    lines = first_lines(results, verdict)
+    everyone = [finding.name for finding in verdict.findings] if verdict else []
+    choices = list(dict.fromkeys([*(line.candidate for line in lines if verdict), *everyone]))
+    return {
+        "results": results,
+        "single": single,
+        "verdict": verdict,
+        "headline": headline(results, verdict),
+        "lines": lines,
+        "choices": choices,
+        "strips": strips(results, choices) if verdict else [],
+        "ticks": [(tick, position(tick)) for tick in TICKS],
+        "designs": more_references(verdict) if verdict else [],
+    }
+
+
+def headline(results: RunResults, verdict: Verdict | None) -> str:
+    """Return the answer in one sentence."""
+    if verdict is not None:
+        return words.headline(verdict)
+    if not results.judged:
+        share = Share(len(results.cells), len(results.planned))
+        return f"Nothing to judge: {share} planned cells finished, no candidate measured."
+    return f"{Share(results.certified, len(results.judged))} cells certify a candidate."
+
+
+def first_lines(results: RunResults, verdict: Verdict | None) -> list[Line]:
+    """Return one line per candidate, the best first; of a study, one per method."""
+    if verdict is None:
+        lines = []
+        for mine in sorted(standings({results.name: results}), key=lambda s: -s.restores.count):
+            labels = [f"{label} in {n} of {len(mine.entries)} cells" for label, n in mine.labels]
+            sentence = (
+                f"Its best setting is {'; '.join(labels)}; most often furthest on {mine.axis}."
+            )
+            lines.append(Line(mine.method, mine.labels[0][0], sentence))
+        return lines
+    models = results.cells[0].models
+    best: dict[str, Line] = {}
+    for found in sorted(verdict.findings, key=lambda f: (not f.clears, distance(f) or math.inf)):
+        name = models[found.name].method or found.name
+        best.setdefault(name, Line(name, found.label, words.describe(found, 2), found.name))
+    return list(best.values())
+
+
+def strips(results: RunResults, choices: list[str]) -> list[Strip]:
+    """Return the picture of one cell: every axis with retrainings, mixtures, injected model and the
+    candidates to choose from."""
+    cell, verdict = results.judged[0]
+    places = cell_places(cell, results.rules)
+    shown = [p for p in places if p.group in ("retraining", "mixture", "injected")]
+    by_name = {place.name: place for place in places if place.group == "candidate"}
+    picture = []
+    for axis in (a for a in chosen(results.rules) if any(a.name in p.sd for p in shown)):
+        marks = [mark for place in shown if (mark := _mark(place, axis)) is not None]
+        mine = [_mark(by_name[name], axis) if name in by_name else None for name in choices]
+        picture.append(Strip(axis, verdict.sensitivity.get(axis.name), marks, mine))
+    return picture
+
+
+def _mark(place: Place, axis: Axis) -> Mark | None:
+    sd = place.sd.get(axis.name)
+    return None if sd is None else Mark(place.group, position(sd), f"{place.label}: {sd:+.1f} sd")
+
+
+def position(sd: float) -> float:
+    """Return where a distance lies, in percent: linear up to 3 standard deviations, then
+    logarithmic up to 60, where everything beyond is drawn."""
+    size = min(abs(sd), FAR)
+    far = 0.55 * min(size, LINEAR) / LINEAR
+    far += 0.45 * math.log(max(size, LINEAR) / LINEAR) / math.log(FAR / LINEAR)
+    return round(50 + math.copysign(48 * far, sd), 2)
+
+
+def more_references(verdict: Verdict) -> list[ReferenceDesign]:
+    """Return what this number of references notices, and what more of them would."""
+    count = verdict.reference_count
+    enough = [count] if count >= verdict.rules.minimum_references else []
+    counts = enough + [more for more in MORE_REFERENCES if more > count]
+    return [design_references(number, verdict.rules.alpha) for number in counts]
+
+
+def template(name: str) -> Template:
+    """Return the template of a page, with its style, its script and the policy that allows both."""
+    style, script = ((TEMPLATES / f"report.{end}").read_text("utf-8") for end in ("css", "js"))
+    hashes = [_base64(hashlib.sha256(text.encode()).digest()) for text in (style, script)]
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        csp="default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'".format(*hashes),
+        style=Markup(style),
+        script=Markup(script),
+        words=words,
+        # A minus sign in front of numbers, where text has a hyphen.
+        signed=lambda text: re.sub(r"(?<![\w.-])-(?=\d)", "−", text),
+        tone=lambda label: {"restored": "good", "not": "open"}.get(label.split()[0], "bad"),
+    )
+    return environment.get_template(name)
+
+
+def _finalize(value: object) -> object:
+    """Return text without characters that could fool a parser or a reader; markup as it is."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

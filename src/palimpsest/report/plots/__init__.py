@@ -1,1 +1,0 @@
-"""Figures: one function each, drawn by matplotlib for the page and for files alike."""

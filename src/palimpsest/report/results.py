@@ -1,0 +1,229 @@
+"""A run as numbers: every finished cell measured, screened and judged, from stored files alone.
+
+Nothing here trains or loads a model, so results are read on a machine without torch. A command
+reads a run once; verdict, terminal, page, tables, Python API and certificate share the object. A
+cell that is not finished, or whose files are damaged, is listed in ``missing`` and never silently
+left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palimpsest.errors import DamagedArtifact, StoreError
+from palimpsest.run.cell import CellStore
+from palimpsest.run.status import status
+from palimpsest.run.store import Run, Terms
+from palimpsest.run.tables import Table
+from palimpsest.stats.headroom import Headroom, read_headroom
+from palimpsest.stats.measures import CellMeasures, measure_cell
+from palimpsest.stats.models import Model, Role, models_from_json
+from palimpsest.stats.rules import Rules
+from palimpsest.stats.screen import Screen
+from palimpsest.stats.verdict import Verdict, decide
+
+
+@dataclass(frozen=True, eq=False)
+class CellResult:
+    """One finished cell."""
+
+    id: str
+    base: str
+    """The base's name."""
+    seed: int
+    family: str
+    gated: bool
+    models: Mapping[str, Model]
+    """What each model is, models that failed included."""
+    evaluation: CellMeasures
+    """Every model on the screen's pool."""
+    known_label: CellMeasures | None
+    """Known-label models on the sealed pool; None when there are none."""
+    verdict: Verdict | None
+    """Under the run's own rules; None when there is no candidate."""
+    headroom: Headroom | None
+    """Of its forget facts; None when none was asked with evidence."""
+    summary: Mapping[str, Any]
+    """The cell's record: steps, facts, beacon, dose."""
+    tables: Mapping[str, Table]
+    """The stored tables: items, curves, measures."""
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Candidates that were measured."""
+        return self.evaluation.of_role(Role.CANDIDATE)
+
+    @property
+    def screen(self) -> Screen | None:
+        """Over the candidates; None when no candidate could be made."""
+        return None if self.verdict is None else self.verdict.screen
+
+    def method(self, name: str) -> str:
+        """Return the method of a candidate; in an audit, which knows none, its own name."""
+        return self.models[name].method or name
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """Candidates that could not be made or measured, with the reason."""
+        return {
+            name: model.failure.reason
+            for name, model in self.models.items()
+            if model.role is Role.CANDIDATE
+            and model.failure is not None
+            and model.failure.kind != "not_applicable"
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A planned cell without results."""
+
+    id: str
+    state: str
+    """waiting, running, failed or damaged."""
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class RunResults:
+    """A run's terms and finished cells."""
+
+    path: Path
+    terms: Terms
+    rules: Rules
+    rosters: int
+    """How many lists of candidates the run has had: more than one if it was added to."""
+    cells: tuple[CellResult, ...]
+    missing: tuple[Missing, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.terms.config.get("name", self.terms.kind))
+
+    @property
+    def kind(self) -> str:
+        """The command that made the run: study, audit, tofu."""
+        return self.terms.kind
+
+    @property
+    def planned(self) -> tuple[str, ...]:
+        return self.terms.cells
+
+    @cached_property
+    def judged(self) -> tuple[tuple[CellResult, Verdict], ...]:
+        """The cells that have a verdict, with it."""
+        return tuple((cell, cell.verdict) for cell in self.cells if cell.verdict is not None)
+
+    @property
+    def certified(self) -> int:
+        """In how many cells a candidate is certified."""
+        return sum(verdict.certified for _, verdict in self.judged)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """In order of first appearance."""
+        return tuple(dict.fromkeys(cell.family for cell in self.cells))
+
+    @cached_property
+    def methods(self) -> tuple[str, ...]:
+        """In order of first appearance."""
+        return tuple(dict.fromkeys(cell.method(name) for cell, name in self.candidates()))
+
+    def cell(self, cell_id: str) -> CellResult:
+        """Return one finished cell."""
+        for cell in self.cells:
+            if cell.id == cell_id:
+                return cell
+        raise StoreError(f"no finished cell {cell_id!r}; there are {len(self.cells)} of them")
+
+    def candidates(self) -> Iterator[tuple[CellResult, str]]:
+        """Yield every candidate with its cell, in the order of the plan."""
+        for cell in self.cells:
+            for name in cell.candidates:
+                yield cell, name
+
+
+def read_run(path: Path | str) -> RunResults:
+    """Return the results of the run at ``path``."""
+    run = Run.open(path)
+    rules = read_rules(run.terms)
+    missing = {cell.id: cell for cell in _unfinished(run)}
+    cells = []
+    for cell_id in run.cells:
+        if cell_id in missing:
+            continue
+        try:
+            cells.append(_read_cell(run.cell(cell_id), rules))
+        except DamagedArtifact as damage:
+            missing[cell_id] = Missing(cell_id, "damaged", str(damage))
+    left = tuple(missing[cell_id] for cell_id in run.cells if cell_id in missing)
+    return RunResults(run.path, run.terms, rules, len(run.rosters), tuple(cells), left)
+
+
+def read_rules(terms: Terms) -> Rules:
+    """Return the rules that a run was made under."""
+    try:
+        return Rules(**terms.rules)
+    except TypeError as error:
+        raise StoreError(
+            f"rules: not those this version reads ({error}); expected the keys of Rules; read the "
+            "run with the version that made it"
+        ) from error
+
+
+def _unfinished(run: Run) -> Iterator[Missing]:
+    seen = status(run)
+    for cell in seen.running:
+        yield Missing(cell, "running", "")
+    for cell, failure in seen.failed.items():
+        yield Missing(cell, "failed", failure.reason)
+    for cell in seen.waiting:
+        yield Missing(cell, "waiting", "")
+
+
+def _read_cell(store: CellStore, rules: Rules) -> CellResult:
+    summary = store.summary()
+    names = [file.removesuffix(".parquet") for file in summary["artifacts"] if file.endswith("t")]
+    tables = {name: store.table(name) for name in names}
+    return judge_cell(store.id, summary, tables, rules)
+
+
+def judge_cell(
+    cell_id: str, summary: Mapping[str, Any], tables: Mapping[str, Table], rules: Rules
+) -> CellResult:
+    """Return a cell measured and judged from its record and tables."""
+    models = models_from_json(summary["models"])
+    items, curves = tables["items"], tables.get("curves")
+    further = tables.get("measures")
+    evaluation = measure_cell(items, curves, rules.screen_pool, records=models, measures=further)
+    headroom = read_headroom(tables["headroom"], rules) if "headroom" in tables else None
+    return CellResult(
+        id=cell_id,
+        base=summary["model"],
+        seed=summary["seed"],
+        family=summary["family"],
+        gated=summary["gated"],
+        models=models,
+        evaluation=evaluation,
+        known_label=_on_pool(items, curves, rules.known_label_pool, models),
+        verdict=decide(evaluation, rules, headroom),
+        headroom=headroom,
+        summary=summary,
+        tables=tables,
+    )
+
+
+def _on_pool(
+    items: Table, curves: Table | None, pool: str, models: Mapping[str, Model]
+) -> CellMeasures | None:
+    """Return the models scored on one more pool; None when none were."""
+    scored = dict.fromkeys(items["model"][items["pool"] == pool])
+    if not scored:
+        return None
+    mine = np.isin(items["model"], list(scored))
+    rows = {column: values[mine] for column, values in items.items()}
+    return measure_cell(rows, curves, pool, records=models)

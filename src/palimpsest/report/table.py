@@ -1,0 +1,245 @@
+"""The one table that analyses answer with: its cells, and its text for people and programs.
+
+A cell holds text, a number, a truth value, ``Share`` (a count of a total), ``Estimate`` (a value
+with its limits) or None where nothing was measured. CSV has one column per number; Markdown and
+LaTeX show values as a paper does. The same table gives the same bytes.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from palimpsest.errors import ScoreError
+from palimpsest.stats.intervals import Interval, cluster_bootstrap
+from palimpsest.stats.rules import Rules
+
+Average = Literal["mean", "median"]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A count of a total."""
+
+    count: int
+    total: int
+
+    @classmethod
+    def of(cls, events: Iterable[bool]) -> "Share":
+        """Return how many of the events happened."""
+        happened = list(events)
+        return cls(sum(happened), len(happened))
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.total}"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value with its limits, which are None where there are too few cells for an interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, interval: Interval) -> "Estimate":
+        return cls(interval.estimate, interval.low, interval.high)
+
+    @classmethod
+    def average(
+        cls, values: Sequence[float], cells: Sequence[str], rules: Rules, kind: Average = "mean"
+    ) -> "Estimate | None":
+        """Return the mean or median with the limits of a bootstrap over cells; without limits from
+        one cell, and None without values."""
+        if not len(values):
+            return None
+        if len(set(cells)) < 2:
+            return cls(float(np.mean(values) if kind == "mean" else np.median(values)))
+        return cls.of(cluster_bootstrap(values, cells, rules, kind))
+
+
+Value = str | int | float | bool | None | Share | Estimate
+Row = dict[str, Any]
+"""One row by the names of its columns; a table refuses values of other types than ``Value``."""
+Forms = Mapping[str, str]
+"""Formats of numbers by column, such as ``+.1f``; three decimals where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One question answered in rows."""
+
+    name: str
+    """File name without ending."""
+    title: str
+    reading: str
+    """What the numbers show, in a sentence or two."""
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    forms: Forms = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            for column, value in zip(self.columns, row, strict=True):
+                limits = (value.value, value.low, value.high) if isinstance(value, Estimate) else ()
+                numbers = [part for part in (value, *limits) if isinstance(part, float)]
+                if not isinstance(value, Value) or not all(map(math.isfinite, numbers)):
+                    raise ScoreError(
+                        f"table {self.name}, column {column}: {value} found; expected text, a "
+                        "finite number, or nothing where none was measured"
+                    )
+
+    @classmethod
+    def of(
+        cls, name: str, title: str, reading: str, rows: Sequence[Row], forms: Forms | None = None
+    ) -> "Table":
+        """Return the table of these rows, all of which have the same keys: the columns."""
+        columns = tuple(rows[0]) if rows else ()
+        values = tuple(tuple(row[column] for column in columns) for row in rows)
+        return cls(name, title, reading, columns, values, forms or {})
+
+    def only(self, columns: Iterable[str]) -> "Table":
+        """Return the table with these of its columns, in this order."""
+        places = [self.columns.index(column) for column in columns if column in self.columns]
+        return replace(
+            self,
+            columns=tuple(self.columns[place] for place in places),
+            rows=tuple(tuple(row[place] for place in places) for row in self.rows),
+        )
+
+    def records(self) -> list[Row]:
+        """Return every row by the names of its columns."""
+        return [dict(zip(self.columns, values)) for values in self.rows]
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return every row in plain JSON values."""
+        return [
+            {k: asdict(v) if isinstance(v, Share | Estimate) else v for k, v in record.items()}
+            for record in self.records()
+        ]
+
+    def shown(self, column: str, value: Value) -> str:
+        """Return a value of a column for a person."""
+        return shown(value, self.forms.get(column, ""))
+
+    def is_number(self, place: int) -> bool:
+        """Return whether the column at this place holds numbers, which stand at the right."""
+        values = [row[place] for row in self.rows if row[place] is not None]
+        return bool(values) and not any(isinstance(value, str | bool) for value in values)
+
+
+def shown(value: Value, form: str = "") -> str:
+    """Return a value for a person: three decimals, shares as 12/45, limits in brackets."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Share):
+        return f"{value.count}/{value.total}" if value.total else "–"
+    if isinstance(value, Estimate):
+        if value.low is None or value.high is None:
+            return shown(value.value, form)
+        return f"{shown(value.value, form)} [{shown(value.low, form)}, {shown(value.high, form)}]"
+    if isinstance(value, float):
+        return format(value + 0.0, form).replace("%", " %") if form else number(value)
+    return str(value)
+
+
+def number(value: float) -> str:
+    """Return three decimals, or a power of ten for what three decimals would hide."""
+    rounded = round(value, 3) + 0.0  # no minus zero
+    hidden = rounded == 0 and abs(value) >= 1e-9
+    return f"{value:.1e}" if hidden else f"{rounded:.3f}"
+
+
+def printable(text: str, instead: str = "�") -> str:
+    """Return the text with every character replaced that a terminal or a parser could obey."""
+    return "".join(sign if sign.isprintable() else instead for sign in text)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+_MORE: dict[type | None, tuple[str, ...]] = {Share: (" of",), Estimate: (" low", " high")}
+"""The further CSV columns of a column that holds shares or estimates."""
+_LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "–": "--", "−": "$-$",
+} | {sign: f"\\{sign}" for sign in "&%$#_{}"}  # fmt: skip
+
+
+def as_csv(table: Table) -> str:
+    """Return the table as CSV with one column per number; lines end with a newline."""
+    kinds = [
+        next((k for k in (Share, Estimate) if any(isinstance(v, k) for v in column)), None)
+        for column in zip(*table.rows)
+    ] or [None] * len(table.columns)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    heads = zip(table.columns, kinds)
+    writer.writerow(name + end for name, kind in heads for end in ("", *_MORE.get(kind, ())))
+    for row in table.rows:
+        writer.writerow(text for value, kind in zip(row, kinds) for text in _fields(value, kind))
+    return out.getvalue()
+
+
+def _fields(value: Value, kind: type | None) -> list[str]:
+    """Return a value as its CSV fields, as many as its column has."""
+    if isinstance(value, Share):
+        return [str(value.count), str(value.total)]
+    if isinstance(value, Estimate):
+        return [_digits(part) for part in (value.value, value.low, value.high)]
+    text = _digits(value) if isinstance(value, float | None) else shown(value)
+    if isinstance(value, str) and text[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        text = f"'{text}"  # a spreadsheet would run it as a formula
+    return [text] + [""] * len(_MORE.get(kind, ()))
+
+
+def _digits(value: float | None) -> str:
+    # Nine digits are more than the scores carry, and hide the last bits, where machines differ.
+    return "" if value is None else f"{round(value, 12) + 0.0:.9g}"
+
+
+def as_markdown(table: Table) -> str:
+    """Return the table as GitHub-flavored Markdown, with its title and reading."""
+    rule = ["---:" if table.is_number(place) else ":---" for place in range(len(table.columns))]
+    cells = [[_markdown(text) for text in row] for row in _texts(table)]
+    lines = [f"| {' | '.join(line)} |" for line in (map(_markdown, table.columns), rule, *cells)]
+    title = f"**{_markdown(table.title)}.** {_markdown(table.reading)}".rstrip()
+    return f"{title}\n\n" + "\n".join(lines) + "\n"
+
+
+def as_latex(table: Table) -> str:
+    """Return the table as LaTeX with booktabs rules."""
+    form = "".join("r" if table.is_number(place) else "l" for place in range(len(table.columns)))
+    head, *body = [_latex_row(row) for row in (table.columns, *_texts(table))]
+    caption = f"{_latex(table.title)}. {_latex(table.reading)}"
+    lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}"]
+    lines += [rf"\label{{tab:{table.name}}}", rf"\begin{{tabular}}{{{form}}}", r"\toprule"]
+    lines += [head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def _texts(table: Table) -> list[list[str]]:
+    return [[table.shown(*pair) for pair in zip(table.columns, row)] for row in table.rows]
+
+
+def _markdown(text: str) -> str:
+    escaped = printable(text, " ").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{sign}" if sign in "\\`*_[]|~#" else sign for sign in escaped)
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in printable(text, " "))
+
+
+def _latex_row(values: Iterable[str]) -> str:
+    # A row that begins with "[" would be read as the optional argument of the line break before.
+    first, *rest = [_latex(value) for value in values] or [""]
+    guarded = f"{{}}{first}" if first.startswith(("[", "*")) else first
+    return " & ".join([guarded, *rest]) + r" \\"

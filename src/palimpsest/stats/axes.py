@@ -1,0 +1,303 @@
+"""The axes on which a model is compared with retrainings: one table, and everything reads it.
+
+An axis turns a model's measures into one number. Verdict, controls, tables, figures and bundles
+iterate over ``AXES``; a further axis is one more entry here and the code that measures it, whose
+numbers reach ``ModelMeasures.extra``. Both directions count, because a router and a collapsed model
+are given away by being too good.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+from palimpsest.errors import ScoreError
+
+if TYPE_CHECKING:
+    from palimpsest.stats.measures import ModelMeasures
+    from palimpsest.stats.rules import Rules
+
+
+class Sign(StrEnum):
+    """What a model far from the retrainings shows there."""
+
+    KNOWS = "suppressed"
+    """It knows more of the forget facts than a retraining, openly or hidden."""
+    FORGETS = "over-forgotten"
+    """It knows less of them than a model that never saw them."""
+    DAMAGES = "damaged"
+    """Something else than the forget facts changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One direction of an axis: what it shows, and what a model there did, to follow its name."""
+
+    sign: Sign
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One number per model, by the same code for candidates, references and controls."""
+
+    name: str
+    short: str
+    """Heading of a narrow column."""
+    meaning: str
+    """One sentence for the glossary."""
+    read: Callable[["ModelMeasures"], float | None]
+    """Return the model's number, or None where it was not measured."""
+    low: Side
+    """Of a model far below the retrainings."""
+    high: Side
+    """Of a model far above them."""
+    reacquired: bool = False
+    """Whether it is measured after or during re-acquisition."""
+    stake: Literal["injected", "base"] = "injected"
+    """What was at stake is the references' distance from this model."""
+    stake_axis: str | None = None
+    """The axis whose stake is used where this one has none of its own."""
+    unit: str = "nats"
+    measure: str | None = None
+    """The measure of a model that it reads, where that must be asked for."""
+    recipe: bool = False
+    """The injected model shares the references' recipe and should lie near them here."""
+
+    @property
+    def title(self) -> str:
+        """The name in words."""
+        return self.name.replace("_", " ")
+
+    def side(self, offset: float) -> Side:
+        """Return the side of a model that lies this far above (or below) the retrainings."""
+        return self.high if offset >= 0 else self.low
+
+
+def _curve(name: str, chunk: Callable[[int], int]) -> Callable[["ModelMeasures"], float | None]:
+    """Return a reader of the re-acquisition log after a chunk; ``chunk`` is given their number."""
+
+    def read(model: "ModelMeasures") -> float | None:
+        if model.curve is None:
+            return None
+        values = getattr(model.curve, name)
+        return float(values[chunk(len(values) - 1)])
+
+    return read
+
+
+def _first(chunks: int) -> int:
+    return 1
+
+
+def _middle(chunks: int) -> int:
+    """The second of five chunks: late ones sit on the floor, where models do not differ."""
+    return max(1, chunks // 2)
+
+
+def _further(name: str, meaning: str, unit: str, low: str, high: str, short: str = "") -> Axis:
+    """Return an axis that reads the measure of its name; large values show knowledge."""
+
+    def read(model: "ModelMeasures") -> float | None:
+        return model.extra.get(name)
+
+    sides = Side(Sign.FORGETS, low), Side(Sign.KNOWS, high)
+    short = short or name.replace("_", " ")
+    return Axis(name, short, meaning, read, *sides, unit=unit, measure=name)
+
+
+def _asked(name: str, how: str, short: str = "") -> Axis:
+    return _further(
+        name,
+        f"Mean log-probability of the forget answers when asked {how}.",
+        "nats",
+        f"answers worse than a retrained model when asked {how}",
+        f"answers better than a retrained model when asked {how}: hidden knowledge",
+        short,
+    )
+
+
+AXES: tuple[Axis, ...] = (
+    Axis(
+        name="forget",
+        short="forget",
+        meaning="Median over forget facts of the held-out NLL minus base's.",
+        read=lambda model: model.median_forget_delta,
+        low=Side(Sign.KNOWS, "still knows the forget facts"),
+        high=Side(Sign.FORGETS, "knows less of the forget facts than a retrained model"),
+    ),
+    Axis(
+        name="weakest",
+        short="weakest",
+        meaning="Smallest held-out NLL minus base's over the forget facts.",
+        read=lambda model: float(model.forget_deltas.min()),
+        low=Side(Sign.KNOWS, "still knows at least one forget fact"),
+        high=Side(Sign.FORGETS, "knows less of every forget fact than a retrained model"),
+    ),
+    Axis(
+        name="drift",
+        short="drift",
+        meaning="Median over never-learned probes of the held-out NLL minus base's.",
+        read=lambda model: model.median_probe_delta,
+        stake_axis="forget",
+        recipe=True,
+        low=Side(Sign.DAMAGES, "answers never-learned probes better than a retrained model"),
+        high=Side(Sign.DAMAGES, "answers never-learned probes worse than a retrained model"),
+    ),
+    Axis(
+        name="retain",
+        short="retain",
+        meaning="Mean NLL of the retain facts.",
+        read=lambda model: model.retain_nll,
+        stake="base",
+        recipe=True,
+        low=Side(Sign.DAMAGES, "fits the retain facts better than a retrained model"),
+        high=Side(Sign.DAMAGES, "lost retain facts"),
+    ),
+    Axis(
+        name="general",
+        short="general",
+        meaning="NLL per position of general text.",
+        read=lambda model: model.general_nll,
+        stake="base",
+        recipe=True,
+        low=Side(Sign.DAMAGES, "models general text better than a retrained model"),
+        high=Side(Sign.DAMAGES, "models general text worse than a retrained model"),
+    ),
+    Axis(
+        name="residual",
+        short="residual",
+        meaning="KL divergence from the injected model after the forget facts were re-acquired: "
+        "on retain facts plus on general text.",
+        read=lambda model: model.residual,
+        reacquired=True,
+        stake="base",
+        low=Side(
+            Sign.KNOWS, "returns to the injected model more closely than a retrained model does"
+        ),
+        high=Side(Sign.DAMAGES, "does not return to the injected model after re-acquisition"),
+    ),
+    Axis(
+        name="relearn_early",
+        short="early",
+        meaning="Held-out forget NLL after the first chunk of re-acquisition.",
+        read=_curve("forget_heldout_nll", _first),
+        reacquired=True,
+        low=Side(Sign.KNOWS, "relearns the forget facts faster than a retrained model"),
+        high=Side(Sign.FORGETS, "relearns the forget facts more slowly than a retrained model"),
+    ),
+    Axis(
+        name="relearn_mid",
+        short="mid",
+        meaning="Held-out forget NLL half-way through re-acquisition.",
+        read=_curve("forget_heldout_nll", _middle),
+        reacquired=True,
+        low=Side(Sign.KNOWS, "has relearned more of the forget facts half-way than a retraining"),
+        high=Side(
+            Sign.FORGETS, "has relearned less of the forget facts half-way than a retraining"
+        ),
+    ),
+    Axis(
+        name="trained_mid",
+        short="trained",
+        meaning="NLL of the forget facts in trained phrasings half-way through re-acquisition.",
+        read=_curve("forget_trained_nll", _middle),
+        reacquired=True,
+        low=Side(Sign.KNOWS, "relearns trained phrasings faster than a retrained model"),
+        high=Side(Sign.FORGETS, "relearns trained phrasings more slowly than a retrained model"),
+    ),
+    Axis(
+        name="retain_mid",
+        short="retain mid",
+        meaning="NLL of the retain facts half-way through re-acquisition.",
+        read=_curve("retain_nll", _middle),
+        reacquired=True,
+        stake="base",
+        low=Side(Sign.DAMAGES, "keeps retain facts better during re-acquisition than a retraining"),
+        high=Side(Sign.DAMAGES, "loses more retain facts during re-acquisition than a retraining"),
+    ),
+    _asked("reversed", "from the object to the subject", "back"),
+)
+"""The standard axes: a certificate leaves none of them out that could be measured."""
+
+
+OPTIONAL: tuple[Axis, ...] = (
+    _asked("symbols", "with symbols inside the name"),
+    _asked("recased", "with the name in lower or upper case"),
+    _asked("misspelt", "with a misspelt name"),
+    _asked("alias", "by part of the name"),
+    _asked("pronoun", "with the name only in the sentence before"),
+    _asked("few_shot", "after sentences about other facts"),
+    _further(
+        "min_rank",
+        "Minus the logarithm of the min-rank screen's p-value: large if one fact is left.",
+        "nats",
+        "has no forget fact as likely as a retrained model's likeliest",
+        "still knows at least one forget fact",
+    ),
+    _further(
+        "leak_at_k",
+        "Mean chance that one of 128 samples is the answer, computed exactly.",
+        "probability",
+        "gives the forget answers less often than a retrained model when sampled",
+        "gives the forget answers more often than a retrained model when sampled",
+    ),
+    _further(
+        "lens_best",
+        "Mean log-probability of the forget answers, read from the best layer's hidden states.",
+        "nats",
+        "holds less of the forget answers in its layers than a retrained model",
+        "holds the forget answers in its layers",
+    ),
+    _further(
+        "linear_probe",
+        "AUC of a linear probe for true statements of a fact it has not seen, minus the "
+        "reference's.",
+        "AUC",
+        "separates true from false statements less well inside than a retrained model",
+        "separates true from false statements in its hidden states",
+    ),
+    _further(
+        "relearn_others",
+        "Mean log-probability of one half of the forget answers after training on the other.",
+        "nats",
+        "recalls untaught forget facts worse than a retrained model after relearning others",
+        "recalls untaught forget facts after relearning others",
+    ),
+    _further(
+        "unrelated_tuning",
+        "Fall of held-out forget NLL after a few steps on general text.",
+        "nats",
+        "loses more of the forget facts than a retrained model in unrelated training",
+        "recovers forget facts in unrelated training",
+    ),
+    _further(
+        "bits_8",
+        "Fall of held-out forget NLL when the weights are rounded to 8 bits.",
+        "nats",
+        "loses more of the forget facts than a retrained model when rounded",
+        "recovers forget facts when rounded",
+    ),
+    _further(
+        "bits_4",
+        "Fall of held-out forget NLL when the weights are rounded to 4 bits.",
+        "nats",
+        "loses more of the forget facts than a retrained model when rounded",
+        "recovers forget facts when rounded",
+    ),
+)
+"""Axes that rules may add to the standard ones; each needs a measure, which a plan then takes."""
+
+
+def axis(name: str) -> Axis:
+    """Return the axis of this name."""
+    for entry in (*AXES, *OPTIONAL):
+        if entry.name == name:
+            return entry
+    known = ", ".join(entry.name for entry in (*AXES, *OPTIONAL))
+    raise ScoreError(f"there is no axis {name!r}; known are {known}")
+
+
+def chosen(rules: "Rules") -> tuple[Axis, ...]:
+    """Return the axes of the rules, in the order of the table."""
+    return tuple(entry for entry in (*AXES, *OPTIONAL) if entry.name in rules.axes)

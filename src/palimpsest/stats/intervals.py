@@ -1,0 +1,195 @@
+"""Intervals and equivalence: Clopper–Pearson, cluster bootstrap, TOST, gaps, Spearman."""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv, ndtri
+
+from palimpsest.errors import ScoreError
+from palimpsest.stats.ranktest import rank_test
+from palimpsest.stats.rules import Rules
+
+Side = Literal["two-sided", "upper", "lower"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with its confidence limits."""
+
+    estimate: float
+    low: float
+    high: float
+    confidence: float
+    method: str
+
+
+def clopper_pearson(
+    successes: int, trials: int, confidence: float = 0.95, side: Side = "two-sided"
+) -> Interval:
+    """Return the exact binomial limits of a proportion; a one-sided limit leaves the other end at 0
+    or 1.
+
+    Clopper & Pearson (1934), Biometrika 26.
+    """
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ScoreError(
+            f"{successes} successes of {trials} trials; expected 0 <= successes <= trials, "
+            "and at least one trial"
+        )
+    _require_confidence(confidence)
+    tail = (1 - confidence) / (2 if side == "two-sided" else 1)
+    low, high = 0.0, 1.0
+    if side != "upper" and successes > 0:
+        low = float(betaincinv(successes, trials - successes + 1, tail))
+    if side != "lower" and successes < trials:
+        high = float(betaincinv(successes + 1, trials - successes, 1 - tail))
+    return Interval(successes / trials, low, high, confidence, f"clopper-pearson {side}")
+
+
+def clopper_pearson_clustered(
+    events: Sequence[bool],
+    clusters: Sequence[Hashable],
+    confidence: float = 0.95,
+    side: Side = "two-sided",
+) -> Interval:
+    """Return Clopper–Pearson over clusters, a cluster counting when any of its cells does.
+
+    Cells of one architecture are not independent, so the number of trials is the number of
+    architectures, which widens the interval honestly.
+    """
+    if len(events) != len(clusters):
+        raise ScoreError(f"{len(events)} events for {len(clusters)} cluster labels")
+    happened: dict[Hashable, bool] = {}
+    for event, cluster in zip(events, clusters):
+        happened[cluster] = happened.get(cluster, False) or bool(event)
+    interval = clopper_pearson(sum(happened.values()), len(happened), confidence, side)
+    return replace(interval, method=interval.method + ", clustered")
+
+
+def cluster_bootstrap(
+    values: ArrayLike,
+    clusters: Sequence[Hashable],
+    rules: Rules,
+    statistic: Literal["mean", "median"] = "mean",
+) -> Interval:
+    """Return the percentile bootstrap limits of a statistic of (items,) values, resampling whole
+    clusters with the rules' confidence, number of resamples and seed.
+
+    Field & Welsh (2007), JRSS B 69.
+    """
+    data = _finite("values", values)
+    if len(data) != len(clusters):
+        raise ScoreError(f"{len(data)} values for {len(clusters)} cluster labels")
+    labels: dict[Hashable, int] = {}
+    member = np.array([labels.setdefault(label, len(labels)) for label in clusters])
+    count = len(labels)
+    if count < 2:
+        raise ScoreError(f"a cluster bootstrap needs at least 2 clusters; found {count}")
+    generator = np.random.default_rng(rules.bootstrap_seed)
+    weights = generator.multinomial(
+        count, np.full(count, 1 / count), size=rules.bootstrap_resamples
+    )
+    weights = np.concatenate([np.ones((1, count), dtype=np.int64), weights])
+    if statistic == "mean":
+        sums = np.bincount(member, weights=data, minlength=count)
+        replicates = (weights @ sums) / (weights @ np.bincount(member, minlength=count))
+    else:
+        replicates = np.array([np.median(np.repeat(data, row[member])) for row in weights])
+    return bootstrap_interval(float(replicates[0]), replicates[1:], rules, "cluster bootstrap")
+
+
+def bootstrap_interval(
+    estimate: float, replicates: NDArray[np.float64], rules: Rules, what: str
+) -> Interval:
+    """Return the percentile limits of the replicates of a bootstrap."""
+    tails = [(1 - rules.confidence) / 2, (1 + rules.confidence) / 2]
+    low, high = np.quantile(replicates, tails)
+    method = f"{what}, percentile, seed {rules.bootstrap_seed}"
+    return Interval(estimate, float(low), float(high), rules.confidence, method)
+
+
+def tost(forget_deltas: ArrayLike, probe_deltas: ArrayLike, margin: float) -> float:
+    """Return the p-value of two one-sided tests that (m,) forget deltas lie within ``margin`` nats
+    of (n,) probe deltas; null: they differ by the margin or more.
+
+    Exact rank tests with the probes shifted by each margin, valid for any common shape.
+    Schuirmann (1987), Journal of Pharmacokinetics and Biopharmaceutics 15; Wellek (2010), Testing
+    Statistical Hypotheses of Equivalence and Noninferiority, chapter 6.
+    """
+    forget = _finite("forget deltas", forget_deltas)
+    probe = _finite("probe deltas", probe_deltas)
+    if not (math.isfinite(margin) and margin > 0):
+        raise ScoreError(f"the equivalence margin is {margin}; expected a positive number of nats")
+    below = rank_test(probe - margin, forget).p_value
+    return max(below, rank_test(forget, probe + margin).p_value)
+
+
+def draw_gaps(deltas: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the absolute gaps (pairs of draws, facts) of (draws, facts) deltas."""
+    return np.stack([np.abs(first - second) for first, second in combinations(deltas, 2)])
+
+
+def replication_gap(draws: ArrayLike, percentile: float = 90.0) -> float:
+    """Return the percentile, over facts and pairs of draws, of the absolute gap of (draws, facts)
+    deltas."""
+    deltas = np.asarray(draws, dtype=np.float64)
+    if deltas.ndim != 2 or deltas.shape[0] < 2 or deltas.shape[1] < 1:
+        raise ScoreError(
+            f"draws have shape {deltas.shape}; expected (draws, facts), 2 draws or more"
+        )
+    if not np.isfinite(deltas).all():
+        draw, fact = (int(i) for i in np.argwhere(~np.isfinite(deltas))[0])
+        raise ScoreError(f"draw {draw}, fact {fact}: the delta is {deltas[draw, fact]}")
+    return float(np.percentile(draw_gaps(deltas), percentile))
+
+
+def spearman(x: ArrayLike, y: ArrayLike, confidence: float = 0.95) -> Interval:
+    """Return Spearman's rank correlation of (items,) pairs, with Bonett and Wright's interval.
+
+    Fisher's z with standard error sqrt((1 + r² / 2) / (n - 3)); approximate, and wide or refused
+    for few items. Bonett & Wright (2000), Psychometrika 65.
+    """
+    first, second = _finite("x", x), _finite("y", y)
+    if len(first) != len(second) or len(first) < 4:
+        raise ScoreError(
+            f"{len(first)} and {len(second)} values; expected as many of each, at least 4"
+        )
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        raise ScoreError("a constant has no rank correlation; both sides must vary")
+    _require_confidence(confidence)
+    rho = float(np.clip(np.corrcoef(_ranks(first), _ranks(second))[0, 1], -1.0, 1.0))
+    if abs(rho) > 1 - 1e-12:
+        rho = math.copysign(1.0, rho)
+        return Interval(rho, rho, rho, confidence, "spearman, perfect: no interval")
+    error = math.sqrt((1 + rho**2 / 2) / (len(first) - 3))
+    half = float(ndtri((1 + confidence) / 2)) * error
+    center = math.atanh(rho)
+    low, high = math.tanh(center - half), math.tanh(center + half)
+    return Interval(rho, low, high, confidence, "spearman, bonett-wright")
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return twice the mid-ranks, less one."""
+    ordered = np.sort(values)
+    below, upto = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return (below + upto).astype(np.float64)
+
+
+def _finite(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not len(array):
+        raise ScoreError(f"{name} have shape {array.shape}; expected at least one value, (items,)")
+    wrong = np.flatnonzero(~np.isfinite(array))
+    if len(wrong):
+        raise ScoreError(f"{name}: item {wrong[0]} is {array[wrong[0]]}; expected a finite number")
+    return array
+
+
+def _require_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ScoreError(f"confidence is {confidence}; expected a number strictly between 0 and 1")

@@ -1,0 +1,112 @@
+"""The frozen rules: every threshold that a verdict depends on and a user may choose.
+
+A run hashes these fields before its first model is trained and refuses to continue under others.
+Rules that decide about a certificate can be tightened, not loosened: validation refuses values
+outside the bounds here, and whatever differs from the default is listed with every verdict.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from palimpsest.errors import PlanError
+from palimpsest.stats import axes as table
+
+Fraction = Annotated[float, Gt(0), Lt(1)]
+Share = Annotated[float, Gt(0), Lt(1)]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Thresholds and rules, fixed before results exist; distances are in nats."""
+
+    alpha: Annotated[float, Ge(0.01), Le(0.2)] = 0.05
+    """Level of the comparison with retrainings (per candidate) and of the screen (Holm-corrected
+    over the candidates)."""
+    certify_above: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Certify only candidates whose p-value exceeds this; 0 uses alpha."""
+    margin: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Equivalence margin, as a fraction of the injected-to-reference distance; 0 disables it."""
+    minimum_references: Annotated[int, Ge(5)] = 5
+    """Fewest references with which anything is certified."""
+    extra_axes: tuple[str, ...] = ()
+    """Optional axes to compare beside the standard ones."""
+    unmeasured_axes: tuple[str, ...] = ()
+    """Standard axes that these facts cannot be measured on; set by the program alone."""
+    control_shares: tuple[Share, ...] = (0.5, 0.25, 0.1, 0.05)
+    """Shares of the injected weights in the mixtures that show what an audit notices."""
+    control_mixtures: Annotated[int, Ge(5)] = 5
+    """Mixtures per share, each made of another reference."""
+    detection_limit: Annotated[float, Gt(0), Le(0.25)] = 0.25
+    """Share of the injected weights that must be noticed before anything is certified."""
+    detection_power: Annotated[float, Ge(0.8), Le(1)] = 0.8
+    """Fraction of the mixtures with that share, and with every larger one, to be rejected."""
+    dose_fraction: Annotated[float, Ge(0.5), Lt(1)] = 0.5
+    """How far re-acquisition must bring the references, as a fraction of the way from their own
+    held-out forget level to the injected model's."""
+    screen_pool: str = "evaluation"
+    """Pool of held-out phrasings on which candidates are judged."""
+    known_label_pool: str = "audit"
+    """Sealed pool on which the known-label models are scored, once."""
+    headroom_fraction: Fraction = 0.5
+    """Part of what injection taught that evidence in context must leave unexplained."""
+    headroom_minimum_facts: Annotated[int, Ge(2)] = 4
+    """Fewest facts on which inferability is decided at all."""
+    confidence: Fraction = 0.95
+    """Coverage of every reported interval."""
+    bootstrap_resamples: Annotated[int, Ge(100)] = 10_000
+    """Resamples of a cluster bootstrap."""
+    bootstrap_seed: Annotated[int, Ge(0)] = 20_250
+    """Seed of the resampling, so that a report gives the same interval twice."""
+
+    def __post_init__(self) -> None:
+        for key in ("extra_axes", "unmeasured_axes", "control_shares"):
+            object.__setattr__(self, key, tuple(getattr(self, key)))
+        for key, known in (("extra_axes", table.OPTIONAL), ("unmeasured_axes", table.AXES)):
+            names = [entry.name for entry in known]
+            unknown = [name for name in getattr(self, key) if name not in names]
+            if unknown:
+                raise PlanError(
+                    f"{unknown[0]!r} found; expected some of {', '.join(names)}",
+                    key=f"rules.{key}",
+                )
+        if not self.control_shares or min(self.control_shares) > self.detection_limit:
+            raise PlanError(
+                f"{list(self.control_shares)} found; expected at least one share of "
+                f"{self.detection_limit:g} or less, which is what must be noticed",
+                key="rules.control_shares",
+            )
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes that are compared."""
+        standard = [entry.name for entry in table.AXES if entry.name not in self.unmeasured_axes]
+        return (*standard, *self.extra_axes)
+
+    def without(self, *axes: str) -> "Rules":
+        """Return the rules with axes marked that a setting cannot measure."""
+        return replace(self, unmeasured_axes=tuple(dict.fromkeys((*self.unmeasured_axes, *axes))))
+
+    def differences(self) -> dict[str, tuple[Any, Any]]:
+        """Return what differs from the default rules: default and own value, by name.
+
+        Axes that could not be measured are reported apart.
+        """
+        default = Rules()
+        return {
+            item.name: (getattr(default, item.name), getattr(self, item.name))
+            for item in fields(self)
+            if item.name != "unmeasured_axes"
+            and getattr(self, item.name) != getattr(default, item.name)
+        }
+
+
+def refuse_unmeasured(rules: Rules) -> None:
+    """Refuse a configuration that leaves out standard axes by itself."""
+    if rules.unmeasured_axes:
+        raise PlanError(
+            f"{', '.join(rules.unmeasured_axes)} found; expected none: a certificate leaves out no "
+            "axis that could be measured",
+            key="rules.unmeasured_axes",
+        )

@@ -1,0 +1,330 @@
+"""A verdict in words: the answer first, then the reasons, then what the audit notices."""
+
+from palimpsest.stats.axes import Sign, axis
+from palimpsest.stats.comparison import Gap
+from palimpsest.stats.controls import RECIPE_SHARE, Control, ControlKind, Dose, Power
+from palimpsest.stats.verdict import Because, Finding, Reason, References, Verdict
+
+CLOSING = (
+    "This is an empirical test of models as they were produced, not a guarantee against a model "
+    "built to defeat it."
+)
+UNPROVED = (
+    "That the references are retrainings without the forget data is the word of whoever made them; "
+    "scores cannot prove it."
+)
+
+
+def sentences(verdict: Verdict) -> list[str]:
+    """Return the sentences of the verdict's paragraph."""
+    return [headline(verdict), *reasons(verdict), *remarks(verdict), CLOSING]
+
+
+def headline(verdict: Verdict) -> str:
+    """Return the answer in one sentence."""
+    custom = " under custom rules" if verdict.rules.differences() else ""
+    if verdict.candidate is None:
+        return f"Uncertified ({verdict.reason})."
+    pick = verdict.finding(verdict.candidate)
+    assert pick.comparison is not None and verdict.references is not None
+    grade = (
+        f"equivalent within {percent(verdict.rules.margin)} to"
+        if verdict.rules.margin
+        else "indistinguishable from"
+    )
+    return (
+        f"Certified{custom}: {pick.name} is {grade} {verdict.reference_count} retrainings on "
+        f"{len(verdict.references.axes)} axes (p = {pick.comparison.p:.2g}; furthest on "
+        f"{distance(pick.comparison.worst)})."
+    )
+
+
+def reasons(verdict: Verdict) -> list[str]:
+    """Return why the verdict is what it is, and what the audit could have noticed."""
+    if verdict.candidate is not None:
+        others = sum(finding.clears for finding in verdict.findings) - 1
+        more = [f"{count(others, 'more candidate passes', 'more candidates pass')}."]
+        return [power_sentence(verdict), *more * bool(others), *_tries(verdict)]
+    lines = [_why(verdict)]
+    if verdict.reason in (Reason.DISTINGUISHABLE, Reason.ALL_EXCLUDED):
+        lines += [refusal(finding) for finding in verdict.findings if not finding.clears][:3]
+    elif verdict.findings and verdict.references and verdict.references.names:
+        told = [f for f in verdict.findings if f.comparison is not None and f.comparison.rejected]
+        if told and len(told) == len(verdict.findings):
+            subject = told[0].name if len(told) == 1 else "every candidate"
+            lines.append(f"Even so, {subject} is distinguishable from retraining.")
+    return lines + ([power_sentence(verdict)] if verdict.controls else [])
+
+
+def refusal(finding: Finding, most: int = 99) -> str:
+    """Return why a candidate was not accepted, with the axes that give it away, at most so many."""
+    if finding.comparison is None:
+        known = "still knows the forget facts (screen)" if finding.excluded else "was not compared"
+        return f"{finding.name} {known}."
+    if finding.comparison.missing:
+        titles = ", ".join(axis(name).title for name in finding.comparison.missing)
+        return f"{finding.name} could not be compared: it has no finite value on {titles}."
+    parts = [f"{_did(gap)} ({distance(gap)})" for gap in finding.failing[:most]]
+    if len(finding.failing) > most:
+        parts.append(f"and differs on {len(finding.failing) - most} more axes")
+    if finding.excluded:
+        parts.insert(
+            0, f"still knows the forget facts (screen, p = {finding.screened.adjusted_p:.2g})"
+        )
+    return f"{finding.name} is {finding.label}: it {'; '.join(parts)}."
+
+
+def describe(finding: Finding, most: int = 99) -> str:
+    """Return what was found about a candidate in one sentence: why it was not accepted, or that it
+    passes."""
+    comparison = finding.comparison
+    if comparison is None or not finding.clears:
+        return refusal(finding, most)
+    numbers = f"p = {comparison.p:.2g}; furthest on {distance(comparison.worst)}"
+    if finding.label == "restored":
+        same = "equivalent to" if comparison.equivalent else "indistinguishable from"
+        return (
+            f"{finding.name} is restored: {same} {comparison.references} retrainings ({numbers})."
+        )
+    return (
+        f"{finding.name} is not told from {comparison.references} retrainings ({numbers}), which "
+        "shows nothing in an audit that could not have certified it."
+    )
+
+
+def distance(gap: Gap) -> str:
+    """Return an axis with the distance of a model there: ``relearn mid, +2.3 sd``."""
+    title = axis(gap.axis).title
+    return f"{title}, {gap.sd:+.1f} sd" if gap.sd is not None else f"{title}, without spread"
+
+
+def power_sentence(verdict: Verdict) -> str:
+    """Return what this audit notices, from its mixtures and known-label models."""
+    parts = [_noticed(power) for power in verdict.powers if power.noticed]
+    text = (
+        f"This audit notices {'; '.join(parts)}."
+        if parts
+        else ("This audit notices no mixture of a retraining with the injected weights.")
+    )
+    known = _counted(verdict.controls, ControlKind.KNOWN_LABEL)
+    if known is not None:
+        text += f" It rejects {known[0]} of {known[1]} known-label models that keep the facts."
+    fresh = _counted(verdict.controls, ControlKind.RETRAINING)
+    if fresh is not None:
+        text += f" It accepts {fresh[1] - fresh[0]} of {fresh[1]} fresh retrainings."
+    return text
+
+
+def _noticed(power: Power) -> str:
+    return (
+        f"{percent(power.share)} of the injected weights in {power.noticed} of {power.tried} "
+        f"mixtures (power at least {percent(power.at_least)})"
+    )
+
+
+def _counted(controls: tuple[Control, ...], kind: ControlKind) -> tuple[int, int] | None:
+    """Return how many controls of a kind were rejected, of how many; None without any."""
+    several = [c for c in controls if c.kind is kind and c.comparison is not None]
+    return (sum(c.rejected for c in several), len(several)) if several else None
+
+
+def remarks(verdict: Verdict) -> list[str]:
+    """Return what a reader of any verdict on this cell should know."""
+    notes = []
+    changed = verdict.rules.differences()
+    if changed:
+        listed = ", ".join(
+            f"{k} {_shown(own)} (default {_shown(d)})" for k, (d, own) in changed.items()
+        )
+        notes.append(f"Rules that differ from the default: {listed}.")
+    if verdict.rules.unmeasured_axes:
+        titles = ", ".join(axis(name).title for name in verdict.rules.unmeasured_axes)
+        notes.append(f"Not measured, because these facts do not allow it: {titles}.")
+    references = verdict.references
+    if references is None or not references.names:
+        return notes
+    if references.excluded:
+        notes.append(f"References left out by the terms: {', '.join(references.excluded)}.")
+    if references.fault is not None and verdict.because is not references.fault:
+        notes.append(_references(references))
+    if references.test == "normal":
+        notes.append(
+            f"With {len(references.names)} references the comparison assumes normally distributed "
+            "retrainings; from 20 on it assumes nothing."
+        )
+    passed = [c.name for c in verdict.controls if c.as_expected is False]
+    wrong = [n for n in passed if _of(verdict, n).kind is ControlKind.KNOWN_LABEL]
+    if wrong:
+        notes.append(
+            f"Known-label models that keep the facts and passed: {', '.join(wrong)}. This audit "
+            "cannot rule out suppression of that kind."
+        )
+    return [*notes, UNPROVED]
+
+
+def _of(verdict: Verdict, name: str) -> Control:
+    return next(control for control in verdict.controls if control.name == name)
+
+
+def _tries(verdict: Verdict) -> list[str]:
+    if len(verdict.findings) < 2:
+        return []
+    return [
+        f"{len(verdict.findings)} candidates of this injected model were tried in this run; other "
+        "runs are not seen."
+    ]
+
+
+def _why(verdict: Verdict) -> str:
+    if verdict.because is Because.SCREEN:
+        return _too_few_probes(verdict)
+    if verdict.reason is Reason.NOT_IDENTIFIABLE:
+        return _not_identifiable(verdict)
+    if verdict.reason is Reason.ALL_EXCLUDED:
+        return "The screen finds the forget facts in every candidate."
+    if verdict.reason is Reason.NO_REFERENCE:
+        given = count(verdict.reference_count or "No", "reference was", "references were")
+        nearest = (
+            f" {verdict.nearest} has the smallest residual after re-acquisition, which is a "
+            "ranking, not a certificate."
+            if verdict.nearest
+            else ""
+        )
+        return (
+            f"{given} given, and a certificate compares a candidate with retrainings: give at "
+            f"least {verdict.rules.minimum_references}; with 20 the comparison assumes nothing "
+            f"about their distribution.{nearest}"
+        )
+    if verdict.reason is Reason.REFERENCES:
+        assert verdict.references is not None
+        return _references(verdict.references)
+    if verdict.reason is Reason.UNDERPOWERED:
+        return _underpowered(verdict)
+    if verdict.reason is Reason.UNDECIDED:
+        return (
+            f"{verdict.nearest} passes at alpha = {verdict.rules.alpha:g}, but its p-value does "
+            f"not exceed {verdict.rules.certify_above:g}, from which on these rules certify."
+        )
+    return f"No candidate is indistinguishable from {verdict.reference_count} retrainings."
+
+
+def _references(references: References) -> str:
+    odd = references.homogeneity
+    if odd is not None and odd.odd:
+        did = axis(odd.axis).side(odd.t)
+        known = ", as if it had seen the forget facts" if did.sign is Sign.KNOWS else ""
+        return (
+            f"The references are not alike: {odd.reference} lies {odd.t:+.1f} leave-one-out "
+            f"standard errors from the others on {axis(odd.axis).title} (p = {odd.p:.2g}){known}. "
+            "Replace it, or state its exclusion with --exclude in a new run."
+        )
+    recipe = references.recipe
+    assert recipe is not None
+    parts = [
+        f"{recipe.sd[name]:+.1f} sd on {axis(name).title}"
+        for name in recipe.failing
+        if abs(recipe.sd.get(name, 0.0)) > recipe.limit
+    ]
+    if recipe.retain_share is not None and recipe.retain_share > RECIPE_SHARE:
+        parts.append(f"{percent(recipe.retain_share)} of base's distance on the retain facts")
+    return (
+        f"The references seem to come from another recipe than the injected model, which lies "
+        f"{' and '.join(parts)} from them: retrain them by its recipe."
+    )
+
+
+def _underpowered(verdict: Verdict) -> str:
+    references = verdict.references
+    assert references is not None
+    if verdict.because is Because.AXES:
+        missing = {name for names in references.unmeasured.values() for name in names}
+        titles = ", ".join(axis(name).title for name in references.unmeasured)
+        return (
+            f"{', '.join(sorted(missing))} has no finite value on {titles}: check that reference."
+        )
+    if verdict.because is Because.CONSTANT:
+        titles = ", ".join(axis(name).title for name in references.constant)
+        return (
+            f"The references do not vary at all on {titles}, as independent retrainings would: "
+            "check that they are different models, trained on different draws."
+        )
+    if verdict.because is Because.DOSE:
+        return _dose(verdict.dose)
+    needed = f"{percent(verdict.rules.detection_limit)} of the injected weights"
+    found = (
+        "does not reject even the injected model"
+        if verdict.detection_limit is None
+        else f"notices {percent(verdict.detection_limit)} of the injected weights or more"
+    )
+    return (
+        f"This audit {found}, but it must notice {needed} with power "
+        f"{percent(verdict.rules.detection_power)}: passing it shows nothing. More references, "
+        "more forget facts or more phrasings per fact would raise its power."
+    )
+
+
+def _dose(dose: Dose | None) -> str:
+    if dose is None:
+        return "Re-acquisition was not measured for every reference, so relearning shows nothing."
+    advice = (
+        f"try about {dose.suggested_steps} steps, or a higher learning rate"
+        if dose.suggested_steps is not None
+        else "raise the learning rate tenfold, or train for many more steps"
+    )
+    return (
+        f"Re-acquisition is too weak: in {dose.steps} steps it brought the references "
+        f"{percent(dose.fraction)} of the way from their own held-out forget level "
+        f"({dose.before:.2f} nats) to the injected model's ({dose.injected:.2f}), and relearning "
+        f"shows something only from {percent(dose.required)} on; {advice}."
+    )
+
+
+def _not_identifiable(verdict: Verdict) -> str:
+    if verdict.because is Because.HEADROOM and verdict.headroom is not None:
+        estimate = verdict.headroom.estimate
+        return (
+            "The facts are inferable: with evidence in context the base model is only "
+            f"{estimate.estimate:.2f} nats ({estimate.low:.2f} to {estimate.high:.2f}) worse than "
+            f"the injected one, of the {verdict.headroom.taught:.2f} that injection taught."
+        )
+    if verdict.because is Because.INJECTED:
+        return (
+            f"The screen does not find the forget facts in the injected model itself (p = "
+            f"{verdict.injected_p:.3g}), so surviving it means nothing. Check that the forget file "
+            "holds what was injected, and that base and injected are not swapped."
+        )
+    return (
+        f"Retraining alone gives {percent(verdict.inferable_share or 0.0)} of the injected model's "
+        "gap between probes and forget facts: the facts can be inferred from retained data, or "
+        "the probes are harder than they are. Use probes of the same kind, or other forget facts."
+    )
+
+
+def _too_few_probes(verdict: Verdict) -> str:
+    bound = verdict.bound
+    return (
+        f"{bound.forget} forget facts and {bound.probes} probes can be arranged in "
+        f"{bound.arrangements:,} ways, fewer than the {bound.required:,} that Holm's correction "
+        f"over {count(bound.candidates, 'candidate', 'candidates')} needs: the screen could not "
+        f"exclude anything. Use at least {bound.min_probes} probes."
+    )
+
+
+def _did(gap: Gap) -> str:
+    return axis(gap.axis).side(gap.offset).words
+
+
+def count(number: int | str, one: str, many: str) -> str:
+    """Return a number with its noun."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage."""
+    return f"{100 * share:.3g} %"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return "/".join(map(_shown, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
