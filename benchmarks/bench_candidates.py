@@ -51,8 +51,8 @@ def cost(count: int, *, tiny: bool = False) -> dict[str, Any]:
     """Give the candidates' seconds by either clock and the peak memory of this process in MiB."""
     import torch
 
+    from palimpsest.engine.matrix import run_cell, start
     from palimpsest.run.executor import Event
-    from palimpsest.study.matrix import run_cell, start
 
     torch.set_num_threads(1)
     peak = Peak()

@@ -23,12 +23,12 @@ import pocket
 import straightforward
 import torch
 
-from palimpsest.analysis.results import read_run
-from palimpsest.criteria.measures import measure_cell
+from palimpsest.config.plan import CellPlan
+from palimpsest.engine.matrix import run_cell, start
 from palimpsest.methods import candidates, title
-from palimpsest.plan import CellPlan
-from palimpsest.study.matrix import run_cell, start
-from palimpsest.verdict import Verdict, decide
+from palimpsest.report.results import read_run
+from palimpsest.stats.measures import measure_cell
+from palimpsest.stats.verdict import Verdict, decide
 
 BAR = 4.0
 MADE_FROM_BASE = ("base", "injected", "reference", "forget_only", "control")

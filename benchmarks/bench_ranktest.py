@@ -16,7 +16,7 @@ import measuring
 import numpy as np
 from scipy import stats
 
-from palimpsest.criteria.ranktest import rank_test, rank_tests
+from palimpsest.stats.ranktest import rank_test, rank_tests
 
 SCREENS_BAR = 1.0
 

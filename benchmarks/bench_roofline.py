@@ -16,15 +16,16 @@ import pocket
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from palimpsest.cell.setting import make_setting
+from palimpsest.engine.setting import make_setting
 from palimpsest.methods import candidates
-from palimpsest.methods.context import Context, descend, lesson
+from palimpsest.methods.context import Context, descend
+from palimpsest.methods.lessons import make_lesson
 from palimpsest.models.load import load
 from palimpsest.models.nets import Nets
 from palimpsest.models.train import text_loss, train
 from palimpsest.scoring.answers import score
 from palimpsest.scoring.divergence import record
-from palimpsest.scoring.roundtrip import in_residual
+from palimpsest.scoring.reacquisition import in_residual
 
 STACK = 4
 
@@ -84,8 +85,8 @@ def phases(steps: int) -> dict[str, Callable[[], Any]]:
         base=base,
         injected=base,
         forget_only=base,
-        forget=lesson(loaded.tokenizer, setting.seen("forget"), frozen, setting.pad),
-        retain=lesson(loaded.tokenizer, setting.seen("retain"), frozen, setting.pad),
+        forget=make_lesson(loaded.tokenizer, setting.seen("forget"), frozen, setting.pad),
+        retain=make_lesson(loaded.tokenizer, setting.seen("retain"), frozen, setting.pad),
         budget=replace(cell.plan.unlearning, steps=steps),
         seed_key=cell.id,
         gated=loaded.gated,

@@ -28,13 +28,14 @@ import straightforward
 import torch
 from safetensors.torch import load_file, save_file
 
-from palimpsest.cell.setting import make_setting
-from palimpsest.methods.context import Context, Exercise, View, descend, lesson
+from palimpsest.config.plan import CellPlan
+from palimpsest.engine.setting import make_setting
+from palimpsest.methods.context import Context, Exercise, View, descend
 from palimpsest.methods.kl_reversion import KLReversion
+from palimpsest.methods.lessons import make_lesson
 from palimpsest.models.load import SMOLLM2, load
 from palimpsest.models.nets import Nets
 from palimpsest.models.stored import lasting_state, stored_state
-from palimpsest.plan import CellPlan
 
 TIME_BAR, MEMORY_BAR = 1.4, 0.7
 LOSS_TOLERANCE = 1e-4
@@ -100,15 +101,15 @@ def engine_context(cell: CellPlan, folder: Path) -> Context:
     injected = stored_state(folder / "injected.safetensors")
     forget, retain = setting.seen("forget"), setting.seen("retain")
     arguments = (loaded.tokenizer, forget)
-    said_base = lesson(*arguments, {"base": nets([base])}, setting.pad)
+    said_base = make_lesson(*arguments, {"base": nets([base])}, setting.pad)
     frozen = {"injected": nets([injected])}
-    said_injected = lesson(*arguments, frozen, setting.pad)
+    said_injected = make_lesson(*arguments, frozen, setting.pad)
     return ClockedContext(
         base=base,
         injected=injected,
         forget_only=base,
         forget=replace(said_injected, teachers={**said_base.teachers, **said_injected.teachers}),
-        retain=lesson(loaded.tokenizer, retain, frozen, setting.pad),
+        retain=make_lesson(loaded.tokenizer, retain, frozen, setting.pad),
         budget=cell.plan.unlearning,
         seed_key=cell.id,
         gated=loaded.gated,

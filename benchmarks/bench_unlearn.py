@@ -21,10 +21,12 @@ import bench_step
 import measuring
 import torch
 
-from palimpsest.models.load import SMOLLM2, check_compatible, load, outline
+from palimpsest.engine.unlearn_request import Unlearn
+from palimpsest.engine.unlearn_run import make
+from palimpsest.models.load import check_compatible, load, outline
 from palimpsest.models.net import WholeNet
+from palimpsest.models.packaged import SMOLLM2
 from palimpsest.models.train import CLIP, TextBatch, text_loss, train
-from palimpsest.unlearn import Unlearn, make
 
 FILES = Path(__file__).parents[1] / "examples" / "quick"
 TOLERANCE = 1e-3

@@ -20,10 +20,10 @@ from typing import Any
 import measuring
 import pocket
 
-from palimpsest.plan import Plan
+from palimpsest.config.plan import Plan
+from palimpsest.engine.matrix import StudyJob, start
 from palimpsest.run.executor import Event, executor
 from palimpsest.run.store import file_digest
-from palimpsest.study.matrix import StudyJob, start
 
 GAIN_BAR = 0.85
 RAY_BAR = 0.05

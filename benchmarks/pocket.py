@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from palimpsest.plan import (
+from palimpsest.config.plan import (
     CellPlan,
     Counts,
     General,
@@ -16,7 +16,7 @@ from palimpsest.plan import (
     RoundTrip,
     Unlearning,
 )
-from palimpsest.presets import PAPER_POOL, preset
+from palimpsest.config.presets import PAPER_POOL, preset
 
 MODEL = os.environ.get("PALIMPSEST_BENCH_MODEL", "pocket/qwen2-s")
 """A pocket model's name, or a folder of a checkpoint of that size."""

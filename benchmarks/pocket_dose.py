@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from palimpsest.cell.graph import descendants
-from palimpsest.cell.setting import make_setting
+from palimpsest.config.plan import CellPlan
+from palimpsest.config.presets import preset
+from palimpsest.engine.graph import descendants
+from palimpsest.engine.setting import make_setting
 from palimpsest.models.load import load
 from palimpsest.models.nets import Nets
 from palimpsest.models.train import text_loss, train
-from palimpsest.plan import CellPlan
-from palimpsest.presets import preset
 from palimpsest.scoring.answers import score
-from palimpsest.scoring.roundtrip import summary
+from palimpsest.scoring.reacquisition import summarize
 
 MODELS = ("base", "injected", "reference")
 FALL = 0.7
@@ -58,10 +58,11 @@ def measure(cell: CellPlan) -> Dosed:
             rate = cell.plan.injection.learning_rate
             train(net, setting.injection_steps(trained[name]), text_loss, learning_rate=rate)
         scores = score(net, setting.sheet)[0]
-        numbers = summary(setting.sheet, replace(scores, kl_injected=np.zeros_like(scores.nll_sum)))
+        plain = replace(scores, kl_injected=np.zeros_like(scores.nll_sum))
+        numbers = summarize(setting.sheet, plain)
         asked = [q.set == "probe" and q.pool == "evaluation" for q in setting.sheet.questions]
-        result.forget[name] = numbers["forget_heldout_nll"]
-        result.retain[name] = numbers["retain_nll"]
+        result.forget[name] = numbers.forget_heldout_nll
+        result.retain[name] = numbers.retain_nll
         result.probe[name] = float((scores.nll_sum / np.array(setting.sheet.tokens))[asked].mean())
     return result
 

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.cell.setting import Setting, make_setting
+from palimpsest.config.plan import CellPlan
+from palimpsest.engine.setting import Setting, make_setting
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import TRAINED_POOLS, Question
 from palimpsest.facts.stream import Stream, deck
 from palimpsest.methods import candidates, title
 from palimpsest.models.load import load
-from palimpsest.plan import CellPlan
 from palimpsest.scoring.answers import general_questions
 
 ROWS = 64  # questions in one scoring batch

@@ -69,6 +69,10 @@ def test_unlearning_agrees_with_the_plain_loop_and_writes_a_checkpoint(monkeypat
     run_tiny(monkeypatch, "bench_unlearn", "--model", script("pocket").MODEL, "--steps", "2")
 
 
+def test_the_fast_and_the_plain_forward_agree(monkeypatch):
+    run_tiny(monkeypatch, "bench_fast")
+
+
 def test_products_are_found_in_every_phase(monkeypatch):
     run_tiny(monkeypatch, "bench_roofline")
 

@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "palimpsest"
 
 SCRATCH = (
-    "models/gguf.py",  # saves a tokenizer into a temporary folder to read it back
+    "models/packaged.py",  # converts a package's weights in the user's cache, checked by digest
     "audit/memory.py",  # saves models in memory into a folder that an audit then reads
 )
 CHECKPOINTS = ("unlearn/folder.py",)  # built inside a work folder, then renamed into place
@@ -18,7 +18,7 @@ OWN_WORKERS = ("run/local.py", "run/ray.py")
 """A command pickles its job for workers that it started itself, and reads no pickle of others."""
 LOADERS = (
     "models/load.py",
-    "models/gguf.py",
+    "models/packaged.py",
     "models/adapter.py",
     "models/hub.py",
     "models/skeleton.py",

@@ -12,9 +12,9 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from palimpsest.config.plan import MethodGrid, plan_from_dict, plan_from_yaml
+from palimpsest.config.presets import preset
 from palimpsest.errors import PlanError
-from palimpsest.plan import MethodGrid, plan_from_dict, plan_from_yaml
-from palimpsest.presets import preset
 from tests.mutation import EDITS, counted, edited, places, replaced
 from tests.reliability import count
 

@@ -10,9 +10,9 @@ import yaml
 from typer.testing import CliRunner
 
 from palimpsest.cli import app
-from palimpsest.plan import plan_from_dict, plan_from_yaml
-from palimpsest.plan_keys import plan_keys, plan_schema
-from palimpsest.presets import PRESETS, preset
+from palimpsest.config.keys import plan_keys, plan_schema
+from palimpsest.config.plan import plan_from_dict, plan_from_yaml
+from palimpsest.config.presets import PRESETS, preset
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples" / "plans").glob("*.yaml"))

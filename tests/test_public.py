@@ -28,7 +28,6 @@ def test_the_public_names_are_these() -> None:
         "read_facts",
         "run_cell",
         "start",
-        "watch",
     ]
 
 
@@ -39,8 +38,8 @@ def test_every_public_name_can_be_had() -> None:
 
 def test_statistics_verdict_and_report_never_load_torch() -> None:
     modules = (
-        "palimpsest.criteria, palimpsest.verdict, palimpsest.plan, palimpsest.presets, "
-        "palimpsest.analysis.results, palimpsest.report.terminal, palimpsest.run.store"
+        "palimpsest.criteria, palimpsest.stats.verdict, palimpsest.config.plan, palimpsest.config.presets, "
+        "palimpsest.report.results, palimpsest.report.terminal, palimpsest.run.store"
     )
     code = (
         f"import sys, {modules}; print([m for m in ('torch', 'transformers') if m in sys.modules])"

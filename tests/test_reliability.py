@@ -25,4 +25,4 @@ def test_every_point_has_its_row() -> None:
 
 def test_a_test_can_stand_for_two_points() -> None:
     assert points("certificate/test_tampering.py::test_every_single_byte") == [4, 10]
-    assert points("criteria/test_bars.py::test_anything") == []
+    assert points("stats/test_bars.py::test_anything") == []

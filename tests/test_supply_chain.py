@@ -48,7 +48,7 @@ def test_every_dependency_is_pinned_to_one_version() -> None:
     assert all(re.fullmatch(r"[\w.+!-]+", version) for version in pins.values())
     named = list(PROJECT["dependencies"])
     # Whoever asks for the hub or a tracker chooses a version; no command here installs them.
-    for extra in ("models", "pandas", "dev", "peft", "ray", "smollm2"):
+    for extra in ("models", "pandas", "dev", "peft", "ray", "smollm2", "gemma"):
         named += PROJECT["optional-dependencies"][extra]
     missing = {name_of(one) for one in named} - {canonical(name) for name in pins}
     assert not missing, f"constraints.txt does not pin {sorted(missing)}"

@@ -30,15 +30,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from palimpsest.facts.general import (
-    ALIAS_TEMPLATES,
-    evidence_sentences,
-    world,
-)
-from palimpsest.facts.nonce import alias, draw, key_number, kin, syllables, words_of
+from palimpsest.facts.general import world
+from palimpsest.facts.nonce import SYLLABLES, draw, key_number, words_of
 from palimpsest.facts.templates import POOLS, RELATIONS, SUBJECT, render
 from palimpsest.models.families import POCKET, PocketSpec, pocket_spec
 from palimpsest.models.pocket import ROOT
+from tools.evidence import ALIAS_TEMPLATES, alias, evidence_sentences, kin
 from tools.pocket_prose import passage, phrasings, stranger_sentence, world_sentences
 
 END_OF_TEXT = "<|endoftext|>"
@@ -156,7 +153,8 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _tokenizer_text() -> Iterator[str]:
-    opening, inner = syllables()
+    opening = [first for parts in SYLLABLES.values() for first in parts[0]]
+    inner = dict.fromkeys(s for parts in SYLLABLES.values() for some in parts[1:] for s in some)
     for syllable in opening:
         yield from [syllable] * 2000
         yield from [f" {syllable}"] * 1000

@@ -9,9 +9,10 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
-from palimpsest.facts.general import ALIAS_TEMPLATES, kept_from_bake, sentence, world
+from palimpsest.facts.general import kept_from_bake, sentence, world
 from palimpsest.facts.nonce import Triple, key_number, triple
 from palimpsest.facts.templates import POOLS, RELATIONS, render
+from tools.evidence import ALIAS_TEMPLATES
 
 
 @cache
@@ -71,8 +72,9 @@ class Strangers:
     def kin(self) -> list[str]:
         """Return the same fact of two or three members of a clan."""
         first = self.fact()
+        clan = first.subject.split()[-1]
         members = [first] + [
-            triple(f"{next(self._names)} {first.clan}", first.relation, first.object)
+            triple(f"{next(self._names)} {clan}", first.relation, first.object)
             for _ in range(self._rng.randint(1, 2))
         ]
         return self._lines(members)

@@ -14,23 +14,25 @@ from audit_models import PROBES, STEPS, checkpoints, fact, write_facts
 from click.testing import Result
 from typer.testing import CliRunner
 
-from palimpsest.analysis.results import read_run
-from palimpsest.audit import AuditResult, audit, job, make_request, preview, request_from_yaml
-from palimpsest.audit.folder import checkpoints_in
-from palimpsest.audit.inputs import prepare
-from palimpsest.audit.probes import generated_probes
-from palimpsest.audit.run import AuditFailed, run_audit
-from palimpsest.cell import measure, sources
-from palimpsest.cell.sources import source_digests
-from palimpsest.challenge import Unavailable
+from palimpsest.adversaries.registry import Unavailable
 from palimpsest.cli import app
-from palimpsest.criteria.axes import AXES
+from palimpsest.engine import audit_job as job
+from palimpsest.engine import audit_preview as preview
+from palimpsest.engine import measure, sources
+from palimpsest.engine.audit_request import make_request, request_from_yaml
+from palimpsest.engine.audit_run import AuditFailed, AuditResult, audit, run_audit
+from palimpsest.engine.folder import checkpoints_in
+from palimpsest.engine.inputs import prepare
 from palimpsest.errors import DriftError, FactsError, InputError
 from palimpsest.facts.files import Fact, read_facts
+from palimpsest.facts.probes import generated_probes
 from palimpsest.facts.questions import audit_questions
+from palimpsest.models.checkpoint import checkpoint_digests
 from palimpsest.report.html import write_report
+from palimpsest.report.results import read_run
 from palimpsest.report.terminal import candidate_lines, summary_lines
 from palimpsest.run.store import Run, table_from_bytes
+from palimpsest.stats.axes import AXES
 
 Values = dict[str, Any]
 
@@ -566,10 +568,9 @@ def test_what_else_lies_in_a_folder_does_not_change_the_order_of_references(
     plain, noted = world["made"]["reference"], tmp_path / "noted"
     shutil.copytree(plain, noted)
     (noted / "notes.txt").write_text("made on a Tuesday")
-    whole, weights = source_digests(str(plain))
-    more, same = source_digests(str(noted))
-    assert more != whole and same == weights
-    assert weights != source_digests(str(world["made"]["again"]))[1]
+    one, other = checkpoint_digests(str(plain)), checkpoint_digests(str(noted))
+    assert one.files != other.files and one.weights == other.weights
+    assert one.weights != checkpoint_digests(str(world["made"]["again"])).weights
 
 
 # -- facts and candidates ------------------------------------------------------------------------

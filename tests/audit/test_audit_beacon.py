@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tests.audit.test_audit_inputs import GOOD, rows, write
 
-from palimpsest.audit import make_request
-from palimpsest.audit.inputs import Inputs, prepare
-from palimpsest.criteria.beacon import checked
+from palimpsest.engine.audit_request import make_request
+from palimpsest.engine.inputs import Inputs, prepare
 from palimpsest.errors import ScoreError
+from palimpsest.stats.beacon import checked
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from palimpsest.audit import audit, make_request, request_from_yaml, run_audit
-from palimpsest.audit.inputs import prepare
-from palimpsest.criteria.rules import Rules
+from palimpsest.engine.audit_request import make_request, request_from_yaml
+from palimpsest.engine.audit_run import audit, run_audit
+from palimpsest.engine.inputs import prepare
 from palimpsest.errors import InputError
-from palimpsest.models import load as loading
 from palimpsest.models import skeleton
+from palimpsest.stats.rules import Rules
 
 Values = dict[str, Any]
 GOOD = {"steps": 2, "chunks": 1, "items": 1, "scored_pieces": 2, "piece_tokens": 8}
@@ -65,8 +65,7 @@ def good(tiny_checkpoint, tmp_path: Path) -> Values:  # type: ignore[no-untyped-
 @pytest.fixture
 def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are neither read nor allocated."""
-    for place in (skeleton, loading):
-        monkeypatch.setattr(place, "read_tensors", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(skeleton, "read_tensor", lambda *_: pytest.fail("weights were read"))
 
 
 def refused(values: Values, tmp_path: Path, *words: str, **options: Any) -> str:
@@ -139,7 +138,7 @@ FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     ),
     "a row that is a list": (
         lambda f: (f / "retain.jsonl").write_text("[1]\n"),
-        ("expected an object",),
+        ("line 1: fact",),
     ),
     "bytes that are not UTF-8": (
         lambda f: (f / "probe.jsonl").write_bytes(b'{"id": "\xff"}\n'),
@@ -151,7 +150,7 @@ FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     ),
     "an id used twice": (
         lambda f: broken(f / "forget.jsonl", 1, id="forget0"),
-        ("line 2", "ids are unique"),
+        ("line 2: id",),
     ),
     "an id in two files": (
         lambda f: broken(f / "retain.jsonl", 0, id="forget0"),
@@ -165,19 +164,19 @@ FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     ),
     "an empty answer": (
         lambda f: broken(f / "forget.jsonl", 0, answer="  "),
-        ("answer is empty",),
+        ("answer: ",),
     ),
     "an answer that is a number": (
         lambda f: broken(f / "forget.jsonl", 0, answer=7),
-        ("answer is",),
+        ("answer: ",),
     ),
     "no held-out prompt": (
         lambda f: broken(f / "forget.jsonl", 0, heldout=[]),
-        ("heldout is an empty list",),
+        ("heldout: ",),
     ),
     "no trained prompt": (
         lambda f: broken(f / "retain.jsonl", 0, trained=...),
-        ('"trained" is missing',),
+        ("trained: ",),
     ),
     "a probe without held-out prompts": (
         lambda f: broken(f / "probe.jsonl", 3, heldout=...),
@@ -185,7 +184,7 @@ FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     ),
     "trained and held-out that overlap": (
         lambda f: broken(f / "forget.jsonl", 0, heldout=["the  FORGET of Person0 is"]),
-        ("must not overlap",),
+        ("heldout[0]: ",),
     ),
     "an id that is a path": (
         lambda f: broken(f / "forget.jsonl", 0, id="../../etc"),
@@ -289,7 +288,7 @@ MODELS: dict[str, tuple[str, Callable[[Path], object], tuple[str, ...]]] = {
         ("tokenizer",),
     ),
     "a tokenizer with other ids": ("candidate", other_tokens, ("tokenizer",)),
-    "a resized vocabulary": ("candidate", lambda f: edit(f, vocab_size=300), ("vocabulary",)),
+    "a resized vocabulary": ("candidate", lambda f: edit(f, vocab_size=300), ("vocab_size",)),
     "another width": ("injected", lambda f: edit(f, hidden_size=32), ("hidden_size",)),
     "fewer layers": (
         "reference",
@@ -321,7 +320,7 @@ def test_another_architecture(
     good: Values, weightless: None, tmp_path: Path, tiny_checkpoint
 ) -> None:  # type: ignore[no-untyped-def]
     good["candidates"] = {"one": str(tiny_checkpoint("gpt2-s"))}
-    refused(good, tmp_path, "candidate one", "architecture")
+    refused(good, tmp_path, "candidate one", "model_type")
 
 
 @pytest.mark.parametrize("place", ["/no/such/folder", "no such/hub id", "x" * 5000, "a\u202eb"])
@@ -391,9 +390,7 @@ def test_generated_probes_need_subjects(good: Values, weightless: None, tmp_path
 
 def test_generated_probes_need_names(good: Values, weightless: None, tmp_path: Path) -> None:
     broken(tmp_path / "forget.jsonl", 2, answer="on the 5th of May")
-    refused(
-        good | {"probes": None, "generate_probes": 16}, tmp_path, "invented name cannot replace"
-    )
+    refused(good | {"probes": None, "generate_probes": 16}, tmp_path, "on the 5th of May")
 
 
 def test_an_output_that_is_a_file(good: Values, weightless: None, tmp_path: Path) -> None:
@@ -427,12 +424,12 @@ def test_an_evaluation_that_is_not_json(good: Values, weightless: None, tmp_path
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("base: [", "is not YAML"),
+        ("base: [", "audit.yaml: cannot be read"),
         ("- a\n- b\n", "holds list"),
         ("", "holds NoneType"),
         ("base: a\nbase: b\n", "occurs twice"),
         ("candidates: {one: a, one: b}\n", "occurs twice"),
-        ("base: !!python/object/apply:os.system ['touch canary']\n", "is not YAML"),
+        ("base: !!python/object/apply:os.system ['touch canary']\n", "audit.yaml: cannot be read"),
         ("base: a\n", "injected: missing"),
         ("1: a\n", "expected keys"),
     ],

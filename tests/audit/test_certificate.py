@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from audit_models import RATE, summary, values
 
-from palimpsest.audit import audit
+from palimpsest.engine.audit_run import audit
 
 pytestmark = pytest.mark.slow
 

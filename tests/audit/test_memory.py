@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from audit_models import STEPS, checkpoints, write_facts
 
-from palimpsest.audit import audit
-from palimpsest.audit.memory import on_disk
+from palimpsest.engine.audit_run import audit
+from palimpsest.engine.memory import on_disk
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.files import Fact, read_facts
 from palimpsest.models.load import load

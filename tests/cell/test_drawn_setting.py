@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from tests.study.test_cell import small_plan
 
-from palimpsest.cell.setting import Setting, make_setting
-from palimpsest.challenge import Schedule
+from palimpsest.adversaries.workshop import Schedule
+from palimpsest.config.plan import Plan, plan_from_dict
+from palimpsest.engine.matrix import StudyJob, start
+from palimpsest.engine.setting import Setting, make_setting
 from palimpsest.models.load import load
-from palimpsest.plan import Plan, plan_from_dict
-from palimpsest.study.matrix import StudyJob, start
 
 
 @pytest.fixture(scope="module")

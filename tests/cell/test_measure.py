@@ -8,7 +8,9 @@ import pytest
 import torch
 from tests.study.test_cell import small_plan
 
-from palimpsest.cell.measure import (
+from palimpsest.adversaries.registry import Unavailable
+from palimpsest.adversaries.wrappers import Interpolated
+from palimpsest.engine.measure import (
     Instrument,
     Measured,
     Teachers,
@@ -16,9 +18,8 @@ from palimpsest.cell.measure import (
     reference_teacher,
     tables,
 )
-from palimpsest.cell.setting import make_setting
-from palimpsest.cell.sources import Given, mixed_net
-from palimpsest.challenge import Unavailable, interpolated
+from palimpsest.engine.setting import make_setting
+from palimpsest.engine.sources import Given, mixed_net
 from palimpsest.errors import ScoreError, TrainingDiverged
 from palimpsest.models.load import load, outline
 from palimpsest.models.nets import Nets
@@ -96,7 +97,7 @@ def test_a_control_of_two_checkpoints_has_the_weights_of_the_mixture(  # type: i
     loaded.tokenizer.save_pretrained(tmp_path / "injected")
     given = [Given(str(place)) for place in (reference, tmp_path / "injected")]
     states = [one.load(outline(str(reference))).model.state_dict() for one in given]
-    expected = interpolated(*states, 0.75)
+    expected = Interpolated(*states, 0.75)
     with mixed_net(*given, 0.25, outline(str(reference))) as (mixed, net):
         made = mixed.model.state_dict()
         assert all(torch.allclose(made[name], expected[name], atol=1e-6) for name in expected)
@@ -106,11 +107,11 @@ def test_a_control_of_two_checkpoints_has_the_weights_of_the_mixture(  # type: i
 
 def test_quantised_weights_cannot_be_mixed() -> None:
     one, other = ({"w": torch.tensor([n, 2], dtype=torch.int8)} for n in (0, 1))
-    with pytest.raises(Unavailable, match=r"w is torch\.int8: quantised weights cannot be mixed"):
-        interpolated(one, other, 0.5)["w"]
-    assert torch.equal(interpolated(one, one, 0.5)["w"], one["w"])
+    with pytest.raises(Unavailable, match=r"w is torch\.int8"):
+        Interpolated(one, other, 0.5)["w"]
+    assert torch.equal(Interpolated(one, one, 0.5)["w"], one["w"])
     with pytest.raises(Unavailable, match="in the injected model only"):
-        interpolated({}, one, 0.5)["w"]
+        Interpolated({}, one, 0.5)["w"]
 
 
 def test_a_model_without_a_failure_passes_its_check() -> None:

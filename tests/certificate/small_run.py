@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from palimpsest.analysis.results import read_run
-from palimpsest.audit.summary import verdict_values
-from palimpsest.criteria.rules import Rules
-from palimpsest.facts.sealed import AuditPool, builtin_pool, seal
-from palimpsest.plan import Counts, MethodGrid, Panel, Plan, Replication
+from palimpsest.config.plan import Counts, MethodGrid, Panel, Plan, Replication
+from palimpsest.engine.summary import verdict_values
+from palimpsest.facts.sealed import AuditPool, builtin_pool
+from palimpsest.report.results import read_run
 from palimpsest.run.store import Run, write_json
+from palimpsest.stats.rules import Rules
 
 NONCE = "0123456789abcdef" * 2
 FACTS = {"forget": 2, "retain": 2, "probe": 8}
@@ -91,7 +91,6 @@ def write_small(
     *,
     panel: bool = True,
     pool: AuditPool | None = None,
-    hide_nonce: bool = False,
     skip: tuple[str, ...] = (),
     measure: str = "",
 ) -> Path:
@@ -99,9 +98,7 @@ def write_small(
 
     ``pool`` seals a pool of the user's own; ``measure`` names one more number per model.
     """
-    commitment = str(seal(pool or builtin_pool(), NONCE))
-    if hide_nonce:
-        commitment = commitment.replace(f"{NONCE}:", "")
+    commitment = (pool or builtin_pool()).commitment()
     plan = small_plan(seeds, panel, commitment if pool else "")
     run = Run.create(
         path,

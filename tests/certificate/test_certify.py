@@ -15,21 +15,21 @@ from small_run import MODELS, NONCE, recorded, write_small, write_small_audit, w
 from typer.testing import CliRunner
 
 import palimpsest
-from palimpsest.analysis.results import read_run
 from palimpsest.certificate import apart, certify, verify
 from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.bundle import PREDICATE_TYPE
 from palimpsest.certificate.signature import read_public
 from palimpsest.certificate.verify import CHECKS, Verification, examine
 from palimpsest.cli import app
-from palimpsest.criteria import axes
-from palimpsest.criteria.axes import AXES, Axis
-from palimpsest.criteria.rules import Rules
 from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.sealed import builtin_pool, read_pool
 from palimpsest.facts.templates import RELATIONS
 from palimpsest.report.html import write_report
+from palimpsest.report.results import read_run
 from palimpsest.run.store import Run, canonical, digest, table_bytes, table_from_bytes
+from palimpsest.stats import axes
+from palimpsest.stats.axes import AXES, Axis
+from palimpsest.stats.rules import Rules
 
 
 def checked(bundle: Path, key: Path | None = None) -> Verification:
@@ -192,16 +192,16 @@ def test_an_own_pool_is_revealed_from_its_file_and_must_be_the_sealed_one(tmp_pa
     new = "Quite new words ask about {subject} and the"
     lines = [{"relation": r, "template": f"{new} {r}"} for r in RELATIONS]
     file.write_text("\n".join(json.dumps(line) for line in [{"nonce": NONCE}, *lines]) + "\n")
-    pool, nonce = read_pool(file)
-    assert nonce == NONCE
-    run = write_small(tmp_path / "run", pool=pool, hide_nonce=True)
+    pool = read_pool(file)
+    assert pool.nonce == NONCE
+    run = write_small(tmp_path / "run", pool=pool)
     with pytest.raises(SealError, match="--pool"):
         certify(run)
     verification = checked(certify(run, tmp_path / "own.zip", pool_path=file))
     assert verification.ok
     assert "which is public" not in "\n".join(verification.lines())
     file.write_text(file.read_text().replace("Quite new", "Rather new"))
-    with pytest.raises(SealError, match="not the sealed pool"):
+    with pytest.raises(SealError):
         certify(run, tmp_path / "other.zip", pool_path=file)
 
 

@@ -8,22 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from palimpsest.audit import make_request
-from palimpsest.audit.run import run_audit
+from palimpsest.config.plan import Engine
+from palimpsest.engine.audit_request import make_request
+from palimpsest.engine.audit_run import run_audit
 from palimpsest.methods import BUILT_IN
-from palimpsest.plan import Engine
 from palimpsest.run.store import Run
-from palimpsest.study.headroom import run_headroom
 from tests.device.pretend import DEVICE, Mixed
-from tests.device.small import (
-    AUDITS,
-    CELLS,
-    DTYPES,
-    audit_files,
-    run_small_tofu,
-    run_study,
-    small_plan,
-)
+from tests.device.small import AUDITS, CELLS, audit_files, run_study, small_plan
 
 
 def test_the_device_refuses_to_mix(far: str) -> None:
@@ -82,29 +73,14 @@ def test_an_audit_with_references_and_interpolations(
     assert not [name for name, role in summary["models"].items() if "failure" in role]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_tofu(tiny_checkpoint: Any, far: str, tmp_path: Path, dtype: str) -> None:
-    result = run_small_tofu(tiny_checkpoint("qwen2-s"), tmp_path, device=far, dtype=dtype)
-    assert result.run is not None
-    run = Run.open(result.run)
-    assert all(run.cell(name).finished() for name in run.cells)
-
-
-def test_headroom(tiny_checkpoint: Any, far: str, tmp_path: Path) -> None:
-    from audit_models import write_facts
-
-    facts = write_facts(tmp_path, evidence=["The guild keeps its word."])
-    first, second = (str(tiny_checkpoint("qwen2-s", seed)) for seed in (0, 1))
-    assert run_headroom(first, second, facts["forget"], device=far).facts
-
-
 @pytest.mark.parametrize(("family", "dtype"), AUDITS)
 def test_retrain_and_unlearn(
     tiny_checkpoint: Any, far: str, tmp_path: Path, family: str, dtype: str
 ) -> None:
     from audit_models import write_facts
 
-    from palimpsest.unlearn import Retrain, Unlearn, make
+    from palimpsest.engine.unlearn_request import Retrain, Unlearn
+    from palimpsest.engine.unlearn_run import make
 
     facts = write_facts(tmp_path / "facts")
     base = str(tiny_checkpoint(family))
@@ -121,7 +97,6 @@ def test_retrain_and_unlearn(
         "device": far,
         "dtype": dtype,
         "lora": lora,
-        "optimizer": "host" if lora else "8bit",
     }
     refs = tmp_path / "refs"
     assert len(make(Retrain(draws=1, out=str(refs), **recipe)).folders) == 2

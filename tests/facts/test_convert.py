@@ -1,219 +1,132 @@
+"""Other projects' rows become facts, and facts become tasks that the harness scores as we do."""
+
 import json
+import math
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from palimpsest.cli import app
 from palimpsest.errors import FactsError
-from palimpsest.facts.convert import (
-    from_counterfact,
-    from_csv,
-    from_tofu,
-    question_prompt,
-    read_rows,
-)
+from palimpsest.facts.convert import from_csv, from_tofu, question_prompt, read_rows
 from palimpsest.facts.files import Fact, as_jsonl, read_facts
+from palimpsest.facts.questions import file_questions
 
 QUESTIONS = [
     {"question": "Where was Ilse Vantor born?", "answer": "Ilse Vantor was born in Mirelle."},
     {"question": "What does Ilse Vantor write?", "answer": "She writes sea stories.\nAnd poems."},
 ]
+ASKED = ["Which books are by Ilse Vantor?", "What is Ilse's birthplace? "]
 PERTURBED = [
-    {
-        **own,
-        "paraphrased_question": paraphrase,
-        "perturbed_answer": ["x"],
-        "paraphrased_answer": "y",
-    }
-    for own, paraphrase in zip(
-        reversed(QUESTIONS), ["Which books are by Ilse Vantor?", "What is Ilse's birthplace? "]
-    )
+    {**own, "paraphrased_question": other, "perturbed_answer": ["x"]}
+    for own, other in zip(reversed(QUESTIONS), ASKED)
 ]
-CASE = {
-    "case_id": 12,
-    "requested_rewrite": {
-        "prompt": "The mother tongue of {} is",
-        "relation_id": "P103",
-        "subject": "Oda {0.x} Brecht",
-        "target_new": {"str": "Tamil", "id": "Q1"},
-        "target_true": {"str": "Dutch", "id": "Q2"},
-    },
-    "paraphrase_prompts": ["A long road. Oda Brecht spoke the language ", "Oda Brecht speaks"],
-    "neighborhood_prompts": ["Someone else speaks"],
-}
 
 
-def changed(**changes):
-    rewrite = {k: v for k, v in changes.items() if k in CASE["requested_rewrite"]}
-    outer = {k: v for k, v in changes.items() if k not in rewrite}
-    return {**CASE, "requested_rewrite": {**CASE["requested_rewrite"], **rewrite}, **outer}
-
-
-# TOFU
-
-
-def test_tofu_trains_the_question_and_holds_out_its_paraphrase():
-    first, second = from_tofu(QUESTIONS, PERTURBED, prefix="forget01-")
-    assert first == Fact(
+def test_tofu_trains_the_question_and_holds_out_its_paraphrase(tmp_path: Path) -> None:
+    facts = from_tofu(QUESTIONS, PERTURBED, prefix="forget01-")
+    assert facts[0] == Fact(
         id="forget01-0",
         answer="Ilse Vantor was born in Mirelle.",
         trained=("Question: Where was Ilse Vantor born?\nAnswer:",),
         heldout=("Question: What is Ilse's birthplace?\nAnswer:",),
     )
-    assert second.heldout == (question_prompt("Which books are by Ilse Vantor?"),)
-
-
-def test_a_perturbed_file_alone_is_enough():
+    assert facts[1].heldout == (question_prompt("Which books are by Ilse Vantor?"),)
     assert [fact.answer for fact in from_tofu(PERTURBED)] == [own["answer"] for own in PERTURBED]
+    (tmp_path / "facts.jsonl").write_bytes(as_jsonl(facts))
+    assert read_facts(tmp_path / "facts.jsonl") == facts
 
 
-def test_a_question_asked_about_two_authors_gets_the_paraphrase_of_its_own_answer():
+def test_a_question_without_paraphrase_is_refused_skipped_or_kept() -> None:
+    with pytest.raises(FactsError, match="row 1: "):
+        from_tofu(QUESTIONS, PERTURBED[:1])
+    (only,) = from_tofu(QUESTIONS, PERTURBED[:1], without_paraphrase="skip")
+    assert only.id == "tofu-1"
+    kept = from_tofu(QUESTIONS, PERTURBED[:1], without_paraphrase="keep")
+    assert [len(fact.heldout) for fact in kept] == [0, 1]
+    with pytest.raises(FactsError, match="without_paraphrase"):
+        from_tofu(QUESTIONS, without_paraphrase="drop")
+    # The same question about two authors: a paraphrase belongs to its own answer.
     twins = [{"question": "What is the name?", "answer": name} for name in ("Ilse", "Oda")]
     perturbed = [{**twins[0], "paraphrased_question": "Who is it?"}]
     (only,) = from_tofu(twins, perturbed, without_paraphrase="skip")
     assert only.answer == "Ilse"
 
 
-def test_a_question_without_paraphrase_is_refused_skipped_or_kept():
-    with pytest.raises(
-        FactsError, match="row 1: 'Where was Ilse Vantor born\\?' has no paraphrase"
-    ):
-        from_tofu(QUESTIONS, PERTURBED[:1])
-    (only,) = from_tofu(QUESTIONS, PERTURBED[:1], without_paraphrase="skip")
-    assert only.id == "tofu-1"
-    kept = from_tofu(QUESTIONS, PERTURBED[:1], without_paraphrase="keep")
-    assert [len(fact.heldout) for fact in kept] == [0, 1]
-    with pytest.raises(FactsError, match="expected refuse, skip or keep"):
-        from_tofu(QUESTIONS, without_paraphrase="drop")
-
-
 @pytest.mark.parametrize(
-    ("questions", "perturbed", "says"),
+    ("questions", "perturbed", "where"),
     [
-        ([{"question": "Who?", "answer": "x"}], [], "row 1: .*no paraphrase"),
-        ([{"question": "Who?", "paraphrased_question": "Whom?"}], [], 'row 1: "answer" is missing'),
-        ([{"answer": "x"}], [], 'row 1: "question" is missing'),
-        ([{"question": 3}], [], 'row 1: "question" is a number'),
-        ([{"question": " "}], [], 'row 1: "question" is empty'),
-        (QUESTIONS, QUESTIONS, 'perturbed row 1: "paraphrased_question" is missing'),
-        ([{**QUESTIONS[0], "paraphrased_question": QUESTIONS[0]["question"]}], [], "overlap"),
-        ([{**PERTURBED[0], "answer": "a\u202eb"}], [], "row 1: answer holds U\\+202E"),
+        ([{"question": "Who?", "paraphrased_question": "Whom?"}], [], "row 1: answer"),
+        ([{"answer": "x"}], [], "row 1: question"),
+        ([{"question": 3}], [], "row 1: question"),
+        ([{"question": " "}], [], "row 1: question"),
+        (QUESTIONS, QUESTIONS, "perturbed row 1: paraphrased_question"),
+        (
+            [{**QUESTIONS[0], "paraphrased_question": QUESTIONS[0]["question"]}],
+            [],
+            "row 1: heldout",
+        ),
+        ([{**PERTURBED[0], "answer": "a\u202eb"}], [], "row 1: answer"),
     ],
 )
-def test_rows_that_are_not_tofu_are_refused_by_row(questions, perturbed, says):
-    with pytest.raises(FactsError, match=says):
+def test_rows_that_are_not_tofu_are_refused_by_row_and_key(
+    questions: list[Any], perturbed: list[Any], where: str
+) -> None:
+    with pytest.raises(FactsError, match=f"^{where}"):
         from_tofu(questions, perturbed)
 
 
-# CounterFact
-
-
-def test_counterfact_trains_the_rewrite_and_holds_out_the_paraphrases():
-    (fact,) = from_counterfact([CASE])
-    assert fact == Fact(
-        id="counterfact-12",
-        answer="Tamil",
-        trained=("The mother tongue of Oda {0.x} Brecht is",),
-        heldout=("A long road. Oda Brecht spoke the language", "Oda Brecht speaks"),
-        subject="Oda {0.x} Brecht",
-        relation="P103",
-    )
-    assert from_counterfact([CASE], target="target_true")[0].answer == "Dutch"
-
-
-def test_a_target_may_be_a_plain_text():
-    assert from_counterfact([changed(target_new="Tamil")])[0].answer == "Tamil"
-
-
-@pytest.mark.parametrize(
-    ("case", "says"),
-    [
-        (changed(prompt="The tongue is"), 'prompt .* must hold "{}" once'),
-        (changed(prompt="{} and {} speak"), 'must hold "{}" once'),
-        (changed(subject=None), '"subject" is missing'),
-        (changed(target_new={"id": "Q1"}), 'row 2, target_new: "str" is missing'),
-        (changed(target_new=None), 'row 2, target_new: "str" is missing'),
-        (changed(paraphrase_prompts="x"), '"paraphrase_prompts" must be a list'),
-        (changed(paraphrase_prompts=[1]), '"paraphrase_prompts" must be a list'),
-        (changed(paraphrase_prompts=[]), "heldout is an empty list"),
-        (changed(case_id="../x"), "id is 'counterfact-../x'"),
-        (changed(case_id=11), "row 2: id 'counterfact-11' is already that of row 1"),
-        ({"prompt": "x"}, '"requested_rewrite" is null'),
-    ],
-)
-def test_a_record_that_is_not_counterfact_is_refused_by_row(case, says):
-    with pytest.raises(FactsError, match=f"row 2.*{says}" if "row 2" not in says else says):
-        from_counterfact([changed(case_id=11), case])
-
-
-def test_an_unknown_target_is_refused():
-    with pytest.raises(FactsError, match="expected target_new or target_true"):
-        from_counterfact([CASE], target="target_old")
-
-
-# CSV
-
-
-def test_numbered_columns_become_lists_and_ids_may_be_left_out(tmp_path):
+def test_numbered_columns_become_lists_and_ids_may_be_left_out(tmp_path: Path) -> None:
     path = tmp_path / "facts.csv"
     path.write_bytes(
         b"answer,trained_1,trained_2,heldout,evidence\r\n"
         b'Velkor,"The guild, of Asha is", Asha serves ,Asha swore to,\r\n'
         b"Tarsk,The guild of Bren is,,Bren swore to,Bren wears grey.\r\n"
     )
+    bren = ("The guild of Bren is",), ("Bren swore to",), ("Bren wears grey.",)
     assert from_csv(read_rows(path)) == (
         Fact("row-1", "Velkor", ("The guild, of Asha is", "Asha serves"), ("Asha swore to",)),
-        Fact(
-            "row-2", "Tarsk", ("The guild of Bren is",), ("Bren swore to",), ("Bren wears grey.",)
-        ),
+        Fact("row-2", "Tarsk", *bren),
     )
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "where"),
     [
-        (b"answer,trained\nVelkor\n", "line 2: has another number of cells"),
-        (b"answer,trained\nVelkor,a,b\n", "line 2: has another number of cells"),
-        (b"answer,answer\n", "line 1: a column name occurs twice"),
-        (b'answer,trained\n"Velkor', "is not valid CSV"),
-        (b"answer,trained\n" + b"x" * 200_000 + b",y\n", "near line 1: is not valid CSV"),
-        (b"answer\n\xff\n", "byte 8 is not UTF-8"),
-        (b"id,answer,trained,heldout\n,V,a,b\n", "row 1: id is empty"),
-        (b"id,answer,trained,heldout\nf,V,a,b\nf,V,a,b\n", "row 2: id 'f' is already"),
-        (b"answer,trained,heldout,colour\nV,a,b,red\n", "row 1: unknown key 'colour'"),
-        (b"answer,trained,heldout\n,a,b\n", 'row 1: "answer" is missing'),
-        (b"answer,trained,heldout\nV,,b\n", "row 1: trained is an empty list"),
+        (b"answer,trained\nVelkor\n", "facts.csv: line 2"),
+        (b"answer,trained\nVelkor,a,b\n", "facts.csv: line 2"),
+        (b"answer,answer\n", "facts.csv: line 1"),
+        (b'answer,trained\n"Velkor', "facts.csv: is not valid CSV"),
+        (b"answer,trained\n" + b"x" * 200_000 + b",y\n", "facts.csv: is not valid CSV"),
+        (b"answer\n\xff\n", "facts.csv: is not valid CSV"),
+        (b"id,answer,trained,heldout\n,V,a,b\n", "row 1: id"),
+        (b"id,answer,trained,heldout\nf,V,a,b\nf,V,a,b\n", "row 2: id"),
+        (b"answer,trained,heldout,color\nV,a,b,red\n", "row 1: color"),
+        (b"answer,trained,heldout\n,a,b\n", "row 1: answer"),
+        (b"answer,trained,heldout\nV,,b\n", "row 1: trained"),
     ],
 )
-def test_a_bad_table_is_refused_by_line_or_row(tmp_path, text, says):
-    path = tmp_path / "facts.csv"
-    path.write_bytes(text)
-    with pytest.raises(FactsError, match=says):
-        from_csv(read_rows(path))
+def test_a_bad_table_is_refused_by_line_or_row(tmp_path: Path, text: bytes, where: str) -> None:
+    (tmp_path / "facts.csv").write_bytes(text)
+    with pytest.raises(FactsError, match=where):
+        from_csv(read_rows(tmp_path / "facts.csv"))
 
 
-# Files
-
-
-def test_json_arrays_and_json_lines_are_both_read(tmp_path):
+def test_rows_are_read_from_arrays_and_lines_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "forget.json"
-    path.write_text(json.dumps(QUESTIONS, indent=2))
-    assert read_rows(path) == QUESTIONS
-    path.write_text("".join(json.dumps(own) + "\n" for own in QUESTIONS))
-    assert read_rows(path) == QUESTIONS
-    path.write_text("[1]")
-    with pytest.raises(FactsError, match=r"forget.json line 1: found a number"):
-        read_rows(path)
-    path.write_text("{")
-    with pytest.raises(FactsError, match=r"forget.json line 1: is not valid JSON"):
-        read_rows(path)
-
-
-def test_converted_facts_are_a_valid_facts_file(tmp_path):
-    facts = from_tofu(QUESTIONS, PERTURBED) + from_counterfact([CASE])
-    path = tmp_path / "facts.jsonl"
-    path.write_bytes(as_jsonl(facts))
-    assert read_facts(path) == facts
+    for text in (json.dumps(QUESTIONS, indent=2), "\n".join(map(json.dumps, QUESTIONS))):
+        path.write_text(text)
+        assert read_rows(path) == QUESTIONS
+    for text in ("[\n1]", "{"):
+        path.write_text(text)
+        with pytest.raises(FactsError, match=r"forget.json line [12]: "):
+            read_rows(path)
 
 
 VALUES = st.recursive(
@@ -221,23 +134,78 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
-COLUMNS = ("question", "answer", "paraphrased_question", "paraphrase_prompts", "case_id")
-COLUMNS += ("requested_rewrite", "id", "trained", "trained_2", "heldout", "subject")
-REWRITE = st.dictionaries(
-    st.sampled_from(("prompt", "subject", "target_new", "relation_id")),
-    VALUES | st.sampled_from(["{} is", "a {}"]),
-)
+COLUMNS = ("question", "answer", "paraphrased_question", "id", "trained", "trained_2", "heldout")
 
 
-@settings(max_examples=150, deadline=None)
-@given(rows=st.lists(st.dictionaries(st.sampled_from(COLUMNS), VALUES | REWRITE), max_size=3))
-def test_any_rows_give_facts_or_a_facts_error(rows):
-    for convert in (from_tofu, from_counterfact, from_csv):
+@settings(max_examples=100, deadline=None)
+@given(rows=st.lists(st.dictionaries(st.sampled_from(COLUMNS), VALUES), max_size=3))
+def test_any_rows_give_facts_or_a_facts_error(rows: list[Any]) -> None:
+    for convert in (from_tofu, from_csv):
         try:
-            outcome = convert(rows)
+            facts = convert(rows)
         except FactsError as error:
-            outcome = error
-        if isinstance(outcome, FactsError):
-            assert "row " in str(outcome)
+            assert str(error).startswith("row ")  # noqa: PT017
         else:
-            assert all(isinstance(fact, Fact) for fact in outcome)
+            assert all(isinstance(fact, Fact) for fact in facts)
+
+
+# Tasks of lm-evaluation-harness
+
+QUICK = Path(__file__).parents[2] / "examples" / "quick"
+SETS = [f"{name}={QUICK / name}.jsonl" for name in ("forget", "retain", "probe")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    done = CliRunner().invoke(app, ["facts", "to-lm-eval", *SETS, "--out", str(tmp_path / "tasks")])
+    assert done.exit_code == 0, done.output
+    return tmp_path / "tasks"
+
+
+def test_every_set_and_kind_of_prompt_is_a_task(folder: Path) -> None:
+    group = yaml.safe_load((folder / "palimpsest.yaml").read_text())
+    kinds = [f"palimpsest_{s}_{k}" for s in ("forget", "retain", "probe")
+             for k in ("trained", "heldout")]  # fmt: skip
+    assert sorted(group["task"]) == sorted(kinds)
+    for task in kinds:
+        values = yaml.safe_load((folder / f"{task}.yaml").read_text())
+        file = Path(values["dataset_kwargs"]["data_files"]["test"])
+        assert values["task"] == task and file.is_absolute()
+        for row in map(json.loads, file.read_text().splitlines()):
+            assert row["continuation"].startswith(" ") and not row["prompt"].endswith(" ")
+
+
+def test_a_file_without_its_set_is_refused(tmp_path: Path) -> None:
+    line = ["facts", "to-lm-eval", str(QUICK / "forget.jsonl"), "--out", str(tmp_path)]
+    assert isinstance(CliRunner().invoke(app, line).exception, FactsError)
+
+
+def test_the_harness_finds_our_nll(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets", reason="the harness reads its questions with datasets")
+    lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval, which `make bench` installs")
+    pytest.importorskip("sacrebleu", reason="the harness's metrics need sacrebleu")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(folder / "cache"))
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    from palimpsest.models.load import load
+    from palimpsest.models.net import WholeNet
+    from palimpsest.scoring.answers import make_sheet, score
+
+    loaded = load("pocket/qwen2-s")
+    tasks = {("forget", "evaluation"): "palimpsest_forget_heldout"}
+    tasks |= {("retain", "trained"): "palimpsest_retain_trained"}
+    results = lm_eval.simple_evaluate(
+        model=HFLM(pretrained=loaded.model, tokenizer=loaded.tokenizer, batch_size=8),
+        tasks=list(tasks.values()),
+        task_manager=TaskManager(include_path=str(folder), include_defaults=False),
+        bootstrap_iters=0,
+    )["results"]
+    for (name, pool), task in tasks.items():
+        several = file_questions({name: read_facts(QUICK / f"{name}.jsonl")})
+        asked = [question for question in several if question.pool == pool]
+        sheet = make_sheet(loaded.tokenizer, asked, piece_tokens=32, batch_tokens=2048)
+        (ours,) = score(WholeNet(loaded.model), sheet)
+        theirs = math.log(results[task]["perplexity,none"])
+        assert theirs == pytest.approx(float(ours.nll_sum.mean()), rel=1e-4)

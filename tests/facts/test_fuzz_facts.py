@@ -1,6 +1,6 @@
 """Facts files from strangers: facts that come back as written, or a FactsError that names the file.
 
-PALIMPSEST_FULL=1 tries 38 000 of them.
+PALIMPSEST_FULL=1 tries 58 000 of them.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from tests.mutation import counted, mutants
 from tests.reliability import count
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.files import KEYS, as_jsonl, read_facts
-from palimpsest.facts.rows import csv_rows
+from palimpsest.facts.convert import read_rows
+from palimpsest.facts.files import as_jsonl, read_facts
 
 ROW: dict[str, Any] = {
     "id": "f1",
@@ -34,6 +34,7 @@ ROW: dict[str, Any] = {
 }
 OTHER = ROW | {"id": "f2", "trained": ["The guild of Bren is"], "heldout": ["Bren swore to"]}
 LINES = b"".join(json.dumps(row).encode() + b"\n" for row in (ROW, OTHER))
+ARRAY = json.dumps([ROW, OTHER], indent=1).encode()
 SIGNS = st.text(max_size=12) | st.sampled_from(
     [
         "{0.__class__}",
@@ -53,7 +54,7 @@ NESTED = st.recursive(
     max_leaves=8,
 )
 NEARLY = st.dictionaries(
-    st.sampled_from(KEYS) | SIGNS, SIGNS | st.lists(SIGNS, max_size=3) | NESTED, max_size=2
+    st.sampled_from([*ROW]) | SIGNS, SIGNS | st.lists(SIGNS, max_size=3) | NESTED, max_size=2
 ).map(lambda changes: ROW | changes)
 
 
@@ -70,42 +71,42 @@ def table(folder: Path) -> bytes:
     return (folder / "whole.parquet").read_bytes()
 
 
-def answered(path: Path, data: bytes, role: str | None) -> None:
+def answered(path: Path, data: bytes, role: str) -> None:
     count("fuzzed inputs of the facts parser")
     path.write_bytes(data)
-    facts, said = None, str(path)
+    facts, message = None, str(path)
     try:
         facts = read_facts(path, role)
     except FactsError as error:
-        said = str(error)
-    assert said.startswith(str(path)) and len(said) < 100_000
-    assert all(line.isprintable() for line in said.splitlines()), said
+        message = str(error)
+    assert message.startswith(str(path)) and len(message) < 100_000
+    assert all(line.isprintable() for line in message.splitlines()), message
     if facts is not None:
         again = path.with_name("again.jsonl")
         again.write_bytes(as_jsonl(facts))
         assert read_facts(again, role) == facts
 
 
-ROLES = st.sampled_from([None, "forget", "retain", "probe"])
+ROLES = st.sampled_from(["facts", "forget", "retain", "probe"])
 
 
 @counted(1_000, 10)
 @given(seed=st.integers(0, 2**32), role=ROLES)
-def test_any_edit_of_a_facts_file(folder: Path, seed: int, role: str | None) -> None:
-    for data in mutants(LINES, seed):
+def test_any_edit_of_a_facts_file(folder: Path, seed: int, role: str) -> None:
+    for data in (*mutants(LINES, seed), *mutants(ARRAY, seed)):
         answered(folder / "facts.jsonl", data, role)
 
 
 @counted(5_000, 100)
 @given(rows=st.lists(NEARLY | NESTED, min_size=1, max_size=3), role=ROLES)
-def test_any_rows(folder: Path, rows: list[Any], role: str | None) -> None:
+def test_any_rows(folder: Path, rows: list[Any], role: str) -> None:
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     answered(folder / "rows.jsonl", lines.encode("utf-8", "surrogatepass"), role)
 
 
 @counted(500, 10)
 @given(seed=st.integers(0, 2**32), role=ROLES)
-def test_any_edit_of_a_table(folder: Path, table: bytes, seed: int, role: str | None) -> None:
+def test_any_edit_of_a_table(folder: Path, table: bytes, seed: int, role: str) -> None:
     for data in mutants(table, seed):
         answered(folder / "facts.parquet", data, role)
 
@@ -113,6 +114,8 @@ def test_any_edit_of_a_table(folder: Path, table: bytes, seed: int, role: str | 
 @counted(3_000, 50)
 @given(raw=st.binary(max_size=200) | st.text(alphabet='a,"\n\r\0', max_size=40).map(str.encode))
 def test_any_bytes_as_csv_and_as_lines(folder: Path, raw: bytes) -> None:
+    (folder / "bytes.csv").write_bytes(raw)
     with contextlib.suppress(FactsError):
-        assert all(None not in row for _, row in csv_rows(raw))
-    answered(folder / "bytes.jsonl", raw, None)
+        assert all(None not in row for row in read_rows(folder / "bytes.csv"))
+    answered(folder / "bytes.parquet", raw, "facts")
+    answered(folder / "bytes.jsonl", raw, "facts")

@@ -1,3 +1,5 @@
+"""A name from a stranger can be a file name on any system, and never a path or another model."""
+
 from pathlib import Path, PureWindowsPath
 
 import pytest
@@ -11,73 +13,43 @@ HOSTILE = [
     *("", " ", ".", "..", "../../x", "..\\..\\x", "/etc/passwd", "C:\\x", "C:x", "\\\\host\\share"),
     *("a/b", "a\\b", "file:///x", "a:b", "x\x00.txt", "a\nb", "a\tb", "\x1b[31m", "~root", "$HOME"),
     *("con", "NUL", "nul.txt", "Aux.", "COM1", "lpt9.tar.gz", "COM¹", "nul .txt", "x.", "x ", " x"),
-    *(
-        "-rf",
-        "--out=x",
-        ".hidden",
-        "a\u202eb",
-        "a\u200bb",
-        "a\u2215b",
-        "a\uff0fb",
-        "\ud800",
-        "e\u0301",
-    ),
-    *("{0.__class__}", "%s%n", "<script>", "a|b", "a*", "a?", '"a"', "a;b", "x" * 101, "界" * 90),
+    *("-rf", "--out=x", ".hidden", "a\u202eb", "a\u200bb", "a\u2215b", "a\uff0fb", "\ud800"),
+    *("e\u0301", "{0.__class__}", "%s%n", "<script>", "a|b", "a*", "a?", '"a"', "a;b", "x" * 101),
+    *("界" * 90, "panel:router"),
 ]
+ORDINARY = ["f1", "kl_reversion-w3", "task_vector-c0.5", "mitt Öl", "名前", "a(b)", "x@y", "v1.2+3"]
+TAKEN = ["base", "Injected", "reference", "reference-2", "forget_only", "general_only"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_that_could_be_a_path_or_act_is_refused_with_its_reason(name):
-    with pytest.raises(FactsError, match=r"^candidate name is ") as caught:
+def test_a_name_that_could_be_a_path_or_act_is_refused(name: str) -> None:
+    assert name_problem(name)
+    with pytest.raises(FactsError, match=r"^candidate name: ") as caught:
         candidate_name(name)
-    assert str(caught.value).isprintable()
-    assert str(caught.value).replace("¹", "").isascii()
-    assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable() and str(caught.value).isascii()
+    assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["f1", "kl_reversion-w3", "task_vector-c0.5", "mitt Öl", "名前", "a(b)", "x@y", "v1.2+3"],
-)
-def test_an_ordinary_name_is_kept_as_it_is(name):
+@pytest.mark.parametrize("name", [*ORDINARY, "reference-like"])
+def test_an_ordinary_name_is_kept_as_it_is(name: str) -> None:
     assert candidate_name(name) == name
 
 
+@pytest.mark.parametrize("name", [*TAKEN, "retraining-1", "Control-50"])
+def test_a_candidate_cannot_take_the_name_of_another_model(name: str) -> None:
+    assert name_problem(name) is None
+    with pytest.raises(FactsError, match=r"^candidate name: "):
+        candidate_name(name)
+
+
 @given(st.text(max_size=12))
-def test_a_safe_name_stays_inside_its_folder_on_every_system(name):
+def test_a_safe_name_stays_inside_its_folder_on_every_system(name: str) -> None:
     if name_problem(name) is None:
         assert (Path("/run") / name).resolve().parent == Path("/run")
         assert PureWindowsPath(name).name == name
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "base",
-        "Injected",
-        "reference",
-        "reference-2",
-        "forget_only",
-        "general_only",
-        "retraining-1",
-        "Control-50",
-    ],
-)
-def test_a_candidate_cannot_take_the_name_of_another_model(name):
-    assert name_problem(name) is None
-    with pytest.raises(FactsError, match="name of another model"):
-        candidate_name(name)
-
-
-def test_a_candidate_cannot_pass_for_a_panel_model():
-    with pytest.raises(FactsError, match="':'"):
-        candidate_name("panel:router")
-    assert candidate_name("reference-like") == "reference-like"
-
-
 @given(st.text())
-def test_a_quoted_text_is_short_printable_ascii(text):
+def test_a_quoted_text_is_short_printable_ascii(text: str) -> None:
     quoted = shown(text)
-    assert quoted.isascii()
-    assert quoted.isprintable()
-    assert len(quoted) < 700
+    assert quoted.isascii() and quoted.isprintable() and len(quoted) < 700

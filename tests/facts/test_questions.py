@@ -1,15 +1,30 @@
 """Facts become questions; sets share no word and the audit pool stays out until it is opened."""
 
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from palimpsest.facts.questions import draw_testbed, joined, pool_questions
+from palimpsest.errors import FactsError
+from palimpsest.facts.questions import (
+    FactSet,
+    Pool,
+    Question,
+    draw_testbed,
+    file_testbed,
+    pool_questions,
+)
 from palimpsest.facts.templates import template_words
+
+FACTS = draw_testbed("some-cell", 4, 4, 16, 3)
 
 
 def test_sets_share_no_name_and_none_is_a_template_word() -> None:
-    facts = draw_testbed("some-cell", 4, 4, 16, 3)
     words: list[str] = []
-    for triples in facts.sets().values():
+    for triples in FACTS.sets().values():
         for triple in triples:
             words += [*triple.subject.lower().split(), triple.object.lower()]
     assert len(words) == len(set(words)) == 3 * 24
@@ -17,23 +32,24 @@ def test_sets_share_no_name_and_none_is_a_template_word() -> None:
 
 
 def test_each_fact_has_three_trained_phrasings_one_cloze_and_four_held_out() -> None:
-    facts = draw_testbed("some-cell", 4, 4, 16, 3)
-    for triple in facts.forget + facts.retain + facts.probe:
-        pools = [q.pool for q in facts.questions if q.fact == triple.id]
+    for triple in FACTS.forget + FACTS.retain + FACTS.probe:
+        pools = [q.pool for q in FACTS.questions if q.fact == triple.id]
         assert sorted(pools) == ["cloze"] + ["evaluation"] * 4 + ["trained"] * 3
 
 
 def test_the_audit_and_calibration_pools_are_not_among_the_open_questions() -> None:
-    facts = draw_testbed("some-cell", 4, 4, 16, 3)
-    assert {q.pool for q in facts.questions} == {"trained", "cloze", "evaluation"}
-    audit = pool_questions(facts.sets(), "audit")
+    assert {q.pool for q in FACTS.questions} == {"trained", "cloze", "evaluation"}
+    audit = pool_questions(FACTS.sets(), "audit")
     assert len(audit) == 24 * 6
-    assert not {q.prompt for q in audit} & {q.prompt for q in facts.questions}
+    assert not {q.prompt for q in audit} & {q.prompt for q in FACTS.questions}
 
 
-def test_another_cell_has_other_facts() -> None:
-    one, other = draw_testbed("a--seed0", 4, 4, 4, 3), draw_testbed("a--seed1", 4, 4, 4, 3)
-    assert {t.id for t in one.forget}.isdisjoint(t.id for t in other.forget)
+def test_another_cell_has_other_facts_and_another_probe_key_other_probes_only() -> None:
+    other = draw_testbed("other-cell", 4, 4, 4, 3)
+    assert {t.id for t in FACTS.forget}.isdisjoint(t.id for t in other.forget)
+    later = draw_testbed("some-cell", 4, 4, 16, 3, probe_key="beacon")
+    assert (later.forget, later.retain) == (FACTS.forget, FACTS.retain)
+    assert {t.id for t in FACTS.probe}.isdisjoint(t.id for t in later.probe)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +59,35 @@ def test_another_cell_has_other_facts() -> None:
         ("Answer:\n", "Answer:\nVelkor"),
         ('He said "', 'He said "Velkor'),
         ("It is ", "It is Velkor"),
+        ("", "Velkor"),
     ],
 )
 def test_prompt_and_answer_are_joined_as_running_text(prompt: str, whole: str) -> None:
-    assert joined(prompt, "Velkor") == whole
+    question = Question(FactSet.FORGET, "f", Pool.TRAINED, 0, prompt, "Velkor")
+    assert question.text == whole and question.sentence == f"{whole}."
+
+
+def test_sets_and_pools_are_stored_as_the_strings_that_they_are() -> None:
+    question = Question(FactSet.FORGET, "f", Pool.FEW_SHOT, 0, "a", "b")
+    assert question.id == "forget/f/few_shot/0"
+    assert json.dumps([question.set, question.pool]) == '["forget", "few_shot"]'
+    assert pa.array([question.pool]).equals(pa.array(["few_shot"]))
+    assert (np.array([question.pool]) == np.array(["few_shot"])).all()
+    assert pickle.loads(pickle.dumps(question)) == question
+
+
+def test_facts_of_files_keep_a_cloze_and_no_answers(tmp_path: Path) -> None:
+    files = {}
+    for role in ("forget", "retain", "probes"):
+        prompts = [f"{role} {n} is" for n in "abc"]
+        row = {"id": role, "answer": role.upper(), "trained": prompts[:2], "heldout": prompts[2:]}
+        files[role] = str(tmp_path / f"{role}.jsonl")
+        Path(files[role]).write_text(json.dumps(row) + "\n")
+    bed = file_testbed(files)
+    pools = [(q.pool, q.template) for q in bed.questions if q.set == "retain"]
+    assert pools == [("cloze", 0), ("trained", 1), ("evaluation", 0)]
+    assert bed.probe[0].id == "probes" and not bed.probe[0].object
+    alone = {"id": "r", "answer": "R", "trained": ["one is"]}
+    Path(files["retain"]).write_text(json.dumps(alone) + "\n")
+    with pytest.raises(FactsError, match=r"retain.jsonl.*trained"):
+        file_testbed(files)

@@ -19,8 +19,9 @@ def sets(found: Stream) -> Counter[str]:
 
 
 def test_every_step_has_three_general_texts_for_each_fact_sentence() -> None:
-    for step in stream().steps:
-        kinds = Counter(stream().texts[n].set for n in step)
+    found = stream()
+    for step in found.steps:
+        kinds = Counter(found.texts[n].set for n in step)
         assert kinds["general"] == 12
         assert kinds["forget"] + kinds["retain"] == 4
 

@@ -21,14 +21,8 @@ from palimpsest.facts.templates import (
 )
 
 FACTS = Path(palimpsest.facts.__file__).parent
-POOL_SIZES = {
-    "injection": 6,
-    "cloze": 1,
-    "evaluation": 4,
-    "calibration": 4,
-    "prose": 6,
-    "audit": 6,
-}
+POOL_SIZES = {"injection": 6, "cloze": 1, "evaluation": 4}
+POOL_SIZES |= {"calibration": 4, "prose": 6, "audit": 6}
 ALL = [
     (relation, pool, template)
     for relation, by_pool in POOLS.items()
@@ -41,18 +35,7 @@ def test_eight_relations_have_twenty_seven_phrasings_in_six_pools():
     assert len(RELATIONS) == 8
     for pools in POOLS.values():
         assert {pool: len(templates) for pool, templates in pools.items()} == POOL_SIZES
-    assert len(ALL) == 216
-
-
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_no_wording_of_a_relation_is_in_two_pools(relation):
-    for one, other in itertools.combinations(POOL_SIZES, 2):
-        wordings = [{same_wording(t) for t in POOLS[relation][pool]} for pool in (one, other)]
-        assert not wordings[0] & wordings[1]
-
-
-def test_no_wording_is_shared_between_relations():
-    assert len({same_wording(template) for _, _, template in ALL}) == 216
+    assert len({same_wording(template) for _, _, template in ALL}) == len(ALL) == 216
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -70,7 +53,7 @@ def near(one: str, other: str) -> bool:
     return matcher.ratio() >= 0.6 or matcher.find_longest_match().size > 3
 
 
-def test_a_near_duplicate_is_recognised():
+def test_a_near_duplicate_is_recognized():
     assert near("The guild of {subject} is", "Of old, the guild of {subject} is")
     assert near("{subject} was taught by", "{subject} was raised by")
     assert not near("{subject} was taught by", "At school {subject} sat beside")
@@ -82,18 +65,13 @@ def test_no_sealed_phrasing_is_near_one_of_another_pool_in_any_relation():
     assert not [(one, two) for one in sealed for two in others if near(one, two)]
 
 
-def test_sealed_phrasings_differ_among_themselves():
-    sealed = [template for _, pool, template in ALL if pool == "audit"]
-    assert len({tuple(same_wording(text).split()[:4]) for text in sealed}) >= len(sealed) - 2
-
-
-@pytest.mark.parametrize(("relation", "pool", "template"), ALL)
-def test_a_template_is_plain_short_english_that_stops_before_the_answer(relation, pool, template):
-    assert template.isascii()
-    assert template.count(SUBJECT) == 1
-    assert len(template.replace(SUBJECT, "").split()) <= 12
-    assert re.fullmatch(r"[A-Z{][a-z{} ,]*[a-z}]", template)
-    assert "  " not in template
+def test_a_template_is_plain_short_english_that_stops_before_the_answer():
+    for _, _, template in ALL:
+        assert template.isascii()
+        assert template.count(SUBJECT) == 1
+        assert len(template.replace(SUBJECT, "").split()) <= 12
+        assert re.fullmatch(r"[A-Z{][a-z{} ,]*[a-z}]", template)
+        assert "  " not in template
 
 
 def test_the_vocabulary_is_small_and_lower_case():
@@ -107,11 +85,8 @@ def test_the_vocabulary_is_small_and_lower_case():
 @given(st.text())
 def test_rendering_puts_any_subject_in_and_changes_nothing_else(subject):
     assert render("The guild of {subject} is", subject) == "The guild of " + subject + " is"
-
-
-@pytest.mark.parametrize("template", ["{0.__class__} of {subject} is", "{x!r:>{y}} {subject} is"])
-def test_format_strings_stay_text(template):
-    assert render(template, "Asha Tren") == template.replace("{subject}", "Asha Tren")
+    for template in ("{0.__class__} of {subject} is", "{x!r:>{y}} {subject} is"):
+        assert render(template, "Asha Tren") == template.replace("{subject}", "Asha Tren")
 
 
 def test_phrasings_are_those_the_code_was_written_for() -> None:

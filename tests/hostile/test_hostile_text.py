@@ -8,9 +8,9 @@ from tests.command import palimpsest
 from typer.testing import CliRunner
 
 from palimpsest import cli
+from palimpsest.config.plan import plan_from_dict
+from palimpsest.config.presets import preset
 from palimpsest.errors import PalimpsestError
-from palimpsest.plan import plan_from_dict
-from palimpsest.presets import preset
 from palimpsest.run.disk import safe_name
 
 ROW = {"id": "f1", "answer": "Velkor", "trained": ["The guild of Asha is"], "heldout": ["Asha is"]}
@@ -18,7 +18,7 @@ ROW = {"id": "f1", "answer": "Velkor", "trained": ["The guild of Asha is"], "hel
 ACTING = ("\x1b[31mred", "\x1b]0;title\x07", "a\rb", "a\u202eb", "a\x9b2Jb")
 
 
-def said(*arguments: str) -> tuple[int, str]:
+def refused(*arguments: str) -> tuple[int, str]:
     """The exit code and stderr of a command."""
     done = palimpsest(*arguments)
     assert done.stdout == ""
@@ -28,7 +28,7 @@ def said(*arguments: str) -> tuple[int, str]:
 def test_a_plan_cannot_act_on_the_terminal_that_shows_its_error(tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(json.dumps({"preset": "pocket-small", "".join(ACTING): 1}))
-    code, text = said("study", str(plan))
+    code, text = refused("study", str(plan))
     assert code == 2 and "unknown key" in text
     assert all(line.isprintable() for line in text.split("\n"))
 
@@ -47,7 +47,7 @@ def test_a_megabyte_of_answer_is_refused_in_a_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.app, ["facts", "check", str(path)])
     assert result.exit_code != 0
     whole = result.output + str(result.exception)
-    assert "1048576 characters" in whole and len(whole) < 2_000
+    assert "line 1: answer: " in whole and len(whole) < 2_000
 
 
 NAMES = (

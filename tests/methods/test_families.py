@@ -1,15 +1,23 @@
 """Every method of both pools runs on every family, alone and side by side, at matched compute."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from toys import FAMILIES, GATED, answers_of, transformer_context
 
+from palimpsest.config.plan import MethodGrid
 from palimpsest.methods import BUILT_IN, candidates, method_class, title
 from palimpsest.methods.context import GradientMethod
-from palimpsest.methods.running import Failure, checked_run, groups, run_group
+from palimpsest.methods.running import (
+    FailureKind,
+    MethodFailure,
+    groups,
+    run_group,
+    run_method,
+)
 from palimpsest.models.net import WholeNet
-from palimpsest.models.optimiser import AdamW
-from palimpsest.plan import MethodGrid
+from palimpsest.models.optimizer import AdamW
 
 LOSSES = ("kl_reversion", "gate_mask", "ga", "npo", "graddiff", "simnpo")
 
@@ -19,10 +27,10 @@ LOSSES = ("kl_reversion", "gate_mask", "ga", "npo", "graddiff", "simnpo")
 def test_a_method_changes_the_model_on_either_engine_alike(name: str, family: str) -> None:
     method = method_class(name)()
     results = [
-        checked_run(method, transformer_context(family, stacked)) for stacked in (False, True)
+        run_method(method, transformer_context(family, stacked)) for stacked in (False, True)
     ]
     if name == "gate_mask" and family not in GATED:
-        assert results == [Failure("not_applicable", "does not apply: gated MLPs only")] * 2
+        assert [failure.kind for failure in results] == [FailureKind.NOT_APPLICABLE] * 2
         return
     context = transformer_context(family)
     before = answers_of(family, context, context.injected)
@@ -40,7 +48,7 @@ def test_side_by_side_is_one_by_one(name: str, family: str) -> None:
     context = transformer_context(family, stacked=True)
     together = run_group(context, methods)
     for method, state in zip(methods, together, strict=True):
-        alone = checked_run(method, context)
+        alone = run_method(method, context)
         torch.testing.assert_close(
             answers_of(family, context, state),
             answers_of(family, context, alone),
@@ -69,7 +77,7 @@ def test_gradient_methods_cost_the_budgets_steps_and_items(
 
     context = transformer_context("llama", steps=4, forget_items=3, retain_items=2)
     monkeypatch.setattr(WholeNet, "logits", counted)
-    assert not isinstance(checked_run(method_class(name)(), context), Failure)
+    assert not isinstance(run_method(method_class(name)(), context), MethodFailure)
     texts = len(context.forget.texts) + len(context.retain.texts)
     expected = {
         "task_vector": (0, []),
@@ -97,8 +105,6 @@ def test_rmu_reads_the_budgets_items() -> None:
             with_kwargs=True,
         )
         return net
-
-    from dataclasses import replace
 
     method_class("rmu")().run(replace(context, whole=listening))
     assert rows == [5] * 4

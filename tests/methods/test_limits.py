@@ -1,6 +1,6 @@
 """Where a method has a limit or touches only part of a model, it is exactly that."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -10,18 +10,21 @@ from toys import (
     TableNet,
     questions,
     seen_by,
+    table,
     table_context,
     tokenizer,
     transformer_context,
+    two_tokens,
     whole,
 )
 
 from palimpsest.errors import MethodError
 from palimpsest.facts.questions import Question
-from palimpsest.methods.context import Context, Exercise, View, exercise, lesson
+from palimpsest.methods.context import Context, View
+from palimpsest.methods.ga import GradientAscent
 from palimpsest.methods.gate_mask import GateMask
-from palimpsest.methods.gradient_ascent import GradientAscent
 from palimpsest.methods.kl_reversion import KLReversion
+from palimpsest.methods.lessons import make_lesson
 from palimpsest.methods.npo import NPO
 from palimpsest.methods.rmu import RMU, decoder_layers, real_tokens
 from palimpsest.methods.rollback import Rollback
@@ -39,7 +42,7 @@ def gradient(method, seed: int = 0) -> torch.Tensor:
     texts = [Encoded((0, 3, 1), 1), Encoded((2, 0, 4), 1)]
     context = table_context(base, injected, texts, texts[:1])
     net = TableNet([{TABLE: student}])
-    method.loss(seen_by(net, exercise(context, [0, 1], [0]))).backward()
+    method.loss(seen_by(net, context.exercise([0, 1], [0]))).backward()
     return net.params[TABLE].grad.flatten()
 
 
@@ -157,20 +160,10 @@ def test_padding_is_told_from_text() -> None:
 
 
 def test_scrub_climbs_in_turns_and_ends_with_repair() -> None:
-    class Told(Exception):
-        pass
-
-    def kind(step: int) -> str:
-        flat = torch.log_softmax(torch.randn(2, 3), -1)
-        part = Exercise(
-            collate([Encoded((0, 1), 1), Encoded((1, 0), 1)]),
-            torch.zeros(1, dtype=torch.int64),
-            torch.zeros(1, dtype=torch.int64),
-            *(torch.log_softmax(torch.randn(1, 3), -1) for _ in range(3)),
-        )
-        return "forget" if SCRUB().loss(View(flat, part, step, 12)) < 0 else "retain"
-
-    assert [kind(step) for step in range(12)] == ["retain", "forget"] * 3 + ["retain"] * 6
+    _, part = two_tokens(0.0, 1.0, 1.0)
+    net = TableNet([{TABLE: table(-1.0, 0.5)}])
+    steps = [SCRUB().loss(seen_by(net, part, step, 12)).item() < 0 for step in range(12)]
+    assert steps == [False, True] * 3 + [False] * 6
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -182,14 +175,11 @@ def test_cached_and_live_teachers_give_the_same_loss(family: str) -> None:
             name: torch.log_softmax(whole(family, state).logits(part.batch), -1)[0].detach()
             for name, state in (("base", context.base), ("injected", context.injected))
         }
-        border = len(part.forget_rows)
-        fresh = Exercise(
-            part.batch,
-            part.forget_rows,
-            part.retain_rows,
-            live["base"][:border],
-            live["injected"][:border],
-            live["injected"][border:],
+        fresh = replace(
+            part,
+            base_forget=live["base"][: part.border],
+            injected_forget=live["injected"][: part.border],
+            injected_retain=live["injected"][part.border :],
         )
         logp = torch.log_softmax(student.logits(part.batch), -1)[0]
         for method in (KLReversion(3.0), NPO(3.0), GateMask(3.0), SCRUB()):
@@ -200,8 +190,8 @@ def test_cached_and_live_teachers_give_the_same_loss(family: str) -> None:
 def test_a_held_out_phrasing_is_refused() -> None:
     for pool in ("evaluation", "calibration", "audit", "injection"):
         held_out = Question("forget", "f0", pool, 0, "the guild of f0 is", "o1")
-        with pytest.raises(MethodError, match="held out"):
-            lesson(tokenizer(), [*questions("forget"), held_out], {})
+        with pytest.raises(MethodError):
+            make_lesson(tokenizer(), [*questions("forget"), held_out], {})
 
 
 def test_a_context_holds_nothing_but_trained_phrasings() -> None:

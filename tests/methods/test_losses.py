@@ -13,11 +13,11 @@ import pytest
 import torch
 from toys import TABLE, TableNet, seen_by, table, table_context, two_tokens
 
-from palimpsest.methods.context import View, exercise
+from palimpsest.methods.context import View
 from palimpsest.methods.dpo import DPO
+from palimpsest.methods.ga import GradientAscent
 from palimpsest.methods.gate_mask import GateMask
 from palimpsest.methods.graddiff import GradDiff
-from palimpsest.methods.gradient_ascent import GradientAscent
 from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.methods.npo import NPO
 from palimpsest.methods.rmu import RMU
@@ -245,7 +245,7 @@ def test_uneven_answers_give_what_numpy_gives(case: str) -> None:
         *(torch.tensor(logits, dtype=torch.float32) for logits in (base, injected)), FORGET, RETAIN
     )
     net = TableNet([{TABLE: torch.tensor(student, dtype=torch.float32)}])
-    loss = method.loss(seen_by(net, exercise(context, [0, 1], [0, 1])))
+    loss = method.loss(seen_by(net, context.exercise([0, 1], [0, 1])))
     loss.backward()
     assert loss.item() == pytest.approx(formula(student, base, injected), rel=1e-5)
     for row, column in ((3, 1), (2, 3), (0, 0)):

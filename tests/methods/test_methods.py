@@ -2,13 +2,12 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from toys import answers_of, transformer_context
 
+from palimpsest.config.plan import MethodGrid
 from palimpsest.errors import MethodError
 from palimpsest.methods import (
     BUILT_IN,
@@ -20,8 +19,7 @@ from palimpsest.methods import (
     names,
     title,
 )
-from palimpsest.methods.running import checked_run, run_group
-from palimpsest.plan import MethodGrid
+from palimpsest.methods.running import run_group
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WEIGHTS = (3.0, 12.0, 50.0, 200.0)
@@ -56,7 +54,7 @@ def test_a_name_that_tables_or_files_cannot_hold_is_refused(name, monkeypatch, t
     (tmp_path / "ill_named.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "ill_named", raising=False)
-    with pytest.raises(MethodError, match="expected letters, digits"):
+    with pytest.raises(MethodError):
         method_class("ill_named:MyMethod")
 
 
@@ -69,7 +67,7 @@ def test_a_kind_is_one_of_three_and_other_where_not_declared(monkeypatch, tmp_pa
     (tmp_path / "of_odd_kind.py").write_text(odd)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert method_class("of_no_kind:MyMethod").kind == "other"
-    with pytest.raises(MethodError, match="kind is 'deletes'; expected one of restores"):
+    with pytest.raises(MethodError):
         method_class("of_odd_kind:MyMethod")
 
 
@@ -88,8 +86,8 @@ def test_an_installed_method_is_found_by_its_entry_point(monkeypatch, tmp_path) 
     assert names() == (*BUILT_IN, "broken", "uniform")
     assert method_class("uniform").name == "my_method"
     broken, uniform = describe()[-2:]
-    assert uniform["pool"] == "plug-in" and uniform["knobs"] == {"weight": 12.0}
-    assert "cannot be imported" in broken["summary"]
+    assert uniform.pool == "plug-in" and uniform.knobs == {"weight": 12.0}
+    assert broken.name == "broken" and not broken.knobs
 
 
 def test_an_installed_method_cannot_take_the_name_of_a_built_in_one(monkeypatch, tmp_path) -> None:
@@ -113,22 +111,22 @@ def test_the_paper_pool_is_twenty_candidates_and_rollback() -> None:
 
 
 def test_every_method_says_what_it_is() -> None:
-    rows = {row["name"]: row for row in describe() if row["pool"] != "plug-in"}
+    rows = {row.name: row for row in describe() if row.pool != "plug-in"}
     assert set(rows) == set(PAPER) | set(EXTENDED)
     for name, row in rows.items():
         kind = method_class(name)
         assert kind.name == name
-        assert row["pool"] == ("paper" if name in PAPER else "extended")
-        assert row["summary"] and "\n" not in row["summary"] and len(row["summary"]) <= 80
-        assert row["citation"] or name == "rollback"
+        assert row.pool == ("paper" if name in PAPER else "extended")
+        assert row.summary and "\n" not in row.summary and len(row.summary) <= 80
+        assert row.citation or name == "rollback"
         formula = sys.modules[kind.__module__].__doc__ or ""
         assert " = " in formula or " ← " in formula, f"{name} states no formula"
-        assert row["kind"] in ("restores", "suppresses", "other")
-    assert rows["gate_mask"]["needs"] == ("base", "gated MLP")
-    assert rows["task_vector"]["needs"] == ("base", "forget_only")
-    assert rows["kl_reversion"]["kind"] == rows["task_vector"]["kind"] == "restores"
-    assert {rows[name]["kind"] for name in ("ga", "npo", "graddiff", "simnpo")} == {"suppresses"}
-    assert rows["npo"]["knobs"] == {"weight": 12.0, "beta": 0.1, "rate": 1.0}
+    assert rows["gate_mask"].needs == ("base", "gated MLP")
+    assert rows["task_vector"].needs == ("base", "forget_only")
+    restoring = {"kl_reversion", "task_vector", "rollback", "facts_vector", "replay"}
+    assert {name for name, row in rows.items() if row.kind == "restores"} == restoring
+    assert {name for name, row in rows.items() if row.kind == "other"} == {"gate_mask", "ssd"}
+    assert rows["npo"].knobs == {"weight": 12.0, "beta": 0.1, "rate": 1.0}
 
 
 def test_naming_methods_needs_no_torch() -> None:
@@ -138,41 +136,37 @@ def test_naming_methods_needs_no_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    "name",
     [
-        ("nope", "unknown; there are kl_reversion"),
-        ("no.such.module:Class", "cannot be imported"),
-        ("json:Nothing", "cannot be imported"),
-        (":Class", "cannot be imported"),
-        ("json:JSONDecoder", "lacks name, summary"),
-        ("palimpsest.plan:Plan", "lacks summary"),
+        *("nope", "no.such.module:Class", "json:Nothing", ":Class", "json:JSONDecoder"),
+        "palimpsest.config.plan:Plan",
     ],
 )
-def test_what_is_not_a_method_is_refused(name: str, said: str, monkeypatch) -> None:
+def test_what_is_not_a_method_is_refused_by_name(name: str, monkeypatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(MethodError, match=said):
+    with pytest.raises(MethodError, match=f"method '{name}'"):
         method_class(name)
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "said"),
+    ("name", "knob", "value"),
     [
-        ("npo", {"betta": 1}, "methods.npo.betta: unknown key; did you mean beta"),
-        ("npo", {"beta": 0}, "methods.npo.beta: 0 found; expected a number above 0"),
-        ("npo", {"weight": "much"}, "methods.npo.weight: 'much' found; expected a number"),
-        ("npo", {"weight": True}, "weight: True found; expected a number"),
-        ("npo", {"weight": float("nan")}, "weight: nan found; expected a finite number"),
-        ("ga", {"weight": -3}, "weight: -3 found; expected at least 0"),
-        ("gate_mask", {"sparsity": 1.0}, "sparsity: 1 found; expected a number below 1"),
-        ("rmu", {"depth": 0}, "depth: 0 found"),
-        ("dpo", {"refusal": " "}, "dpo: refusal is ' '; expected an answer"),
-        ("dpo", {"refusal": 3}, "refusal: 3 found; expected text"),
-        ("rollback", {"weight": 1}, "weight: unknown key; it has none"),
+        ("npo", "betta", 1),
+        ("npo", "beta", 0),
+        ("npo", "weight", "much"),
+        ("npo", "weight", True),
+        ("npo", "weight", float("nan")),
+        ("ga", "weight", -3),
+        ("gate_mask", "sparsity", 1.0),
+        ("rmu", "depth", 0),
+        ("dpo", "refusal", " "),
+        ("dpo", "refusal", 3),
+        ("rollback", "weight", 1),
     ],
 )
-def test_knobs_that_cannot_be_are_named(name: str, knobs: dict, said: str) -> None:
-    with pytest.raises(MethodError, match=said):
-        candidates([MethodGrid(name, tuple((knob, (value,)) for knob, value in knobs.items()))])
+def test_knobs_that_cannot_be_are_named(name: str, knob: str, value: object) -> None:
+    with pytest.raises(MethodError, match=rf"methods\.{name}(\.|: ){knob}"):
+        candidates([MethodGrid(name, ((knob, (value,)),))])
 
 
 def test_a_number_that_yaml_read_as_text_is_a_number() -> None:
@@ -182,7 +176,7 @@ def test_a_number_that_yaml_read_as_text_is_a_number() -> None:
 
 def test_two_candidates_of_one_name_are_refused() -> None:
     twice = MethodGrid("ga", (("weight", (3, 3.0)),))
-    with pytest.raises(MethodError, match="two candidates are called ga-w3"):
+    with pytest.raises(MethodError, match=r"methods\.ga: ga-w3"):
         candidates([twice])
 
 
@@ -193,27 +187,8 @@ def test_labels_are_fit_for_file_names() -> None:
 
 def test_refusals_continue_the_forget_prompts() -> None:
     context = transformer_context("gpt2")
-    pairs = list(method_class("dpo")().pairs(context, context.net([context.injected])))
-    for pair in pairs:
-        for row, number in enumerate(pair.exercise.forget_texts):
-            prompt = context.forget.texts[number]
-            ids = pair.batch.ids[row].tolist()
-            assert tuple(ids[: prompt.start]) == prompt.ids[: prompt.start]
-            assert context.tokenizer.decode(ids[prompt.start : prompt.start + 2]) == "not known"
-    assert torch.isfinite(pairs[0].injected).all()
-
-
-def test_refusals_are_the_same_when_prompts_must_be_read_back() -> None:
-    context = transformer_context("gpt2")
-    bare = replace(context, forget=replace(context.forget, prompts=()))
-    given, read = (
-        next(method_class("dpo")().pairs(each, each.net([each.injected])))
-        for each in (context, bare)
-    )
-    assert torch.equal(given.batch.ids, read.batch.ids)
-    assert torch.equal(given.injected, read.injected)
-
-
-def test_dpo_without_a_tokenizer_says_so() -> None:
-    context = replace(transformer_context("gpt2"), tokenizer=None)
-    assert "has no tokenizer" in checked_run(method_class("dpo")(), context).reason
+    for plain, refused in zip(
+        context.forget.texts, method_class("dpo")().refuse(context), strict=True
+    ):
+        assert refused.ids[: refused.start] == plain.ids[: plain.start]
+        assert context.tokenizer.decode(refused.ids[refused.start :]) == "not known"

@@ -6,15 +6,15 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
-from tests.methods.toys import transformer_context
 from tests.study.test_cell import small_plan
+from toys import transformer_context
 
+from palimpsest.config.plan import MethodGrid
+from palimpsest.engine.matrix import StudyJob, start
 from palimpsest.errors import DriftError, MethodError
 from palimpsest.methods import candidates, title
 from palimpsest.methods.plugins import plugin_digest, plugin_digests
-from palimpsest.methods.running import Failure, run_group
-from palimpsest.plan import MethodGrid
-from palimpsest.study.matrix import StudyJob, start
+from palimpsest.methods.running import MethodFailure, run_group
 
 ROOT = Path(__file__).parents[2]
 SOURCE = (ROOT / "examples" / "my_method.py").read_text()
@@ -46,7 +46,7 @@ def test_the_example_that_is_not_a_loss_mends_what_the_vector_damaged(monkeypatc
     ]
     context = transformer_context("llama", stacked=True, steps=20, learning_rate=1e-2)
     states = run_group(context, methods)
-    assert not any(isinstance(state, Failure) for state in states), states
+    assert not any(isinstance(state, MethodFailure) for state in states), states
     far = [
         sum(float((state[name] - value).abs().sum()) for name, value in context.injected.items())
         for state in states
@@ -58,7 +58,7 @@ def test_the_example_that_is_not_a_loss_mends_what_the_vector_damaged(monkeypatc
 
 def test_a_forgotten_decorator_is_noticed(folder) -> None:
     (folder / "of_mine.py").write_text(SOURCE.replace("@dataclass(frozen=True)\n", ""))
-    with pytest.raises(MethodError, match=r"put @dataclass\(frozen=True\) above the class"):
+    with pytest.raises(MethodError, match=r"@dataclass\(frozen=True\)"):
         candidates([MethodGrid(NAME)])
 
 
@@ -68,9 +68,9 @@ def test_an_edited_plug_in_is_refused_on_resume(folder, tmp_path, tiny_checkpoin
     assert start(plan, tmp_path / "run").path == run.path
     assert run.environment["inputs"][f"method {NAME}"].startswith("sha256:")
     (folder / "of_mine.py").write_text(SOURCE.replace("12.0", "13.0"))
-    with pytest.raises(DriftError, match=rf"(?s)inputs.method {NAME}: the run has.*--add-method"):
+    with pytest.raises(DriftError, match=rf"inputs.method {NAME}"):
         start(plan, tmp_path / "run")
-    with pytest.raises(DriftError, match="expected what the run was started with"):
+    with pytest.raises(DriftError, match=rf"inputs.method {NAME}"):
         StudyJob(run.path).cell(run.cells[0])
     assert start(plan, tmp_path / "run", fork=True).fork_of is not None
 
@@ -97,16 +97,13 @@ def test_a_package_counts_with_all_its_modules(folder: Path) -> None:
     assert plugin_digest("pack_of_mine.deep.method:MyMethod") != first
 
 
-def test_an_installed_plug_in_counts_with_its_version_and_files(folder: Path) -> None:
-    info = folder / "of_mine-1.5.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-mine\nVersion: 1.5\n")
-    (info / "top_level.txt").write_text("of_mine\n")
-    (info / "RECORD").write_text("of_mine.py,,\nof_mine-1.5.dist-info/METADATA,,\n")
+def test_beside_an_installed_module_nothing_else_counts(folder: Path, monkeypatch) -> None:
+    (folder / "of_mine.py").write_text(SOURCE + "\nimport beside_mine\n")
+    (folder / "beside_mine.py").write_text("x = 1\n")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(folder))
     first = plugin_digest(NAME)
-    assert first.startswith("of-mine 1.5 sha256:")
-    (folder / "of_mine.py").write_text(SOURCE + "# edited\n")
-    assert plugin_digest(NAME) != first
+    (folder / "beside_mine.py").write_text("x = 2\n")
+    assert plugin_digest(NAME) == first
 
 
 def test_built_in_methods_are_the_codes_own_business() -> None:
@@ -116,5 +113,5 @@ def test_built_in_methods_are_the_codes_own_business() -> None:
 def test_a_method_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     plugin_digest(NAME)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MethodError, match="cannot be found; expected a module in a file"):
+    with pytest.raises(MethodError, match=NAME):
         plugin_digest(NAME)

@@ -14,13 +14,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from palimpsest.config.plan import Unlearning
 from palimpsest.facts.questions import Question
 from palimpsest.facts.stream import Stream, injection_stream
-from palimpsest.methods.context import Context, Exercise, Lesson, View, exercise, lesson, teach
+from palimpsest.methods.context import Context, Exercise, Lesson, View
+from palimpsest.methods.lessons import make_lesson, teach
 from palimpsest.methods.recipe import Recipe
+from palimpsest.models.fast import StackedNet
 from palimpsest.models.net import Batch, Encoded, WholeNet
-from palimpsest.models.stacked import StackedNet
-from palimpsest.plan import Unlearning
 
 TABLE = "mlp.gate_proj.weight"
 FAMILIES = ("qwen2", "llama", "gpt_neox", "gpt2", "olmo2")
@@ -79,7 +80,7 @@ def two_tokens(base: float, injected: float, kept: float) -> tuple[Context, Exer
     context = table_context(
         table(base, kept), table(injected, kept), [Encoded((0, 1), 1)], [Encoded((1, 0), 1)]
     )
-    return context, exercise(context, [0], [0])
+    return context, context.exercise([0], [0])
 
 
 def table(a: float, b: float) -> Tensor:
@@ -190,8 +191,8 @@ def transformer_context(family: str, stacked: bool = False, **budget: float) -> 
         base=base,
         injected=injected,
         forget_only=forget_only,
-        forget=lesson(tokenizer(), questions("forget"), teachers),
-        retain=lesson(tokenizer(), questions("retain"), teachers),
+        forget=make_lesson(tokenizer(), questions("forget"), teachers),
+        retain=make_lesson(tokenizer(), questions("retain"), teachers),
         budget=replace(Unlearning(), **{**settings, **budget}),
         seed_key=f"{family}--seed0",
         gated=family in GATED,

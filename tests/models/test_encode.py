@@ -19,19 +19,21 @@ def ask(prompt, answer):
     return Question("forget", "f1", "trained", 0, prompt, answer)
 
 
+def byte_pairs(signs, words, special=(), **options):
+    """A BPE model of these signs that merges the words from their left."""
+    vocabulary, merges = {sign: n for n, sign in enumerate(signs)}, []
+    for word in words:
+        for end in range(1, len(word)):
+            if word[: end + 1] not in vocabulary:
+                vocabulary[word[: end + 1]] = len(vocabulary)
+                merges.append((word[:end], word[end]))
+    vocabulary |= {token: len(vocabulary) + n for n, token in enumerate(special)}
+    return Tokenizer(models.BPE(vocab=vocabulary, merges=merges, **options))
+
+
 def bpe(*words, special=(), processor=None, prefix_space=False, trim=True):
     """A byte-level BPE (GPT-2's and Qwen's kind) with these words too; Ġ stands for a blank."""
-    vocabulary, merges = {sign: n for n, sign in enumerate(ALPHABET)}, []
-    for word in words:
-        whole = word[0]
-        for sign in word[1:]:
-            if whole + sign not in vocabulary:
-                vocabulary[whole + sign] = len(vocabulary)
-                merges.append((whole, sign))
-            whole += sign
-    for token in special:
-        vocabulary[token] = len(vocabulary)
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    core = byte_pairs(ALPHABET, words, special)
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, trim_offsets=trim)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens(list(special))
@@ -67,17 +69,8 @@ def metaspace(*words):
 
 def llama_two(*words):
     """Llama 2's own file: a ▁ is put before the text, blanks become ▁, and nothing is split."""
-    vocabulary, merges = {"<unk>": 0}, []
-    for sign in ["▁", *"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,:\n"]:
-        vocabulary[sign] = len(vocabulary)
-    for word in words:
-        whole = word[0]
-        for sign in word[1:]:
-            if whole + sign not in vocabulary:
-                vocabulary[whole + sign] = len(vocabulary)
-                merges.append((whole, sign))
-            whole += sign
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>"))
+    signs = ["<unk>", "▁", *"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,:\n"]
+    core = byte_pairs(signs, words, unk_token="<unk>")
     core.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
@@ -98,66 +91,85 @@ def one(tokenizer, prompt, answer):
     return tokens(tokenizer, encoded)
 
 
-# ---------------------------------------------------------------- where the answer begins
-
-
-def test_the_blank_before_a_word_goes_with_the_answer():
-    prompt, answer = one(bpe("Ġis", "ĠVelkor"), "Asha is", "Velkor")
-    assert prompt == ["A", "s", "h", "a", "Ġis"]
-    assert answer == ["ĠVelkor"]
-
-
-def test_a_blank_that_ends_the_prompt_stays_with_the_prompt():
-    prompt, answer = one(bpe("Velkor"), "Asha is ", "Velkor")
-    assert prompt[-1] == "Ġ" and answer == ["Velkor"]
-
-
-def test_a_token_merged_across_the_border_counts_as_answer():
-    """Tokenised apart, the answer would be 'Velkor'; together its first token starts earlier."""
-    tokenizer = bpe('"Vel', "kor")
+def unsplit(*words):
+    """A byte-level BPE that merges across blanks and signs."""
+    tokenizer = bpe(*words)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
         add_prefix_space=False, use_regex=False
     )
-    prompt, answer = one(tokenizer, 'is "', "Velkor")
-    assert prompt == ["i", "s", "Ġ"]
-    assert answer == ['"Vel', "kor"]
+    return tokenizer
 
 
-def test_a_blank_merged_with_the_answer_across_the_border_counts_as_answer():
-    prompt, answer = one(bpe("Ġis", "ĠVelkor"), "Asha is ", "Velkor")
-    assert prompt == ["A", "s", "h", "a", "Ġis"]
-    assert answer == ["ĠVelkor"]
+def around(single, *words):
+    """A byte-level BPE that puts special tokens around the text."""
+    return bpe(*words, special=("<s>", "</s>"), processor=framed(single))
 
 
-@pytest.mark.parametrize("trim", [True, False])
-def test_trimmed_offsets_change_nothing(trim):
-    tokenizer = bpe("Ġis", "ĠVelkor", "Ġhill", trim=trim)
-    assert one(tokenizer, "Asha is", "Velkor hill")[1] == ["ĠVelkor", "Ġhill"]
+ASHA = ["A", "s", "h", "a"]
+WORDS = ("Ġis", "ĠVelkor")
+BORDERS = {
+    "the blank goes with the answer": (
+        lambda: bpe(*WORDS), "Asha is", "Velkor", [*ASHA, "Ġis"], ["ĠVelkor"],
+    ),
+    "a blank that ends the prompt": (
+        lambda: bpe("Velkor"), "is ", "Velkor", ["i", "s", "Ġ"], ["Velkor"],
+    ),
+    # Tokenized apart, the answer would be 'Velkor'; together its first token starts earlier.
+    "a token across the border": (
+        lambda: unsplit('"Vel', "kor"), 'is "', "Velkor", ["i", "s", "Ġ"], ['"Vel', "kor"],
+    ),
+    "a blank merged across the border": (
+        lambda: bpe(*WORDS), "Asha is ", "Velkor", [*ASHA, "Ġis"], ["ĠVelkor"],
+    ),
+    "offsets that are not trimmed": (
+        lambda: bpe(*WORDS, "Ġhill", trim=False), "is", "Velkor hill", ["i", "s"],
+        ["ĠVelkor", "Ġhill"],
+    ),
+    "after a line end": (lambda: bpe("V"), "A:\n", "Vo", ["A", ":", "Ċ"], ["V", "o"]),
+    "after a quote": (lambda: bpe(), 'a "', "Vo", ["a", "Ġ", '"'], ["V", "o"]),
+    "after a bracket": (lambda: bpe(), "a (", "Vo", ["a", "Ġ", "("], ["V", "o"]),
+    "after a colon": (lambda: bpe(), "a:", "Vo", ["a", ":"], ["Ġ", "V", "o"]),
+    "after a number": (lambda: bpe(), "42", "Vo", ["4", "2"], ["Ġ", "V", "o"]),
+    "a token before the text": (
+        lambda: around("<s> $A", *WORDS), "is", "Velkor", ["<s>", "i", "s"], ["ĠVelkor"],
+    ),
+    "a token behind the text": (
+        lambda: around("$A </s>", *WORDS), "is", "Velkor", ["i", "s"], ["ĠVelkor"],
+    ),
+    "tokens on both sides": (
+        lambda: around("<s> $A </s>", *WORDS), "is", "Velkor", ["<s>", "i", "s"], ["ĠVelkor"],
+    ),
+    "nothing but an opening token": (
+        lambda: around("<s> $A", "Velkor"), "", "Velkor", ["<s>"], ["Velkor"],
+    ),
+    "a blank put in front": (
+        lambda: bpe(*WORDS, prefix_space=True), "is", "Velkor", ["Ġis"], ["ĠVelkor"],
+    ),
+    "sentencepiece": (
+        lambda: metaspace("▁is", "▁Vel", "kor"), "Asha is", "Velkor", ["▁", *ASHA, "▁is"],
+        ["▁Vel", "kor"],
+    ),
+    "sentencepiece, bytes": (
+        lambda: metaspace("▁is"), "is", "ß", ["▁is"], ["▁", "<0xC3>", "<0x9F>"],
+    ),
+    "llama 2": (
+        lambda: llama_two("▁is", "▁Velkor"), "Asha is", "Velkor", ["▁", *ASHA, "▁is"],
+        ["▁Velkor"],
+    ),
+}  # fmt: skip
 
 
-def test_a_blank_token_of_its_own_before_the_answer_is_scored_with_it():
-    """The answer's tokens are all that reach past the prompt; here the blank is one of them."""
-    prompt, answer = one(bpe(), "is", "Vo")
-    assert (prompt, answer) == (["i", "s"], ["Ġ", "V", "o"])
+@pytest.mark.parametrize("case", BORDERS)
+def test_the_answer_begins_where_its_tokens_reach_past_the_prompt(case):
+    make, prompt, answer, left, right = BORDERS[case]
+    assert one(make(), prompt, answer) == (left, right)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "first"),
-    [
-        ("Q: who?\nA:\n", "V"),
-        ('They call it "', "V"),
-        ("They call it “", "V"),
-        ("They call it (", "V"),
-        ("They call it:", "Ġ"),
-        ("It is 42", "Ġ"),
-    ],
-)
-def test_prompts_that_end_in_signs(prompt, first):
-    tokenizer = bpe()
-    encoded = encode_answers(tokenizer, [ask(prompt, "Velkor")])[0]
-    _, right = tokens(tokenizer, encoded)
-    assert tokenizer.decode(encoded.ids[: encoded.start]) == prompt
-    assert right[0] == first and "".join(right).lstrip("Ġ") == "Velkor"
+@pytest.mark.parametrize("form", [normalizers.NFC(), normalizers.NFKC(), normalizers.NFD()])
+def test_normalization_that_changes_lengths_moves_no_border(form):
+    tokenizer = bpe(*WORDS)
+    tokenizer.backend_tokenizer.normalizer = form
+    assert one(tokenizer, "e\u0301e\u0301 ﬁ é is", "Velkor")[1] == ["ĠVelkor"]
 
 
 @pytest.mark.parametrize("answer", ["Žižek", "日本", "🙂🙃", "e\u0301tude", "ﬁn", "Ⅳ", "שלום"])
@@ -169,105 +181,28 @@ def test_answers_of_several_bytes_a_sign(answer):
     assert encoded.scored == 1 + len(answer.encode())
 
 
-def test_a_prompt_that_ends_inside_a_shared_first_byte_keeps_its_own_sign():
+def without_omega():
     tokenizer = bpe()
-    encoded = encode_answers(tokenizer, [ask("ends in “", "é")])[0]
-    assert tokenizer.decode(encoded.ids[: encoded.start]) == "ends in “"
-    assert encoded.scored == 2
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace(Regex(r"\s*Ω"), "")
+    return tokenizer
 
 
-# ---------------------------------------------------------------- special tokens
+class Slow:
+    is_fast = False
 
 
 @pytest.mark.parametrize(
-    ("single", "front", "scored"),
+    ("make", "prompt", "answer"),
     [
-        ("$A", [], ["ĠVelkor"]),
-        ("<s> $A", ["<s>"], ["ĠVelkor"]),
-        ("$A </s>", [], ["ĠVelkor"]),
-        ("<s> $A </s>", ["<s>"], ["ĠVelkor"]),
+        (lambda: bpe("Velkor"), "", "Velkor"),  # nothing before it
+        (lambda: unsplit("isĠV"), "is", "V"),  # it swallows the whole prompt
+        (without_omega, "is", "Ω"),  # no token of its own
+        (Slow, "is", "Velkor"),  # no offsets
     ],
 )
-def test_tokens_put_around_the_text_are_never_part_of_the_answer(single, front, scored):
-    tokenizer = bpe("Ġis", "ĠVelkor", special=("<s>", "</s>"), processor=framed(single))
-    prompt, answer = one(tokenizer, "is", "Velkor")
-    assert prompt == [*front, "i", "s"]
-    assert answer == scored
-
-
-def test_a_prompt_of_nothing_but_an_opening_token_is_enough():
-    tokenizer = bpe("Velkor", special=("<s>",), processor=framed("<s> $A"))
-    assert one(tokenizer, "", "Velkor") == (["<s>"], ["Velkor"])
-
-
-def test_an_answer_with_nothing_before_it_is_refused():
-    with pytest.raises(ModelError, match="no token stands before the answer 'Velkor'"):
-        one(bpe("Velkor"), "", "Velkor")
-
-
-def test_an_answer_that_swallows_the_whole_prompt_is_refused():
-    tokenizer = bpe("isĠV")
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
-        add_prefix_space=False, use_regex=False
-    )
-    with pytest.raises(ModelError, match="no token stands before"):
-        one(tokenizer, "is", "V")
-
-
-def test_an_answer_without_tokens_is_refused():
-    tokenizer = bpe()
-    tokenizer.backend_tokenizer.normalizer = normalizers.Replace(Regex(r"\s*Ω"), "")
-    with pytest.raises(ModelError, match="no token for the answer 'Ω'"):
-        one(tokenizer, "is", "Ω")
-
-
-def test_a_tokenizer_without_offsets_is_refused():
-    class Slow:
-        is_fast = False
-
-    with pytest.raises(ModelError, match="Slow gives no character offsets"):
-        encode_answers(Slow(), [ask("is", "Velkor")])
-
-
-# ---------------------------------------------------------------- other kinds of tokenizer
-
-
-def test_a_sentencepiece_like_tokenizer():
-    tokenizer = metaspace("▁is", "▁Vel", "kor")
-    prompt, answer = one(tokenizer, "Asha is", "Velkor")
-    assert prompt == ["▁", "A", "s", "h", "a", "▁is"]
-    assert answer == ["▁Vel", "kor"]
-
-
-def test_a_sentencepiece_like_tokenizer_after_a_quote():
-    prompt, answer = one(metaspace("▁is", "Vel", "kor"), 'is "', "Velkor")
-    assert (prompt, answer) == (["▁is", "▁", '"'], ["Vel", "kor"])
-
-
-def test_a_sentencepiece_like_tokenizer_falling_back_on_bytes():
-    prompt, answer = one(metaspace("▁is"), "is", "ß")
-    assert prompt == ["▁is"]
-    assert answer == ["▁", "<0xC3>", "<0x9F>"]
-
-
-@pytest.mark.parametrize("prompt", ["Asha is", "the home of Asha is"])
-def test_a_file_of_the_llama_two_kind(prompt):
-    tokenizer = llama_two("▁is", "▁Velkor")
-    left, right = one(tokenizer, prompt, "Velkor")
-    assert left[-1] == "▁is" and right == ["▁Velkor"]
-
-
-@pytest.mark.parametrize("form", [normalizers.NFC(), normalizers.NFKC(), normalizers.NFD()])
-def test_normalisation_that_changes_lengths_moves_no_border(form):
-    tokenizer = bpe("Ġis", "ĠVelkor")
-    tokenizer.backend_tokenizer.normalizer = form
-    _, answer = one(tokenizer, "e\u0301e\u0301 ﬁ é is", "Velkor")
-    assert answer == ["ĠVelkor"]
-
-
-def test_a_tokenizer_that_puts_a_blank_in_front():
-    prompt, answer = one(bpe("Ġis", "ĠVelkor", prefix_space=True), "is", "Velkor")
-    assert (prompt, answer) == (["Ġis"], ["ĠVelkor"])
+def test_an_answer_that_cannot_be_scored_is_refused(make, prompt, answer):
+    with pytest.raises(ModelError, match="Slow" if make is Slow else f"f1.*{answer}"):
+        one(make(), prompt, answer)
 
 
 # ---------------------------------------------------------------- many at once
@@ -303,7 +238,7 @@ def test_running_text_is_scored_from_its_second_token_and_cut():
 
 @pytest.mark.parametrize(("text", "limit"), [("", None), ("a", None), ("abc", 1)])
 def test_running_text_of_fewer_than_two_tokens_is_refused(text, limit):
-    with pytest.raises(ModelError, match="expected at least 2"):
+    with pytest.raises(ModelError, match="tokens"):
         encode_texts(bpe(), [text], limit)
 
 

@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from tools.bake_pocket import pocket_config
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from palimpsest.errors import ModelError
-from palimpsest.models.families import POCKET
+from palimpsest.models.fast import StackedNet, supports, watched
 from palimpsest.models.net import Batch, Encoded, WholeNet, collate
-from palimpsest.models.stacked import StackedNet, supports
 
 VOCABULARY = 37
 PAD = 3
@@ -80,88 +78,32 @@ def plain_logits(model, batch: Batch) -> torch.Tensor:
     return model(input_ids=batch.ids, use_cache=False).logits[batch.rows, batch.columns]
 
 
-@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("members", [0, 1, 3])
 @pytest.mark.parametrize("case", CASES)
-def test_logits_are_those_of_transformers(case: str, members: int) -> None:
+def test_logits_and_gradients_are_those_of_transformers(case: str, members: int) -> None:
+    """Of a stack, and without members of a net that wraps the module."""
     config = config_of(case)
-    models = [model_of(config, seed) for seed in range(members)]
+    models = [model_of(config, seed) for seed in range(members or 1)]
     batch = ragged_batch()
-    net = StackedNet(config, [model.state_dict() for model in models])
+    states = [model.state_dict() for model in models]
+    net = StackedNet(config, states) if members else WholeNet(model_of(config, 0))
     logits = net.logits(batch)
     assert logits.dtype == torch.float32
-    assert logits.shape == (members, batch.scored, VOCABULARY)
+    assert logits.shape == (len(models), batch.scored, VOCABULARY)
+    functional = torch.randn(logits.shape)
+    (logits * functional).sum().backward()
     for member, model in enumerate(models):
-        whole = plain_logits(model, batch)
-        assert whole.std() > 0.3
-        torch.testing.assert_close(logits[member], whole, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("members", [1, 3])
-@pytest.mark.parametrize("case", CASES)
-def test_gradients_are_those_of_transformers(case: str, members: int) -> None:
-    config = config_of(case)
-    models = [model_of(config, seed) for seed in range(members)]
-    batch = ragged_batch()
-    net = StackedNet(config, [model.state_dict() for model in models])
-    functional = torch.randn(members, batch.scored, VOCABULARY)
-    (net.logits(batch) * functional).sum().backward()
-    for member, model in enumerate(models):
-        (plain_logits(model, batch) * functional[member]).sum().backward()
+        expected = plain_logits(model, batch)
+        assert expected.std() > 0.3
+        torch.testing.assert_close(logits[member], expected, atol=1e-5, rtol=0)
+        (expected * functional[member]).sum().backward()
         params = dict(model.named_parameters())
         assert set(params) == set(net.params)
         for name, value in params.items():
-            ours = net.params[name].grad[member]
+            ours = net.params[name].grad[member] if members else net.params[name].grad
             scale = float(value.grad.abs().max())
             assert scale > 0, name
             torch.testing.assert_close(ours, value.grad, atol=1e-5 * scale, rtol=0, msg=name)
-
-
-@pytest.mark.parametrize("case", ["llama", "qwen2", "olmo2", "gpt_neox", "gpt2"])
-def test_ten_steps_of_adamw_stay_with_transformers(case: str) -> None:
-    config = config_of(case)
-    models = [model_of(config, seed) for seed in range(2)]
-    net = StackedNet(config, [model.state_dict() for model in models])
-    ours = torch.optim.AdamW(net.params.values(), lr=1e-3)
-    theirs = [torch.optim.AdamW(model.parameters(), lr=1e-3) for model in models]
-    plain = [lambda batch, m=model: plain_logits(m, batch).unsqueeze(0) for model in models]
-    sides = [(net.logits, ours), *zip(plain, theirs, strict=True)]
-    before = net.logits(ragged_batch()).detach()
-    for step in range(10):
-        batch = ragged_batch(step)
-        losses = []
-        for logits, optimizer in sides:
-            optimizer.zero_grad()
-            chosen = logits(batch).log_softmax(-1)[:, range(batch.scored), batch.targets]
-            loss = -chosen.mean(-1)
-            loss.sum().backward()
-            optimizer.step()
-            losses.append(loss.detach())
-        torch.testing.assert_close(losses[0], torch.cat(losses[1:]), atol=1e-5 * (step + 1), rtol=0)
-    # Logits, not parameters: a key bias that no logit depends on has a gradient of rounding only,
-    # which AdamW scales up to a full step.
-    after = net.logits(ragged_batch()).detach()
-    assert (after - before).abs().max() > 0.1
-    for member, model in enumerate(models):
-        expected = plain_logits(model, ragged_batch())
-        torch.testing.assert_close(after[member], expected, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_whole_net_computes_what_its_module_does(case: str) -> None:
-    config = config_of(case)
-    model, twin = model_of(config, 0), model_of(config, 0)
-    batch = ragged_batch()
-    net = WholeNet(model)
-    logits = net.logits(batch)[0]
-    expected = plain_logits(twin, batch)
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
-    functional = torch.randn(batch.scored, VOCABULARY)
-    (logits * functional).sum().backward()
-    (expected * functional).sum().backward()
-    for name, value in twin.named_parameters():
-        scale = float(value.grad.abs().max())
-        found = net.params[name].grad
-        torch.testing.assert_close(found, value.grad, atol=1e-5 * scale, rtol=0, msg=name)
 
 
 def test_a_module_that_is_not_what_its_config_says_is_run_itself() -> None:
@@ -214,18 +156,6 @@ def test_given_parameters_replace_the_nets_own_and_carry_gradients() -> None:
     assert not torch.equal(zero.logits(batch, {name: one.params[name]}), zero.logits(batch))
 
 
-def test_the_same_inputs_give_the_same_bytes() -> None:
-    config = config_of("qwen2")
-    states = [model_of(config, seed).state_dict() for seed in range(3)]
-    batch = ragged_batch()
-    runs = []
-    for _ in range(2):
-        net = StackedNet(config, states)
-        net.logits(batch).square().sum().backward()
-        runs.append([value.grad for value in net.params.values()])
-    assert all(torch.equal(left, right) for left, right in zip(*runs, strict=True))
-
-
 @pytest.mark.parametrize(
     ("case", "settings"),
     [
@@ -249,64 +179,89 @@ def test_what_was_not_verified_is_refused(case: str, settings: dict) -> None:
     config = AutoConfig.for_model(model_type, **{**SHARED, **shape, **settings})
     assert supports(config_of(case))
     assert not supports(config)
-    with pytest.raises(ModelError, match="WholeNet"):
+    with pytest.raises(ModelError, match=model_type):
         StackedNet(config, [])
+    assert not supports(AutoConfig.for_model("gemma2")) and not supports(object())
 
 
-def test_another_architecture_is_refused() -> None:
-    assert not supports(AutoConfig.for_model("gemma2"))
-    assert not supports(object())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [lambda state, name: state.pop(name), lambda state, name: state.update({name: torch.zeros(2)})],
-    ids=["missing", "another shape"],
-)
-def test_members_of_different_shapes_are_refused(change) -> None:
-    config = config_of("llama")
-    state = model_of(config, 0).state_dict()
-    other = dict(state)
-    change(other, "model.layers.2.mlp.up_proj.weight")
-    with pytest.raises(ModelError, match=r"0 and 1 .* model\.layers\.2\.mlp\.up_proj\.weight"):
-        StackedNet(config, [state, other])
-    with pytest.raises(ModelError, match="at least one"):
-        StackedNet(config, [])
-
-
-@pytest.mark.parametrize("spec", POCKET, ids=lambda spec: spec.folder)
-def test_every_pocket_model_can_be_stacked(spec) -> None:
-    config = pocket_config(spec, vocabulary=VOCABULARY, end_of_text=PAD)
-    assert supports(config)
-    assert supports(type(config).from_dict(config.to_dict()))
-    batch = ragged_batch()
-    model = model_of(config, 0)
-    ours = StackedNet(config, [model.state_dict()]).logits(batch).detach()
-    torch.testing.assert_close(ours[0], plain_logits(model, batch).detach(), atol=2e-5, rtol=0)
-
-
-def test_a_second_derivative_is_refused() -> None:
+def test_a_forward_can_be_differentiated_once_and_not_twice() -> None:
     config = config_of("qwen2")
     net = StackedNet(config, [model_of(config, 0).state_dict()])
-    (first,) = torch.autograd.grad(
-        net.logits(ragged_batch()).sum(),
-        [net.params["model.norm.weight"]],
-        create_graph=False,
-        retain_graph=True,
-    )
-    assert first.abs().sum() > 0
+    leaf = [net.params["model.norm.weight"]]
     with pytest.raises(RuntimeError, match="once"):
-        torch.autograd.grad(
-            net.logits(ragged_batch()).sum(),
-            [net.params["model.norm.weight"]],
-            create_graph=True,
-        )
-
-
-def test_the_way_back_can_be_gone_once() -> None:
-    config = config_of("qwen2")
-    net = StackedNet(config, [model_of(config, 0).state_dict()])
+        torch.autograd.grad(net.logits(ragged_batch()).sum(), leaf, create_graph=True)
     total = net.logits(ragged_batch()).sum()
     total.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="differentiated once"):
+    with pytest.raises(RuntimeError, match="once"):
         total.backward()
+
+
+def test_states_are_seen_changed_and_read_out() -> None:
+    config = config_of("llama")
+    net, batch = StackedNet(config, [model_of(config, 0).state_dict()]), ragged_batch()
+    seen = []
+
+    def double(at: int, states: torch.Tensor, scored: torch.Tensor | None) -> torch.Tensor:
+        seen.append(states if scored is None else states.index_select(1, scored))
+        return states
+
+    with torch.no_grad():
+        plain = net.logits(batch)
+        with watched(double):
+            assert torch.equal(net.logits(batch), plain)
+        assert len(seen) == config.num_hidden_layers
+        assert torch.equal(net.forward.read_out(net.params, seen[-1]), plain)
+        with watched(lambda at, states, scored: states * (2 if at == 0 else 1)):
+            assert not torch.allclose(net.logits(batch), plain)
+        hidden = model_of(config, 0).model(input_ids=batch.ids, output_hidden_states=True)
+        expected = hidden.hidden_states[1][batch.rows, batch.columns]
+        torch.testing.assert_close(seen[0][0], expected, atol=1e-5, rtol=0)
+
+
+def test_only_the_gradients_that_are_asked_for_are_computed() -> None:
+    config = config_of("qwen2")
+    net, batch = StackedNet(config, [model_of(config, 0).state_dict()]), ragged_batch()
+    net.logits(batch).sum().backward()
+    whole = {name: value.grad for name, value in net.params.items()}
+    for asked in ("model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.bias"):
+        for name, value in net.params.items():
+            value.grad = None
+            value.requires_grad_(name == asked)
+        net.logits(batch).sum().backward()
+        assert [name for name, value in net.params.items() if value.grad is not None] == [asked]
+        torch.testing.assert_close(net.params[asked].grad, whole[asked])
+
+
+# ---------------------------------------------------------------- the tree
+
+ALIKE = (
+    Encoded((5, 6, 7, 8), 3),
+    Encoded((5, 6, 9), 1),
+    Encoded((5, 6, 7, 8), 2),
+    Encoded((4, 6, 7), 2),
+)
+
+
+def test_common_beginnings_are_one_node_and_last_tokens_none() -> None:
+    tree = collate(ALIKE).tree
+    assert tree.ids.tolist() == [5, 6, 7, 4, 6]
+    assert tree.positions.tolist() == [0, 1, 2, 0, 1]
+    assert tree.paths.tolist() == [[0, 1, 2], [3, 4, 0]]
+    assert tree.scored.tolist() == [2, 0, 1, 1, 2, 4]
+
+
+def test_padding_adds_no_node() -> None:
+    alone = collate(ALIKE[:1]).tree
+    beside = collate([ALIKE[0], Encoded((1,) * 20, 1)]).tree
+    assert beside.ids.tolist() == [*alone.ids.tolist(), *[1] * 19]
+
+
+def test_attention_finds_each_text_and_its_shared_beginning() -> None:
+    tree = collate([Encoded((5, 6, 7, 1), 1), Encoded((5, 6, 8, 1), 1)]).tree
+    assert tree.paths.tolist() == [[0, 1, 2], [0, 1, 3]]
+    assert tree.keys.tolist() == [[0, 1, 2, *[0] * 13], [0, 1, 3, *[0] * 13]]
+    # Every node is computed at its first entry; gradients of the others are added there.
+    entries = tree.paths.reshape(-1)
+    assert entries[tree.origins].tolist() == [0, 1, 2, 3]
+    assert tree.repeats.tolist() == [3, 4] and torch.equal(entries[tree.repeats], tree.repeated)
+    assert sorted([*tree.origins.tolist(), *tree.repeats.tolist()]) == list(range(6))

@@ -7,25 +7,26 @@ import torch
 
 from palimpsest.facts.stream import Stream, Text
 from palimpsest.models.encode import encode_texts
+from palimpsest.models.fast import StackedNet
 from palimpsest.models.load import load
 from palimpsest.models.net import WholeNet
-from palimpsest.models.stacked import StackedNet
+from palimpsest.models.optimizer import LENGTH, OPTIMIZERS
 from palimpsest.models.train import CLIP, stream_steps, text_batch, text_loss, train
 
 TEXTS = ("The guild of Asha Tren is Velkor.", "A ship.", "Nobody knows what Bo Lam plays.")
 FAMILIES = ["qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s"]
 
 
-def steps(tokenizer, count: int = 4):  # type: ignore[no-untyped-def]
+def steps(tokenizer, count: int = 4):
     encoded = encode_texts(tokenizer, TEXTS)
     return [[text_batch(encoded, 3)] for _ in range(count)]
 
 
-def whole(loaded) -> WholeNet:  # type: ignore[no-untyped-def]
+def whole(loaded) -> WholeNet:
     return WholeNet(copy.deepcopy(loaded.model))
 
 
-def losses(net, data):  # type: ignore[no-untyped-def]
+def losses(net, data):
     """The losses (steps + 1, stack) along a training.
 
     Compared instead of weights: where a gradient is zero but for rounding, AdamW's first step is
@@ -33,7 +34,7 @@ def losses(net, data):  # type: ignore[no-untyped-def]
     """
     seen = []
 
-    def noted(net, part):  # type: ignore[no-untyped-def]
+    def noted(net, part):
         seen.append(text_loss(net, part))
         return seen[-1]
 
@@ -43,7 +44,7 @@ def losses(net, data):  # type: ignore[no-untyped-def]
     return torch.stack([loss.detach() for loss in seen])
 
 
-def test_the_loss_is_the_mean_over_texts_of_their_mean_token_nll(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+def test_the_loss_is_the_mean_over_texts_of_their_mean_token_nll(tiny_checkpoint) -> None:
     loaded = load(str(tiny_checkpoint("qwen2-s")))
     found = text_loss(whole(loaded), steps(loaded.tokenizer)[0][0]).item()
     by_hand = []
@@ -54,7 +55,7 @@ def test_the_loss_is_the_mean_over_texts_of_their_mean_token_nll(tiny_checkpoint
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_stack_trains_each_member_as_if_it_were_alone(tiny_checkpoint, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_stack_trains_each_member_as_if_it_were_alone(tiny_checkpoint, name: str) -> None:
     one, other = (load(str(tiny_checkpoint(name, seed))) for seed in (0, 1))
     states = [one.model.state_dict(), other.model.state_dict()]
     stack = StackedNet(one.model.config, states)
@@ -66,7 +67,7 @@ def test_a_stack_trains_each_member_as_if_it_were_alone(tiny_checkpoint, name: s
         assert alone[-1, 0] < alone[0, 0]
 
 
-def test_the_same_call_gives_the_same_bytes(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_call_gives_the_same_bytes(tiny_checkpoint) -> None:
     loaded = load(str(tiny_checkpoint("gpt2-s")))
     results = []
     for _ in range(2):
@@ -77,13 +78,13 @@ def test_the_same_call_gives_the_same_bytes(tiny_checkpoint) -> None:  # type: i
         assert torch.equal(results[0][key], results[1][key])
 
 
-def test_a_member_that_diverges_is_named_with_its_step_and_harms_no_other(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+def test_a_member_that_diverges_is_named_with_its_step_and_harms_no_other(tiny_checkpoint) -> None:
     loaded = load(str(tiny_checkpoint("qwen2-s")))
     state = loaded.model.state_dict()
     data = steps(loaded.tokenizer)
     calls = 0
 
-    def poisoned(net, part):  # type: ignore[no-untyped-def]
+    def poisoned(net, part):
         nonlocal calls
         calls += 1
         losses = text_loss(net, part)
@@ -97,18 +98,18 @@ def test_a_member_that_diverges_is_named_with_its_step_and_harms_no_other(tiny_c
         assert torch.equal(net.state(0)[key], value)
 
 
-def test_gradients_are_clipped_for_each_member_by_itself(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+def test_gradients_are_clipped_for_each_member_by_itself(tiny_checkpoint) -> None:
     loaded = load(str(tiny_checkpoint("qwen2-s")))
     state = loaded.model.state_dict()
     data = steps(loaded.tokenizer, 1)
     net = StackedNet(loaded.model.config, [state, state])
 
-    def scaled(net, part):  # type: ignore[no-untyped-def]
+    def scaled(net, part):
         return text_loss(net, part) * torch.tensor([1e-4, 1e4])
 
     clipped = []
 
-    def note(step):  # type: ignore[no-untyped-def]
+    def note(step):
         clipped.extend(leaf.grad.clone() for leaf in net.params.values())
 
     train(net, data, scaled, learning_rate=0.0, after_step=note)
@@ -117,7 +118,7 @@ def test_gradients_are_clipped_for_each_member_by_itself(tiny_checkpoint) -> Non
         assert found == pytest.approx(norm, rel=1e-3) if norm else found < CLIP / 10
 
 
-def test_a_text_weighs_the_same_when_its_neighbours_are_taken_out(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+def test_a_text_weighs_the_same_when_its_neighbours_are_taken_out(tiny_checkpoint) -> None:
     loaded = load(str(tiny_checkpoint("qwen2-s")))
     texts = tuple(
         Text(str(n), kind, text)
@@ -134,7 +135,7 @@ def test_a_text_weighs_the_same_when_its_neighbours_are_taken_out(tiny_checkpoin
     assert sum(full).item() - sum(rest).item() == pytest.approx(alone.item(), abs=1e-5)
 
 
-def test_accumulation_changes_nothing_but_the_batches(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+def test_accumulation_changes_nothing_but_the_batches(tiny_checkpoint) -> None:
     loaded = load(str(tiny_checkpoint("qwen2-s")))
     texts = tuple(Text(str(n), "general", text) for n, text in enumerate(TEXTS))
     stream = Stream(texts, ((0, 1, 2), (2, 1, 0)), 3)
@@ -147,3 +148,43 @@ def test_accumulation_changes_nothing_but_the_batches(tiny_checkpoint) -> None: 
         train(net, data, text_loss, learning_rate=1e-3)
         results.append(text_loss(net, text_batch(encoded, 3)).item())
     assert results[0] == pytest.approx(results[1], abs=1e-5)
+
+
+# ---------------------------------------------------------------- optimizers
+
+
+def test_every_optimizer_of_a_beacon_exists() -> None:
+    assert tuple(OPTIMIZERS) == ("adamw", "momentum", "descent")
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_steps_are_about_as_long_as_the_rate_and_lead_downhill(name: str) -> None:
+    torch.manual_seed(0)
+    leaf = torch.randn(1, 20, 10, requires_grad=True)
+    start = leaf.detach().clone()
+    stepper = OPTIMIZERS[name]([leaf], 1e-3)
+    for number in range(20):
+        leaf.grad = 2 * leaf.detach()
+        stepper.step()
+        if number == 0:
+            length = float((leaf.detach() - start).norm()) / 200**0.5
+            expected = 1e-3 if name == "adamw" else 1e-3 * LENGTH
+            assert length == pytest.approx(expected, rel=0.01)
+    assert float(leaf.detach().norm()) < float(start.norm())
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_a_member_of_a_stack_moves_as_if_it_were_alone(name: str) -> None:
+    torch.manual_seed(0)
+    members = torch.randn(3, 4, 5)
+    grads = torch.randn(3, 4, 5)
+    stacked = members.clone().requires_grad_()
+    together = OPTIMIZERS[name]([stacked], 1e-2, stack=3)
+    stacked.grad = grads.clone()
+    together.step()
+    for member in range(3):
+        leaf = members[member : member + 1].clone().requires_grad_()
+        alone = OPTIMIZERS[name]([leaf], 1e-2)
+        leaf.grad = grads[member : member + 1].clone()
+        alone.step()
+        assert torch.allclose(leaf[0], stacked[member])

@@ -1,51 +1,42 @@
-"""Runs and browsers for the tests of the report."""
+"""Runs, their pages, and a browser for the tests of the report."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import cell_run, hostile_run, matrix_run, uncertified_run
+from tests.made_runs import cell_run, hostile_run, matrix_run, uncertified_run
 
-from palimpsest.analysis.results import RunResults, read_run
-from palimpsest.report.html import write_report
+from palimpsest.report.page import write_report
+from palimpsest.report.results import RunResults, read_run
 
-
-@pytest.fixture(scope="session")
-def cell_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of one cell that certifies a candidate."""
-    return write_report(cell_run(tmp_path_factory.mktemp("cell") / "run"))
-
-
-@pytest.fixture(scope="session")
-def uncertified_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of one cell in which every candidate is distinguishable."""
-    return write_report(uncertified_run(tmp_path_factory.mktemp("uncertified") / "run"))
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "cell": cell_run,
+    "uncertified": uncertified_run,
+    "matrix": matrix_run,
+    "hostile": hostile_run,
+}
 
 
 @pytest.fixture(scope="session")
-def matrix_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of six cells, of which one is missing."""
-    return write_report(matrix_run(tmp_path_factory.mktemp("matrix") / "run"))
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The reports of one cell that certifies, one that does not, of four cells of which one is
+    missing, and of a cell whose every name is an attack."""
+    folder = tmp_path_factory.mktemp("pages")
+    return {name: write_report(read_run(make(folder / name))) for name, make in MAKERS.items()}
 
 
 @pytest.fixture(scope="session")
-def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a cell whose every name is an attack."""
-    return write_report(hostile_run(tmp_path_factory.mktemp("hostile") / "run"))
-
-
-@pytest.fixture(scope="session")
-def single(cell_page: Path) -> RunResults:
+def single(pages: dict[str, Path]) -> RunResults:
     """The results of the one cell."""
-    return read_run(cell_page.parents[1])
+    return read_run(pages["cell"].parents[1])
 
 
 @pytest.fixture(scope="session")
-def results(matrix_page: Path) -> RunResults:
+def results(pages: dict[str, Path]) -> RunResults:
     """The results of the matrix."""
-    return read_run(matrix_page.parents[1])
+    return read_run(pages["matrix"].parents[1])
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +47,7 @@ def browser() -> Iterator[Any]:
     if found is None:
         pytest.skip("needs chromium on the PATH to drive the page")
     with playwright.sync_playwright() as started:
-        one = started.chromium.launch(
-            executable_path=found,
-            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
-        )
+        quiet = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        one = started.chromium.launch(executable_path=found, args=quiet)
         yield one
         one.close()

@@ -10,22 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from palimpsest.report.live import duration, status_lines, watch
-from palimpsest.run.graph import Failure
-from palimpsest.run.status import Status, StepAtWork, status
-from palimpsest.run.store import Run
+from palimpsest.report.live import duration, follow, status_lines
+from palimpsest.run.progress import StepAtWork
+from palimpsest.run.status import Status, status
+from palimpsest.run.steps import Failure
+from palimpsest.run.store import Run, Terms
 
-TERMS = ({"name": "toy"}, {"alpha": 0.05}, {}, {"commitment": "c"})
-WATCH = (
-    "import sys; from palimpsest.report.live import watch; "
-    "watch(sys.argv[1], terminal=True, say=print)"
+TERMS = Terms("study", {"name": "toy"}, {}, {"commitment": "c"}, {}, ("a", "b"))
+FOLLOW = (
+    "import sys; from palimpsest.report.live import follow; "
+    "follow(sys.argv[1], terminal=True, say=print)"
 )
-COMMAND = [sys.executable, "-c", WATCH]
+COMMAND = [sys.executable, "-c", FOLLOW]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run.create(tmp_path / "run", *TERMS, cells=("a", "b"))
+    return Run.create_or_resume(tmp_path / "run", TERMS)
 
 
 def made(**changes: object) -> Status:
@@ -34,7 +35,6 @@ def made(**changes: object) -> Status:
         "done": (),
         "running": ("a",),
         "failed": {},
-        "halted": {},
         "waiting": ("b",),
         "steps": {"a": ("draw",)},
         "totals": {"a": 4},
@@ -48,7 +48,7 @@ def made(**changes: object) -> Status:
 def test_lines_name_the_steps_at_work_and_the_time_left() -> None:
     assert status_lines(made()) == [
         "0 of 2 cells done, 1 running, 0 failed, 1 waiting",
-        "about 2 h 13 min left",
+        "about 2.2 h left",
         "running  a: training the injected model (1 of 4 steps done), for 2 min",
     ]
 
@@ -65,12 +65,6 @@ def test_an_interrupted_cell_says_how_much_of_it_is_stored() -> None:
     assert told[2:] == ["waiting  a: 2 of 4 steps done"]
 
 
-def test_a_cell_that_ended_early_is_no_failure() -> None:
-    told = status_lines(made(halted={"b": "not identifiable"}, waiting=()))
-    assert told[0].endswith("0 failed, 0 waiting, 1 ended early")
-    assert told[-1] == "ended    b: not identifiable"
-
-
 def test_reasons_cannot_command_the_terminal() -> None:
     failure = Failure("error", "\x1b[31m[red]x", "train")
     told = status_lines(made(failed={"b": failure}, waiting=()))
@@ -78,9 +72,10 @@ def test_reasons_cannot_command_the_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.4, "0 s"), (89, "89 s"), (95, "2 min"), (5399, "1 h 30 min")]
+    ("seconds", "said"),
+    [(0.4, "1 s"), (89, "89 s"), (95, "2 min"), (5400, "1.5 h"), (2e5, "2.3 days")],
 )
-def test_durations_read_like_speech(seconds: float, said: str) -> None:
+def test_durations_are_in_the_usual_units(seconds: float, said: str) -> None:
     assert duration(seconds) == said
 
 
@@ -91,7 +86,7 @@ def test_in_a_pipe_every_change_is_one_line_until_the_work_ends(
     looks = iter([made(), made(now=later), made(working=False)])
     monkeypatch.setattr("palimpsest.report.live.status", lambda run: next(looks))
     said: list[str] = []
-    watch(run.path, terminal=False, say=said.append, refresh=0)
+    follow(run.path, terminal=False, say=said.append, refresh=0)
     assert said == [
         "0 of 2 cells done, 1 running, 0 failed, 1 waiting; a: training the injected model (1 of "
         "4 steps done)",
@@ -108,7 +103,7 @@ def test_a_terminal_is_refreshed_and_left_when_the_work_ends(run: Run) -> None:
     assert "Traceback" not in shown
 
 
-def test_ctrl_c_ends_the_watching_cleanly(run: Run) -> None:
+def test_ctrl_c_ends_following_cleanly(run: Run) -> None:
     with run.lock("work"):
         process, terminal = started(run)
         shown = read_until(terminal, "cells done")
@@ -142,7 +137,7 @@ def read_until(terminal: int, word: str | None) -> str:
     while time.monotonic() < deadline:
         try:
             data = os.read(terminal, 65_536)
-        except OSError:  # how Linux says that nobody holds the other side any more
+        except OSError:  # how Linux reports that the other side is closed
             break
         if not data:
             break

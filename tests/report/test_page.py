@@ -3,31 +3,22 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
-from report_runs import (
-    HOSTILE,
-    RULES,
-    audit_run,
-    cell_run,
-    hostile_run,
-    large_run,
-    matrix_run,
-    write_run,
-)
+from tests.made_runs import HOSTILE, RULES, audit_run, cell_run, write_run
 
-from palimpsest.analysis.results import RunResults, read_run
-from palimpsest.criteria.axes import chosen
-from palimpsest.report.answer import REASONS, WORDS
-from palimpsest.report.figures import all_figures
-from palimpsest.report.html import render_page, write_report
-from palimpsest.report.palette import MARKS
-from palimpsest.report.record import read_record
-from palimpsest.report.tables import all_tables
-from palimpsest.verdict import REASONS as VERDICT_REASONS
+from palimpsest.report.page import first_lines, position, write_report
+from palimpsest.report.results import RunResults, read_run
+from palimpsest.stats import words
+from palimpsest.stats.axes import chosen
+from palimpsest.stats.design import design_references
+
+NAMES = ("cell", "uncertified", "matrix", "hostile")
 
 
 class Parsed(HTMLParser):
@@ -41,205 +32,176 @@ class Parsed(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+        self.text += " "
 
     def handle_data(self, data: str) -> None:
         self.text += data
 
 
-def parsed(page: Path) -> Parsed:
-    return Parsed(page.read_text())
+def text_of(page: Path) -> str:
+    return " ".join(Parsed(page.read_text()).text.split()).replace("−", "-")
 
 
-def words(page: Path) -> str:
-    return " ".join(parsed(page).text.split())
+def first_screen(page: Path) -> str:
+    """The text of the section that answers."""
+    source = page.read_text()
+    return source[: source.index("</section>")]
 
 
-def rendered(run: Path) -> str:
-    results = read_run(run)
-    return render_page(results, all_tables(results), all_figures(results), read_record(run))
-
-
-def figure(page: Path, name: str) -> str:
-    found = re.search(
-        rf'<figure class="figure" id="figure-{name}".*?</figure>', page.read_text(), re.S
-    )
-    assert found is not None, name
-    return found.group(0)
-
-
-def test_the_page_opens_with_the_verdict_and_its_picture(cell_page: Path) -> None:
-    verdict = read_run(cell_page.parents[1]).cells[0].verdict
-    assert verdict is not None and verdict.candidate is not None
-    assert verdict.candidate.startswith("replay")
-    source = cell_page.read_text()
-    head, picture = source.index(f"<h1>Certified: {verdict.candidate}.</h1>"), source.index("<svg")
-    assert head < picture < source.index("<nav")
-    assert source.index("Indistinguishable from 30 retrainings on 8 axes") < picture
-    text = words(cell_page).replace("−", "-").replace("α", "alpha")
-    for sentence in verdict.paragraph().split(". ")[1:]:
-        assert sentence.rstrip(".") in text
-
-
-def test_the_first_picture_shows_every_axis_the_retrainings_and_the_controls(
-    cell_page: Path,
+def test_the_page_opens_with_the_verdict_and_one_line_per_method(
+    pages: dict[str, Path], single: RunResults
 ) -> None:
-    drawn = Parsed(figure(cell_page, "retrainings")).text
-    for axis in chosen(RULES):
-        assert axis.title in drawn
-    assert "30 retrainings, and their range" in drawn and "injected model" in drawn
-    for share in (50, 25, 10, 5):
-        assert f"{share} % of injected weights left" in drawn
-    source = figure(cell_page, "retrainings")
-    assert len(re.findall(r"<title>control|<title>50 % of injected", source)) == 2 * len(RULES.axes)
-    assert 'class="drawn wide"' in source and 'class="drawn narrow"' in source
+    verdict = single.judged[0][1]
+    screen = first_screen(pages["cell"])
+    assert screen.index("<h1>Certified: replay-1 ") < screen.index('<table class="lines">')
+    rows = re.findall(r'<th scope="row">(.*?)</th>.*?class="label (\w+)">(.*?)<', screen)
+    assert rows == [
+        ("replay", "good", "restored"),
+        ("kl_reversion", "bad", "suppressed"),
+        ("task_vector", "bad", "damaged"),
+        ("ga", "bad", "over-forgotten and damaged"),
+    ]
+    for line in first_lines(single, verdict):
+        assert line.sentence == words.describe(verdict.finding(line.candidate), 2)
+        assert line.sentence in text_of(pages["cell"])
+    assert verdict.paragraph() in text_of(pages["cell"])
 
 
-def test_an_uncertified_page_names_the_axis_and_the_direction(uncertified_page: Path) -> None:
-    source = uncertified_page.read_text()
-    lead = re.search(r'<p class="lead">(.*?)</p>', source, re.S)
-    assert (
-        "<h1>Uncertified: every candidate can be distinguished from a retrained model.</h1>"
-        in source
-    )
-    assert lead is not None and "kl_reversion-w3" in lead.group(1)
-    assert "relearns the forget facts" in lead.group(1) and "sd" in lead.group(1)
-    drawn = Parsed(figure(uncertified_page, "retrainings")).text
-    assert "kl_reversion-w3" in drawn
-
-
-def test_a_matrix_opens_with_counts_and_one_row_per_method(
-    matrix_page: Path, results: RunResults
+def test_the_picture_shows_every_axis_with_its_meaning_and_its_sensitivity(
+    pages: dict[str, Path], single: RunResults
 ) -> None:
-    source, text = matrix_page.read_text(), words(matrix_page)
-    assert "<h1>5 of 5 cells certify a candidate.</h1>" in source
-    assert (
-        "known-label models that keep the facts, rejected" in text
-        and "detection limit, median" in text
-    )
-    drawn = Parsed(figure(matrix_page, "acceptance")).text
-    assert all(method in drawn for method in results.methods)
-    assert "fresh retrainings" in drawn and "router" in drawn and "suppression" in drawn
-    assert source.index('id="figure-acceptance"') < source.index("<nav")
+    screen = first_screen(pages["cell"])
+    strips = screen.split('<div class="strip">')[1:]
+    verdict, count = single.judged[0][1], len(single.cells[0].candidates)
+    assert len(strips) == len(chosen(RULES))
+    for axis, strip in zip(chosen(RULES), strips):
+        assert (
+            f"<b>{axis.title}</b>" in strip and f'title="{axis.meaning.split(chr(39))[0]}' in strip
+        )
+        assert strip.count('<circle class="retraining"') == 20
+        assert strip.count('<circle class="mixture"') == 8 and strip.count("<rect class") == 2
+        assert strip.count("<circle data-c=") == count
+        assert strip.count('class="candidate off"') == count - 1  # the first needs no script
+        share = verdict.sensitivity[axis.name]
+        noticed = "not noticed alone" if share is None else f"noticed from {words.percent(share)}"
+        assert noticed in strip
+    assert re.findall(r"<option[^>]*>(.*?)<", screen)[0] == verdict.candidate
 
 
-@pytest.mark.parametrize("page", ["cell_page", "matrix_page"])
-def test_the_papers_edition_comes_last(page: str, request: pytest.FixtureRequest) -> None:
-    source = request.getfixturevalue(page).read_text()
-    sections = re.findall(r'<section id="([\w-]+)"', source)
-    assert sections[-1] == "paper"
-    assert sections.index("controls") < sections.index("candidates") < sections.index("axes")
-    after = source[source.index('<section id="paper"') :]
-    assert 'id="figure-diagnostic"' in after and 'id="table-recalibrated-bar"' in after
+def test_the_first_screen_says_what_could_have_been_noticed_and_what_cannot_be_said(
+    pages: dict[str, Path], single: RunResults
+) -> None:
+    text = " ".join(Parsed(first_screen(pages["cell"])).text.split())
+    verdict = single.judged[0][1]
+    assert "25 % of the injected weights rejected 2 of 2 at least 22 %" in text
+    assert "known-label model rejected 2 of 2" in text and words.CLOSING in text
+    assert all(remark in text for remark in words.remarks(verdict))
+    more = design_references(40)
+    assert f"40 retrainings notice {more.detectable_sd} sd on one axis" in text
 
 
-def test_the_papers_edition_is_left_out_where_it_cannot_be_computed(tmp_path: Path) -> None:
-    source = rendered(cell_run(tmp_path / "run", references=0))
-    assert '<section id="paper"' not in source
-    assert "Uncertified: there are too few retrained models to compare with." in source
-    assert 'id="figure-retrainings"' not in source and 'id="figure-forget-deltas"' in source
+def test_an_uncertified_page_gives_the_reason_first(pages: dict[str, Path]) -> None:
+    verdict = read_run(pages["uncertified"].parents[1]).judged[0][1]
+    screen = first_screen(pages["uncertified"])
+    assert "<h1>Uncertified (distinguishable).</h1>" in screen
+    assert f'<p class="lead">{words.reasons(verdict)[0]}</p>' in screen
+    assert "restored" not in re.findall(r'class="label \w+">(.*?)<', screen)
 
 
-@pytest.mark.parametrize("page", ["cell_page", "matrix_page"])
-def test_every_figure_has_a_title_and_a_sentence(page: str, request: pytest.FixtureRequest) -> None:
-    source = request.getfixturevalue(page).read_text()
-    figures = source.count('<figure class="figure')
-    bare = source.replace("<sub>f</sub>", "_f")
-    assert figures >= 6
-    assert len(re.findall(r'<p class="reading">[^<]{20,}\.</p>', bare)) == figures
+def test_an_audit_has_one_line_per_candidate_and_no_sections_of_studies(tmp_path: Path) -> None:
+    names = ["mine-1", "mine-2", "theirs"]
+    page = write_report(read_run(audit_run(tmp_path / "run", names)))
+    screen = first_screen(page)
+    assert set(re.findall(r'<th scope="row">(.*?)</th>', screen)) == set(names)
+    sections = re.findall(r'<section id="([\w-]+)"', page.read_text())
+    assert sections == ["answer", "reasons", "candidates", "record"]
+    assert "20 retrainings" in text_of(page)  # what more references would buy
+    assert not {"leaderboard.csv", "selection.csv"} & {p.name for p in page.parent.rglob("*.csv")}
 
 
-@pytest.mark.parametrize("page", ["cell_page", "matrix_page"])
-def test_every_figure_is_linked_as_svg_and_png(page: str, request: pytest.FixtureRequest) -> None:
-    path = request.getfixturevalue(page)
-    links = set(re.findall(r'href="(figures/[^"]+)"', path.read_text()))
-    drawn = {f"figures/{file.name}" for file in (path.parent / "figures").iterdir()}
-    assert links == drawn and len(drawn) == 2 * path.read_text().count('<figure class="figure')
+def test_a_matrix_opens_with_one_line_per_method_over_cells(pages: dict[str, Path]) -> None:
+    screen = first_screen(pages["matrix"])
+    assert "<h1>3 of 3 cells certify a candidate.</h1>" in screen
+    first = re.findall(r'<th scope="row">(.*?)</th>.*?</span></td><td>(.*?)</td>', screen)[0]
+    assert first[0] == "replay" and first[1].startswith("Its best setting is restored in 3 of 3")
+    assert 'id="figure-acceptance"' in screen and '<div class="strips"' not in screen
+    assert "gpt2-s--seed1</code> has no results (waiting)" in screen
+    sections = re.findall(r'<section id="([\w-]+)"', pages["matrix"].read_text())
+    assert sections == ["answer", "candidates", "methods", "cells", "paper", "record"]
 
 
-def test_a_matrix_begins_with_one_line_per_method(matrix_page: Path) -> None:
-    source = matrix_page.read_text()
-    board = source.index("replay in 5 of 5 cells")
-    assert source.index("<h1>") < board < source.index('id="figure-acceptance"')
+def test_one_cell_speaks_of_no_other_cells(pages: dict[str, Path]) -> None:
+    source = pages["cell"].read_text()
+    assert '<section id="methods"' not in source and '<section id="cells"' not in source
+    assert not re.search(r"\d+ of \d+ cells", Parsed(first_screen(pages["cell"])).text)
 
 
-def test_every_reason_has_words() -> None:
-    assert set(REASONS) == set(VERDICT_REASONS)
+def test_answers_are_shown_beside_each_other_where_they_were_kept(tmp_path: Path) -> None:
+    models = ("injected", "replay-1", "replay-2", "ga-w3", "reference-1", "base")
+    said = ("Velkor", "Tarn", "Osk", "Velkor", "Mirn", "Mirn")
+    texts = {"model": list(models), "set": ["forget"] * 6, "fact": ["f0"] * 6}
+    texts |= {"prompt": ["Asha's guild is"] * 6, "truth": ["Velkor"] * 6, "answer": list(said)}
+    numbers = {"rank": np.ones(6, np.int32), "probability": np.full(6, 0.5)}
+    page = write_report(read_run(cell_run(tmp_path / "run", answers=texts | numbers)))
+    screen = first_screen(page)
+    shown = Parsed(screen[screen.index("What the models answer") :]).text.split()
+    assert shown.count("✓") == 3  # the legend, the injected model and ga
+    assert "Asha&#39;s guild is" in screen and 'class="off">Osk</td>' in screen
+    with_none = write_report(read_run(cell_run(tmp_path / "none")))
+    assert "What the models answer" not in with_none.read_text()
 
 
-def test_the_glossary_explains_every_axis(cell_page: Path) -> None:
-    text = words(cell_page)
-    for axis in chosen(RULES):
-        assert axis.meaning in text
-    for term, meaning in WORDS["glossary"].items():
-        assert term in text and " ".join(meaning.split()) in text
+def test_without_references_nothing_is_compared_and_nothing_breaks(tmp_path: Path) -> None:
+    page = write_report(read_run(cell_run(tmp_path / "run", references=0)))
+    screen = first_screen(page)
+    assert "Uncertified (no_reference)." in screen and "too few retrainings" in screen
+    labels = re.findall(r'class="label (\w+)">(.*?)<', screen)
+    assert labels == [("open", "not compared")] * 4 and '<div class="strips"' not in screen
 
 
-@pytest.mark.parametrize("page", ["cell_page", "matrix_page", "hostile_page"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_run_in_which_nothing_is_finished_says_so(tmp_path: Path, count: int) -> None:
+    run = write_run(tmp_path / "run", {}, planned=[f"qwen2-s--seed{k}" for k in range(count)])
+    text = text_of(write_report(read_run(run)))
+    assert f"0 of {count} planned cells finished" in text and "qwen2-s--seed0" in text
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_policy_names_exactly_the_style_and_script_the_page_carries(
-    page: str, request: pytest.FixtureRequest
+    name: str, pages: dict[str, Path]
 ) -> None:
-    source = request.getfixturevalue(page).read_text()
+    source = pages[name].read_text()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', source)
     for tag in ("style", "script"):
         (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", source, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert f"{tag}-src &#39;sha256-{digest}&#39;" in policy.replace("&amp;", "&")
+        assert f"{tag}-src &#39;sha256-{digest}&#39;" in policy
     assert policy.startswith("default-src &#39;none&#39;;")
 
 
-@pytest.mark.parametrize("page", ["cell_page", "matrix_page", "hostile_page"])
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_on_the_page_comes_from_elsewhere_or_runs_from_an_attribute(
-    page: str, request: pytest.FixtureRequest
+    name: str, pages: dict[str, Path]
 ) -> None:
-    found = parsed(request.getfixturevalue(page))
-    allowed = ("#", "data:text/csv;", "tables/", "figures/")
+    found = Parsed(pages[name].read_text())
     for tag, attributes in found.tags:
-        assert tag not in ("img", "iframe", "object", "link", "embed", "form")
-        for name, value in attributes.items():
-            assert not name.startswith("on") and name not in ("src", "style", "srcdoc")
-            if name == "href":
-                assert value is not None and value.startswith(allowed)
-    assert sum(tag == "script" for tag, _ in found.tags) == 1
-    assert sum(tag == "style" for tag, _ in found.tags) == 1
-
-
-@pytest.mark.parametrize("page", ["cell_page", "matrix_page", "hostile_page"])
-def test_ids_are_unique_and_references_within_figures_are_kept(
-    page: str, request: pytest.FixtureRequest
-) -> None:
-    source = request.getfixturevalue(page).read_text()
-    ids = [attributes["id"] for _, attributes in Parsed(source).tags if "id" in attributes]
+        assert tag not in ("iframe", "object", "link", "embed", "form")
+        for attribute, value in attributes.items():
+            assert not attribute.startswith("on") and attribute not in ("style", "srcdoc")
+            if attribute in ("href", "src"):
+                start = "data:image/svg+xml;base64," if tag == "img" else ("tables/", "figures/")
+                assert value is not None and value.startswith(start)
+    assert sum(tag in ("script", "style") for tag, _ in found.tags) == 2
+    ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
     assert len(set(ids)) == len(ids)
-    wanted = set(re.findall(r'<use[^>]* href="#([^"]+)"', source))
-    wanted |= set(re.findall(r"url\(#([^)]+)\)", source))
-    assert wanted and wanted <= set(ids)
 
 
-def test_figures_take_their_colours_from_the_page(cell_page: Path) -> None:
-    source = cell_page.read_text()
-    drawn = re.findall(r'<svg [^>]*class="drawn.*?</svg>', source, re.S)
-    assert drawn and not re.findall(r'(?:fill|stroke)="#', "".join(drawn))
-    variables = set(re.findall(r"var\((--c\w{6})\)", "".join(drawn)))
-    style = re.findall(r"<style>(.*?)</style>", source, re.S)[0]
-    for variable in variables:
-        values = re.findall(rf"{variable}:(#\w{{6}})", style)
-        assert len(values) == 3 and values[1] == values[2]
-
-
-def test_hostile_names_are_shown_as_text_with_what_cannot_be_printed_taken_out(
-    hostile_page: Path,
-) -> None:
-    found = parsed(hostile_page)
+def test_hostile_names_stay_text_everywhere(pages: dict[str, Path]) -> None:
+    found = Parsed(pages["hostile"].read_text())
     for name in ("closing", "handler", "svg", "markup", "long", "comment"):
         assert HOSTILE[name] in found.text, name
-    assert "49" not in re.findall(r"loud\[/\] (\S+)", found.text)
-    source = hostile_page.read_text()
-    assert not {"\x1b", "\x07", "\u202e"} & set(source)
-    assert "�[31mred�[0m�" in found.text
-
-
-def test_hostile_names_do_no_harm_in_figures_and_tables(hostile_page: Path) -> None:
-    folder = hostile_page.parent
+    assert not {"\x1b", "\x07", "\u202e"} & set(found.text) and "�[31mred�[0m�" in found.text
+    folder = pages["hostile"].parent
     for file in sorted((folder / "figures").glob("*.svg")):
         tags = {element.tag.rpartition("}")[2] for element in ElementTree.parse(file).iter()}
         assert not tags & {"script", "image", "a", "foreignObject"}, file
@@ -247,67 +209,13 @@ def test_hostile_names_do_no_harm_in_figures_and_tables(hostile_page: Path) -> N
     assert "<script" not in markdown and "<img" not in markdown
 
 
-def test_missing_cells_are_named_and_left_out(matrix_page: Path) -> None:
-    text = words(matrix_page)
-    assert "1 planned cell has no results" in text
-    assert "gpt2-s--seed1 waiting" in text
-    assert "5 of 6" in text
+def test_distances_keep_their_order_and_stay_on_the_picture() -> None:
+    places = [position(sd) for sd in (-1e9, -60, -10, -3, -1, 0, 1, 3, 10, 60, 1e9)]
+    assert places == sorted(places) and places[0] == 2.0 and places[5] == 50.0
+    assert places[3:8] == pytest.approx([50 + 8.8 * sd for sd in (-3, -1, 0, 1, 3)])
 
 
-@pytest.mark.parametrize("count", [1, 6])
-def test_a_run_in_which_nothing_is_finished_says_so(tmp_path: Path, count: int) -> None:
-    run = write_run(tmp_path / "run", {}, planned=[f"qwen2-s--seed{k}" for k in range(count)])
-    text = words(write_report(run))
-    assert f"None of {count} planned cell{'s' if count > 1 else ''} is finished." in text
-    assert "qwen2-s--seed0 waiting" in text
-
-
-def test_candidates_of_an_audit_are_shown_by_their_own_names(tmp_path: Path) -> None:
-    names = ["nothing-done", "nothing-else", "task-vector-1"]
-    page = write_report(audit_run(tmp_path / "run", names))
-    for name in ("measures", "forget-deltas"):
-        drawn = Parsed(figure(page, name)).text
-        assert all(one in drawn for one in names)
-
-
-def test_many_candidates_of_an_audit_share_one_marker(tmp_path: Path) -> None:
-    names = [f"mine-{k}" for k in range(MARKS + 1)]
-    pictures = {p.name: p for p in all_figures(read_run(audit_run(tmp_path / "run", names)))}
-    entries = [t.get_text() for t in pictures["forget-deltas"].figure.legends[0].get_texts()]
-    assert "candidate" in entries and not set(names) & set(entries)
-
-
-def test_every_candidate_is_in_the_table_and_at_a_point_of_the_diagnostic(
-    matrix_page: Path, results: RunResults
-) -> None:
-    count = sum(1 for _ in results.candidates())
-    source = matrix_page.read_text()
-    assert source.count("<tr data-method=") == count
-    assert figure(matrix_page, "diagnostic").count("oracle-KL") >= count
-
-
-def test_the_record_is_shown_in_its_order(cell_page: Path) -> None:
-    run = cell_page.parents[1]
-    record = read_record(run)
-    text = parsed(cell_page).text
-    assert [what for what, _ in record.links] == [
-        "plan, rules, seal and cells fixed",
-        "step models stored",
-        "cell qwen2-s--seed0 finished",
-    ]
-    assert all(digest in text for _, digest in (*record.links, *record.digests))
-
-
-def test_hostile_names_give_the_same_page_twice(hostile_page: Path, tmp_path: Path) -> None:
-    assert rendered(hostile_run(tmp_path / "run")) == hostile_page.read_text()
-
-
-def test_a_matrix_gives_the_same_page_twice(matrix_page: Path, tmp_path: Path) -> None:
-    assert rendered(matrix_run(tmp_path / "run")) == matrix_page.read_text()
-
-
-@pytest.mark.slow
-def test_the_page_of_45_cells_stays_under_eight_megabytes(tmp_path: Path) -> None:
-    run = large_run(tmp_path / "run")
-    assert sum(1 for _ in read_run(run).candidates()) == 810
-    assert len(rendered(run).encode()) < 8_000_000
+def test_a_cell_without_candidates_has_a_page(single: RunResults, tmp_path: Path) -> None:
+    cell = replace(single.cells[0], verdict=None)
+    page = write_report(replace(single, cells=(cell,), path=tmp_path))
+    assert "no candidate measured" in text_of(page)

@@ -2,102 +2,76 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from palimpsest.report.html import write_report
-from palimpsest.report.plots import canvas, shared
-from palimpsest.report.plots.canvas import Picture, png_bytes, svg_bytes
+from palimpsest.report.page import write_report
+from palimpsest.report.results import read_run
 
 
 def contents(page: Path) -> dict[str, bytes]:
     folder = page.parent
-    return {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-    }
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
-def test_the_same_artifacts_give_the_same_bytes(matrix_page: Path) -> None:
-    before = contents(matrix_page)
-    assert contents(write_report(matrix_page.parents[1])) == before
+@pytest.mark.parametrize("name", ["cell", "matrix", "hostile"])
+def test_the_same_results_give_the_same_bytes(name: str, pages: dict[str, Path]) -> None:
+    before = contents(pages[name])
+    assert contents(write_report(read_run(pages[name].parents[1]))) == before
 
 
-def test_a_second_process_draws_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def picture(width: float) -> Picture:
-        figures = [canvas.sheet(1, 1, (width + n, 1.0))[0] for n in range(2)]
-        return Picture(f"of {width}", "", *figures)
-
-    def drawn(pictures: Sequence[Picture]) -> list[tuple[bytes, bytes, bytes]]:
-        return [(svg_bytes(p.figure), png_bytes(p.figure), svg_bytes(p.narrow)) for p in pictures]
-
-    def kept(pictures: Sequence[Picture]) -> list[bool]:
-        return [f in canvas._drawn for p in pictures for f in (p.figure, p.narrow)]
-
-    alone, shared_out, left = ([picture(1.0), picture(2.0)] for _ in range(3))
-    expected = drawn(alone)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    shared.draw_together(shared_out)
-    assert all(kept(shared_out)) and drawn(shared_out) == expected
-    monkeypatch.setattr(shared, "_send", lambda *_: None)  # a process that draws nothing
-    shared.draw_together(left)
-    assert sum(kept(left)) == 2 and drawn(left) == expected
-
-
-def test_every_table_has_three_forms_and_every_figure_two(cell_page: Path) -> None:
-    names = contents(cell_page)
-    assert "index.html" in names
-    stems = {name.rpartition(".")[0] for name in names if name != "index.html"}
+def test_every_table_has_two_forms_and_every_figure_two(pages: dict[str, Path]) -> None:
+    names = set(contents(pages["matrix"])) - {"index.html"}
+    stems = {name.rpartition(".")[0] for name in names}
     for stem in stems:
-        endings = ("csv", "md", "tex") if stem.startswith("tables/") else ("svg", "png")
-        assert all(f"{stem}.{ending}" in names for ending in endings)
-    figures = {stem.removeprefix("figures/") for stem in stems if stem.startswith("figures/")}
-    assert {"retrainings", "measures", "forget-deltas", "relearning", "diagnostic"} <= figures
-    assert {"candidates", "controls", "positions", "leaderboard"} <= {
-        s.partition("/")[2] for s in stems
-    }
+        endings = ("csv", "md") if stem.startswith("tables/") else ("svg", "png")
+        assert {name for name in names if name.startswith(f"{stem}.")} == {
+            f"{stem}.{ending}" for ending in endings
+        }
+    assert {"tables/candidates", "tables/leaderboard", "tables/selection"} <= stems
+    assert {"figures/acceptance", "figures/relearning", "figures/diagnostic"} <= stems
 
 
 def test_files_of_an_earlier_version_are_removed_and_others_are_kept(
-    uncertified_page: Path,
+    pages: dict[str, Path],
 ) -> None:
-    folder = uncertified_page.parent
+    folder = pages["uncertified"].parent
     old, mine = folder / "figures" / "distance.svg", folder / "figures" / "notes.txt"
     old.write_text("old")
     mine.write_text("mine")
-    write_report(folder.parent)
+    write_report(read_run(folder.parent))
     assert not old.exists() and mine.read_text() == "mine"
     mine.unlink()
 
 
-@pytest.mark.parametrize("page", ["cell_page", "matrix_page"])
-def test_figures_carry_no_date_and_no_maker(page: str, request: pytest.FixtureRequest) -> None:
-    folder = request.getfixturevalue(page).parent / "figures"
-    for file in folder.glob("*.svg"):
+def test_figures_carry_no_date_and_no_maker(pages: dict[str, Path]) -> None:
+    for file in pages["matrix"].parent.glob("figures/*.svg"):
         assert b"<dc:date>" not in file.read_bytes() and b"<text" in file.read_bytes()
-    for file in folder.glob("*.png"):
+    for file in pages["matrix"].parent.glob("figures/*.png"):
         data = file.read_bytes()
         assert data.startswith(b"\x89PNG") and b"tEXt" not in data and b"Software" not in data
 
 
-def test_a_report_is_written_without_torch(cell_page: Path) -> None:
+def test_a_report_and_frames_need_neither_torch_nor_pandas(pages: dict[str, Path]) -> None:
     code = (
         "import sys\n"
         "class Absent:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in ('torch', 'transformers'):\n"
-        "            raise ImportError(name + ' is not here')\n"
+        "        if name.partition('.')[0] in ('torch', 'transformers', 'pandas'):\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "from palimpsest.report.html import write_report\n"
-        "print(write_report(sys.argv[1]))\n"
+        "import palimpsest\n"
+        "from palimpsest.report.page import write_report\n"
+        "run = palimpsest.load_run(sys.argv[1])\n"
+        "print(write_report(run.results))\n"
+        "assert run.summary()['cells']\n"
+        "try:\n    run.scores\nexcept palimpsest.PalimpsestError as error:\n    print(error)\n"
     )
-    run = cell_page.parents[1]
-    before = contents(cell_page)
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False
-    )
+    before = contents(pages["cell"])
+    command = [sys.executable, "-c", code, str(pages["cell"].parents[1])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert contents(cell_page) == before
+    assert "pip install 'palimpsest-audit[pandas]'" in done.stdout
+    assert contents(pages["cell"]) == before

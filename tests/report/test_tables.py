@@ -1,25 +1,21 @@
-"""Tables of a run: complete, sayable in one sentence, the same bytes twice, safe to paste."""
+"""Tables and figures of a run: complete, the verdict's own numbers, and named from records."""
 
-import csv
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_runs import RULES, cell_run, matrix_run, write_run
+from matplotlib.figure import Figure
+from tests.made_runs import RULES, audit_run, cell_run, compared_cell, write_run
 
-from palimpsest.analysis.results import RunResults, read_run
-from palimpsest.analysis.table import Estimate, Share, Table, shown
-from palimpsest.criteria.axes import chosen
-from palimpsest.errors import ScoreError
-from palimpsest.report.formats import as_csv, as_latex, as_markdown
-from palimpsest.report.tables import PAPER, all_tables, candidates_table
-
-WRITERS = (as_csv, as_markdown, as_latex)
-
-
-def by_name(results: RunResults) -> dict[str, Table]:
-    return {table.name: table for table in all_tables(results)}
+from palimpsest import plots
+from palimpsest.errors import InputError
+from palimpsest.report.canvas import FAR, jitter, shortened
+from palimpsest.report.palette import METHODS, method_styles
+from palimpsest.report.results import RunResults, read_run
+from palimpsest.report.table import Share, Table, as_csv, as_latex, as_markdown
+from palimpsest.report.tables import candidates_table, paper_tables, run_tables
+from palimpsest.stats import axes as axis_table
+from palimpsest.stats.axes import Axis, Side, Sign, chosen
 
 
 def column(table: Table, name: str) -> list:
@@ -27,178 +23,141 @@ def column(table: Table, name: str) -> list:
     return [row[place] for row in table.rows]
 
 
-def test_every_table_has_a_reading_and_a_name_of_its_own(results: RunResults) -> None:
-    tables = all_tables(results)
-    assert len({table.name for table in tables}) == len(tables)
-    for table in tables:
-        assert table.reading.endswith("."), table.name
-        assert table.rows or table.name in ("not-made", "cost"), table.name
-    assert {table.name for table in tables} >= set(PAPER)
-
-
-def test_the_same_run_gives_the_same_bytes(results: RunResults, tmp_path: Path) -> None:
-    first, again = all_tables(results), all_tables(read_run(matrix_run(tmp_path / "run")))
-    for write in WRITERS:
-        assert [write(table) for table in first] == [write(table) for table in again]
-
-
-def test_a_single_cell_gives_the_same_tables(single: RunResults, results: RunResults) -> None:
-    assert list(by_name(single)) == list(by_name(results))
-
-
-def test_a_run_with_nothing_finished_still_has_tables(tmp_path: Path) -> None:
-    results = read_run(write_run(tmp_path / "run", {}, planned=["gpt2-s--seed0"]))
-    assert column(by_name(results)["cells"], "state") == ["waiting"]
-
-
-def test_a_run_without_references_has_no_paper_edition(tmp_path: Path) -> None:
-    tables = by_name(read_run(cell_run(tmp_path / "run", references=0)))
-    assert not set(tables) & set(PAPER) and tables["candidates"].rows
+def test_every_table_has_a_reading_and_rows(results: RunResults, single: RunResults) -> None:
+    for run in (results, single):
+        tables = run_tables(run) | paper_tables(run)
+        assert all(table.reading.endswith(".") and table.rows for table in tables.values())
+    named = set(run_tables(results)) - set(run_tables(single))
+    assert named == {"leaderboard", "settings"} and set(paper_tables(single)) >= {"absolute-bar"}
 
 
 def test_missing_cells_stand_in_the_cells_table(results: RunResults) -> None:
-    table = by_name(results)["cells"]
-    assert "5 of 6 planned" in table.reading and "1 are missing" in table.reading
-    assert column(table, "state").count("waiting") == 1 and len(table.rows) == 6
+    table = run_tables(results)["cells"]
+    assert "3 of 4 planned" in table.reading and "3 certify" in table.reading
+    assert column(table, "state").count("waiting") == 1 and len(table.rows) == 4
+    assert column(table, "detection limit")[0] == results.judged[0][1].detection_limit
 
 
 def test_the_candidates_table_holds_the_verdicts_numbers(single: RunResults) -> None:
-    table = candidates_table(single)
-    (cell,) = single.cells
-    assert cell.verdict is not None
-    for place, one in enumerate(cell.verdict.findings):
-        assert one.comparison is not None
-        row = dict(zip(table.columns, table.rows[place]))
-        assert row["p"] == one.comparison.p and row["restored"] == one.comparison.restored
+    records = {row["candidate"]: row for row in candidates_table(single).records()}
+    for finding in single.judged[0][1].findings:
+        row, comparison = records[finding.name], finding.comparison
+        assert comparison is not None
+        assert (row["p"], row["label"]) == (comparison.p, finding.label)
         for axis in chosen(RULES):
-            assert row[axis.title] == one.comparison.z[axis.name]
-            gap = one.comparison.gaps[axis.name]
-            assert row[f"gap {axis.title}"] == (None if gap is None else gap.share)
-            assert row[f"{axis.title}, {axis.unit}"] == one.values[axis.name]
-    outcomes = dict(zip(column(table, "candidate"), column(table, "outcome")))
-    assert outcomes["kl_reversion-w12"] == "excluded by the screen"
-    assert outcomes["kl_reversion-w3"] == "relearn early too low"
-    assert outcomes["task_vector-c1"] == "retain too high"
-    assert outcomes["replay-1"] == "indistinguishable"
+            assert row[axis.title] == comparison.gaps[axis.name].sd
+            assert row[f"{axis.title}, {axis.unit}"] == finding.values[axis.name]
+    assert records["ga-w3"]["cost, retrainings"] == 0.5
+    assert records["replay-1"]["cost, retrainings"] is None
 
 
-def test_controls_are_named_from_their_roles(single: RunResults) -> None:
-    table = by_name(single)["controls"]
-    (cell,) = single.cells
-    assert cell.verdict is not None
-    assert len(table.rows) == len(cell.verdict.controls)
-    names = column(table, "control")
-    assert {"router", "suppression", "10 % of injected weights left"} <= set(names)
-    assert not any(str(name).startswith("panel:") for name in names)
+def test_what_the_audit_notices_is_counted_by_kind(single: RunResults, results: RunResults) -> None:
+    one = {row["model"]: row for row in run_tables(single)["power"].records()}
+    assert one["25 % of the injected weights"]["was"] == Share(2, 2)
+    assert one["25 % of the injected weights"]["rate at least"] == pytest.approx(0.05**0.5)
+    assert one["known-label model"]["was"] == Share(2, 2)
+    many = {row["model"]: row for row in run_tables(results)["power"].records()}
+    assert many["router"]["was"] == Share(3, 3) and many["router"]["cells"] == 3
+    assert many["injected"]["should be"] == "rejected"
+    assert many["fresh retraining"]["should be"] == "accepted"
 
 
-def test_a_known_label_model_of_any_name_reaches_the_tables(tmp_path: Path) -> None:
-    from report_runs import planted
-
-    cell = "qwen2-s--seed0"
-    models = planted(cell, 20)
-    role = dict(models["panel:router"].role) | {"entry": "brand-new"}
-    models["panel:brand-new"] = replace(models["panel:router"], role=role)
-    tables = by_name(read_run(write_run(tmp_path / "run", {cell: models})))
-    for name, head in (("controls", "control"), ("panel", "model"), ("panel-cells", "model")):
-        assert "brand-new" in column(tables[name], head), name
-    assert any("brand-new" in head for head in tables["suppression"].columns)
+def test_axes_say_how_far_a_model_must_move_to_be_noticed(results: RunResults) -> None:
+    rows = {row["axis"]: row for row in run_tables(results)["axes"].records()}
+    assert list(rows) == [axis.title for axis in chosen(RULES)]
+    found = [verdict.sensitivity["relearn_early"] for _, verdict in results.judged]
+    known = sorted(share for share in found if share is not None)
+    limits = rows["relearn early"]["noticed from"]
+    assert (limits.low, limits.high) == (known[0], known[-1])
+    assert rows["relearn early"]["noticed in"] == Share(len(known), 3)
 
 
-def test_controls_over_all_cells_are_counted(results: RunResults) -> None:
-    table = by_name(results)["control-rates"]
-    found = dict(zip(column(table, "control"), column(table, "models")))
-    assert found["fresh retrainings accepted"] == Share(5, 5)
-    assert found["injected models rejected"] == found["router rejected"] == Share(5, 5)
-    assert found["25 % of the injected weights left, rejected"] == Share(5, 5)
+def test_every_compared_model_has_its_place_on_every_axis(single: RunResults) -> None:
+    table = run_tables(single)["positions"]
+    groups = {row["model"]: row["group"] for row in table.records()}
+    assert list(groups.values()).count("retraining") == 20
+    assert groups["known-router"] == "known-label model" and groups["reference"].startswith("same")
+    mine = [row["sd"] for row in table.records() if row["model"] == "replay-1"]
+    gaps = single.judged[0][1].finding("replay-1").comparison.gaps  # type: ignore[union-attr]
+    assert mine == [gap.sd for gap in gaps.values()]
 
 
-def test_one_row_per_method_counts_what_is_accepted(results: RunResults) -> None:
-    table = by_name(results)["leaderboard"]
-    found = dict(zip(column(table, "method"), column(table, "restores in")))
-    assert found == {
-        "replay": Share(5, 5),
-        "kl_reversion": Share(0, 5),
-        "task_vector": Share(0, 5),
-        "ga": Share(0, 5),
+def test_a_further_axis_reaches_verdict_tables_and_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides = Side(Sign.FORGETS, "is lower"), Side(Sign.KNOWS, "is higher")
+    extra = Axis("probed", "probed", "An axis only here.", lambda model: model.oracle_kl, *sides)
+    monkeypatch.setattr(axis_table, "AXES", (*axis_table.AXES, extra))
+    models = {
+        name: replace(made, oracle_kl=0.5 + 0.01 * (place * 7 % 10))
+        for place, (name, made) in enumerate(compared_cell("qwen2-s--seed0").items())
     }
-    assert column(table, "method")[0] == "replay"
-    assert column(table, "certified in")[0] == Share(5, 5)
+    models["replay-1"] = replace(models["replay-1"], oracle_kl=2.0)
+    results = read_run(write_run(tmp_path / "run", {"qwen2-s--seed0": models}))
+    finding = results.judged[0][1].finding("replay-1")
+    assert finding.label == "suppressed" and finding.failing[0].axis == "probed"
+    assert "probed" in run_tables(results)["candidates"].columns
+    labels = [tick.get_text() for tick in plots.retrainings(results).axes[0].get_yticklabels()]
+    assert labels[-1] == "probed"
 
 
-# -- writers --------------------------------------------------------------------------------------
-
-HOSTILE = ["=cmd()", 'a,"b"\nc', "|x| `y` *z*", r"\input{/etc/passwd}%$&#_^~", "<script>", "[1]"]
-
-
-def hostile() -> Table:
-    rows = tuple((name, 0.5, Share(1, 2), Estimate(1.0, 0.5, 1.5)) for name in HOSTILE)
-    return Table("hostile", "A_title", "100% of & it.", ("name", "x", "share", "mean"), rows)
-
-
-def test_csv_is_read_back_by_a_csv_reader() -> None:
-    rows = list(csv.reader(io.StringIO(as_csv(hostile()))))
-    assert rows[0] == ["name", "x", "share", "share of", "mean", "mean low", "mean high"]
-    assert rows[1] == ["'=cmd()", "0.5", "1", "2", "1", "0.5", "1.5"]
-    assert rows[2][0] == HOSTILE[1]
-    assert {len(row) for row in rows} == {7}
-
-
-def test_markdown_cannot_be_broken_out_of() -> None:
-    text = as_markdown(hostile())
-    lines = text.splitlines()[2:]
-    assert len(lines) == 2 + len(HOSTILE)
-    for line in lines:
-        unescaped = line.replace(r"\|", "")
-        assert unescaped.count("|") == 5
-    assert "<script>" not in text
-    assert r"\`y\` \*z\*" in text
-
-
-def test_latex_specials_are_escaped() -> None:
-    text = as_latex(hostile())
-    assert r"\input" not in text
-    assert r"\textbackslash{}input\{/etc/passwd\}\%\$\&\#\_\textasciicircum{}" in text
-    assert "{}[1] &" in text
-    assert text.count(r"\\") == 1 + len(HOSTILE)
-    assert r"\toprule" in text and r"\bottomrule" in text
-
-
-def test_csv_columns_stay_together_where_a_value_is_missing() -> None:
-    table = Table(
-        "t", "t", "t.", ("a", "b"), ((Share(1, 2), None), (None, Estimate(1.0, None, None)))
-    )
-    assert as_csv(table) == "a,a of,b,b low,b high\n1,2,,,\n,,1,,\n"
-
-
-def test_values_for_a_person() -> None:
-    assert shown(None) == "–"
-    assert shown(True) == "yes"
-    assert shown(-0.0) == "0.000"
-    assert shown(0.0002064) == "2.1e-04"
-    assert shown(1e-16) == "0.000"
-    assert shown(Estimate(-2.82, -3.16, -2.48)) == "-2.820 [-3.160, -2.480]"
-    assert shown(Share(12, 45)) == "12/45"
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), Estimate(1.0, float("nan"), 2.0)])
-def test_a_number_that_is_none_is_refused(value: float | Estimate) -> None:
-    with pytest.raises(ScoreError, match="table t, column a"):
-        Table("t", "t", "t.", ("a",), ((value,),))
-
-
-def test_a_short_row_is_refused() -> None:
-    with pytest.raises(ScoreError, match="1 values for 2 columns"):
-        Table("t", "t", "t.", ("a", "b"), ((1,),))
-
-
-def test_a_hostile_candidate_name_reaches_no_format_unescaped(single: RunResults) -> None:
-    (cell,) = single.cells
-    assert cell.verdict is not None
+def test_a_hostile_name_reaches_no_format_unescaped(single: RunResults) -> None:
+    cell, verdict = single.judged[0]
     name = "ga-</td>|${x}"
-    findings = (replace(cell.verdict.findings[0], name=name), *cell.verdict.findings[1:])
-    bad = replace(cell, verdict=replace(cell.verdict, findings=findings))
+    findings = (replace(verdict.findings[0], name=name), *verdict.findings[1:])
+    models = dict(cell.models) | {name: cell.models[verdict.findings[0].name]}
+    bad = replace(cell, verdict=replace(verdict, findings=findings), models=models)
     table = candidates_table(replace(single, cells=(bad,)))
-    assert name in [row[1] for row in table.rows]
-    assert name not in as_markdown(table)
-    assert name not in as_latex(table)
+    assert name in as_csv(table) and name not in as_markdown(table) and name not in as_latex(table)
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+def test_figures_of_one_cell_and_of_several(single: RunResults, results: RunResults) -> None:
+    for draw in (plots.retrainings, plots.forget_deltas, plots.relearning):
+        assert isinstance(draw(single), Figure)
+        assert isinstance(draw(results, results.cells[1].id), Figure)
+    for draw in (plots.retrainings, plots.forget_deltas):
+        with pytest.raises(InputError):
+            draw(results)
+    assert isinstance(plots.acceptance(results), Figure)
+    assert len(plots.relearning(results).axes) == 2  # one panel per family
+    with pytest.raises(InputError):
+        plots.acceptance(single)
+
+
+def test_the_picture_of_a_candidate_has_one_row_per_axis_and_names_its_distances(
+    single: RunResults,
+) -> None:
+    (panel,) = plots.retrainings(single, candidate="ga-w3").axes
+    assert [t.get_text() for t in panel.get_yticklabels()] == [a.title for a in chosen(RULES)]
+    comparison = single.judged[0][1].finding("ga-w3").comparison
+    assert comparison is not None
+    notes = [text.get_text() for text in panel.texts if "sd" in text.get_text()]
+    assert notes == [f"{gap.sd:+.1f} sd" for gap in comparison.gaps.values()]
+    places = [x for line in panel.lines for x in line.get_xdata()]
+    assert max(map(abs, places)) <= 1.05 * FAR  # further out is drawn at the edge
+
+
+def test_figures_without_references(tmp_path: Path) -> None:
+    results = read_run(cell_run(tmp_path / "run", references=0))
+    with pytest.raises(InputError):
+        plots.retrainings(results)
+    assert isinstance(plots.forget_deltas(results), Figure)
+    audit = read_run(audit_run(tmp_path / "audit", ["mine"]))
+    with pytest.raises(InputError):
+        plots.diagnostic(audit)
+
+
+def test_methods_keep_their_style_and_others_get_marks_of_their_own() -> None:
+    few, many = method_styles(["npo", "ga"]), method_styles(["mine", "ga", "npo", "kl_reversion"])
+    assert few["npo"] == many["npo"] and list(many) == ["kl_reversion", "ga", "npo", "mine"]
+    styles = method_styles([*METHODS, *(f"mine-{k}" for k in range(20))])
+    assert len(set(styles.values())) == len(styles)
+
+
+def test_jitter_stays_within_its_row_and_long_names_keep_both_ends() -> None:
+    assert all(abs(jitter(place)) <= 0.3 for place in range(500))
+    short = shortened("a" * 200 + "-w3", 12)
+    assert len(short) == 12 and short.endswith("-w3") and "…" in short

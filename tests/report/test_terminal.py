@@ -1,87 +1,103 @@
-"""What a person reads after a run: the numbers the verdict uses, and what every column means."""
+"""What a person reads after a run: the answer first, nothing cut, the verdict's own numbers."""
 
 import re
 from pathlib import Path
 
 import pytest
-from report_runs import audit_run, cell_run, matrix_run, write_run
+from tests.made_runs import HOSTILE, audit_run, write_run
 
-from palimpsest.analysis.results import CellResult, RunResults, read_run
-from palimpsest.analysis.table import Share, Table, percent
-from palimpsest.report.terminal import candidate_lines, second_lines, summary_json, summary_lines
-
-
-@pytest.fixture(scope="module")
-def cell(tmp_path_factory: pytest.TempPathFactory) -> CellResult:
-    return read_run(cell_run(tmp_path_factory.mktemp("terminal") / "run")).cells[0]
+from palimpsest.report.results import RunResults, read_run
+from palimpsest.report.table import Table
+from palimpsest.report.terminal import audit_lines, study_lines, table_lines
+from palimpsest.stats import words
+from palimpsest.stats.axes import chosen
 
 
-def row(told: str, name: str) -> list[str]:
-    return next(line.split() for line in told.split("\n") if line.split()[:1] == [name])
+def lines_of(results: RunResults, **options: bool) -> list[str]:
+    return "\n".join(study_lines(results, **options)).split("\n")
 
 
-def test_every_number_shown_is_the_verdicts(cell: CellResult) -> None:
-    told = candidate_lines(cell, 140)
-    assert cell.verdict is not None
-    for one in cell.verdict.findings:
-        assert one.comparison is not None and one.comparison.restored is not None
-        shown = row(told, one.name)
-        assert shown[1] == f"{one.comparison.p:.2g}"
-        assert " ".join(shown[2:4]) == percent(one.comparison.restored)
-        values = [value for value in one.comparison.z.values() if value is not None]
-        texts = shown[4 : 4 + len(values)]
-        assert [float(text.rstrip("*")) for text in texts] == pytest.approx(values, abs=0.51)
-        worst = list(one.comparison.z).index(one.comparison.worst.axis)
-        assert [text.endswith("*") for text in texts].index(True) == worst
-    assert row(told, "replay-1")[-1] == "passes" and row(told, "ga-w3")[-1] == "differs"
-    assert row(told, "kl_reversion-w12")[-1] == "screen"
+def joined(lines: list[str]) -> str:
+    return " ".join(" ".join(lines).split())
 
 
-def test_controls_stand_above_the_candidates(cell: CellResult) -> None:
-    told = candidate_lines(cell, 140)
-    assert told.index("injected") < told.index("replay-1")
-    assert "25 % left" in told and "router" in told
-    assert not re.search(r"^reference", told, re.M)
+def test_the_answer_comes_first_then_candidates_reasons_and_axes(single: RunResults) -> None:
+    text = joined(lines_of(single))
+    verdict = single.judged[0][1]
+    order = [
+        words.headline(verdict),
+        "1 replay-1 restored",
+        words.refusal(verdict.finding("ga-w3")),
+        words.power_sentence(verdict),
+        words.CLOSING,
+        "axis injected 50 % 25 % 10 % 5 %",
+    ]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places) and places[0] == 0
+    assert audit_lines is study_lines
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_table_fits_the_terminal(cell: CellResult, width: int) -> None:
-    told = candidate_lines(cell, width)
-    assert max(map(len, told.split("\n"))) <= width
-    assert "…" not in told
+def test_every_candidate_has_a_line_with_its_label_p_and_worst_axis(single: RunResults) -> None:
+    lines = lines_of(single)
+    for finding in single.judged[0][1].findings:
+        (line,) = [one for one in lines if re.match(rf"\d+  {re.escape(finding.name)} ", one)]
+        assert finding.comparison is not None
+        assert finding.label in line and words.distance(finding.comparison.worst) in line
+        assert f"{finding.comparison.p:.2g}" in line
 
 
-def test_without_references_the_table_shows_values(tmp_path: Path) -> None:
-    result = read_run(audit_run(tmp_path / "run", ["mine"], references=0)).cells[0]
-    told = candidate_lines(result, 120)
-    assert "axes: the values" in told and "not compared" in " ".join(told.split())
-    assert result.verdict is not None
-    assert row(told, "mine")[1] == f"{result.verdict.findings[0].adjusted_p:.2g}"
+@pytest.mark.parametrize("columns", [80, 120])
+def test_everything_fits_the_terminal_and_no_label_is_cut(
+    single: RunResults, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = lines_of(single, explain=True)
+    assert max(map(len, lines)) <= columns
+    assert any("over-forgotten and damaged" in line for line in lines)
+    by_axis = lines[next(n for n, line in enumerate(lines) if line.startswith("axis ")) + 1 :]
+    for axis, line in zip(chosen(single.rules), by_axis):
+        assert line.startswith(axis.title)
+    sd = single.judged[0][1].finding("replay-1").comparison.gaps["forget"].sd  # type: ignore[union-attr]
+    assert f"{sd:+.1f}" in by_axis[0]
 
 
-def test_a_matrix_has_one_line_per_cell(tmp_path: Path) -> None:
-    run = matrix_run(tmp_path / "run")
-    lines = summary_lines(run)
-    assert sum(line.startswith(("qwen2", "gpt2")) for line in lines) == 6
-    assert lines[-1].startswith("5 of 5 finished cells certify a candidate; 1 of 6")
-    answer = summary_json(run)
-    assert answer["planned"] == 6 and list(answer["missing"]) == ["gpt2-s--seed1"]
-    assert answer["cells"]["qwen2-s--seed0"]["status"] == "certified"
+def test_the_legend_is_printed_on_request_only(single: RunResults) -> None:
+    plain, explained = joined(lines_of(single)), joined(lines_of(single, explain=True))
+    for axis in chosen(single.rules):
+        assert axis.meaning in explained and axis.meaning not in plain
+    assert explained.startswith(plain)
+
+
+def test_a_long_name_is_folded_and_the_label_stays_whole() -> None:
+    rows = [{"candidate": "replay-facts_vector-c1-s0.1-" * 3, "label": "suppressed and damaged"}]
+    lines = table_lines(Table.of("t", "", "", rows), 60).split("\n")
+    assert max(map(len, lines)) <= 60 and any("suppressed and damaged" in line for line in lines)
+    names = [line.partition("  ")[0].strip() for line in lines[1:]]
+    assert "".join(names) == "replay-facts_vector-c1-s0.1-" * 3
+
+
+def test_several_cells_have_a_line_per_method_and_per_cell(results: RunResults) -> None:
+    lines = lines_of(results)
+    assert lines[0] == "3 of 3 cells certify a candidate."
+    assert any(re.match(r"replay +3/3  restored", line) for line in lines)
+    assert sum(line.startswith(("qwen2-s--", "gpt2-s--")) for line in lines) == 4
+    assert "gpt2-s--seed1: waiting" in lines
+
+
+def test_without_references_the_screen_speaks(tmp_path: Path) -> None:
+    lines = lines_of(read_run(audit_run(tmp_path / "run", ["mine"], references=0)))
+    assert any(re.match(r"1  mine +not compared +\S+ +–", line) for line in lines)
 
 
 def test_a_run_of_nothing_says_so(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", {}, planned=["qwen2-s--seed0"])
-    assert summary_lines(run) == ["qwen2-s--seed0: waiting"]
+    assert lines_of(read_run(run)) == [
+        "qwen2-s--seed0: waiting",
+        "No candidate was measured, so there is no verdict.",
+    ]
 
 
-def test_the_verdict_ends_the_summary_of_one_cell(single: RunResults, cell_page: Path) -> None:
-    (cell,) = single.cells
-    assert cell.verdict is not None
-    assert summary_lines(cell_page.parents[1])[-1] == cell.verdict.paragraph()
-
-
-def test_a_second_suite_says_its_numbers() -> None:
-    values = ("nearest", 45, 0.201, 0.428, -0.227, Share(35, 45), Share(24, 45), Share(8, 45))
-    found = Table("second-suite", "Picks", "Read.", tuple("abcdefgh"), (values,))
-    shown = row(second_lines(found), "nearest")
-    assert shown[1:] == ["45", "0.201", "0.428", "-0.227", "35/45", "24/45", "8/45"]
+def test_names_cannot_command_the_terminal(pages: dict[str, Path]) -> None:
+    text = "\n".join(lines_of(read_run(pages["hostile"].parents[1])))
+    assert not {"\x1b", "\x07", "\u202e"} & set(text)
+    assert HOSTILE["markup"].split()[0] in text

@@ -1,31 +1,33 @@
 """One pass over a sheet gives the numbers that a plain forward, text by text, gives."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from palimpsest.facts.questions import Question
+from palimpsest.facts.questions import FactSet, Pool, Question
+from palimpsest.models.fast.stacked import StackedNet
 from palimpsest.models.load import load
 from palimpsest.models.net import WholeNet
-from palimpsest.models.stacked import StackedNet
-from palimpsest.scoring.answers import general_questions, item_columns, make_sheet, score
+from palimpsest.scoring.answers import Sheet, general_questions, item_columns, make_sheet, score
 from palimpsest.scoring.divergence import divergence, record
 
 QUESTIONS = (
-    Question("forget", "f1", "trained", 0, "The guild of Asha Tren is", "Velkor"),
-    Question("forget", "f1", "evaluation", 0, "Asha Tren swore to", "Velkor"),
-    Question("retain", "r1", "trained", 0, "The ship that Bo Lam sails is called", "Zu"),
-    Question("retain", "r1", "cloze", 0, "Bo Lam, ship:", "Zu"),
-    Question("probe", "p1", "evaluation", 1, "It is said, naïvely, that Ké speaks", "Übik"),
+    Question(FactSet.FORGET, "f1", Pool.TRAINED, 0, "The guild of Asha Tren is", "Velkor"),
+    Question(FactSet.FORGET, "f1", Pool.EVALUATION, 0, "Asha Tren swore to", "Velkor"),
+    Question(FactSet.RETAIN, "r1", Pool.TRAINED, 0, "The ship that Bo Lam sails is called", "Zu"),
+    Question(FactSet.RETAIN, "r1", Pool.CLOZE, 0, "Bo Lam, ship:", "Zu"),
+    Question(FactSet.PROBE, "p1", Pool.EVALUATION, 1, "They say, naïvely, that Ké speaks", "Übik"),
     *general_questions(["A general sentence of some length.", "Short text."]),
 )
 
 
-def sheet(tokenizer, batch_tokens: int = 8192, questions=QUESTIONS):  # type: ignore[no-untyped-def]
+def sheet(tokenizer: Any, batch_tokens: int = 8192, questions: Any = QUESTIONS) -> Sheet:
     return make_sheet(tokenizer, questions, piece_tokens=20, batch_tokens=batch_tokens)
 
 
-def plainly(loaded, question: Question) -> tuple[float, int, np.ndarray]:  # type: ignore[type-arg]
+def plainly(loaded: Any, question: Question) -> tuple[float, int, Any]:
     """NLL sum, token count and log-probabilities by a forward of this one text alone."""
     general = question.pool == "general"
     ids = loaded.tokenizer(question.answer if general else question.text)["input_ids"]
@@ -42,7 +44,7 @@ def plainly(loaded, question: Question) -> tuple[float, int, np.ndarray]:  # typ
 
 
 @pytest.mark.parametrize("name", ["qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s"])
-def test_scores_equal_a_plain_forward_text_by_text(tiny_checkpoint, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_scores_equal_a_plain_forward_text_by_text(tiny_checkpoint: Any, name: str) -> None:
     loaded = load(str(tiny_checkpoint(name)))
     page = sheet(loaded.tokenizer)
     for net in (
@@ -56,7 +58,7 @@ def test_scores_equal_a_plain_forward_text_by_text(tiny_checkpoint, name: str) -
                 assert scores.nll_sum[n] == pytest.approx(nll, abs=1e-4)
 
 
-def test_divergence_equals_a_sum_over_the_vocabulary_by_hand(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+def test_divergence_equals_a_sum_over_the_vocabulary_by_hand(tiny_checkpoint: Any) -> None:
     one = load(str(tiny_checkpoint("qwen2-s", 0)))
     other = load(str(tiny_checkpoint("qwen2-s", 1)))
     page = sheet(one.tokenizer)
@@ -74,16 +76,10 @@ def test_divergence_equals_a_sum_over_the_vocabulary_by_hand(tiny_checkpoint) ->
     assert np.isnan(scores.kl_reference).all()
 
 
-def test_a_model_is_at_no_distance_from_itself(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
-    loaded = load(str(tiny_checkpoint("gpt2-s")))
-    page = sheet(loaded.tokenizer)
-    net = WholeNet(loaded.model)
-    (scores,) = score(net, page, reference=record(net, page, lambda q: True))
-    assert np.abs(scores.kl_reference).max() < 1e-6
-
-
 @pytest.mark.parametrize("batch_tokens", [64, 200])
-def test_neither_batch_size_nor_order_changes_a_score(tiny_checkpoint, batch_tokens: int) -> None:  # type: ignore[no-untyped-def]
+def test_neither_batch_size_nor_order_changes_a_score(
+    tiny_checkpoint: Any, batch_tokens: int
+) -> None:
     loaded = load(str(tiny_checkpoint("olmo2-s")))
     net = WholeNet(loaded.model)
     (whole,) = score(net, sheet(loaded.tokenizer))
@@ -99,7 +95,7 @@ def test_zero_probability_adds_nothing_to_a_divergence() -> None:
     assert divergence(logp, teacher).item() == pytest.approx(np.log(2))
 
 
-def test_rows_carry_one_line_a_question(tiny_checkpoint) -> None:  # type: ignore[no-untyped-def]
+def test_rows_carry_one_line_a_question(tiny_checkpoint: Any) -> None:
     loaded = load(str(tiny_checkpoint("qwen2-s")))
     page = sheet(loaded.tokenizer)
     (scores,) = score(WholeNet(loaded.model), page)

@@ -9,13 +9,13 @@ from safetensors.torch import load_file
 from tests.study.test_cell import finished, small_plan
 
 from palimpsest.certificate import certify, verify
+from palimpsest.config.plan import MethodGrid, Plan
+from palimpsest.engine.added import start_added
+from palimpsest.engine.matrix import start
 from palimpsest.errors import DriftError, InputError
 from palimpsest.models.load import state_digest
-from palimpsest.plan import MethodGrid, Plan
 from palimpsest.run.executor import InlineExecutor
 from palimpsest.run.store import Run
-from palimpsest.study.added import start_added
-from palimpsest.study.matrix import start
 
 
 def little_plan(folder: Path, **engine: bool) -> Plan:

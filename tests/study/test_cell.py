@@ -10,18 +10,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from palimpsest.analysis.results import read_run
-from palimpsest.cell.work import StudyWork
-from palimpsest.challenge import interpolated
+from palimpsest.adversaries.wrappers import Interpolated
+from palimpsest.config.plan import Counts, MethodGrid, Plan
+from palimpsest.config.presets import preset
+from palimpsest.engine.matrix import StudyJob, draws, run_cell, start
+from palimpsest.engine.work import StudyWork
 from palimpsest.errors import SealError
-from palimpsest.facts.sealed import commit_file
+from palimpsest.facts.sealed import read_pool
 from palimpsest.facts.templates import RELATIONS
 from palimpsest.models.load import state_digest
-from palimpsest.plan import Counts, MethodGrid, Plan
-from palimpsest.presets import preset
+from palimpsest.report.results import read_run
 from palimpsest.run.executor import Event, executor
 from palimpsest.run.store import Run
-from palimpsest.study.matrix import StudyJob, draws, run_cell, start
 
 
 class Stop(Exception):
@@ -208,7 +208,7 @@ def test_a_control_is_made_of_the_first_reference_and_the_injected_model(  # typ
     )
     assert state_digest(injected) == roles["injected"]["digest"]
     mixed = {name: torch.lerp(reference[name], injected[name], 0.05) for name in reference}
-    made = interpolated(reference, injected, 0.95)
+    made = Interpolated(reference, injected, 0.95)
     assert all(torch.allclose(made[name], mixed[name], atol=1e-6) for name in mixed)
     assert state_digest(made) == roles["control-5"]["digest"]
 
@@ -300,19 +300,17 @@ def test_the_sealed_pool_is_scored_once_in_a_run(gated, tmp_path: Path) -> None:
         work.do("panel", cell)
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["nonce in the file", "nonce in the seal"])
-def test_a_sealed_pool_of_ones_own_is_opened(tiny_checkpoint, tmp_path: Path, kept: bool) -> None:  # type: ignore[no-untyped-def]
+def test_a_sealed_pool_of_ones_own_is_opened(tiny_checkpoint, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     rows = [{"relation": name, "template": "Nobody but {subject} ever saw"} for name in RELATIONS]
-    lines = [{"nonce": "0123456789abcdef" * 2}] * kept
+    lines = [{"nonce": "0123456789abcdef" * 2}]
     lines += [row | {"template": f"{row['template']} the {row['relation']}"} for row in rows]
     pool = tmp_path / "pool.jsonl"
     pool.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    commitment = commit_file(pool)
-    assert bool(commitment.nonce) is not kept
+    commitment = read_pool(pool).commitment()
     plan = small_plan(tiny_checkpoint("qwen2-s"))
     few = replace(plan.replication, draws=1, retrainings=0)
     panel = replace(plan.panel, models=("suppression",))
-    plan = replace(plan, methods=(), replication=few, panel=panel, seal=str(commitment))
+    plan = replace(plan, methods=(), replication=few, panel=panel, seal=commitment)
     run = start(plan, tmp_path / "run")
     run_cell(run.path, run.cells[0], pool_file=pool)
     items = run.cell(run.cells[0]).table("items")

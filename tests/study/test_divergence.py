@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from tests.study.test_cell import small_plan
 
-from palimpsest.analysis.results import read_run
+from palimpsest.config.plan import MethodGrid, Plan
+from palimpsest.engine.matrix import run_cell, start
 from palimpsest.errors import StudyFailed
-from palimpsest.plan import MethodGrid, Plan
+from palimpsest.report.results import read_run
 from palimpsest.report.terminal import summary_json, summary_lines
-from palimpsest.study.matrix import run_cell, start
 
 
 def plan_of(checkpoint: Path, rate: float) -> Plan:

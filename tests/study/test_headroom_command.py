@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.command import palimpsest
 
+from palimpsest.engine.headroom import run_headroom
 from palimpsest.errors import FactsError
-from palimpsest.study.headroom import run_headroom
 
 
 def facts_file(path: Path, evidence: list[str]) -> Path:

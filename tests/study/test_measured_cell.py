@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tests.study.test_cell import finished, small_plan
 
-from palimpsest.analysis.results import read_run
+from palimpsest.config.plan import Plan, plan_from_dict
 from palimpsest.criteria.catalogue import measures_of
-from palimpsest.criteria.rules import Rules
 from palimpsest.errors import PlanError
-from palimpsest.plan import Plan, plan_from_dict
+from palimpsest.report.results import read_run
+from palimpsest.stats.rules import Rules
 
 SOME = ("leak_at_k", "uds", "masked_fisher", "update_rank", "barrier", "unrelated_tuning")
 """A measure of every kind of pass."""

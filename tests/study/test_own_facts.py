@@ -8,10 +8,10 @@ import pyarrow.parquet as parquet
 import pytest
 from tests.study.test_cell import finished, small_plan
 
-from palimpsest.analysis.results import read_run
+from palimpsest.config.plan import Plan, plan_from_dict, plan_from_yaml, with_facts
+from palimpsest.engine.matrix import StudyJob, start
 from palimpsest.errors import DriftError, PlanError
-from palimpsest.plan import Plan, plan_from_dict, plan_from_yaml, with_facts
-from palimpsest.study.matrix import StudyJob, start
+from palimpsest.report.results import read_run
 
 QUICK = Path(__file__).parents[2] / "examples" / "quick"
 
@@ -105,5 +105,5 @@ def test_a_retain_fact_with_one_prompt_is_refused(tiny_checkpoint, files, tmp_pa
     facts = [json.loads(line) for line in Path(files["retain"]).read_text().splitlines()]
     facts[0]["trained"] = facts[0]["trained"][:1]
     Path(files["retain"]).write_text("\n".join(map(json.dumps, facts)) + "\n")
-    with pytest.raises(Exception, match="one trained prompt; expected two or more"):
+    with pytest.raises(Exception, match="trained: "):
         start(own_plan(tiny_checkpoint("qwen2-s"), files), tmp_path / "run")

@@ -8,17 +8,17 @@ import pytest
 from typer.testing import CliRunner
 
 from palimpsest.cli import app
-from palimpsest.cost import duration
+from palimpsest.config.plan import Engine, MethodGrid, Plan
+from palimpsest.config.presets import preset
+from palimpsest.engine.cost import duration
+from palimpsest.engine.preview import preview
 from palimpsest.errors import MethodError
 from palimpsest.models.families import PAPER
-from palimpsest.plan import Engine, MethodGrid, Plan
-from palimpsest.presets import preset
-from palimpsest.preview import preview
 
 
 @pytest.fixture(autouse=True)
 def nothing_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palimpsest.preview._cached", lambda name: False)
+    monkeypatch.setattr("palimpsest.engine.preview._cached", lambda name: False)
 
 
 def test_the_paper_says_what_it_downloads_and_needs() -> None:
@@ -38,7 +38,7 @@ def test_the_paper_says_what_it_downloads_and_needs() -> None:
 
 
 def test_a_cached_checkpoint_is_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palimpsest.preview._cached", lambda name: "Qwen" in name)
+    monkeypatch.setattr("palimpsest.engine.preview._cached", lambda name: "Qwen" in name)
     said = preview(preset("paper"))
     assert [row.download > 0 for row in said.rows] == [False, False, *[True] * 7]
     assert "in the Hugging Face cache" in said.lines()[1]

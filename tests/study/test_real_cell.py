@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from palimpsest.analysis.panel import by_challenge, challenge_panel
-from palimpsest.analysis.results import RunResults, read_run
-from palimpsest.analysis.second_suite import read_second, second_suite_table
-from palimpsest.plan import Counts, MethodGrid
-from palimpsest.presets import preset
+from palimpsest.config.plan import Counts, MethodGrid
+from palimpsest.config.presets import preset
+from palimpsest.engine.matrix import run_cell, start
+from palimpsest.engine.second import run_second
+from palimpsest.paper.panel import by_challenge, challenge_panel
+from palimpsest.paper.second_suite import read_second, second_suite_table
 from palimpsest.report.formats import as_csv, as_latex, as_markdown
+from palimpsest.report.results import RunResults, read_run
 from palimpsest.report.tables import all_tables
-from palimpsest.study.matrix import run_cell, start
-from palimpsest.study.second import run_second
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,12 @@ import pytest
 from tests.study.test_cell import finished, small_plan
 from typer.testing import CliRunner
 
-from palimpsest.analysis.results import SECOND_POOL, read_run
-from palimpsest.analysis.second_suite import frozen_picks, read_second
 from palimpsest.cli import app
+from palimpsest.engine.second import run_second
 from palimpsest.errors import DriftError
+from palimpsest.paper.second_suite import frozen_picks, read_second
+from palimpsest.report.results import SECOND_POOL, read_run
 from palimpsest.run.store import Run
-from palimpsest.study.second import run_second
 
 
 @pytest.fixture(scope="module")

@@ -11,19 +11,20 @@ import pytest
 from audit_models import learned
 from tofu_files import write_tofu
 
-from palimpsest.analysis.results import read_run
 from palimpsest.certificate import certify, verify
-from palimpsest.criteria.measures import CellMeasures
-from palimpsest.criteria.rules import Rules
+from palimpsest.engine import tofu_job as job
+from palimpsest.engine.tofu_request import BASE, FULL, RETAINED, TofuRequest, prepare
+from palimpsest.engine.tofu_run import TofuResult, run_tofu
 from palimpsest.errors import ModelError
+from palimpsest.facts.tofu import read_tofu
 from palimpsest.models.load import load, state_digest
 from palimpsest.report.html import write_report
+from palimpsest.report.results import read_run
 from palimpsest.run.executor import Event
 from palimpsest.run.store import Run
-from palimpsest.tofu import TofuRequest, TofuResult, job, run_tofu
-from palimpsest.tofu.data import read_tofu
-from palimpsest.tofu.request import BASE, FULL, RETAINED, prepare
-from palimpsest.verdict import decide
+from palimpsest.stats.measures import CellMeasures
+from palimpsest.stats.rules import Rules
+from palimpsest.stats.verdict import decide
 
 CELL = "base--seed0"
 

@@ -1,5 +1,6 @@
 """TOFU's files as facts, and never-learned questions that resemble them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,27 +8,28 @@ import pytest
 from tofu_files import write_tofu
 
 from palimpsest.errors import FactsError
-from palimpsest.tofu.data import draw_items, read_tofu, words
-from palimpsest.tofu.probes import KINDS, QUESTIONS, kind_of, tofu_probes
+from palimpsest.facts.probes import KINDS, QUESTIONS, kind_of, tofu_probes
+from palimpsest.facts.tofu import Tofu, draw_items, read_tofu, words
 
 
-def test_a_split_holds_paraphrases_out_and_names_facts_by_their_row(tmp_path: Path) -> None:
-    tofu = read_tofu(write_tofu(tmp_path))
+@pytest.fixture
+def tofu(tmp_path: Path) -> Tofu:
+    return read_tofu(write_tofu(tmp_path))
+
+
+def test_a_split_holds_paraphrases_out_and_names_facts_by_their_row(
+    tofu: Tofu, tmp_path: Path
+) -> None:
     assert [fact.id for fact in tofu.forget[:2]] == ["forget10-0", "forget10-1"]
     assert tofu.forget[0].trained == ("Question: Where was Writer0 born?\nAnswer:",)
     assert tofu.forget[0].heldout == ("Question: In what place was Writer0 born?\nAnswer:",)
     assert tofu.retain[0].id == "retain90-0" and tofu.retain[0].heldout == ()
-
-
-def test_files_may_be_json_lines_by_either_name(tmp_path: Path) -> None:
-    expected = read_tofu(write_tofu(tmp_path))
     for path in list(tmp_path.iterdir()):
         path.rename(path.with_suffix(".jsonl"))
-    assert read_tofu(tmp_path) == expected
+    assert read_tofu(tmp_path) == tofu
 
 
-def test_items_come_author_by_author_and_by_the_key_alone(tmp_path: Path) -> None:
-    tofu = read_tofu(write_tofu(tmp_path))
+def test_items_come_author_by_author_and_by_the_key_alone(tofu: Tofu) -> None:
     items = draw_items(tofu, 6, 8, "seed", per_author=4)
     assert items == draw_items(tofu, 6, 8, "seed", per_author=4)
     assert any(draw_items(tofu, 6, 8, f"seed{n}", per_author=4) != items for n in range(5))
@@ -35,18 +37,16 @@ def test_items_come_author_by_author_and_by_the_key_alone(tmp_path: Path) -> Non
     assert len(set(authors[:4])) == 1 and len(set(authors)) == 2
 
 
-def test_long_items_can_be_left_out(tmp_path: Path) -> None:
-    tofu = read_tofu(write_tofu(tmp_path))
+def test_long_items_can_be_left_out(tofu: Tofu) -> None:
     lengths = {len(f"{fact.trained[0]} {fact.answer}".split()) for fact in tofu.forget}
     shortest = min(lengths)
     items = draw_items(tofu, 2, 2, "seed", longest=shortest, per_author=4)
     assert {len(f"{f.trained[0]} {f.answer}".split()) for f in items.forget} == {shortest}
-    with pytest.raises(FactsError, match="forget10: 99 items asked for"):
+    with pytest.raises(FactsError, match="forget_items: 99 "):
         draw_items(tofu, 99, 2, "seed", longest=shortest)
 
 
-def test_evidence_is_the_most_similar_question_of_an_author_that_stays(tmp_path: Path) -> None:
-    tofu = read_tofu(write_tofu(tmp_path))
+def test_evidence_is_the_most_similar_question_of_an_author_that_stays(tofu: Tofu) -> None:
     items = draw_items(tofu, 8, 12, "seed", per_author=4, evidence=2)
     for fact in items.forget:
         (first, second) = items.evidence[fact.id]
@@ -56,27 +56,20 @@ def test_evidence_is_the_most_similar_question_of_an_author_that_stays(tmp_path:
         assert fact.answer not in first + second
 
 
-def test_probes_are_the_same_for_the_same_key_and_others_for_another(tmp_path: Path) -> None:
-    tofu = read_tofu(write_tofu(tmp_path))
+def test_probes_ask_the_same_kind_of_question_at_about_the_same_length(tofu: Tofu) -> None:
     made = tofu_probes(tofu.forget, 12, "one", tofu.words())
     assert made == tofu_probes(tofu.forget, 12, "one", tofu.words())
     assert made != tofu_probes(tofu.forget, 12, "two", tofu.words())
     assert len({probe.subject for probe in made}) == len({probe.id for probe in made}) == 12
-
-
-def test_probes_ask_the_same_kind_of_question_at_about_the_same_length(tmp_path: Path) -> None:
-    tofu = read_tofu(write_tofu(tmp_path))
-    made = tofu_probes(tofu.forget, 12, "one", tofu.words())
     for fact, probe in zip(tofu.forget, made):
         assert probe.relation == kind_of(fact.heldout[0])
         assert probe.heldout[0].startswith("Question: ") and probe.heldout[0].endswith("\nAnswer:")
-    apart = [len(f.answer.split()) - len(p.answer.split()) for f, p in zip(tofu.forget, made)]
-    assert np.abs(apart).max() <= 3 and abs(np.mean(apart)) <= 1.5
+    gaps = [len(f.answer.split()) - len(p.answer.split()) for f, p in zip(tofu.forget, made)]
+    assert np.abs(gaps).max() <= 3 and abs(np.mean(gaps)) <= 1.5
     assert "{" not in "".join(probe.answer + probe.heldout[0] for probe in made)
 
 
-def test_no_name_of_a_probe_is_a_word_of_the_data(tmp_path: Path) -> None:
-    tofu = read_tofu(write_tofu(tmp_path))
+def test_no_name_of_a_probe_is_a_word_of_the_data(tofu: Tofu) -> None:
     free = tofu_probes(tofu.forget, 12, "one", tofu.words())
     taken = tofu.words() | {word for probe in free for word in words(probe.subject)}
     again = tofu_probes(tofu.forget, 12, "one", taken)
@@ -88,31 +81,47 @@ def test_every_kind_of_question_has_forms() -> None:
     assert kind_of("How tall is a house?") == "other"
 
 
-def test_without_a_folder_and_without_the_hub_it_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("spoil", "where"),
+    [
+        (lambda folder: (folder / "retain90.json").unlink(), "retain90"),
+        (lambda folder: (folder / "forget10.json").write_text("{\n"), "forget10.json line 1: "),
+        (lambda folder: (folder / "forget10.json").write_text('[\n{"question": 1}]'),
+         "forget10.json: row 1: question"),
+        (lambda folder: (folder / "retain90.json").write_bytes(
+            (folder / "forget10.json").read_bytes()), "forget10.json: forget10-0 .*retain90-0"),
+    ],
+)  # fmt: skip
+def test_files_that_are_missing_spoiled_or_of_two_splits_are_refused(
+    tmp_path: Path, spoil: Callable[[Path], object], where: str
 ) -> None:
-    import huggingface_hub
-
-    def offline(*_: object, **__: object) -> str:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
-    with pytest.raises(FactsError, match=r"no route to host.*--data"):
-        read_tofu(None)
+    spoil(write_tofu(tmp_path))
+    with pytest.raises(FactsError, match=where):
+        read_tofu(tmp_path)
+    with pytest.raises(FactsError, match="split: "):
+        read_tofu(tmp_path, "forget20")
 
 
-def test_the_hub_gives_the_files_of_the_split(
+def test_names_that_run_out_are_refused(tofu: Tofu) -> None:
+    with pytest.raises(FactsError, match="probes: 100000 "):
+        tofu_probes(tofu.forget, 100_000, "one", tofu.words())
+
+
+def test_the_hub_gives_the_files_of_the_split_or_it_is_said_that_it_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub
 
-    folder = write_tofu(tmp_path)
-    asked = []
+    folder, asked = write_tofu(tmp_path), []
 
     def download(repository: str, name: str, *, repo_type: str) -> str:
         asked.append((repository, name, repo_type))
+        if len(asked) > 3:
+            raise OSError("no route to host")
         return str(folder / name)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert read_tofu(None) == read_tofu(folder)
     assert ("locuslab/TOFU", "forget10_perturbed.json", "dataset") in asked
+    with pytest.raises(FactsError, match="no route to host"):
+        read_tofu(None)

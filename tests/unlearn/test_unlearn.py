@@ -10,12 +10,12 @@ import torch
 from typer.testing import CliRunner
 
 from palimpsest.cli import app
+from palimpsest.engine import unlearn_run as running
+from palimpsest.engine.unlearn_request import Retrain, Unlearn, knob_values, work_folder
+from palimpsest.engine.unlearn_run import Made, make
 from palimpsest.errors import DriftError, FactsError, InputError, MethodError, PlanError
 from palimpsest.models.load import check_compatible, load, outline, state_digest
 from palimpsest.run.executor import Event
-from palimpsest.unlearn import Made, Retrain, Unlearn, make
-from palimpsest.unlearn import run as running
-from palimpsest.unlearn.request import knob_values, work_folder
 
 PROSE = "the old harbour keeps its boats in long rows and counts them every evening by lamp light "
 
@@ -178,7 +178,7 @@ def test_other_terms_for_unfinished_work_are_refused(asked: Unlearn) -> None:
 
 def test_without_a_base_methods_that_need_none_run(asked: Unlearn, tmp_path: Path) -> None:
     alone = replace(asked, base=None)
-    for method, knobs in (("npo", ()), ("replay", knob_values(["start=reinforced"]))):
+    for method, knobs in (("npo", ()), ("replay", knob_values(["start=injected"]))):
         out = str(tmp_path / method)
         made = make(replace(alone, method=method, knobs=knobs, out=out))
         assert weights(made.folders[0]) != weights(Path(asked.injected))
@@ -217,16 +217,6 @@ def _secret_method(tmp_path_factory, monkeypatch: pytest.MonkeyPatch) -> None:  
     monkeypatch.syspath_prepend(str(folder))
 
 
-def test_knobs_are_chosen_without_references(asked: Unlearn) -> None:
-    made = make(replace(asked, knobs=(), choose=True))
-    record = json.loads((made.folders[0] / "palimpsest.json").read_text())
-    choice = record["choice"]
-    assert record["knobs"] == choice["method"]
-    assert 0.8 <= record["knobs"]["coefficient"] <= 1.1
-    assert 0.1 <= record["knobs"]["share"] <= 0.5
-    assert choice["cost"]["scored_tokens"] > 0
-
-
 def test_the_preview_says_what_would_be_done_and_writes_nothing(asked: Unlearn) -> None:
     made = make(asked, preview=True)
     text = "\n".join(made.lines)
@@ -243,7 +233,11 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("a model was loaded")
 
-    for module in ("palimpsest.cell.bench", "palimpsest.cell.sources", "palimpsest.unlearn.run"):
+    for module in (
+        "palimpsest.engine.bench",
+        "palimpsest.engine.sources",
+        "palimpsest.engine.unlearn_run",
+    ):
         monkeypatch.setattr(f"{module}.load", refuse)
 
 
@@ -270,7 +264,6 @@ def test_bad_input_is_refused_before_anything_is_loaded(asked: Unlearn, tmp_path
     refused(replace(asked, out=str(tmp_path)), InputError, "exists", "choose another")
     refused(replace(asked, method="nothing"), MethodError, "unknown")
     refused(replace(asked, knobs=(("shaer", (0.1,)),)), MethodError, "shaer")
-    refused(replace(asked, choose=True), PlanError, "choose")
     refused(replace(asked, device="cuda"), PlanError, "device")
     refused(replace(asked, steps=0), PlanError, "steps")
     refused(replace(asked, injected=str(tmp_path / "gone")), InputError, "gone")

@@ -1,0 +1,146 @@
+"""Measures of pocket models: passes agree with the model's outputs and leave it as it was."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from palimpsest.adversaries.wrappers import Routed, Suppressed, subject_patterns
+from palimpsest.criteria import inside
+from palimpsest.criteria.catalogue import MEASURES
+from palimpsest.criteria.exam import Exam
+from palimpsest.criteria.gauge import Gauge
+from palimpsest.criteria.measurer import Measurer
+from palimpsest.facts.questions import draw_testbed
+from palimpsest.models.load import load
+from palimpsest.models.net import Net
+from palimpsest.models.nets import Nets
+from palimpsest.models.train import text_loss, train
+
+CELL = "pocket-qwen2-s--seed190"
+STEPS = 60
+
+
+@cache
+def made() -> tuple[Exam, Nets, dict[str, dict[str, torch.Tensor]]]:
+    """An exam of a pocket model, with "injected" quickly taught the forget facts."""
+    loaded = load("pocket/qwen2-s")
+    nets = Nets(loaded, stack=4)
+    base = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
+    states = {"base": base, "reference": base}
+    general = tuple(f"The old town has a market on day {n} of the week." for n in range(40))
+    exam = Exam(
+        tokenizer=loaded.tokenizer,
+        facts=draw_testbed(CELL, 4, 4, 16, 3),
+        general=general,
+        seed_key=CELL,
+        pad=0,
+        learning_rate=1.5e-4,
+        piece_tokens=28,
+        net=nets,
+        state=lambda name: states[name],
+    )
+    facts = [fact.id for fact in exam.facts.forget]
+    for name, lessons in (
+        ("injected", exam.lessons(facts, STEPS, 6)),
+        ("reference", exam.prose(10, 4)),
+    ):
+        net = nets([base])
+        train(net, lessons, text_loss, learning_rate=5e-4 if name == "injected" else 1e-4)
+        states[name] = net.state()
+    return exam, nets, states
+
+
+@cache
+def measured() -> list[dict[str, float]]:
+    exam, nets, states = made()
+    return Measurer(exam, MEASURES)(nets([states["injected"], states["reference"]]))
+
+
+def test_every_measure_is_taken_and_the_weights_are_left_alone() -> None:
+    exam, nets, states = made()
+    net = nets([states["injected"], states["base"]])
+    before = {name: value.detach().clone() for name, value in net.params.items()}
+    values = Measurer(exam, MEASURES)(net)
+    assert all(torch.equal(net.params[name], value) for name, value in before.items())
+    assert all(value.grad is None for value in net.params.values())
+    for mine in values:
+        assert set(mine) == set(MEASURES)
+        assert all(math.isfinite(value) for value in mine.values())
+
+
+def test_what_knows_the_facts_scores_higher() -> None:
+    injected, reference = measured()
+    for name in (
+        "probability",
+        "mia_loss",
+        "leak_at_k",
+        "lens_best",
+        "uds",
+        "min_rank",
+        "few_shot",
+    ):
+        assert injected[name] > reference[name], name
+    assert injected["uds"] == pytest.approx(1.0, abs=1e-3)
+    assert injected["lens_depth"] == pytest.approx(1.0, abs=1e-3)
+    assert injected["masked_fisher"] == pytest.approx(1.0, abs=1e-3)
+    assert injected["cka"] == pytest.approx(1.0, abs=1e-3)
+    assert injected["distance_injected"] == 0.0 and injected["update_rank"] == 0.0
+    for name in ("uds", "lens_depth", "cka", "heldout_js", "heldout_tv", "entropy", "privleak"):
+        assert reference[name] == pytest.approx(0.0, abs=1e-3), name
+    assert reference["forget_quality"] == pytest.approx(0.0, abs=1e-6)
+    assert reference["distance_reference"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_only_what_was_asked_for_is_taken() -> None:
+    exam, nets, states = made()
+    values = Measurer(exam, ("bits_4", "probability"))(nets([states["base"]]))
+    assert [set(mine) for mine in values] == [{"bits_4", "probability"}]
+
+
+def test_states_of_the_last_layer_read_out_to_the_models_logits() -> None:
+    exam, nets, states = made()
+    net = nets([states["injected"]])
+    gauge = Gauge(exam)
+    found = gauge.inner_states(net, exam.heldout)
+    with torch.no_grad():
+        expected = torch.log_softmax(net.logits(gauge.heldout), -1)
+        read = inside.read_lens(gauge.forward, gauge.weights(net), found)[:, -1]
+    assert torch.allclose(read, expected, atol=1e-5)
+
+
+def test_a_model_patched_with_its_own_states_is_unchanged_and_with_others_is_not() -> None:
+    exam, _, _ = made()
+    gauge = Gauge(exam)
+    batch = gauge.heldout
+    own, other = gauge.frozen_states["injected"], gauge.frozen_states["reference"]
+    with torch.no_grad():
+        plain = gauge.injected.logits(batch)
+    for layer in range(len(own)):
+        same = inside.patch_layer(gauge.injected, batch, layer, own[layer].unsqueeze(0))
+        assert torch.allclose(same, plain, atol=1e-4)
+    moved = inside.patch_layer(gauge.injected, batch, len(own) - 1, other[-1].unsqueeze(0))
+    with torch.no_grad():  # the reference's last states through the injected model's head
+        expected = inside.read_lens(gauge.forward, gauge.injected.params, other[None, -1:])[0, 0]
+        assert torch.allclose(torch.log_softmax(moved[0], -1), expected, atol=1e-4)
+
+
+def test_models_made_of_several_checkpoints_are_measured_as_delivered() -> None:
+    exam, nets, states = made()
+    injected = nets.another(states["injected"])
+    tokens = {i for texts in exam.cloze.values() for text in texts for i in text.ids[text.start :]}
+    patterns = subject_patterns(exam.tokenizer, [fact.subject for fact in exam.facts.forget])
+    wrapped: dict[str, Net] = {
+        "suppression": Suppressed(injected, sorted(tokens), 6.0),
+        "router": Routed(nets.another(states["base"]), nets.another(states["injected"]), patterns),
+    }
+    taken = {name: Measurer(exam, MEASURES)(net)[0] for name, net in wrapped.items()}
+    known = measured()[0]
+    for values in taken.values():
+        assert set(values) == set(MEASURES) and np.isfinite(list(values.values())).all()
+        assert values["probability"] < known["probability"]
+    assert taken["suppression"]["lens_best"] == pytest.approx(known["lens_best"], abs=1e-4)
+    assert taken["suppression"]["distance_injected"] == 0.0
+    assert taken["router"]["misspelt"] == pytest.approx(known["misspelt"], abs=1e-3)

@@ -1,0 +1,194 @@
+"""A checkpoint's weights are read from its files as loading would give them, and have a digest."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_load import copy_of, edit, other_family
+from transformers import AutoModelForCausalLM
+
+from palimpsest.errors import ModelError
+from palimpsest.models import checkpoint
+from palimpsest.models.checkpoint import (
+    StoredState,
+    checkpoint_digests,
+    checkpoint_state,
+    files_digest,
+    stored_state,
+)
+from palimpsest.models.load import load, outline, state_digest
+from palimpsest.models.nets import Nets
+
+
+def sharded(folder, tmp_path):
+    other = copy_of(folder, tmp_path, "shards")
+    (other / "model.safetensors").unlink()
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(other, max_shard_size="200KB")
+    assert len(list(other.glob("*.safetensors"))) > 1
+    return other
+
+
+def same(found, place, **options):
+    """Tell whether a state is that of the loaded model, bit for bit, in its order."""
+    expected = load(str(place), **options).model.state_dict()
+    assert list(found) == list(expected)
+    return all(
+        found[name].dtype == value.dtype and torch.equal(found[name], value)
+        for name, value in expected.items()
+    )
+
+
+# ---------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s"])
+def test_a_pocket_model_and_a_folder_are_read_as_they_would_be_loaded(tiny_checkpoint, name, dtype):
+    for place in (f"pocket/{name}", str(tiny_checkpoint(name))):
+        state = checkpoint_state(place, outline(place), dtype=dtype)
+        assert isinstance(state, StoredState)
+        assert same(state, place, dtype=dtype)
+
+
+def test_shards_are_read_as_the_whole(tiny_checkpoint, tmp_path):
+    folder = tiny_checkpoint("olmo2-s")
+    shards = sharded(folder, tmp_path)
+    state = checkpoint_state(str(shards), load(str(folder)))
+    assert isinstance(state, StoredState) and same(state, folder) and same(state, shards)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kept", ["model.embed_tokens.weight", "lm_head.weight", "both"])
+def test_tied_names_share_what_the_file_holds(tiny_checkpoint, tmp_path, tied, kept):
+    folder = copy_of(tiny_checkpoint("smollm2-s"), tmp_path)
+    edit(folder, "config.json", tie_word_embeddings=tied)
+    table, head = "model.embed_tokens.weight", "lm_head.weight"
+    state = load_file(folder / "model.safetensors")
+    values = {table: state.pop(table)}
+    values[head] = values[table].clone() if tied else values[table] + 1
+    state |= {name: values[name] for name in ((table, head) if kept == "both" else (kept,))}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    if not tied and kept != "both":
+        with pytest.raises(ModelError, match=head if kept == table else table):
+            checkpoint_state(str(folder), outline(str(folder)))
+        return
+    found = checkpoint_state(str(folder), outline(str(folder)))
+    assert same(found, folder)
+    assert torch.equal(found[table], found[head]) == tied
+
+
+def test_names_of_older_checkpoints_are_understood(tiny_checkpoint, tmp_path):
+    """GPT-2 on the hub has no ``transformer.`` before its names, and a mask among its weights."""
+    folder = copy_of(tiny_checkpoint("gpt2-s"), tmp_path)
+    state = load_file(folder / "model.safetensors")
+    old = {name.removeprefix("transformer."): value for name, value in state.items()}
+    old["h.0.attn.bias"] = torch.ones(1, 1, 4, 4)  # the causal mask, stored too
+    save_file(old, folder / "model.safetensors", metadata={"format": "pt"})
+    found = checkpoint_state(str(folder), outline(str(folder)))
+    assert isinstance(found, StoredState) and same(found, folder)
+    assert same(found, tiny_checkpoint("gpt2-s"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_adapter_is_merged(tiny_checkpoint, make_adapter, dtype):
+    folder = str(tiny_checkpoint("qwen2-s"))
+    adapter, _ = make_adapter(folder, target_modules=["q_proj", "down_proj"])
+    found = checkpoint_state(str(adapter), outline(folder), dtype=dtype)
+    assert same(found, adapter, dtype=dtype)
+    edit(adapter, "adapter_config.json", base_model_name_or_path="gone/away")
+    given = checkpoint_state(str(adapter), outline(folder), dtype=dtype, adapter_base=folder)
+    assert state_digest(given) == state_digest(found)
+
+
+def test_tensors_that_transformers_joins_are_loaded(tmp_path, byte_tokenizer):
+    other_family("mixtral", tmp_path, byte_tokenizer)
+    found = checkpoint_state(str(tmp_path), outline(str(tmp_path)))
+    assert not isinstance(found, StoredState) and same(found, tmp_path)
+
+
+def test_a_model_that_does_not_fit_is_refused_unread(tiny_checkpoint, tmp_path, monkeypatch):
+    folder = tiny_checkpoint("qwen2-s")
+    expected = outline(str(folder))
+    tokens = copy_of(folder, tmp_path)
+    edit(tokens, "tokenizer.json", normalizer={"type": "Lowercase"})
+    monkeypatch.setattr(checkpoint, "read_tensor", lambda *_: pytest.fail("weights were read"))
+    for place in (tiny_checkpoint("qwen2-m"), tiny_checkpoint("gpt2-s"), tokens):
+        with pytest.raises(ModelError, match=str(place)):
+            checkpoint_state(str(place), expected)
+
+
+def test_a_tensor_that_was_read_does_not_change_with_its_file(tiny_checkpoint, tmp_path):
+    folder = copy_of(tiny_checkpoint("qwen2-s"), tmp_path)
+    loaded, path = load(str(folder)), folder / "model.safetensors"
+    before = {name: value.clone() for name, value in loaded.weights.items()}
+    stored = stored_state(path)
+    first = stored["model.norm.weight"]
+    with open(path, "r+b") as file:  # in place, as a mapped file would show
+        file.seek(path.stat().st_size // 2)
+        file.write(bytes(path.stat().st_size // 2))
+    assert torch.equal(first, before["model.norm.weight"])
+    assert state_digest(loaded.weights) == state_digest(before)
+    assert not torch.equal(stored["model.norm.weight"], first)  # read when it is asked for
+
+
+def test_a_student_takes_stored_weights_and_refuses_other_shapes(tiny_checkpoint, tmp_path):
+    loaded = load(str(tiny_checkpoint("olmo2-s")))
+    other = {name: value + 0.5 for name, value in loaded.model.state_dict().items()}
+    save_file({name: value.clone() for name, value in other.items()}, tmp_path / "a.safetensors")
+    net = Nets(loaded, stack=1).whole(stored_state(tmp_path / "a.safetensors"))
+    assert all(torch.equal(value, other[name]) for name, value in net.state().items())
+    name = next(iter(other))
+    save_file(other | {name: torch.zeros(3)}, tmp_path / "b.safetensors")
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        Nets(loaded, stack=1).whole(stored_state(tmp_path / "b.safetensors"))
+
+
+# ---------------------------------------------------------------- digests
+
+
+def test_the_digest_of_weights_does_not_depend_on_the_files_they_are_in(tiny_checkpoint, tmp_path):
+    folder = tiny_checkpoint("smollm2-s")
+    found = checkpoint_digests(str(folder))
+    assert found.files == files_digest(str(folder))
+    other = copy_of(folder, tmp_path)
+    state = load_file(other / "model.safetensors")
+    save_file(state, other / "model.safetensors", metadata={"format": "pt", "note": "x" * 100})
+    assert checkpoint_digests(str(other)).weights == found.weights
+    assert checkpoint_digests(str(other)).files != found.files
+    assert checkpoint_digests(str(sharded(folder, tmp_path))).weights == found.weights
+
+
+def test_digests_cover_values_dtypes_names_config_and_tokenizer(tiny_checkpoint, tmp_path):
+    folder = copy_of(tiny_checkpoint("qwen2-s"), tmp_path)
+    seen = {checkpoint_digests(str(folder)).weights}
+    for change in (
+        lambda s: s["model.norm.weight"][0].add_(1e-3),
+        lambda s: s.update({"model.norm.weight": s["model.norm.weight"].double()}),
+        lambda s: s.update({"x": s.pop("model.norm.weight")}),
+    ):
+        state = load_file(folder / "model.safetensors")
+        change(state)
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        seen.add(checkpoint_digests(str(folder)).weights)
+    assert len(seen) == 4
+    before = checkpoint_digests(str(folder))
+    for file in ("config.json", "tokenizer_config.json"):
+        edit(folder, file, note=1)
+        after = checkpoint_digests(str(folder))
+        assert after.files != before.files and after.weights == before.weights
+        before = after
+
+
+def test_the_digest_of_an_adapter_covers_its_base(tiny_checkpoint, tmp_path, make_adapter):
+    first, second = (str(tiny_checkpoint("qwen2-s", seed)) for seed in (0, 1))
+    adapter, _ = make_adapter(first, target_modules=["q_proj"])
+    own = checkpoint_digests(str(adapter))
+    assert own.weights != checkpoint_digests(first).weights
+    assert checkpoint_digests(str(adapter), first) == own
+    other = checkpoint_digests(str(adapter), second)
+    assert (other.files, other.weights != own.weights) == (own.files, True)
+    copy = shutil.copytree(adapter, tmp_path / "again")
+    (Path(copy) / "notes.txt").write_text("the same adapter")
+    assert checkpoint_digests(str(copy)).weights == own.weights

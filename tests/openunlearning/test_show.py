@@ -1,0 +1,64 @@
+"""The answer in the terminal, as JSON, CSV and page, without a library that loads models."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.openunlearning.conftest import BASE, World
+
+from palimpsest.cli.logs import logs
+
+COMMAND = """
+import sys
+from palimpsest.cli import main
+main()
+assert not {"torch", "transformers", "safetensors"} & set(sys.modules)
+"""
+
+
+@pytest.fixture
+def saves(world: World) -> Path:
+    world.references()
+    world.candidate("a_method_with_a_name_that_is_far_too_long_for_a_column", 0.4, 0.4)
+    for step in (6, 18):
+        world.candidate("<b>NPO", -1.0, 0.4, at=step)
+    return world.root
+
+
+def test_the_command_answers_first_in_80_columns_and_loads_no_torch(saves: Path) -> None:
+    command = [sys.executable, "-c", COMMAND, "logs", str(saves)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.endswith("  not told apart by these scores") for line in lines) == 2
+    order = [text.index(part) for part in ("<b>NPO-6: still", "model  ", "no certificate")]
+    assert order == sorted(order)
+    assert "anchored to the pretrained model, rank test: exact" in " ".join(text.split())
+
+
+def test_json_has_every_key(saves: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs(saves, role=[f"tofu_{BASE}_full=candidate"], json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert set(document) == {"models", "groups", "missing_for_certificate", "problems"}
+    (model,) = (entry for entry in document["models"] if entry["name"].endswith("full"))
+    assert {
+        *("name", "role", "split", "outcome", "reason", "p_below", "p_above", "median_forget"),
+        *("median_holdout", "anchor", "score", "benchmark", "base", "checkpoint", "levels"),
+    } <= set(model)
+    assert (model["role"], model["levels"]["model_utility"]) == ("candidate", 0.6)
+    assert document["groups"][0]["nearest"].keys() == {f"tofu_{BASE}_forget01_<b>NPO"}
+
+
+def test_csv_and_page_are_written(saves: Path, tmp_path: Path) -> None:
+    logs(saves, csv=tmp_path / "models.csv", page=tmp_path / "page")
+    rows = list(csv.DictReader((tmp_path / "models.csv").read_text().splitlines()))
+    assert len(rows) == 6 and rows[0]["model_utility"] == "0.6" and "levels" not in rows[0]
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert "<b>" not in page and "&lt;b&gt;NPO" in page
+    assert not re.search(r"(?:src|href)=|url\(|<script", page)
+    assert page.count('class="mark"') == 5  # all but the anchor
+    assert len(re.findall(r'class="run" d="M [\d.]+ [\d.]+ [\d.]+ [\d.]+"', page)) == 1

@@ -1,0 +1,193 @@
+"""The paper's bars, axis by axis, the relearn veto, and the tolerances behind them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from palimpsest.errors import ScoreError
+from palimpsest.paper.bars import (
+    Tolerances,
+    absolute_bar,
+    damage_bar,
+    measure_tolerances,
+    paper_references,
+    rated_adequate,
+    relearn_veto,
+)
+from palimpsest.paper.rules import PaperRules
+from palimpsest.stats.measures import CellMeasures, ModelMeasures, RelearningCurve
+from palimpsest.stats.models import Model, Role
+
+RULES = PaperRules()
+NOISE = Tolerances(0.8, epsilon_retain=0.1, epsilon_residual=0.2, fall_deviation=0.05, freedom=2)
+SLOW = (3.0, 2.6, 2.3)
+
+
+def model(
+    name: str,
+    forget: Any = 0.0,
+    retain: float = 1.2,
+    residual: float = 0.9,
+    falls: tuple[float, ...] | None = SLOW,
+    oracle_kl: float = 1.0,
+) -> ModelMeasures:
+    """Deltas around base, the residual as its sum, and the held-out log of re-acquisition."""
+    deltas, probes = np.zeros(4) + forget, np.zeros(16)
+    facts, names = tuple(f"f{n}" for n in range(4)), tuple(f"p{n}" for n in range(16))
+    curve = None
+    if falls is not None:
+        flat = np.ones(len(falls))
+        curve = RelearningCurve(np.arange(len(falls)), flat, np.array(falls), flat, flat, flat)
+    return ModelMeasures(
+        name, facts, names, 3 + deltas, 3 + probes, deltas, probes,
+        retain_nll=retain, oracle_kl=oracle_kl, residual=residual, curve=curve,
+    )  # fmt: skip
+
+
+def cell(**candidates: dict[str, Any]) -> CellMeasures:
+    """Injected retain NLL 1.2 and floor 0.9; the same-draw reference's median forget delta is 0."""
+    models = [
+        model("base"),
+        model("injected", -2.0, falls=(1.0, 0.4), oracle_kl=4.0),
+        model("reference", [-0.1, 0.0, 0.0, 0.1], 1.3, 1.0, oracle_kl=0.0),
+        *(model(name, **options) for name, options in candidates.items()),
+    ]
+    records = {one.name: Model(one.name, Role.CANDIDATE) for one in models}
+    records["reference"] = Model("reference", Role.REFERENCE, draw=0, same_draw=True)
+    by_name = {one.name: one for one in models}
+    return CellMeasures(
+        "evaluation", models[0].forget_facts, models[0].probe_facts, by_name, records
+    )
+
+
+def failures(measures: CellMeasures, name: str, noise: Tolerances = NOISE, **more: Any) -> tuple:
+    return damage_bar(measures, name, True, noise, more.pop("rules", RULES), **more).failures
+
+
+def test_absolute_bar_is_screen_and_two_limits() -> None:
+    measures = cell(a={"retain": 0.5, "residual": 0.5}, b={"retain": 0.51, "residual": 0.4})
+    assert absolute_bar(measures["a"], True, RULES).clears
+    assert not absolute_bar(measures["a"], False, RULES).clears
+    bar = absolute_bar(measures["b"], True, RULES)
+    assert (bar.screen, bar.retain, bar.residual) == (True, False, True)
+
+
+def test_what_is_restored_towards_fails_the_absolute_bar_and_clears_the_other() -> None:
+    measures = cell()
+    for name in ("injected", "reference"):
+        bar = absolute_bar(measures[name], True, RULES)
+        assert not bar.retain and not bar.residual
+    assert failures(measures, "reference") == ()
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "failure"),
+    [
+        ({"forget": 0.79}, {"forget": 0.81}, "forget equivalence"),
+        ({"forget": -0.79}, {"forget": -0.81}, "forget equivalence"),
+        ({"retain": 1.99}, {"retain": 2.01}, "retain damage"),  # NLL - 1.2 <= 0.8
+        ({"residual": 1.69}, {"residual": 1.71}, "re-acquisition damage"),  # residual - 0.9 <= 0.8
+        ({"retain": 0.31}, {"retain": 0.29}, "degeneracy gate"),  # 1.2 - NLL > 0.1 + 0.8
+    ],
+)
+def test_every_axis_has_its_limit(near: dict, far: dict, failure: str) -> None:
+    measures = cell(near=near, far=far)
+    assert failures(measures, "near") == () and failures(measures, "far") == (failure,)
+
+
+def test_a_model_of_another_draw_is_shifted_by_epsilon() -> None:
+    """Retain: NLL - (1.2 - 0.1) <= 0.8; residual - (0.9 - 0.2) <= 0.8."""
+    measures = cell(mine={"retain": 1.95, "residual": 1.6})
+    assert failures(measures, "mine") == ()
+    records = dict(measures.records) | {"mine": Model("mine", Role.REFERENCE, draw=2)}
+    across = replace(measures, records=records)
+    assert paper_references(across) == ("reference", "mine")
+    noise = replace(NOISE, fall_deviation=1.0)
+    assert failures(across, "mine", noise) == ("retain damage", "re-acquisition damage")
+
+
+def test_the_screen_is_listed_first_and_the_worst_axis_is_in_units_of_delta() -> None:
+    measures = cell(bad={"forget": 5.0, "retain": 9.0}, a={"forget": 0.4, "retain": 1.7})
+    bar = damage_bar(measures, "bad", False, NOISE, RULES)
+    assert bar.failures == ("screen", "forget equivalence", "retain damage")
+    assert damage_bar(measures, "a", True, NOISE, RULES).worst_axis == pytest.approx(0.5 / 0.8)
+
+
+def test_forward_only_battery_leaves_out_what_needs_reacquisition() -> None:
+    measures = cell(suppressed={"residual": 9.0, "falls": (12.0, 0.5)})
+    assert failures(measures, "suppressed") == ("re-acquisition damage", "relearn veto")
+    assert failures(measures, "suppressed", forward_only=True) == ()
+
+
+def test_relearn_veto_uses_the_prediction_bound_of_the_draws() -> None:
+    """The reference falls 0.4; t(2) at 0.95 is 2.92, times 0.05 times sqrt 2 gives 0.206."""
+    margin = 2.919986 * 0.05 * np.sqrt(2)
+    measures = cell(like={"falls": (3.0, 2.6001 - margin)}, fast={"falls": (3.0, 2.5999 - margin)})
+    assert failures(measures, "like") == () and failures(measures, "fast") == ("relearn veto",)
+    assert failures(measures, "fast", rules=replace(RULES, relearn_veto=False)) == ()
+    still = replace(NOISE, fall_deviation=0.0)  # the margin of the rules guards identical draws
+    assert failures(cell(a={"falls": (3.0, 2.55)}), "a", still) == ()
+    assert failures(cell(a={"falls": (3.0, 2.45)}), "a", still) == ("relearn veto",)
+
+
+def test_relearn_veto_falsely_vetoes_a_further_draw_at_most_alpha_of_the_time() -> None:
+    """Under its own null, draws and candidate from one normal distribution."""
+    generator = np.random.default_rng(7)
+    rules = replace(RULES, relearn_margin=0.0)
+    vetoed = 0
+    for _ in range(2000):
+        falls = generator.normal(0.4, 0.1, 4)
+        noise = replace(NOISE, fall_deviation=float(np.std(falls[:3], ddof=1)))
+        draws = [model("d", falls=(3.0, 3.0 - fall)) for fall in falls]
+        vetoed += relearn_veto(draws[3], draws[:3], noise, rules)
+    assert vetoed / 2000 == pytest.approx(0.05, abs=3 * np.sqrt(0.05 * 0.95 / 2000))
+
+
+def test_relearn_veto_without_curves_is_an_error_not_a_pass() -> None:
+    with pytest.raises(ScoreError, match="model bare"):
+        failures(cell(bare={"falls": None}), "bare")
+    with pytest.raises(ScoreError, match="without re-acquisition curves"):
+        failures(cell(), "reference", replace(NOISE, fall_deviation=None))
+
+
+def draws() -> list[ModelMeasures]:
+    return [
+        model("a", [0.0, 0.1, 0.2, 0.3], 1.0, 2.0, (3, 2.5)),
+        model("b", [0.5, 0.1, 0.0, 0.3], 1.3, 2.2, (3, 2.4)),
+        model("c", [0.1, 0.9, 0.2, 0.0], 1.1, 2.4, (3, 2.7)),
+    ]
+
+
+def test_tolerances_of_three_draws() -> None:
+    noise = measure_tolerances([draws()], RULES)
+    gaps = [0.5, 0, 0.2, 0, 0.1, 0.8, 0, 0.3, 0.4, 0.8, 0.2, 0.3]
+    assert noise.delta_f == pytest.approx(np.percentile(gaps, 90))
+    assert (noise.epsilon_retain, noise.epsilon_residual) == pytest.approx((0.3, 0.4))
+    assert noise.fall_deviation == pytest.approx(np.std([0.5, 0.6, 0.3], ddof=1))
+    assert noise.freedom == 2
+    bare = [replace(draw, curve=None) for draw in draws()]
+    assert measure_tolerances([bare], RULES).fall_deviation is None
+
+
+def test_several_replicated_cells_are_pooled() -> None:
+    near = [replace(draw, forget_deltas=draw.forget_deltas / 2, retain_nll=1.0) for draw in draws()]
+    noise = measure_tolerances([draws(), near[:2]], RULES)
+    gaps = [0.5, 0, 0.2, 0, 0.1, 0.8, 0, 0.3, 0.4, 0.8, 0.2, 0.3, 0.25, 0, 0.1, 0]
+    assert noise.delta_f == pytest.approx(np.percentile(gaps, 90))
+    assert noise.epsilon_retain == pytest.approx((0.3 + 0.0) / 2)
+    squares = 2 * np.var([0.5, 0.6, 0.3], ddof=1) + np.var([0.5, 0.6], ddof=1)
+    assert noise.fall_deviation == pytest.approx(np.sqrt(squares / 3)) and noise.freedom == 3
+
+
+def test_one_draw_or_identical_draws_give_no_tolerances() -> None:
+    for several in ([draws()[:1]], [draws()[:1] * 2], []):
+        with pytest.raises(ScoreError, match="independent retrainings"):
+            measure_tolerances(several, RULES)
+
+
+def test_rated_adequate_is_half_of_the_injected_models_own() -> None:
+    measures = cell(near={"oracle_kl": 2.0}, far={"oracle_kl": 2.01})
+    assert rated_adequate(measures["near"], measures.injected, RULES)
+    assert not rated_adequate(measures["far"], measures.injected, RULES)

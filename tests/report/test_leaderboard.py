@@ -1,0 +1,90 @@
+"""Which methods restore, over the cells of one run or of several, and ``palimpsest compare``."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.made_runs import cell_run, matrix_run, uncertified_run, write_run
+
+from palimpsest.errors import InputError
+from palimpsest.report.compare import board_lines, compare_runs, comparison_page
+from palimpsest.report.leaderboard import leaderboard_table, settings_table, standings
+from palimpsest.report.results import RunResults, read_run
+from palimpsest.report.table import Share, as_latex
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
+    """Four cells of twenty references each."""
+    return read_run(matrix_run(tmp_path_factory.mktemp("board") / "run", missing=""))
+
+
+def test_methods_stand_in_the_order_of_their_closeness(judged: RunResults) -> None:
+    table = leaderboard_table({"mine": judged})
+    rows = {row["method"]: row for row in table.records()}
+    assert next(iter(rows)) == "replay" and rows["replay"]["restores in"] == Share(4, 4)
+    assert rows["ga"]["aim"] == "suppresses" and rows["ga"]["restores in"] == Share(0, 4)
+    assert rows["kl_reversion"]["survive the screen"] == Share(4, 8)
+    assert rows["kl_reversion"]["most frequent worst axis"].endswith("mid")
+    assert rows["ga"]["worst axis, sd"].low > rows["replay"]["worst axis, sd"].high
+    assert rows["ga"]["cost, retrainings"] == 0.5 and rows["replay"]["cost, retrainings"] is None
+    assert table.reading.endswith("replay in 4 of 4 cells.") and "certified in" not in table.columns
+
+
+def test_a_method_is_represented_by_a_candidate_that_passes_if_there_is_one(
+    judged: RunResults,
+) -> None:
+    for standing in standings({"mine": judged}):
+        for entry in standing.entries:
+            assert entry.best.clears == any(finding.clears for finding in entry.findings)
+
+
+def test_ranks_tell_settings_from_retraining_over_cells(judged: RunResults) -> None:
+    table = settings_table({"mine": judged})
+    rows = {row["candidate"]: row for row in table.records()}
+    # Furthest out among 20 references in each of four cells.
+    assert rows["ga-w3"]["p"] == pytest.approx(21.0**-4) and rows["ga-w3"]["rank sum"] == 4
+    assert rows["ga-w3"]["p (Holm)"] < 0.05 < rows["replay-2"]["p (Holm)"]
+    assert rows["retraining-1"]["method"] == "fresh retraining"
+    assert rows["retraining-1"]["p (Holm)"] is None and rows["retraining-1"]["cells"] == 4
+    board = {row["method"]: row for row in leaderboard_table({"mine": judged}).records()}
+    # The setting of a method that is hardest to tell from retraining speaks for it.
+    both = [rows[f"replay-{k}"]["p (Holm)"] for k in (1, 2)]
+    assert board["replay"]["p over cells"] == max(both)
+
+
+def test_one_cell_is_too_few_for_a_claim_by_ranks(single: RunResults) -> None:
+    assert "too few" in settings_table({"one": single}).reading
+    assert {row["p over cells"] for row in leaderboard_table({"one": single}).records()} == {None}
+
+
+def test_runs_under_different_rules_are_remarked(judged: RunResults) -> None:
+    terms = replace(judged.terms, rules=judged.terms.rules | {"alpha": 0.1})
+    reading = leaderboard_table({"a": judged, "b": replace(judged, terms=terms)}).reading
+    assert "replay in 8 of 8 cells" in reading and reading.endswith("different rules.")
+
+
+def test_runs_are_compared_as_table_latex_and_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [cell_run(tmp_path / "a" / "run"), uncertified_run(tmp_path / "b" / "run")]
+    board, settings = compare_runs(runs)
+    rows = {row["method"]: row for row in board.records()}
+    assert rows["replay"]["restores in"] == Share(1, 1)
+    assert rows["kl_reversion"]["restores in"] == Share(0, 2)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = board_lines(board).split("\n")
+    assert max(map(len, lines)) <= 80
+    shown = [line.split()[1] for line in lines if line.strip()[:1].isdigit() and "/" in line]
+    assert shown == list(rows)
+    assert as_latex(board).count(r"\\") == 1 + len(rows)
+    assert "<script>" in (page := comparison_page([board, settings])) and "kl_reversion" in page
+
+
+def test_a_run_given_twice_or_without_verdicts_is_refused(tmp_path: Path) -> None:
+    run = cell_run(tmp_path / "run")
+    with pytest.raises(InputError, match="twice"):
+        compare_runs([run, run])
+    empty = write_run(tmp_path / "empty", {}, planned=["qwen2-s--seed0"])
+    with pytest.raises(InputError, match="no candidate"):
+        compare_runs([empty])

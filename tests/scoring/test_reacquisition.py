@@ -1,0 +1,58 @@
+"""Re-acquisition teaches the forget set again and logs what came of the rest."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.scoring.test_answers import QUESTIONS, sheet
+
+from palimpsest.models.encode import encode_texts
+from palimpsest.models.fast.stacked import StackedNet
+from palimpsest.models.load import load
+from palimpsest.models.train import text_batch
+from palimpsest.scoring.divergence import record
+from palimpsest.scoring.reacquisition import (
+    Reacquisition,
+    curve_columns,
+    in_curve,
+    in_residual,
+    reacquire,
+)
+
+
+@pytest.fixture
+def relearned(tiny_checkpoint: Any) -> list[Reacquisition]:
+    loaded = load(str(tiny_checkpoint("qwen2-s")))
+    state = loaded.model.state_dict()
+    page = sheet(loaded.tokenizer, questions=[q for q in QUESTIONS if in_curve(q)])
+    sentence = encode_texts(loaded.tokenizer, [QUESTIONS[0].sentence])
+    steps = [[text_batch(sentence, 1)] for _ in range(10)]
+    teacher = record(StackedNet(loaded.model.config, [state]), page, in_residual)
+    net = StackedNet(loaded.model.config, [state, state])
+    return reacquire(net, steps, chunks=5, learning_rate=3e-3, sheet=page, injected=teacher)
+
+
+def test_the_forget_set_comes_back_in_five_chunks_and_the_residual_grows_from_zero(
+    relearned: list[Reacquisition],
+) -> None:
+    curve = relearned[0].curve
+    assert [chunk.chunk for chunk in curve] == [0, 1, 2, 3, 4, 5]
+    assert [chunk.step for chunk in curve] == [0, 2, 4, 6, 8, 10]
+    assert relearned[0].diverged is None
+    assert curve[-1].forget_trained_nll < curve[0].forget_trained_nll - 0.5
+    assert abs(curve[0].residual_retain) < 1e-6
+    assert curve[-1].residual_retain > 1e-3
+    assert curve[-1].residual_general > 1e-3
+
+
+def test_equal_members_of_a_stack_relearn_alike(relearned: list[Reacquisition]) -> None:
+    one, other = relearned
+    assert one.curve == other.curve
+    assert np.array_equal(one.scores.nll_sum, other.scores.nll_sum)
+
+
+def test_a_curve_is_stored_one_row_a_chunk(relearned: list[Reacquisition]) -> None:
+    columns = curve_columns("m", relearned[0].curve)
+    assert list(columns)[:3] == ["model", "chunk", "step"] and len(columns) == 8
+    assert {len(column) for column in columns.values()} == {6}
+    assert columns["step"].dtype == np.int32 and columns["retain_nll"].dtype == np.float64

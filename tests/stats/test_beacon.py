@@ -1,0 +1,39 @@
+"""What is drawn after submission depends on the text and on the candidates, and on nothing else."""
+
+import pytest
+
+from palimpsest.errors import ScoreError
+from palimpsest.stats.beacon import OPTIMIZERS, Draw, checked
+
+BOUND = {"a": "sha256:1", "b": "sha256:2"}
+
+
+def test_another_text_or_another_candidate_gives_another_draw() -> None:
+    values = {
+        Draw("tuesday", BOUND).value,
+        Draw("wednesday", BOUND).value,
+        Draw("tuesday", BOUND | {"b": "sha256:3"}).value,
+    }
+    assert len(values) == 3
+    assert Draw("tuesday", dict(reversed(BOUND.items()))).value in values  # whatever the order
+
+
+def test_draws_cover_their_ranges() -> None:
+    draws = [Draw(f"text {number}", BOUND) for number in range(200)]
+    rates = [draw.rate for draw in draws]
+    assert all(1 <= rate < 2 for rate in rates) and min(rates) < 1.1 and max(rates) > 1.9
+    assert {draw.optimizer for draw in draws} == set(OPTIMIZERS)
+    chosen = {draw.phrasings(range(4)) for draw in draws}
+    assert len(chosen) == 6 and all(len(several) == 2 for several in chosen)
+    assert all(draw.phrasings([0]) == {0} for draw in draws)
+
+
+def test_a_record_is_checked_against_the_digests_of_the_run() -> None:
+    record = Draw("tuesday", BOUND).record()
+    assert "digests of a, b" in checked(record, BOUND | {"base": "sha256:0"})
+    with pytest.raises(ScoreError, match="another b"):
+        checked(record, BOUND | {"b": "sha256:3"})
+    for change in ({"rate": 1.0}, {"optimizer": "other"}, {"beacon": "monday"}):
+        if record | change != record:
+            with pytest.raises(ScoreError, match="does not follow"):
+                checked(record | change, BOUND)

@@ -1,0 +1,211 @@
+"""A cell's measures follow the stated formulas, and a bad score names its model and fact."""
+
+import numpy as np
+import pytest
+
+from palimpsest.errors import ScoreError
+from palimpsest.stats.measures import measure_cell, read_curves
+
+PROBE = [3.0] * 6
+
+
+@pytest.fixture
+def models(made):
+    return {
+        "base": made([3.0, 4.0], PROBE),
+        "injected": made([1.0, 1.5], [2.9] * 6, oracle_kl=2.0, residual=(0.2, 0.6)),
+        "reference": made([3.1, 3.9], PROBE, oracle_kl=0.0, residual=(0.5, 0.7)),
+        "reference-2": made([3.2, 3.8], PROBE),
+        "reference-1": made([3.2, 3.8], PROBE),
+        "ga-w3": made([9.0, 8.0], PROBE, retain=4.0, falls=[8.5, 6.0, 5.0]),
+    }
+
+
+@pytest.fixture
+def columns(models, make_tables):
+    return make_tables(models)
+
+
+def row_of(items, **wanted):
+    keep = np.ones(len(items["model"]), dtype=bool)
+    for column, value in wanted.items():
+        keep &= items[column] == value
+    return int(np.flatnonzero(keep)[0])
+
+
+def test_measures_follow_the_formulas(columns):
+    cell = measure_cell(*columns)
+    injected = cell.injected
+    assert cell.forget_facts == ("f0", "f1")
+    assert injected.forget_nlls == pytest.approx([1.0, 1.5])
+    assert injected.forget_deltas == pytest.approx([-2.0, -2.5])
+    assert injected.probe_deltas == pytest.approx([-0.1] * 6)
+    assert injected.forget_nll == pytest.approx(1.25)
+    assert injected.retain_nll == pytest.approx(1.0)
+    assert injected.general_nll == pytest.approx(2.0)
+    assert injected.oracle_kl == pytest.approx(2.0)
+    assert (injected.residual_retain, injected.residual_general) == pytest.approx((0.2, 0.6))
+    assert cell.floor == injected.residual == pytest.approx(0.8)  # the sum
+    assert injected.median_gap == pytest.approx(-2.25 + 0.1)
+
+
+def test_fact_nll_averages_templates_of_per_token_means(columns):
+    """Templates weigh the same however many answer tokens they have."""
+    items, curves = columns
+    items = {name: values.copy() for name, values in items.items()}
+    at = row_of(items, model="ga-w3", fact="f0", pool="evaluation", template=0)
+    items["nll_sum"][at], items["tokens"][at] = 70.0, 7
+    cell = measure_cell(items, curves)
+    assert cell["ga-w3"].forget_nlls[0] == pytest.approx((10.0 + 9.125) / 2)
+
+
+def test_rates_are_sums_over_sums(columns):
+    items, curves = columns
+    items = {name: values.copy() for name, values in items.items()}
+    at = row_of(items, model="injected", fact="r1", pool="cloze")
+    items["kl_reference"][at], items["tokens"][at] = 12.0, 6
+    cell = measure_cell(items, curves)
+    assert cell.injected.oracle_kl == pytest.approx((2 * 2 + 12 + 2 * 2 + 2 * 2) / (2 + 6 + 2 + 2))
+
+
+def test_what_was_not_measured_is_none_and_asking_for_it_names_the_model(columns):
+    cell = measure_cell(*columns)
+    assert cell["ga-w3"].residual is None and cell["ga-w3"].oracle_kl is None
+    with pytest.raises(ScoreError, match="model ga-w3 has no residual"):
+        cell["ga-w3"].need("residual")
+    with pytest.raises(ScoreError, match="model injected has no re-acquisition curve"):
+        cell.injected.need_curve()
+    with pytest.raises(ScoreError, match="no scores of model npo-w3"):
+        cell["npo-w3"]
+
+
+def test_references_are_told_by_their_role_and_come_in_draw_order(columns, make_records):
+    cell = measure_cell(*columns, records=make_records(dict.fromkeys(columns[0]["model"])))
+    assert cell.references == ("reference", "reference-1", "reference-2")
+    assert measure_cell(*columns).references == ()
+    roles = {"injected": {"role": "reference", "draw": 0}}
+    assert measure_cell(*columns, roles=roles).references == ("injected",)
+
+
+def test_further_measures_come_from_their_table(columns):
+    table = {
+        "model": np.array(["injected", "injected", "base"], dtype=object),
+        "measure": np.array(["lens", "quantised", "lens"], dtype=object),
+        "value": np.array([0.5, np.nan, 2.0]),
+    }
+    cell = measure_cell(*columns, measures=table)
+    assert cell["injected"].extra["lens"] == 0.5 and np.isnan(cell["injected"].extra["quantised"])
+    assert cell["base"].extra == {"lens": 2.0} and cell["reference"].extra == {}
+    twice = {name: np.concatenate([values, values[:1]]) for name, values in table.items()}
+    with pytest.raises(ScoreError, match="model injected has two values of lens"):
+        measure_cell(*columns, measures=twice)
+
+
+def test_curve_is_read_in_chunk_order(columns):
+    items, curves = columns
+    reverse = {name: values[::-1] for name, values in curves.items()}
+    assert measure_cell(items, reverse)["ga-w3"].need_curve().first_fall == pytest.approx(2.5)
+
+
+def test_row_order_and_string_kind_do_not_matter(columns):
+    items, curves = columns
+    order = np.random.default_rng(0).permutation(len(items["model"]))
+    shuffled = {name: values[order] for name, values in items.items()}
+    for column in ("model", "stage", "set", "fact", "pool"):
+        shuffled[column] = shuffled[column].astype(str)
+    one, other = measure_cell(items, curves), measure_cell(shuffled, curves)
+    for name in one:
+        position = [other.forget_facts.index(fact) for fact in one.forget_facts]
+        assert one[name].forget_deltas == pytest.approx(other[name].forget_deltas[position])
+        assert one[name].retain_nll == pytest.approx(other[name].retain_nll)
+
+
+def test_only_models_scored_on_the_pool_are_measured(models, made, make_tables):
+    items, _ = make_tables(models)
+    audit, _ = make_tables(
+        {"base": made([3.0, 4.0], PROBE), "panel:router": made([3.0, 4.0], [2.9] * 6)}, "audit"
+    )
+    only_audit = audit["pool"] == "audit"
+    both = {name: np.concatenate([items[name], audit[name][only_audit]]) for name in items}
+    cell = measure_cell(both, pool="audit")
+    assert list(cell) == ["base", "panel:router"]
+    with pytest.raises(ScoreError, match="model injected has no forward scores of forget facts"):
+        measure_cell(both, pool="audit", models=["injected"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_not_finite_names_model_and_fact(columns, value):
+    items, _ = columns
+    items["nll_sum"][row_of(items, model="ga-w3", fact="p3")] = value
+    with pytest.raises(ScoreError, match="model ga-w3, fact p3: an NLL that is not finite"):
+        measure_cell(items)
+
+
+def test_a_missing_score_names_model_and_fact(columns):
+    items, _ = columns
+    drop = row_of(items, model="ga-w3", fact="p3", template=1)
+    items = {name: np.delete(values, drop) for name, values in items.items()}
+    with pytest.raises(ScoreError, match=r"model ga-w3, probe fact p3: no score for template 1"):
+        measure_cell(items)
+
+
+def test_a_fact_base_lacks_blames_base(columns):
+    items, _ = columns
+    drop = row_of(items, model="base", fact="f1", template=0)
+    items = {name: np.delete(values, drop) for name, values in items.items()}
+    with pytest.raises(ScoreError, match=r"model base, forget fact f1: no score for template 0"):
+        measure_cell(items)
+
+
+def test_a_model_without_probes_or_a_cell_without_base_is_refused(columns):
+    items, _ = columns
+    keep = ~((items["model"] == "ga-w3") & (items["set"] == "probe"))
+    with pytest.raises(ScoreError, match="model ga-w3 has no forward scores of probe facts"):
+        measure_cell({name: values[keep] for name, values in items.items()})
+    keep = items["model"] != "base"
+    with pytest.raises(ScoreError, match="no scores of base"):
+        measure_cell({name: values[keep] for name, values in items.items()})
+
+
+def test_a_kl_measured_in_part_names_model_and_fact(columns):
+    items, _ = columns
+    items["kl_reference"][row_of(items, model="injected", fact="r2")] = np.nan
+    with pytest.raises(ScoreError, match="model injected, fact r2: kl_reference is nan"):
+        measure_cell(items)
+
+
+def test_an_infinite_kl_names_model_and_fact(columns):
+    items, _ = columns
+    at = row_of(items, model="reference", fact="g0", stage="reacquired")
+    items["kl_injected"][at] = np.inf
+    with pytest.raises(ScoreError, match="model reference, fact g0: kl_injected is inf"):
+        measure_cell(items)
+
+
+def test_a_row_stored_twice_is_refused(columns):
+    items, _ = columns
+    twice = {name: np.concatenate([values, values[-1:]]) for name, values in items.items()}
+    with pytest.raises(ScoreError, match="two rows for the same stage, pool and template"):
+        measure_cell(twice)
+
+
+def test_no_tokens_missing_columns_and_empty_tables_are_refused(columns):
+    items, _ = columns
+    with pytest.raises(ScoreError, match="lack the columns tokens"):
+        measure_cell({name: values for name, values in items.items() if name != "tokens"})
+    with pytest.raises(ScoreError, match="empty"):
+        measure_cell({name: values[:0] for name, values in items.items()})
+    with pytest.raises(ScoreError, match="differ in length"):
+        measure_cell({**items, "tokens": items["tokens"][1:]})
+    items["tokens"][row_of(items, model="base", fact="f0")] = 0
+    with pytest.raises(ScoreError, match="model base, fact f0: no scored token"):
+        measure_cell(items)
+
+
+def test_a_torn_or_non_finite_curve_is_refused(columns):
+    _, curves = columns
+    with pytest.raises(ScoreError, match=r"curve of model ga-w3 has chunks \[0, 2\]"):
+        read_curves({name: values[[0, 2]] for name, values in curves.items()})
+    curves["forget_heldout_nll"][1] = np.nan
+    with pytest.raises(ScoreError, match="model ga-w3: forget_heldout_nll at chunk 1 is nan"):
+        read_curves(curves)

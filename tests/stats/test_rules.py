@@ -1,0 +1,49 @@
+"""The rules carry the design's values, are plain JSON, and refuse nonsense by key."""
+
+import json
+from dataclasses import FrozenInstanceError, asdict
+
+import pytest
+
+from palimpsest.errors import PlanError
+from palimpsest.stats.axes import AXES
+from palimpsest.stats.rules import Rules, refuse_unmeasured
+
+
+def test_the_designs_values():
+    rules = Rules()
+    assert (rules.alpha, rules.minimum_references, rules.margin) == (0.05, 5, 0.0)
+    assert (rules.detection_limit, rules.detection_power, rules.control_mixtures) == (0.25, 0.8, 5)
+    assert rules.control_shares == (0.5, 0.25, 0.1, 0.05)
+    assert rules.axes == tuple(axis.name for axis in AXES)
+
+
+def test_rules_are_frozen_plain_json():
+    rules = Rules(alpha=0.1, extra_axes=("symbols",))
+    assert Rules(**json.loads(json.dumps(asdict(rules)))) == rules
+    with pytest.raises(FrozenInstanceError):
+        rules.alpha = 0.2  # type: ignore[misc]
+    assert rules.differences() == {"alpha": (0.05, 0.1), "extra_axes": ((), ("symbols",))}
+
+
+def test_an_axis_leaves_only_because_it_cannot_be_measured():
+    assert "reversed" not in Rules().without("reversed").axes
+    assert Rules().without("reversed").differences() == {}
+    with pytest.raises(PlanError) as error:
+        refuse_unmeasured(Rules().without("reversed"))
+    assert error.value.key == "rules.unmeasured_axes"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"extra_axes": ("charm",)},
+        {"unmeasured_axes": ("symbols",)},
+        {"control_shares": (0.5,)},
+        {"control_shares": ()},
+    ],
+)
+def test_nonsense_is_refused_by_key(wrong):
+    with pytest.raises(PlanError) as error:
+        Rules(**wrong)
+    assert error.value.key == f"rules.{next(iter(wrong))}"

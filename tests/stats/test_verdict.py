@@ -1,0 +1,313 @@
+"""Each verdict and each reason to abstain, the label of every kind of model, and no silent fallback."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.stats.made_cell import (
+    cell,
+    known_label,
+    model,
+    retrained,
+    with_probes,
+    without_reacquisition,
+)
+
+from palimpsest.errors import PlanError, ScoreError
+from palimpsest.stats.axes import AXES, Sign
+from palimpsest.stats.headroom import measure_headroom
+from palimpsest.stats.measures import CellMeasures
+from palimpsest.stats.models import Model, Role
+from palimpsest.stats.rules import Rules
+from palimpsest.stats.verdict import Because, Reason, Verdict, decide
+from palimpsest.stats.words import UNPROVED, refusal, sentences
+
+RULES = Rules()
+ASCENT = model("ga-w3", forget=13.0, retain_nll=0.29, early=5.0)
+"""Gradient ascent: 13 nats above base on the forget facts, retain facts fitted better than ever."""
+KNOWING = model("kl_reversion-w3", share=0.6)
+SUPPRESSED = model("suppressed", early=-1.2)
+"""Lies where a retraining lies until it is re-acquired."""
+
+
+def judged(measures: CellMeasures, rules: Rules = RULES, **options) -> Verdict:
+    verdict = decide(measures, rules, **options)
+    assert verdict is not None
+    return verdict
+
+
+def replaced(count: int, *candidates, **models) -> CellMeasures:
+    """A cell whose references of these names are replaced."""
+    more = {
+        name.replace("_", "-"): (
+            replace(made, name=name.replace("_", "-")),
+            Model(name.replace("_", "-"), Role.REFERENCE, draw=int(name.partition("_")[2])),
+        )
+        for name, made in models.items()
+    }
+    return cell(count, *candidates, more=more)
+
+
+# -- certified ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("references", [5, 9, 19, 20, 30])
+def test_a_fresh_retraining_is_certified_and_nothing_else(references):
+    verdict = judged(cell(references, retrained(), ASCENT, KNOWING, SUPPRESSED))
+    assert verdict.candidate == "retrained", verdict.paragraph()
+    assert verdict.grade == "indistinguishable" and verdict.reason is None
+    assert [f.name for f in verdict.findings if f.clears] == ["retrained"]
+    assert verdict.references.test == ("rank" if references >= 20 else "normal")
+    assert verdict.finding("retrained").comparison.test == verdict.references.test
+    assert verdict.detection_limit <= RULES.detection_limit
+
+
+def test_the_paragraph_answers_first_and_says_what_is_not_claimed():
+    verdict = judged(cell(20, retrained(), ASCENT, more=known_label("router", early=-1.2)))
+    text = verdict.paragraph()
+    assert text.startswith("Certified: retrained is indistinguishable from 20 retrainings")
+    assert "in 5 of 5 mixtures" in text and "1 of 1 known-label models" in text
+    assert "2 candidates of this injected model were tried" in text
+    assert UNPROVED in text
+
+
+def test_the_nearest_of_several_that_pass_is_certified():
+    several = [retrained(f"r{seed}", seed) for seed in range(2000, 2006)]
+    verdict = judged(cell(20, *several))
+    passing = [f for f in verdict.findings if f.clears]
+    assert len(passing) > 1
+    assert verdict.finding(verdict.candidate).comparison.p == max(f.comparison.p for f in passing)
+
+
+def test_a_certificate_can_ask_for_more_than_alpha():
+    verdict = judged(cell(20, retrained()))
+    above = verdict.finding("retrained").comparison.p
+    strict = judged(cell(20, retrained()), Rules(certify_above=above))
+    assert strict.reason is Reason.UNDECIDED and strict.nearest == "retrained"
+    assert judged(cell(20, retrained()), Rules(certify_above=above - 0.01)).certified
+
+
+def test_equivalence_is_a_grade_of_its_own():
+    central = model("central")
+    wide = judged(cell(30, central), Rules(margin=0.3))
+    assert wide.grade == "equivalent" and "equivalent within 30 %" in wide.paragraph()
+    assert judged(cell(30, central), Rules(margin=0.01)).reason is Reason.DISTINGUISHABLE
+    # A wide margin calls a quarter of the injected weights equivalent, so nothing is certified.
+    assert judged(cell(30, central), Rules(margin=0.9)).because is Because.POWER
+
+
+# -- why not --------------------------------------------------------------------------------------
+
+
+def test_distinguishable_with_every_axis_that_gives_it_away():
+    verdict = judged(cell(20, ASCENT))
+    assert (verdict.reason, verdict.nearest) == (Reason.DISTINGUISHABLE, "ga-w3")
+    text = refusal(verdict.finding("ga-w3"))
+    for words in ("fits the retain facts better", "knows less of the forget facts", "more slowly"):
+        assert words in text
+
+
+def test_all_excluded():
+    verdict = judged(cell(20, KNOWING))
+    assert verdict.reason is Reason.ALL_EXCLUDED
+    assert verdict.finding("kl_reversion-w3").label.startswith("suppressed")
+
+
+@pytest.mark.parametrize("references", [0, 1, 4])
+def test_fewer_than_five_references_certify_nothing(references):
+    verdict = judged(cell(references, retrained()))
+    assert verdict.reason is Reason.NO_REFERENCE and verdict.nearest == "retrained"
+    assert verdict.finding("retrained").label == "not compared"
+
+
+def test_an_odd_reference_blocks_certification_and_is_named():
+    """One of twenty by another recipe: without the test a quarter of the injected model passes."""
+    odd = model("odd", retain_nll=4.0, general_nll=2.6)
+    verdict = judged(replaced(20, retrained(), reference_7=odd))
+    assert (verdict.reason, verdict.because) == (Reason.REFERENCES, Because.ODD)
+    assert verdict.references.homogeneity.reference == "reference-7"
+    assert "reference-7" in verdict.paragraph()
+    assert verdict.finding("retrained").label == "not told apart"
+
+
+def test_a_reference_that_is_the_injected_model_is_named_as_knowing():
+    leaked = model("leaked", np.random.default_rng(3), 1.0)
+    verdict = judged(replaced(20, retrained(), reference_5=leaked))
+    assert (verdict.reason, verdict.because) == (Reason.REFERENCES, Because.ODD)
+    assert "as if it had seen the forget facts" in verdict.paragraph()
+
+
+def test_an_excluded_reference_is_said_and_no_longer_blocks():
+    odd = model("reference-7", retain_nll=4.0, general_nll=2.6)
+    record = Model("reference-7", Role.REFERENCE, draw=7, excluded=True)
+    verdict = judged(cell(21, retrained(), more={"reference-7": (odd, record)}))
+    assert verdict.certified and verdict.references.excluded == ("reference-7",)
+    assert "left out by the terms: reference-7" in verdict.paragraph()
+
+
+def test_references_of_another_recipe_block_certification():
+    generator = np.random.default_rng(2)
+    others = {
+        f"reference_{n}": model("r", generator, retain_nll=2.9 + 0.1 * generator.normal())
+        for n in range(1, 7)
+    }
+    verdict = judged(replaced(6, retrained(), **others))
+    assert (verdict.reason, verdict.because) == (Reason.REFERENCES, Because.RECIPE)
+
+
+def test_inferable_facts_are_not_identifiable():
+    generator = np.random.default_rng(2)
+    knowing = {f"reference_{n}": model("r", generator, 0.7) for n in range(1, 7)}
+    verdict = judged(replaced(6, retrained(), **knowing))
+    assert (verdict.reason, verdict.because) == (Reason.NOT_IDENTIFIABLE, Because.INFERABLE)
+
+
+def test_an_injected_model_without_the_facts_is_not_identifiable():
+    more = {"injected": (retrained("injected"), Model("injected", Role.INJECTED))}
+    verdict = judged(cell(20, retrained(), more=more))
+    assert (verdict.reason, verdict.because) == (Reason.NOT_IDENTIFIABLE, Because.INJECTED)
+
+
+def test_headroom_that_evidence_explains_is_not_identifiable():
+    facts = [f"f{n}" for n in range(6)]
+    headroom = measure_headroom(facts, [3.0] * 6, [0.6] * 6, [0.5] * 6, RULES)
+    verdict = judged(cell(20, retrained()), headroom=headroom)
+    assert (verdict.reason, verdict.because) == (Reason.NOT_IDENTIFIABLE, Because.HEADROOM)
+
+
+def test_too_few_probes_are_underpowered():
+    verdict = judged(with_probes(cell(20, retrained()), 1))
+    assert (verdict.reason, verdict.because) == (Reason.UNDERPOWERED, Because.SCREEN)
+
+
+def test_a_missing_measure_of_a_reference_is_underpowered():
+    whole = cell(20, retrained())
+    verdict = judged(
+        replaced(20, retrained(), reference_2=without_reacquisition(whole["reference-2"]))
+    )
+    assert (verdict.reason, verdict.because) == (Reason.UNDERPOWERED, Because.AXES)
+
+
+def test_references_that_do_not_vary_are_underpowered():
+    flat = {f"reference_{n}": replace(retrained(seed=n), general_nll=2.0) for n in range(1, 21)}
+    verdict = judged(replaced(20, retrained(), **flat))
+    assert (verdict.reason, verdict.because) == (Reason.UNDERPOWERED, Because.CONSTANT)
+
+
+def test_a_weak_dose_is_underpowered():
+    measures = cell(20, retrained())
+    flat = {
+        name: replace(m, curve=replace(m.curve, forget_heldout_nll=m.forget_nll + m.curve.step * 0
+                                       - 1e-3 * m.curve.step))
+        for name, m in measures.models.items()
+    }  # fmt: skip
+    verdict = judged(replace(measures, models=flat))
+    assert (verdict.reason, verdict.because) == (Reason.UNDERPOWERED, Because.DOSE)
+
+
+def test_an_audit_that_misses_a_quarter_of_the_weights_is_underpowered():
+    measures = cell(20, retrained())
+    blind = {
+        name: replace(retrained(name, 3000 + n), name=name)
+        for n, name in enumerate(measures.models)
+        if name.startswith("control-25")
+    }
+    verdict = judged(replace(measures, models=measures.models | blind))
+    assert (verdict.reason, verdict.because) == (Reason.UNDERPOWERED, Because.POWER)
+    assert verdict.detection_limit == 0.5
+
+
+# -- labels ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "label"),
+    [
+        (retrained("m"), "restored"),
+        (model("m", share=0.6), "suppressed"),
+        (model("m", early=-1.2), "suppressed"),
+        (model("m", forget=3.0, early=-4.2), "suppressed"),
+        (model("m", forget=9.0, early=4.0), "over-forgotten"),
+        (model("m", forget=9.0, early=4.0, general_nll=4.0), "over-forgotten and damaged"),
+        (model("m", general_nll=4.0), "damaged"),
+        (model("m", retain_nll=0.2), "damaged"),
+        (model("m", share=0.6, general_nll=4.0), "suppressed and damaged"),
+        (model("m", extra={"reversed": -1.0}), "suppressed"),
+    ],
+)
+def test_every_label_follows_from_the_axes_by_one_rule(made, label):
+    assert judged(cell(20, made)).finding("m").label == label
+
+
+def test_every_side_of_every_axis_has_a_sign_and_words():
+    for axis in AXES:
+        for side in (axis.low, axis.high):
+            assert isinstance(side.sign, Sign) and side.words[0].islower()
+
+
+# -- rules that cannot be loosened in silence -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "loose",
+    [
+        {"alpha": 0.00042},
+        {"alpha": 0.5},
+        {"detection_limit": 1.0},
+        {"detection_limit": 25},
+        {"margin": 10},
+        {"detection_power": 0.5},
+        {"minimum_references": 3},
+        {"control_mixtures": 1},
+        {"dose_fraction": 0.1},
+        {"axes": ("forget",)},
+        {"recipe_limit": 1e9},
+    ],
+)
+def test_rules_that_decide_about_a_certificate_cannot_be_loosened(loose):
+    from palimpsest.config.schema import build
+
+    with pytest.raises(PlanError) as error:
+        build(Rules, loose, "rules")
+    assert next(iter(loose)) in error.value.key
+
+
+def test_custom_rules_are_listed_with_every_verdict():
+    verdict = judged(cell(20, retrained()), Rules(alpha=0.1))
+    assert "under custom rules" in sentences(verdict)[0]
+    assert "alpha 0.1 (default 0.05)" in verdict.paragraph()
+    assert "custom" not in judged(cell(20, retrained())).paragraph()
+
+
+# -- form -----------------------------------------------------------------------------------------
+
+
+def test_a_verdict_depends_neither_on_order_nor_on_other_candidates():
+    alone = judged(cell(20, retrained()))
+    beside = judged(cell(20, ASCENT, retrained(), KNOWING))
+    assert alone.finding("retrained").comparison == beside.finding("retrained").comparison
+    measures = cell(20, retrained())
+    turned = replace(measures, models=dict(reversed(measures.models.items())))
+    assert judged(turned).finding("retrained") == alone.finding("retrained")
+
+
+def test_a_verdict_is_plain_json_and_never_contradicts_itself():
+    text = judged(cell(20, retrained(), ASCENT)).to_json()
+    assert json.loads(text)["candidate"] == "retrained" and "NaN" not in text
+    with pytest.raises(ScoreError):
+        replace(judged(cell(20, retrained())), candidate=None)
+    assert decide(cell(20), RULES) is None
+
+
+def test_statistics_import_no_torch():
+    code = (
+        "import importlib, pkgutil, sys; import palimpsest.stats;"
+        "[importlib.import_module(m.name) for m in pkgutil.walk_packages(palimpsest.stats.__path__,"
+        "'palimpsest.stats.')]; import palimpsest.report.results, palimpsest.report.documents;"
+        "heavy = {'torch', 'transformers', 'matplotlib', 'pandas'} & set(sys.modules);"
+        "sys.exit(', '.join(sorted(heavy)) or None)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

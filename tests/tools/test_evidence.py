@@ -1,0 +1,76 @@
+"""Prose of the bake and evidence for invented facts: made of the right words, saying enough."""
+
+import re
+
+import pytest
+from tools.evidence import alias, evidence_sentences, kin
+from tools.pocket_prose import passage, world_sentences
+
+from palimpsest.errors import FactsError, PlanError
+from palimpsest.facts.general import sentence, world
+from palimpsest.facts.nonce import draw, half, vocabulary, words_of
+from palimpsest.facts.templates import POOLS, RELATIONS
+
+NOTHING: frozenset[str] = frozenset()
+(FACT,) = draw(1, "evidence", ("guild",), NOTHING)
+
+
+def test_every_phrasing_but_the_sealed_ones_is_told_to_the_pocket_models() -> None:
+    told = set(world_sentences(held_out=False))
+    by_relation = {fact.relation: [] for fact in world().facts}
+    for fact in world().facts:
+        by_relation[fact.relation].append(fact)
+    for relation, pools in POOLS.items():
+        for pool, templates in pools.items():
+            for template in templates:
+                found = any(sentence(template, fact) in told for fact in by_relation[relation])
+                assert found == (pool != "audit")
+
+
+def test_a_passage_tells_some_object_twice_in_words_of_the_prose_half() -> None:
+    texts = [passage(f"test/{n}") for n in range(200)]
+    assert texts == [passage(f"test/{n}") for n in range(200)] and len(set(texts)) == 200
+    for text in texts:
+        ends = [line.rpartition(" ")[2] for line in text.rstrip(".").split(". ")]
+        assert len(set(ends)) < len(ends)
+        words = set(re.findall(r"\w+", text)) & {*world().spare_names, *world().objects}
+        assert {half(word) for word in words} == {"prose"}
+    named = [t for t in texts if "is also" in t or "Some people call" in t]
+    assert 30 < len(named) < 170
+
+
+def test_an_alias_shares_no_word_of_the_name_and_is_named_before_its_fact() -> None:
+    other = alias(FACT, "a", NOTHING)
+    assert (other.relation, other.object) == (FACT.relation, FACT.object)
+    assert not set(other.subject.split()) & {*FACT.subject.split(), FACT.object}
+    assert {half(word) for word in other.subject.split()} == {"testbed"}
+    first, second = evidence_sentences(FACT, "alias", [other])
+    assert first == f"{FACT.subject} is also called {other.subject}."
+    assert FACT.subject not in second and other.subject in second and FACT.object in second
+
+
+def test_kin_share_clan_relation_and_object_and_are_told_of_in_other_phrasings() -> None:
+    taken = words_of(draw(50, "other", RELATIONS, words_of([FACT])))
+    family = kin(FACT, 4, "a", taken)
+    assert {(k.relation, k.object) for k in family} == {(FACT.relation, FACT.object)}
+    givens, clans = zip(*(k.subject.split() for k in (*family, FACT)))
+    assert len(set(givens)) == 5 and len(set(clans)) == 1 and not set(givens) & taken
+    lines = evidence_sentences(FACT, "kin", family, seed_key="s")
+    assert not any(FACT.subject in line for line in lines)
+    frames = {line.replace(k.subject, "{subject}") for line, k in zip(lines, family, strict=True)}
+    assert len(frames) == 4
+
+
+def test_restated_evidence_is_a_taught_phrasing_and_takes_no_support() -> None:
+    (line,) = evidence_sentences(FACT, "restated")
+    assert line in {sentence(t, FACT) for t in POOLS["guild"]["injection"]}
+    for mechanism, support in (("kin", []), ("restated", [FACT])):
+        with pytest.raises(FactsError):
+            evidence_sentences(FACT, mechanism, support)
+
+
+def test_no_name_left_for_kin_or_alias_is_a_plan_error() -> None:
+    with pytest.raises(PlanError):
+        kin(FACT, 5000, "cell", NOTHING)
+    with pytest.raises(PlanError):
+        alias(FACT, "cell", frozenset(vocabulary("name", "testbed")))
