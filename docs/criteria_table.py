@@ -1,12 +1,12 @@
-"""Write the results of docs/criteria.md anew: ``python docs/criteria_table.py RUN``."""
+"""Rewrite the results of docs/criteria.md: ``python docs/criteria_table.py RUN``."""
 
 import sys
 from pathlib import Path
 
-from palimpsest.analysis.criteria import Trial, run_trial
-from palimpsest.analysis.results import read_run
-from palimpsest.report.criteria_page import FORMS, sentences, trial_tables
+from palimpsest.criteria.page import FORMS, sentences, trial_tables
+from palimpsest.criteria.trial import Trial, run_trial
 from palimpsest.report.formats import Table, as_markdown
+from palimpsest.report.results import read_run
 
 PAGE = Path(__file__).with_name("criteria.md")
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
@@ -17,11 +17,11 @@ def main(run: Path) -> None:
     """Replace what stands between the two marks by what the run shows."""
     results = read_run(run)
     trial = run_trial(results)
-    whole, _, adversaries, _ = trial_tables(trial, results.rules)
+    whole, models, _ = trial_tables(trial)
     parts = [*(f"- {sentence}" for sentence in sentences(trial, results.rules)), ""]
     for form, words in FORMS.items():
         parts += [as_markdown(_short(whole, trial, form, words)), ""]
-    parts += [as_markdown(adversaries)]
+    parts += [as_markdown(models)]
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(parts).rstrip() + f"\n{END}{after}")

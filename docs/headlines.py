@@ -1,5 +1,5 @@
-"""Our values of the paper's headline figures, computed from a run; the paper's own values are in
-``results/paper/figures.csv`` under the same keys. A value is None where the run cannot answer.
+"""Our values of the paper's headline figures, computed from a study; the paper's own values are in
+``results/paper/figures.csv`` under the same keys. A value is None where the study cannot answer.
 """
 
 import csv
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from palimpsest.analysis import absolute, panel, recalibrated, trained_probes
-from palimpsest.analysis.results import RunResults
-from palimpsest.analysis.table import Estimate, Row, Share, Table, number, shown
+from palimpsest.paper import tables
+from palimpsest.paper.study import PaperStudy
+from palimpsest.report.table import Estimate, Row, Share, Table, number, shown
 
 PAPER = Path(__file__).parents[1] / "results" / "paper" / "figures.csv"
 Values = dict[str, str | None]
@@ -21,22 +21,15 @@ def paper_figures() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def ours(results: RunResults) -> Values:
+def ours(study: PaperStudy) -> Values:
     """Return our value of every figure, by key."""
-    return {
-        **_trained_probes(results),
-        **_screen(results),
-        **_absolute(results),
-        **_replication(results),
-        **_panel(results),
-        **_bar(results),
-        **_selection(results),
-    }
+    parts = (_trained_probes, _screen, _absolute, _known_label, _bar, _selection)
+    return {key: value for part in parts for key, value in part(study).items()}
 
 
-def _by_first(table: Table) -> dict[object, Row]:
-    """Return the rows of a table by the value in their first column."""
-    return {row[table.columns[0]]: row for row in table.records()}
+def _rows(table: Table, key: str | None = None) -> dict[object, Row]:
+    """Return the rows of a table by the value in their first column, or in ``key``."""
+    return {row[key or table.columns[0]]: row for row in table.records()}
 
 
 def _text(rows: dict[object, Row], key: object, column: str) -> str | None:
@@ -45,43 +38,32 @@ def _text(rows: dict[object, Row], key: object, column: str) -> str | None:
     return None if value is None else shown(value)
 
 
-def _trained_probes(results: RunResults) -> Values:
-    held = _by_first(trained_probes.trained_probe_table(results))
+def _trained_probes(study: PaperStudy) -> Values:
+    held, methods = _rows(tables.trained_probe_table(study)), _rows(tables.methods_table(study))
     base = held.get("base")
-    rollback = None
-    if results.cells:
-        medians = [
-            float(np.median([cell.evaluation[name].need("retain_nll") for cell in results.cells]))
-            for name in ("base", "reference")
-        ]
-        rollback = " and ".join(map(number, medians))
-    shares = [
-        float(row["share excluded"])  # type: ignore[arg-type]
-        for row in trained_probes.dichotomy_table(results).records()
-        if row["method"] == "kl_reversion" or row["kind"] == "suppresses"
+    levels = [
+        float(np.median([cell.evaluation[name].need("retain_nll") for cell in study.cells]))
+        for name in ("base", "reference")
     ]
-    points = trained_probes.diagnostic(results)
-    pairs = trained_probes.matched_forgetting(points, results.rules.matched_within)
-    median = base and f"{shown(base['median per fact'])}, n = {base['facts']}"
+    excluded = [
+        row["excluded by the screen"].count / row["excluded by the screen"].total
+        for method, row in methods.items()
+        if method == "kl_reversion" or row["aim"] == "suppresses"
+    ]
+    pairs = tables.matched_forgetting(study)
     return {
         "trained-probe-mean": _text(held, "base", "mean per fact"),
         "trained-probe-mean-probes": _text(held, "probes", "mean per fact"),
-        "trained-probe-median": median,
-        "rollback": rollback,
-        "loss-based-excluded": f"{min(shares):.0%} to {max(shares):.0%}" if shares else None,
+        "trained-probe-median": base and f"{shown(base['median per fact'])}, n = {base['facts']}",
+        "rollback": " and ".join(map(number, levels)),
+        "loss-based-excluded": f"{min(excluded):.0%} to {max(excluded):.0%}" if excluded else None,
         "diagnostic": " and ".join(map(number, np.median(pairs, axis=0))) if pairs else None,
     }
 
 
-def _screen(results: RunResults) -> Values:
-    sizes = _by_first(trained_probes.sub_panel_table(results))
-    alive = _by_first(trained_probes.survivors_table(results))
+def _screen(study: PaperStudy) -> Values:
+    sizes, alive = _rows(tables.fewer_probes_table(study)), _rows(tables.survivors_table(study))
     share = alive.get("equivalent at median delta_f", {}).get("estimate")
-    equivalent = None
-    if isinstance(share, Estimate):
-        equivalent = f"{share.value:.1%}"
-        if share.low is not None and share.high is not None:
-            equivalent += f" [{share.low:.1%}, {share.high:.1%}]"
     full = sizes.get(16)
     return {
         "n4-vacuous": _text(sizes, 4, "excluded"),
@@ -89,22 +71,23 @@ def _screen(results: RunResults) -> Values:
         "at-floor": full and f"{full['at the smallest p']}, {full['smallest p']:.2e}",
         "survivors": _text(alive, "survivors", "count"),
         "survivor-gap": _text(alive, "median |gap|, nats", "estimate"),
-        "survivor-equivalent": equivalent,
+        "survivor-equivalent": shown(share, ".1%") if isinstance(share, Estimate) else None,
     }
 
 
-def _absolute(results: RunResults) -> Values:
-    bars = _by_first(absolute.absolute_table(results))
+def _absolute(study: PaperStudy) -> Values:
+    bars = _rows(tables.absolute_table(study))
 
-    def failing(model: str, part: str) -> str | None:
-        share = bars.get(model, {}).get(part)
-        return shown(Share(share.total - share.count, share.total)) if share else None  # type: ignore[union-attr]
+    def failing(model: str, part: str) -> str:
+        share = bars[model][part]
+        return shown(Share(share.total - share.count, share.total))
 
-    budget = absolute.budget_table(results).records()
-    first = {row["family"]: row for row in reversed(budget)}
-    medians = {family: float(first[family]["median residual"]) for family in results.families}  # type: ignore[arg-type]
-    closing = sum(value <= results.rules.residual_limit for value in medians.values())
-    named = ", ".join(f"{family} {number(value)}" for family, value in medians.items())
+    first: dict[str, float] = {}
+    for row in tables.budget_table(study).records():
+        first.setdefault(row["family"], row["residual, median and range"].value)
+    closing = Share.of(value <= study.rules.residual_limit for value in first.values())
+    named = ", ".join(f"{family} {number(value)}" for family, value in first.items())
+    deltas = [noise.delta_f for noise in study.tolerances.values()]
     return {
         "injected-retain": failing("injected", "retain"),
         "injected-residual": failing("injected", "residual"),
@@ -113,97 +96,76 @@ def _absolute(results: RunResults) -> Values:
         "reference-residual": _text(bars, "reference", "residual"),
         "reference-all": _text(bars, "reference", "all three"),
         "absolute-candidates": _text(bars, "all candidates", "all three"),
-        "injected-retain-nll": _spread(bars, "retain NLL, median and range"),
-        "floor": _spread(bars, "residual, median and range"),
-        "shortest-budget": f"{closing}/{len(medians)} ({named})" if medians else None,
-    }
-
-
-def _replication(results: RunResults) -> Values:
-    deltas = [tolerances.delta_f for tolerances in results.tolerances.values()]
-    return {
+        "injected-retain-nll": _text(bars, "injected", "retain NLL, median and range"),
+        "floor": _text(bars, "injected", "residual, median and range"),
+        "shortest-budget": f"{shown(closing)} ({named})",
         "delta-range": f"{number(min(deltas))} to {number(max(deltas))}" if deltas else None,
         "delta-median": number(float(np.median(deltas))) if deltas else None,
     }
 
 
-def _panel(results: RunResults) -> Values:
-    groups = panel.by_challenge(panel.challenge_panel(results))
+def _known_label(study: PaperStudy) -> Values:
+    table = tables.known_label_table(study)
+    rows = {row["model"]: row for row in table.records() if row["family"] == "all"}
+    words = tables.BATTERIES
 
-    def accepted(label: str, battery: str, *, bound: bool = False) -> str | None:
-        rate = panel.acceptance(groups.get(label, ()), battery, results.rules)
-        text = shown(rate.share) if rate.share else None
-        return f"{text} (upper bound {rate.upper:.1%})" if bound and text else text
+    def bounded(battery: str) -> str | None:
+        row = rows.get("suppression", {})
+        upper = row.get(f"{words[battery]}: upper bound")
+        return None if upper is None else f"{shown(row[words[battery]])} (upper bound {upper:.1%})"
 
-    def rejected(label: str) -> str | None:
-        rate = panel.acceptance(groups.get(label, ()), "screen", results.rules)
-        return shown(Share(rate.total - rate.count, rate.total)) if rate.total else None
+    def rejected(model: str) -> str | None:
+        share = rows.get(model, {}).get(words["screen"])
+        return None if share is None else shown(Share(share.total - share.count, share.total))
 
-    path = sorted(label for label in groups if label.startswith("interpolation-"))
-    along = [(f"{label.rpartition('-')[2]} %", accepted(label, "screen")) for label in path]
+    path = sorted(str(model) for model in rows if str(model).startswith("interpolation-"))
+    along = [f"{m.rpartition('-')[2]} %: {_text(rows, m, words['screen'])}" for m in path]
     return {
         "panel-injected": rejected("injected"),
-        "panel-reference": accepted("reference", "screen"),
-        "panel-interpolation": ", ".join(f"{share}: {text}" for share, text in along) or None,
+        "panel-reference": _text(rows, "reference", words["screen"]),
+        "panel-interpolation": ", ".join(along) or None,
         "panel-router": rejected("router"),
-        "panel-suppression-screen": accepted("suppression", "screen"),
-        "panel-suppression-forward": accepted("suppression", "forward", bound=True),
-        "panel-suppression-relearning": accepted("suppression", "relearning", bound=True),
-        "panel-embedding": accepted("embedding", "retain"),
+        "panel-suppression-screen": _text(rows, "suppression", words["screen"]),
+        "panel-suppression-forward": bounded("forward"),
+        "panel-suppression-relearning": bounded("relearning"),
+        "panel-embedding": _text(rows, "embedding", words["retain"]),
     }
 
 
-def _bar(results: RunResults) -> Values:
-    selected = panel.residual_selects_suppression(results)
-    values: Values = {"residual-selection": None}
-    if selected.upper is not None and selected.upper_clustered is not None:
-        values["residual-selection"] = (
-            f"{selected.count}/{selected.total} (upper bound {selected.upper:.1%}, by architecture "
-            f"{selected.upper_clustered:.1%})"
-        )
-    versions = recalibrated.versions(results)
-    if not versions:
+def _bar(study: PaperStudy) -> Values:
+    residual = _rows(tables.selection_table(study))["residual"]
+    values: Values = {
+        "residual-selection": f"{shown(residual['suppression picked, all cells'])} (upper bound "
+        f"{residual['upper bound']:.1%}, by architecture "
+        f"{residual['upper bound by architecture']:.1%})"
+    }
+    if not study.versions:
         return values
-    bare, vetoed, smallest, _ = versions
-    cells, total = len(bare.certified_cells), len(bare.verdicts)
-    shares = {method: bare.share(method) for method in results.methods}
-    noisiest = max(bare.tolerances, key=lambda name: bare.tolerances[name].delta_f)
-
-    def inside(version: recalibrated.Certification) -> str:
-        return f"{shown(version.share())} in {len(version.certified_cells)} cells"
-
+    bare, vetoed, smallest, _ = study.versions
+    picks = [Share.of(pick is not None for pick in version.picks.values())
+             for version in (bare, vetoed, smallest)]  # fmt: skip
+    noisiest = max(bare.tolerances, key=lambda family: bare.tolerances[family].delta_f)
+    shares = {method: bare.share(method) for method in study.by_method()}
     return values | {
         "certified": shown(bare.share()),
-        "certified-cells": shown(Share(cells, total)),
-        "abstaining": shown(Share(total - cells, total)),
+        "certified-cells": shown(picks[0]),
+        "abstaining": shown(Share(picks[0].total - picks[0].count, picks[0].total)),
         "certified-by-method": ", ".join(
-            f"{method} {share.count / share.total:.0%}"
-            for method, share in shares.items()
-            if share.total
+            f"{method} {share.count / share.total:.0%}" for method, share in shares.items()
         ),
-        "noisiest-family": f"{bare.share(None, noisiest).count}/{len(bare.passed)} ({noisiest})",
-        "global-minimum": inside(smallest),
-        "with-veto": inside(vetoed),
+        "noisiest-family": f"{bare.share(None, noisiest).count}/{bare.share().count} ({noisiest})",
+        "global-minimum": f"{shown(smallest.share())} in {picks[2].count} cells",
+        "with-veto": f"{shown(vetoed.share())} in {picks[1].count} cells",
     }
 
 
-SELECTORS = ("recalibrated certificate pick", "absolute-bar pick", "trained-probe best")
-
-
-def _selection(results: RunResults) -> Values:
-    axes = ("forget distance", "retain damage+", "round-trip damage+", "trained-probe KL")
+def _selection(study: PaperStudy) -> Values:
+    rows = _rows(tables.selection_table(study))
+    axes = ("forget distance", "retain damage+", "re-acquisition damage+", "trained-probe KL")
+    names = {"recalibrated": "recalibrated", "absolute-bar": "absolute"}
+    names["trained-probe"] = "trained-probe"
     values: Values = {}
-    for row in recalibrated.selection_table(results).records():
-        key = f"selection-{str(row['selector']).split()[0]}"
-        # The paper's own version, without the veto, comes first; fallbacks are no part of it.
-        if key not in values and row["selector"] in SELECTORS:
-            means = [mean for axis in axes if isinstance(mean := row[axis], Estimate)]
-            values[key] = ", ".join(number(mean.value) for mean in means) or None
+    for key, selector in names.items():
+        means = [mean for axis in axes if isinstance(mean := rows[selector][axis], Estimate)]
+        values[f"selection-{key}"] = ", ".join(number(mean.value) for mean in means) or None
     return values
-
-
-def _spread(rows: dict[object, Row], column: str) -> str | None:
-    value = rows.get("injected", {}).get(column)
-    if not isinstance(value, Estimate) or value.low is None or value.high is None:
-        return None
-    return f"{number(value.value)} ({number(value.low)} to {number(value.high)})"

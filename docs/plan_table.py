@@ -3,9 +3,9 @@
 from itertools import groupby
 from pathlib import Path
 
-from palimpsest.plan import Plan
-from palimpsest.plan_keys import plan_keys
-from palimpsest.presets import PRESETS
+from palimpsest.config.plan import Plan
+from palimpsest.config.keys import plan_keys
+from palimpsest.config.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = {

@@ -13,19 +13,19 @@ from statistics import median
 
 from headlines import ours, paper_figures
 
-from palimpsest.analysis.leaderboard import leaderboard_table, ranks_table
-from palimpsest.analysis.results import RunResults, read_run
-from palimpsest.analysis.second_suite import compared, regret_table
-from palimpsest.analysis.table import Share, Table, row
-from palimpsest.analysis.trained_probes import diagnostic_table
-from palimpsest.criteria.axes import chosen
-from palimpsest.criteria.intervals import clopper_pearson
-from palimpsest.criteria.screen import screen_candidates
-from palimpsest.presets import PAPER_POOL
+from palimpsest.report.leaderboard import leaderboard_table, ranks_table
+from palimpsest.report.results import RunResults, read_run
+from palimpsest.paper.second_suite import compared, regret_table
+from palimpsest.report.table import Share, Table, row
+from palimpsest.paper.trained_probes import diagnostic_table
+from palimpsest.stats.axes import chosen
+from palimpsest.stats.intervals import clopper_pearson
+from palimpsest.stats.screen import screen_candidates
+from palimpsest.config.presets import PAPER_POOL
 from palimpsest.report.cell_tables import candidates_table, control_rates_table, controls_table
 from palimpsest.report.formats import as_markdown
-from palimpsest.study.inferability import read_inferability
-from palimpsest.verdict import Finding
+from palimpsest.engine.inferability import read_inferability
+from palimpsest.stats.verdict import Finding
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

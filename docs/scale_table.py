@@ -3,8 +3,8 @@
 import math
 from typing import NamedTuple
 
-from palimpsest import cost
-from palimpsest.cost import GB, Memory, Size, Step, duration
+from palimpsest.engine import cost
+from palimpsest.engine.cost import GB, Memory, Size, Step, duration
 
 SIZES = {
     "1 billion (Llama-3.2-1B)": Size(1_240_000_000, 16, 2048, 128_256),
