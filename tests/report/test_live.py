@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from palimpsest.report.live import duration, follow, status_lines
-from palimpsest.run.progress import StepAtWork
-from palimpsest.run.status import Status, status
+from palimpsest.run.status import Status, StepAtWork, status
 from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run, Terms
 

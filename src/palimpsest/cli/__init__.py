@@ -20,7 +20,7 @@ from palimpsest.cli import options
 from palimpsest.cli.app import app
 from palimpsest.cli.output import say
 from palimpsest.errors import PalimpsestError, PlanError
-from palimpsest.run.stop import Stopped, stop_signals
+from palimpsest.run.disk import Stopped, stop_signals
 
 app.version = __version__
 for _module in sorted(module.name for module in pkgutil.iter_modules(__path__)):

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.report.table import printable
-from palimpsest.run.progress import StepAtWork
-from palimpsest.run.status import Status, duration, status
+from palimpsest.run.status import Status, StepAtWork, duration, status
 from palimpsest.run.store import Run
 
 __all__ = ["duration", "follow", "status_lines", "view"]

@@ -21,10 +21,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from palimpsest.run.executor import Executor, Message, Work, run_on
-from palimpsest.run.schedule import Task
-from palimpsest.run.stop import shielded
-from palimpsest.run.worker import ONE_THREAD, Worker
+from palimpsest.run.disk import shielded
+from palimpsest.run.executor import ONE_THREAD, Executor, Message, Work, Worker, run_on
+from palimpsest.run.steps import Task
 
 GRACE = 10.0
 """Seconds a worker without a step has to end before it is killed."""

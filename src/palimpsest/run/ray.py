@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DriftError, InputError, PalimpsestError
-from palimpsest.run.executor import Executor, Message, Work, run_on
-from palimpsest.run.schedule import Task
+from palimpsest.run.executor import ONE_THREAD, Executor, Message, Result, Work, Worker, run_on
+from palimpsest.run.steps import Task
 from palimpsest.run.store import TERMS, Run, code_version, difference, package_versions
-from palimpsest.run.worker import ONE_THREAD, Result, Worker
 
 POLL = 0.25
 """Seconds after which a wait for Ray looks for a request to stop."""

@@ -1,14 +1,22 @@
-"""The steps of a cell, and the protocols of the work an executor is given.
+"""The steps of a cell, the protocols of the work an executor is given, and which step is next.
 
 A step is addressed by ``key``, the hash of everything its result depends on: settings, digests of
 inputs, the measuring code and the keys of the steps it needs. A stored result counts only under the
 key that is expected now. So resuming, adding a candidate, editing a method and taking over results
 from another run are one thing: steps whose key is stored are not done again.
+
+The scheduler is a data structure without processes, files or clock. A worker gets a ready step of
+the cell it worked on last, because its caches fit, else one of the earliest cell in the plan that
+has any, so that few cells are open at a time. A step that fails blocks the steps that need it and
+nothing else.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
 from palimpsest.errors import InputError
@@ -19,6 +27,8 @@ if TYPE_CHECKING:
 
 FINISH = "finish"
 """The name of the last step of every cell, which merges the others."""
+ATTEMPTS = 2
+"""How often a step is started by workers that are lost in it before it counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +111,148 @@ def steps_to_do(steps: Sequence[Step], done: Collection[str]) -> set[str]:
         if step.name not in done and (not step.transient or step.name in wanted):
             wanted |= {step.name, *step.needs}
     return wanted - set(done)
+
+
+# -- which step is next ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One step of one cell, for one worker."""
+
+    cell: str
+    step: str
+
+
+@dataclass(slots=True)
+class CellState:
+    """The steps of one cell that are to be done."""
+
+    place: int
+    """In the plan."""
+    steps: dict[str, Step]
+    """In plan order, with FINISH at the end."""
+    graph: TopologicalSorter[str]
+    done: int
+    total: int
+    """Planned steps; ``done`` of them need not be done, or are by now."""
+    ready: list[tuple[int, str]] = field(default_factory=list)
+    """A heap by place in the plan."""
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+    @property
+    def failure(self) -> Failure:
+        """The failure of a failed cell: of its first failed step in plan order."""
+        return self.failures[min(self.failures)]
+
+    def order(self, step: str) -> int:
+        return list(self.steps).index(step)
+
+
+class Scheduler:
+    """Hands out the steps of cells, in plan order, to workers known by any hashable name.
+
+    cells: the steps of each cell in plan order; to_do: names of those that are not done.
+    """
+
+    def __init__(
+        self, cells: Mapping[str, Sequence[Step]], to_do: Mapping[str, Collection[str]]
+    ) -> None:
+        self.ready = 0
+        self.left = 0
+        self.finished: list[str] = []
+        self.cells: dict[str, CellState] = {}
+        self.running: dict[Hashable, Task] = {}
+        self._open: list[tuple[int, str]] = []  # heap of cells that may have ready steps
+        self._last: dict[Hashable, str] = {}
+        self._lost: Counter[Task] = Counter()
+        for cell_id, planned in cells.items():
+            wanted = [step for step in check_steps(planned, cell_id) if step.name in to_do[cell_id]]
+            names = tuple(step.name for step in wanted)
+            finish = Step(FINISH, FINISH, "", "finishing", names, cost=0.1)
+            steps = {step.name: step for step in (*wanted, finish)}
+            needs = {name: set(step.needs) & set(names) for name, step in steps.items()}
+            graph = TopologicalSorter(needs)
+            graph.prepare()
+            done = len(planned) - len(wanted)
+            self.cells[cell_id] = CellState(len(self.cells), steps, graph, done, len(planned))
+            self.left += len(steps)
+            self._release(cell_id)
+
+    def _release(self, cell_id: str) -> None:
+        """Make the steps ready whose needs are done."""
+        for name in self.cells[cell_id].graph.get_ready():
+            self._push(cell_id, name)
+
+    def _push(self, cell_id: str, step: str) -> None:
+        cell = self.cells[cell_id]
+        if not cell.ready:
+            heappush(self._open, (cell.place, cell_id))
+        heappush(cell.ready, (cell.order(step), step))
+        self.ready += 1
+
+    def next(self, worker: Hashable) -> Task | None:
+        """Return the next step for a worker, or None when no step is ready."""
+        cell_id = self._last.get(worker)
+        if cell_id is None or not self.cells[cell_id].ready:
+            while self._open and not self.cells[self._open[0][1]].ready:
+                heappop(self._open)
+            if not self._open:
+                return None
+            cell_id = self._open[0][1]
+        task = Task(cell_id, heappop(self.cells[cell_id].ready)[1])
+        self.ready -= 1
+        self.running[worker] = task
+        self._last[worker] = cell_id
+        return task
+
+    def done(self, worker: Hashable) -> Task:
+        """Record that a worker's step is stored, which may make others ready."""
+        task = self.running.pop(worker)
+        cell = self.cells[task.cell]
+        cell.done += task.step != FINISH
+        cell.graph.done(task.step)
+        self.left -= 1
+        if task.step == FINISH:
+            self.finished.append(task.cell)
+        else:
+            self._release(task.cell)
+        return task
+
+    def failed(self, worker: Hashable, failure: Failure) -> Task:
+        """Record that a worker's step failed; the steps that need it are never ready."""
+        task = self.running.pop(worker)
+        cell = self.cells[task.cell]
+        cell.failures[cell.order(task.step)] = failure
+        return task
+
+    def lost(self, worker: Hashable, why: str) -> tuple[Task, Failure | None]:
+        """Record that a worker is gone; its step is ready again, or failed if lost too often."""
+        task = self.running[worker]
+        self._lost[task] += 1
+        if self._lost[task] >= ATTEMPTS:
+            reason = f"{why}, {self._lost[task]} times in this step"
+            failure = Failure("worker lost", reason, task.step)
+            return self.failed(worker, failure), failure
+        del self.running[worker]
+        self._push(task.cell, task.step)
+        return task, None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is running and nothing will ever be ready."""
+        return not self.running and not self.ready
+
+    @property
+    def failures(self) -> dict[str, Failure]:
+        """The failure of each failed cell."""
+        return {c: cell.failure for c, cell in self.cells.items() if cell.failures}
+
+    def step(self, task: Task) -> Step:
+        """Return the step of a task."""
+        return self.cells[task.cell].steps[task.step]
+
+    def progress(self, cell_id: str) -> tuple[int, int]:
+        """Return how many steps of a cell are done, of how many; the finish is not counted."""
+        cell = self.cells[cell_id]
+        return cell.done, cell.total

@@ -7,7 +7,7 @@
     RUN/record.jsonl               hash chain over all of it (chain.py)
     RUN/cells/<cell>/              see cell.py
     RUN/progress/<worker>.jsonl    who did what when; not evidence
-    RUN/locks/                     see locks.py
+    RUN/locks/                     see disk.py
 
 Every manifest names the roster it was made under, which names the terms: a result carries the proof
 that configuration, rules, seal and the list of candidates came before it. The record is made from
@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, StoreError
-from palimpsest.run import disk, progress
+from palimpsest.run import disk
 from palimpsest.run.cell import CellStore
 from palimpsest.run.chain import Entry, chain_bytes, verify_chain
-from palimpsest.run.disk import canonical, digest
-from palimpsest.run.locks import held_here, holder, lock
+from palimpsest.run.disk import canonical, digest, held_here, holder, lock
 
 TERMS = "terms.json"
 ROSTERS = "rosters.jsonl"
@@ -218,10 +217,6 @@ class Run:
         for cell in map(self.cell, self.cells):
             if cell.folder.is_dir():
                 cell.sweep()
-
-    def note(self, event: str, **data: Any) -> None:
-        """Write a dated line to the command's file of progress."""
-        progress.note(self.path, progress.COMMAND, event, **data)
 
     # -- evidence ----------------------------------------------------------------------------
 
