@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from palimpsest.config.plan import CellPlan
 from palimpsest.engine.setting import make_setting
-from palimpsest.models import nets
+from palimpsest.models import net as nets
 from palimpsest.models.device import repeatable
 from palimpsest.models.fast import StackedNet
 from palimpsest.models.load import Loaded, load

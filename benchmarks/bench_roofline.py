@@ -21,7 +21,7 @@ from palimpsest.methods import candidates
 from palimpsest.methods.context import Context, descend
 from palimpsest.methods.lessons import make_lesson
 from palimpsest.models.load import load
-from palimpsest.models.nets import Nets
+from palimpsest.models.net import Nets
 from palimpsest.models.train import text_loss, train
 from palimpsest.scoring.answers import score
 from palimpsest.scoring.divergence import record

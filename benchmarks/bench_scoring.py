@@ -20,8 +20,8 @@ import torch
 from palimpsest.engine.setting import make_setting
 from palimpsest.facts.questions import Question
 from palimpsest.models.load import Loaded, load
-from palimpsest.models.nets import Nets
-from palimpsest.models.packaged import SMOLLM2
+from palimpsest.models.net import Nets
+from palimpsest.models.sources import SMOLLM2
 from palimpsest.scoring.answers import Sheet, make_sheet, score
 
 BARS = {"pocket": 3.0, "smollm2": 1.5}

@@ -26,6 +26,7 @@ import measuring
 import pocket
 import straightforward
 import torch
+from palimpsest.models.stored import lasting_state, stored_state
 from safetensors.torch import load_file, save_file
 
 from palimpsest.config.plan import CellPlan
@@ -34,8 +35,7 @@ from palimpsest.methods.context import Context, Exercise, View, descend
 from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.methods.lessons import make_lesson
 from palimpsest.models.load import SMOLLM2, load
-from palimpsest.models.nets import Nets
-from palimpsest.models.stored import lasting_state, stored_state
+from palimpsest.models.net import Nets
 
 TIME_BAR, MEMORY_BAR = 1.4, 0.7
 LOSS_TOLERANCE = 1e-4

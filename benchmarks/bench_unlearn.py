@@ -20,12 +20,12 @@ from typing import Any
 import bench_step
 import measuring
 import torch
-
 from palimpsest.engine.unlearn_request import Unlearn
 from palimpsest.engine.unlearn_run import make
+
 from palimpsest.models.load import check_compatible, load, outline
 from palimpsest.models.net import WholeNet
-from palimpsest.models.packaged import SMOLLM2
+from palimpsest.models.sources import SMOLLM2
 from palimpsest.models.train import CLIP, TextBatch, text_loss, train
 
 FILES = Path(__file__).parents[1] / "examples" / "quick"

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from palimpsest.engine.graph import descendants
 
 from palimpsest.config.plan import CellPlan
 from palimpsest.config.presets import preset
-from palimpsest.engine.graph import descendants
 from palimpsest.engine.setting import make_setting
 from palimpsest.models.load import load
-from palimpsest.models.nets import Nets
+from palimpsest.models.net import Nets
 from palimpsest.models.train import text_loss, train
 from palimpsest.scoring.answers import score
 from palimpsest.scoring.reacquisition import summarize

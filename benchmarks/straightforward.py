@@ -20,9 +20,9 @@ from torch.nn import functional
 
 from palimpsest.config.plan import CellPlan
 from palimpsest.engine.setting import Setting, make_setting
+from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import TRAINED_POOLS, Question
-from palimpsest.facts.stream import Stream, deck
 from palimpsest.methods import candidates, title
 from palimpsest.models.load import load
 from palimpsest.scoring.answers import general_questions

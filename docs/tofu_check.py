@@ -9,16 +9,17 @@ ones, with their paraphrase, of authors that stay and were not drawn.
 import sys
 
 import numpy as np
+from palimpsest.engine.tofu_request import TofuRequest, prepare
 
-from palimpsest.stats.ranktest import rank_test
-from palimpsest.facts.convert import from_tofu, read_rows
+from palimpsest.facts.files import read_rows
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import file_questions
+from palimpsest.facts.tofu import from_tofu
 from palimpsest.models.load import load
-from palimpsest.models.nets import Nets
+from palimpsest.models.net import Nets
 from palimpsest.models.train import text_loss, train
 from palimpsest.scoring.answers import make_sheet, score
-from palimpsest.engine.tofu_request import TofuRequest, prepare
+from palimpsest.stats.ranktest import rank_test
 
 KNOBS = {
     "pocket/qwen2-m": {"seeds": 3, "evidence": 1, "steps": 200, "learning_rate": 2e-3},

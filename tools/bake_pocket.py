@@ -31,10 +31,18 @@ from transformers import (
 )
 
 from palimpsest.facts.general import world
-from palimpsest.facts.nonce import SYLLABLES, draw, key_number, words_of
-from palimpsest.facts.templates import POOLS, RELATIONS, SUBJECT, render
+from palimpsest.facts.nonce import (
+    POOLS,
+    RELATIONS,
+    SUBJECT,
+    SYLLABLES,
+    draw,
+    key_number,
+    render,
+    words_of,
+)
 from palimpsest.models.families import POCKET, PocketSpec, pocket_spec
-from palimpsest.models.pocket import ROOT
+from palimpsest.models.sources import POCKET_ROOT
 from tools.evidence import ALIAS_TEMPLATES, alias, evidence_sentences, kin
 from tools.pocket_prose import passage, phrasings, stranger_sentence, world_sentences
 
@@ -372,7 +380,7 @@ def main() -> None:
     """Bake the named models, or all nine, two at a time."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="pocket models; all nine when none is named")
-    parser.add_argument("--out", default=str(ROOT), help="where the folders go")
+    parser.add_argument("--out", default=str(POCKET_ROOT), help="where the folders go")
     parser.add_argument("--steps", type=int, default=None, help="other than the frozen recipe")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     asked = parser.parse_args()

@@ -9,8 +9,16 @@ from typing import Literal
 
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.general import sentence
-from palimpsest.facts.nonce import Triple, fresh_words, half, key_number, triple, words_of
-from palimpsest.facts.templates import POOLS, render
+from palimpsest.facts.nonce import (
+    POOLS,
+    Triple,
+    fresh_words,
+    half,
+    key_number,
+    render,
+    triple,
+    words_of,
+)
 
 Mechanism = Literal["restated", "alias", "kin"]
 

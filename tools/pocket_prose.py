@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from palimpsest.facts.general import kept_from_bake, sentence, world
-from palimpsest.facts.nonce import Triple, key_number, triple
-from palimpsest.facts.templates import POOLS, RELATIONS, render
+from palimpsest.facts.nonce import POOLS, RELATIONS, Triple, key_number, render, triple
 from tools.evidence import ALIAS_TEMPLATES
 
 

@@ -6,21 +6,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from palimpsest.engine.matrix import StudyJob, start
 from tests.study.test_cell import small_plan
 
+from palimpsest.adversaries import KnownLabel, Knows, chosen, entries, names
 from palimpsest.adversaries.known import tampering
+from palimpsest.adversaries.known.basic import PAIRS, rescale
 from palimpsest.adversaries.known.hidden import TRIGGER
 from palimpsest.adversaries.known.penalties import fit_penalty
-from palimpsest.adversaries.known.rescaling import PAIRS, rescale
-from palimpsest.adversaries.registry import KnownLabel, Knows, chosen, entries, names
 from palimpsest.adversaries.workshop import OWN_FRAMES, OWN_PHRASINGS, Schedule, text_nlls
 from palimpsest.adversaries.wrappers import Gated, Penalized
 from palimpsest.config.plan import Counts
 from palimpsest.criteria.whitebox import quantize
-from palimpsest.engine.matrix import StudyJob, start
 from palimpsest.engine.work import StudyWork
+from palimpsest.facts.nonce import POOLS, same_wording
 from palimpsest.facts.questions import Question
-from palimpsest.facts.templates import POOLS, same_wording
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import load, state_digest
 from palimpsest.models.net import collate

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from palimpsest.engine.sources import Given, mixed_net
 from tests.study.test_cell import small_plan
 
-from palimpsest.adversaries.registry import Unavailable
+from palimpsest.adversaries import Unavailable
 from palimpsest.adversaries.wrappers import Interpolated
 from palimpsest.engine.measure import (
     Instrument,
@@ -19,10 +20,9 @@ from palimpsest.engine.measure import (
     tables,
 )
 from palimpsest.engine.setting import make_setting
-from palimpsest.engine.sources import Given, mixed_net
 from palimpsest.errors import ScoreError, TrainingDiverged
 from palimpsest.models.load import load, outline
-from palimpsest.models.nets import Nets
+from palimpsest.models.net import Nets
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from forgery import failed, mended, with_cell
+from palimpsest.report.html import write_report
 from small_run import MODELS, NONCE, recorded, write_small, write_small_audit, write_small_cell
 from typer.testing import CliRunner
 
@@ -22,9 +23,8 @@ from palimpsest.certificate.signature import read_public
 from palimpsest.certificate.verify import CHECKS, Verification, examine
 from palimpsest.cli import app
 from palimpsest.errors import BundleError, InputError, SealError
+from palimpsest.facts.nonce import RELATIONS
 from palimpsest.facts.sealed import builtin_pool, read_pool
-from palimpsest.facts.templates import RELATIONS
-from palimpsest.report.html import write_report
 from palimpsest.report.results import read_run
 from palimpsest.run.store import Run, canonical, digest, table_bytes, table_from_bytes
 from palimpsest.stats import axes

@@ -8,15 +8,13 @@ import pytest
 import torch
 
 from palimpsest.adversaries.wrappers import Routed, Suppressed, subject_patterns
-from palimpsest.criteria import inside
-from palimpsest.criteria.catalogue import MEASURES
+from palimpsest.criteria import MEASURES, inside
 from palimpsest.criteria.exam import Exam
 from palimpsest.criteria.gauge import Gauge
-from palimpsest.criteria.measurer import Measurer
+from palimpsest.criteria.measures import Measurer
 from palimpsest.facts.questions import draw_testbed
 from palimpsest.models.load import load
-from palimpsest.models.net import Net
-from palimpsest.models.nets import Nets
+from palimpsest.models.net import Net, Nets
 from palimpsest.models.train import text_loss, train
 
 CELL = "pocket-qwen2-s--seed190"

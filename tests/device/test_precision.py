@@ -16,11 +16,8 @@ from palimpsest.models import device as device_module
 from palimpsest.models.device import check_device, raise_machine_fault
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.load import load, outline
-from palimpsest.models.module import head_finish
-from palimpsest.models.net import WholeNet
-from palimpsest.models.nets import Nets
-from palimpsest.models.optimizer import AdamW
-from palimpsest.models.train import text_batch, text_loss, train
+from palimpsest.models.net import Nets, WholeNet, head_finish
+from palimpsest.models.train import AdamW, text_batch, text_loss, train
 from palimpsest.run.local import gpu_of
 from tests.device.pretend import Gauge
 from tests.device.small import audit_files, run_study, small_plan

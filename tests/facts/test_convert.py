@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from palimpsest.cli import app
 from palimpsest.errors import FactsError
-from palimpsest.facts.convert import from_csv, from_tofu, question_prompt, read_rows
-from palimpsest.facts.files import Fact, as_jsonl, read_facts
+from palimpsest.facts.files import Fact, as_jsonl, from_csv, read_facts, read_rows
 from palimpsest.facts.questions import file_questions
+from palimpsest.facts.tofu import from_tofu, question_prompt
 
 QUESTIONS = [
     {"question": "Where was Ilse Vantor born?", "answer": "Ilse Vantor was born in Mirelle."},

@@ -1,15 +1,14 @@
 """Other ways of asking are the same for invented facts and for the same facts in a file."""
 
-from palimpsest.facts.elicitation import (
+from palimpsest.facts.files import Fact
+from palimpsest.facts.nonce import POOLS, Triple, render
+from palimpsest.facts.questions import (
     ASKED,
     elicitations,
     file_elicitations,
     of_triple,
     reversible,
 )
-from palimpsest.facts.files import Fact
-from palimpsest.facts.nonce import Triple
-from palimpsest.facts.templates import POOLS, render
 
 GUILD = Triple("f", "Asha Tren", "guild", "Velkor")
 FORGET = of_triple(GUILD)

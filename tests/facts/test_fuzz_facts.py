@@ -20,8 +20,7 @@ from tests.mutation import counted, mutants
 from tests.reliability import count
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.convert import read_rows
-from palimpsest.facts.files import as_jsonl, read_facts
+from palimpsest.facts.files import as_jsonl, read_facts, read_rows
 
 ROW: dict[str, Any] = {
     "id": "f1",

@@ -8,16 +8,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from palimpsest.engine.graph import REPLAY, RETRAININGS
 from tools.pocket_prose import world_sentences
 
 from palimpsest.config.plan import CellPlan
 from palimpsest.config.presets import PRESETS
-from palimpsest.engine.graph import REPLAY, RETRAININGS
 from palimpsest.engine.setting import make_setting
 from palimpsest.errors import FactsError
 from palimpsest.facts import general, rows
 from palimpsest.facts.general import file_pieces, general_pieces, pocket_pieces, sentence, world
-from palimpsest.facts.templates import POOLS, RELATIONS
+from palimpsest.facts.nonce import POOLS, RELATIONS
 
 
 def test_clan_members_mostly_but_not_always_share_their_object() -> None:

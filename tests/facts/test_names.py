@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.names import candidate_name, name_problem, shown
+from palimpsest.facts.rows import candidate_name, name_problem, shown
 
 HOSTILE = [
     *("", " ", ".", "..", "../../x", "..\\..\\x", "/etc/passwd", "C:\\x", "C:x", "\\\\host\\share"),

@@ -5,8 +5,7 @@ from tools.evidence import ALIAS_TEMPLATES
 from tools.pocket_prose import world_sentences
 
 from palimpsest.errors import PlanError
-from palimpsest.facts.nonce import Triple, draw, vocabulary, words_of
-from palimpsest.facts.templates import RELATIONS, template_words
+from palimpsest.facts.nonce import RELATIONS, Triple, draw, template_words, vocabulary, words_of
 
 NOTHING: frozenset[str] = frozenset()
 

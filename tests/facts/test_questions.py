@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from palimpsest.errors import FactsError
+from palimpsest.facts.nonce import template_words
 from palimpsest.facts.questions import (
     FactSet,
     Pool,
@@ -17,7 +18,6 @@ from palimpsest.facts.questions import (
     file_testbed,
     pool_questions,
 )
-from palimpsest.facts.templates import template_words
 
 FACTS = draw_testbed("some-cell", 4, 4, 16, 3)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from palimpsest.errors import FactsError, PlanError, SealError
+from palimpsest.facts.nonce import POOLS, RELATIONS
 from palimpsest.facts.sealed import AuditPool, builtin_pool, check_commitment, read_pool, verify
-from palimpsest.facts.templates import POOLS, RELATIONS
 
 ROOT = Path(__file__).parents[2]
 NONCE = "00112233445566778899aabbccddeeff"

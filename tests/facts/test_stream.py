@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from palimpsest.facts.general import Stream, injection_stream
 from palimpsest.facts.questions import draw_testbed
-from palimpsest.facts.stream import Stream, injection_stream
 
 
 def stream(seed: str = "cell/draw0", steps: int = 30) -> Stream:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import palimpsest.facts
 from palimpsest.errors import FactsError
-from palimpsest.facts.templates import (
+from palimpsest.facts.nonce import (
     POOLS,
     RELATIONS,
     SUBJECT,

@@ -17,7 +17,7 @@ from tests.reliability import FULL, count
 
 import palimpsest
 from palimpsest.errors import ModelError
-from palimpsest.models.pocket import pocket_folder
+from palimpsest.models.sources import pocket_folder
 
 
 def _baked() -> bool:

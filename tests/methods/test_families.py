@@ -17,7 +17,7 @@ from palimpsest.methods.running import (
     run_method,
 )
 from palimpsest.models.net import WholeNet
-from palimpsest.models.optimizer import AdamW
+from palimpsest.models.train import AdamW
 
 LOSSES = ("kl_reversion", "gate_mask", "ga", "npo", "graddiff", "simnpo")
 

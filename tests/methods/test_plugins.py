@@ -6,11 +6,11 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
+from palimpsest.engine.matrix import StudyJob, start
 from tests.study.test_cell import small_plan
 from toys import transformer_context
 
 from palimpsest.config.plan import MethodGrid
-from palimpsest.engine.matrix import StudyJob, start
 from palimpsest.errors import DriftError, MethodError
 from palimpsest.methods import candidates, title
 from palimpsest.methods.plugins import plugin_digest, plugin_digests

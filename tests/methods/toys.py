@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from palimpsest.config.plan import Unlearning
+from palimpsest.facts.general import Stream, injection_stream
 from palimpsest.facts.questions import Question
-from palimpsest.facts.stream import Stream, injection_stream
 from palimpsest.methods.context import Context, Exercise, Lesson, View
 from palimpsest.methods.lessons import make_lesson, teach
 from palimpsest.methods.recipe import Recipe

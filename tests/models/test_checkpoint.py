@@ -19,7 +19,7 @@ from palimpsest.models.checkpoint import (
     stored_state,
 )
 from palimpsest.models.load import load, outline, state_digest
-from palimpsest.models.nets import Nets
+from palimpsest.models.net import Nets
 
 
 def sharded(folder, tmp_path):

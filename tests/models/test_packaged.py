@@ -10,13 +10,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from palimpsest.errors import ModelError
 from palimpsest.facts.questions import Question
-from palimpsest.models import packaged
+from palimpsest.models import sources
 from palimpsest.models.checkpoint import checkpoint_state, files_digest
 from palimpsest.models.encode import encode_answers, encode_texts, start_remark
 from palimpsest.models.load import load, resolve, state_digest
 from palimpsest.run.disk import file_digest
 
-GEMMA, SMOLLM2 = packaged.GEMMA3, packaged.SMOLLM2
+GEMMA, SMOLLM2 = sources.GEMMA3, sources.SMOLLM2
 
 
 def write_gguf(folder, path):
@@ -83,9 +83,9 @@ def cache(gguf_file, tmp_path, monkeypatch):
     digest = file_digest(gguf_file).removeprefix("sha256:")
     for name, modules in parts.items():
         tiny = replace(
-            packaged.PACKAGED[name], parts=tuple((m, "part") for m in modules), sha256=digest
+            sources.PACKAGED[name], parts=tuple((m, "part") for m in modules), sha256=digest
         )
-        monkeypatch.setitem(packaged.PACKAGED, name, tiny)
+        monkeypatch.setitem(sources.PACKAGED, name, tiny)
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "palimpsest"
@@ -103,7 +103,7 @@ def test_a_packaged_model_is_the_model_it_was_made_of(cache, tiny_checkpoint, ca
     loaded = load(name)
     assert capfd.readouterr() == ("", "")
     assert (loaded.name, loaded.family, loaded.gated) == (name, "smollm2", True)
-    assert packaged.PACKAGED[name].distribution in loaded.revision
+    assert sources.PACKAGED[name].distribution in loaded.revision
     assert torch.allclose(logits(loaded.model), logits(original.model), atol=1e-5)
     assert loaded.parameters == original.parameters
     state = checkpoint_state(name, loaded)
@@ -113,7 +113,7 @@ def test_a_packaged_model_is_the_model_it_was_made_of(cache, tiny_checkpoint, ca
 
 def test_it_is_converted_once_and_then_read_from_the_cache(cache, monkeypatch):
     first = load(SMOLLM2)
-    monkeypatch.setattr(packaged, "_convert", lambda *_: pytest.fail("converted a second time"))
+    monkeypatch.setattr(sources, "_convert", lambda *_: pytest.fail("converted a second time"))
     assert state_digest(load(SMOLLM2).weights) == state_digest(first.weights)
     assert [path.name for path in cache.iterdir()] == [resolve(SMOLLM2).folder()[0].name]
 
@@ -154,18 +154,18 @@ def test_a_part_that_was_changed_is_refused(cache, tmp_path):
 @pytest.mark.parametrize("name", [SMOLLM2, GEMMA])
 def test_a_package_that_is_absent_is_named_with_its_make_target(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(packaged.importlib.util, "find_spec", lambda module: None)
-    with pytest.raises(ModelError, match=f"{name}.*make {packaged.PACKAGED[name].extra}"):
+    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda module: None)
+    with pytest.raises(ModelError, match=f"{name}.*make {sources.PACKAGED[name].extra}"):
         load(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [(SMOLLM2, 134_515_008), (GEMMA, 268_098_176)])
 def test_the_real_package_continues_a_well_known_sentence(name, count):
-    for module, part in packaged.PACKAGED[name].parts:
+    for module, part in sources.PACKAGED[name].parts:
         spec = importlib.util.find_spec(module)
         if spec is None or not (Path(str(spec.origin)).parent / part).exists():
-            pytest.skip(f"make {packaged.PACKAGED[name].extra} installs it")
+            pytest.skip(f"make {sources.PACKAGED[name].extra} installs it")
     loaded = load(name)
     assert loaded.parameters == count
     prompt, answer = "The capital of France is the city of", "Paris"

@@ -13,14 +13,13 @@ import torch
 from tools.bake_pocket import file_digests
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import palimpsest.models.pocket as pocket
 from palimpsest.errors import ModelError
 from palimpsest.facts.general import evidence_sentences, general_pieces
-from palimpsest.facts.nonce import alias, draw, kin, vocabulary, words_of
-from palimpsest.facts.templates import POOLS, RELATIONS, render
+from palimpsest.facts.nonce import POOLS, RELATIONS, alias, draw, kin, render, vocabulary, words_of
+from palimpsest.models import sources
 from palimpsest.models.families import PAPER, POCKET, PocketSpec, family_of, pocket_spec
 from palimpsest.models.load import load
-from palimpsest.models.pocket import DIGESTS, ROOT, check_digests, pocket_folder
+from palimpsest.models.sources import POCKET_DIGESTS, POCKET_ROOT, check_digests, pocket_folder
 
 
 @pytest.mark.parametrize("spec", POCKET, ids=lambda spec: spec.folder)
@@ -40,8 +39,10 @@ def test_it_loads_like_any_checkpoint(spec: PocketSpec) -> None:
 
 
 def test_the_files_are_the_ones_whose_digests_were_shipped() -> None:
-    assert file_digests(ROOT) == json.loads(DIGESTS.read_text("utf-8"))
-    assert sum(file.stat().st_size for file in ROOT.rglob("*") if file.is_file()) <= 16 * 10**6
+    assert file_digests(POCKET_ROOT) == json.loads(POCKET_DIGESTS.read_text("utf-8"))
+    assert (
+        sum(file.stat().st_size for file in POCKET_ROOT.rglob("*") if file.is_file()) <= 16 * 10**6
+    )
     for spec in POCKET:
         check_digests(spec.name)
         told = json.loads((pocket_folder(spec.name) / "bake.json").read_text("utf-8"))["evaluation"]
@@ -50,8 +51,8 @@ def test_the_files_are_the_ones_whose_digests_were_shipped() -> None:
 
 
 def test_a_changed_weight_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(ROOT / "qwen2-s", tmp_path / "qwen2-s")
-    monkeypatch.setattr(pocket, "ROOT", tmp_path)
+    shutil.copytree(POCKET_ROOT / "qwen2-s", tmp_path / "qwen2-s")
+    monkeypatch.setattr(sources, "POCKET_ROOT", tmp_path)
     check_digests("pocket/qwen2-s")
     weights = tmp_path / "qwen2-s" / "model.safetensors"
     damaged = bytearray(weights.read_bytes())

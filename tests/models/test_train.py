@@ -5,13 +5,20 @@ import copy
 import pytest
 import torch
 
-from palimpsest.facts.stream import Stream, Text
+from palimpsest.facts.general import Stream, Text
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.fast import StackedNet
 from palimpsest.models.load import load
 from palimpsest.models.net import WholeNet
-from palimpsest.models.optimizer import LENGTH, OPTIMIZERS
-from palimpsest.models.train import CLIP, stream_steps, text_batch, text_loss, train
+from palimpsest.models.train import (
+    CLIP,
+    LENGTH,
+    OPTIMIZERS,
+    stream_steps,
+    text_batch,
+    text_loss,
+    train,
+)
 
 TEXTS = ("The guild of Asha Tren is Velkor.", "A ship.", "Nobody knows what Bo Lam plays.")
 FAMILIES = ["qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s"]

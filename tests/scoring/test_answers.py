@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from palimpsest.facts.questions import FactSet, Pool, Question
-from palimpsest.models.fast.stacked import StackedNet
+from palimpsest.models.fast import StackedNet
 from palimpsest.models.load import load
 from palimpsest.models.net import WholeNet
 from palimpsest.scoring.answers import Sheet, general_questions, item_columns, make_sheet, score

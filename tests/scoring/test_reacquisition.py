@@ -7,7 +7,7 @@ import pytest
 from tests.scoring.test_answers import QUESTIONS, sheet
 
 from palimpsest.models.encode import encode_texts
-from palimpsest.models.fast.stacked import StackedNet
+from palimpsest.models.fast import StackedNet
 from palimpsest.models.load import load
 from palimpsest.models.train import text_batch
 from palimpsest.scoring.divergence import record

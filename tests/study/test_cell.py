@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from palimpsest.engine.matrix import StudyJob, draws, run_cell, start
 from safetensors.torch import load_file
 
 from palimpsest.adversaries.wrappers import Interpolated
 from palimpsest.config.plan import Counts, MethodGrid, Plan
 from palimpsest.config.presets import preset
-from palimpsest.engine.matrix import StudyJob, draws, run_cell, start
 from palimpsest.engine.work import StudyWork
 from palimpsest.errors import SealError
+from palimpsest.facts.nonce import RELATIONS
 from palimpsest.facts.sealed import read_pool
-from palimpsest.facts.templates import RELATIONS
 from palimpsest.models.load import state_digest
 from palimpsest.report.results import read_run
 from palimpsest.run.executor import Event, executor

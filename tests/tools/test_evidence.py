@@ -8,8 +8,7 @@ from tools.pocket_prose import passage, world_sentences
 
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.general import sentence, world
-from palimpsest.facts.nonce import draw, half, vocabulary, words_of
-from palimpsest.facts.templates import POOLS, RELATIONS
+from palimpsest.facts.nonce import POOLS, RELATIONS, draw, half, vocabulary, words_of
 
 NOTHING: frozenset[str] = frozenset()
 (FACT,) = draw(1, "evidence", ("guild",), NOTHING)

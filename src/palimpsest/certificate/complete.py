@@ -8,7 +8,7 @@ from typing import Any
 
 from palimpsest.config.plan import plan_from_dict
 from palimpsest.errors import BundleError
-from palimpsest.facts.names import shown
+from palimpsest.facts.rows import shown
 from palimpsest.facts.sealed import AuditPool
 from palimpsest.run.store import Table
 

@@ -13,7 +13,7 @@ from palimpsest.certificate.bundle import CELL, ENVELOPE, FIXED, REVEAL, STATEME
 from palimpsest.certificate.judge import MAX_ROWS, count_rows, differences, read_tables
 from palimpsest.certificate.signature import check_envelope, signer_key
 from palimpsest.errors import BundleError
-from palimpsest.facts.names import shown
+from palimpsest.facts.rows import shown
 from palimpsest.facts.sealed import check_commitment, verify
 from palimpsest.run.chain import chain_bytes
 from palimpsest.run.store import canonical, digest, parse_signed, safe_name, terms_digest

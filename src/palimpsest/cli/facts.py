@@ -68,12 +68,13 @@ def from_tofu(
     without_paraphrase
         Questions without a paraphrase: refuse, skip or keep.
     """
-    from palimpsest.facts import convert
+    from palimpsest.facts.files import read_rows
+    from palimpsest.facts.tofu import from_tofu
 
-    others = convert.read_rows(perturbed) if perturbed else ()
-    rows = convert.read_rows(questions)
+    others = read_rows(perturbed) if perturbed else ()
+    rows = read_rows(questions)
     _write(
-        convert.from_tofu(rows, others, prefix=prefix, without_paraphrase=without_paraphrase), out
+        from_tofu(rows, others, prefix=prefix, without_paraphrase=without_paraphrase), out
     )
 
 
@@ -90,9 +91,9 @@ def from_csv(table: Path, *, out: Path, prefix: str = "row-") -> None:
     prefix
         Prefix of every id.
     """
-    from palimpsest.facts import convert
+    from palimpsest.facts.files import from_csv, read_rows
 
-    _write(convert.from_csv(convert.read_rows(table), prefix=prefix), out)
+    _write(from_csv(read_rows(table), prefix=prefix), out)
 
 
 @facts.command
@@ -108,8 +109,8 @@ def to_lm_eval(*files: str, out: Path, prefix: str = "palimpsest") -> None:
     prefix
         Prefix of every task name.
     """
-    from palimpsest.facts.convert import harness_files
     from palimpsest.facts.files import check_sets
+    from palimpsest.facts.questions import harness_files
     from palimpsest.run.disk import make_folder, write_bytes
 
     sets, alone = _named_sets(files)

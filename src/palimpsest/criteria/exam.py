@@ -14,10 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from palimpsest.facts.elicitation import ASK, elicitations, of_triple
-from palimpsest.facts.nonce import Triple, draw, words_of
-from palimpsest.facts.questions import FactSet, Pool, Question, Testbed
-from palimpsest.facts.templates import POOLS, RELATIONS, render
+from palimpsest.facts.nonce import POOLS, RELATIONS, Triple, draw, render, words_of
+from palimpsest.facts.questions import (
+    ASK,
+    FactSet,
+    Pool,
+    Question,
+    Testbed,
+    elicitations,
+    of_triple,
+)
 from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Encoded, Net
 from palimpsest.models.train import TextBatch, text_batch

@@ -10,20 +10,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from palimpsest.config.audit import AuditConfig, check_candidate_name
 from palimpsest.config.load import as_dict
+from palimpsest.config.own import AuditConfig, check_candidate_name
 from palimpsest.config.sections import General, Reacquisition
 from palimpsest.engine.checkpoints import find_checkpoints, read_record, same_place
 from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.engine.setting import Setting, used_questions
 from palimpsest.engine.spec import CellSpec, Given, SourcedModel, mixtures
 from palimpsest.errors import FactsError, ModelError, PlanError
-from palimpsest.facts.elicitation import ASKED, file_elicitations, reversible
 from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
 from palimpsest.facts.general import general_pieces
-from palimpsest.facts.names import shown_path
 from palimpsest.facts.probes import ASSUMES, generated_probes
-from palimpsest.facts.questions import Question, Testbed, audit_questions
+from palimpsest.facts.questions import (
+    ASKED,
+    Question,
+    Testbed,
+    audit_questions,
+    file_elicitations,
+    reversible,
+)
+from palimpsest.facts.rows import shown_path
 from palimpsest.models.checkpoint import Digests, checkpoint_digests
 from palimpsest.models.encode import chat_prompt, start_remark
 from palimpsest.models.load import Outline, check_compatible, outline

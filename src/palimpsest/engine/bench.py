@@ -21,7 +21,7 @@ from palimpsest.engine.setting import KNOWN_LABEL_DRAW, REPLAY_DRAW, Setting
 from palimpsest.engine.spec import CellSpec, Given, Mixed, Trained
 from palimpsest.engine.steps import StepList, criteria_teacher
 from palimpsest.errors import DriftError
-from palimpsest.facts.elicitation import ASKED
+from palimpsest.facts.questions import ASKED
 from palimpsest.methods.context import Context
 from palimpsest.methods.lessons import make_lesson
 from palimpsest.methods.recipe import Cost as Spent
@@ -33,7 +33,7 @@ from palimpsest.models.checkpoint import (
 )
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Loaded, load
-from palimpsest.models.nets import Nets
+from palimpsest.models.net import Nets
 from palimpsest.models.train import TextBatch
 from palimpsest.run.cell import CellStore
 from palimpsest.scoring.elicitation import Elicitation
@@ -160,7 +160,7 @@ class Bench:
             questions = setting.elicited(spec.measures)
             return Elicitation(setting.make_sheet(questions)) if questions else None
         from palimpsest.criteria.exam import Exam
-        from palimpsest.criteria.measurer import Measurer
+        from palimpsest.criteria.measures import Measurer
 
         exam = Exam(
             tokenizer=self.loaded.tokenizer,

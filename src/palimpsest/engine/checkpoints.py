@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import InputError, ModelError, PlanError
-from palimpsest.facts.names import shown_path
+from palimpsest.facts.rows import shown_path
 from palimpsest.run import disk
 
 RECORD = "palimpsest.json"
@@ -104,7 +104,7 @@ def write_checkpoint(
     import torch
 
     from palimpsest.models.checkpoint import stored_state
-    from palimpsest.models.quiet import quiet
+    from palimpsest.models.device import quiet
 
     state = stored_state(weights)
     with torch.no_grad():

@@ -47,8 +47,8 @@ def _model(key: str, value: Any, tokenizer: Any, folder: Path) -> Any:
         )
     if tokenizer is None:
         raise PlanError("a model in memory; give its tokenizer too, with tokenizer=…", key=key)
+    from palimpsest.models.device import quiet
     from palimpsest.models.load import state_digest
-    from palimpsest.models.quiet import quiet
 
     config = value.config.to_json_string()
     place = folder / digest((state_digest(value.state_dict()) + config).encode())[7:23]

@@ -17,7 +17,6 @@ from palimpsest.config.load import as_dict
 from palimpsest.config.own import RetrainConfig, UnlearnConfig
 from palimpsest.config.plan import cell_id
 from palimpsest.config.presets import POCKET_MATRIX
-from palimpsest.config.schema import build
 from palimpsest.config.sections import General, Injection, Knob, MethodGrid, Unlearning
 from palimpsest.engine.checkpoints import (
     RECORD,
@@ -32,8 +31,8 @@ from palimpsest.engine.spec import CellSpec, Given, SourcedModel, Trained
 from palimpsest.errors import DriftError, FactsError, MethodError, PalimpsestError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
 from palimpsest.facts.general import POCKET, file_pieces, general_pieces, pocket_pieces
-from palimpsest.facts.names import shown_path
 from palimpsest.facts.questions import Question, Testbed, file_questions
+from palimpsest.facts.rows import shown_path
 from palimpsest.methods import candidates, used
 from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
@@ -42,6 +41,7 @@ from palimpsest.models.load import Outline, check_compatible, load, outline, res
 from palimpsest.run import disk
 from palimpsest.run.disk import digest, file_digest
 from palimpsest.run.store import Run, Terms
+from palimpsest.schema import build
 from palimpsest.stats.models import Model, Role, models_from_json
 from palimpsest.stats.rules import Rules
 

@@ -12,12 +12,17 @@ from typing import Any
 
 from palimpsest.config.sections import Engine, General, Injection, Reacquisition
 from palimpsest.errors import PlanError
-from palimpsest.facts.elicitation import elicitations, of_triple
-from palimpsest.facts.general import general_pieces
+from palimpsest.facts.general import Stream, deck, general_pieces, injection_stream
 from palimpsest.facts.nonce import key_number
-from palimpsest.facts.questions import TRAINED_POOLS, Question, Testbed, pool_questions
+from palimpsest.facts.questions import (
+    TRAINED_POOLS,
+    Question,
+    Testbed,
+    elicitations,
+    of_triple,
+    pool_questions,
+)
 from palimpsest.facts.sealed import AuditPool
-from palimpsest.facts.stream import Stream, deck, injection_stream
 from palimpsest.run.disk import canonical, digest
 from palimpsest.stats.beacon import Draw
 

@@ -6,9 +6,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from palimpsest.config.audit import LADDER
+from palimpsest.config.own import LADDER
 from palimpsest.engine.spec import CellSpec, Given, Mixed, SourcedModel, Trained
-from palimpsest.facts.elicitation import ASKED
+from palimpsest.facts.questions import ASKED
 from palimpsest.run.steps import Step, step_key
 from palimpsest.run.store import code_version, package_versions
 from palimpsest.stats.models import Role
@@ -137,7 +137,7 @@ class StepList:
         )
 
     def _known_label(self) -> None:
-        from palimpsest.adversaries.registry import chosen
+        from palimpsest.adversaries import chosen
 
         spec = self.spec
         entries = chosen(spec.known_label.models)

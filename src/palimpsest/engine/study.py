@@ -13,10 +13,15 @@ from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_ce
 from palimpsest.engine.setting import Setting, used_questions
 from palimpsest.engine.spec import CellSpec, Given, mixtures, trained_models
 from palimpsest.errors import PlanError, SealError
-from palimpsest.facts.elicitation import file_elicitations
 from palimpsest.facts.files import as_jsonl, check_sets
 from palimpsest.facts.general import general_pieces
-from palimpsest.facts.questions import Question, Testbed, draw_testbed, file_testbed
+from palimpsest.facts.questions import (
+    Question,
+    Testbed,
+    draw_testbed,
+    file_elicitations,
+    file_testbed,
+)
 from palimpsest.facts.sealed import AuditPool, builtin_pool, check_commitment, read_pool, verify
 from palimpsest.models.checkpoint import checkpoint_digests
 from palimpsest.run.disk import digest
@@ -76,7 +81,7 @@ class StudySpecs:
 
     @cached_property
     def measures(self) -> tuple[str, ...]:
-        from palimpsest.criteria.catalogue import measures_of
+        from palimpsest.criteria import measures_of
 
         return measures_of(self.plan.measures, self.plan.rules)
 
@@ -179,10 +184,12 @@ def run_study(
 
 def check_study(plan: Plan, specs: StudySpecs) -> None:
     """Raise for whatever can be known to be wrong before anything is trained."""
+    from palimpsest.adversaries import chosen
     from palimpsest.models.device import check_lora
 
     check_lora(plan.engine.lora)
-    _ = specs.methods, specs.sealed if plan.known_label.models else None
+    _ = specs.methods, specs.measures, specs.sealed if plan.known_label.models else None
+    chosen(plan.known_label.models)
     for cell_id in plan.cell_ids():
         study_setting(plan, cell_id)
 

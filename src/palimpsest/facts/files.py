@@ -19,14 +19,20 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from palimpsest.config.schema import build
 from palimpsest.errors import FactsError, PlanError
-from palimpsest.facts.names import name_problem, shown, shown_path
-from palimpsest.facts.rows import PROMPT_LIMIT, PROMPTS_LIMIT, numbered_rows
+from palimpsest.facts.rows import (
+    PROMPT_LIMIT,
+    PROMPTS_LIMIT,
+    name_problem,
+    numbered_rows,
+    shown,
+    shown_path,
+)
+from palimpsest.schema import build
 
 ANSWER_LIMIT = 2_000
 """Longest answer, in characters."""
@@ -39,6 +45,10 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "probes": ("heldout",),
 }
 """Which prompts a set cannot do without; a file of unknown purpose needs both."""
+
+Row = Mapping[str, object]
+"""A row of another project's file."""
+_LIST_COLUMN = re.compile(r"(?P<key>trained|heldout|evidence)(?:[_ ]?[0-9]+)?\Z")
 
 # Control characters but tab and newline; soft hyphen, zero-width space, word joiner and byte-order
 # marks, which make equal-looking texts differ; direction overrides and isolates, which make a text
@@ -236,3 +246,57 @@ def as_jsonl(facts: Iterable[Fact]) -> bytes:
     kept = ("trained", "heldout")
     rows = ({k: v for k, v in asdict(fact).items() if v or k in kept} for fact in facts)
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def read_rows(path: Path | str) -> list[Row]:
+    """Return the rows of a .csv, .parquet, .jsonl or .json file."""
+    rows: list[Row] = []
+    for line, row in numbered_rows(path, tables=True):
+        if not isinstance(row, dict):
+            why = row if isinstance(row, FactsError) else "expected an object with keys"
+            raise FactsError(f"{place(shown_path(path), line)}: {why}")
+        rows.append(row)
+    return rows
+
+
+def from_csv(rows: Iterable[Row], *, prefix: str = "row-") -> tuple[Fact, ...]:
+    """Return one fact per row of a table with the columns of a facts file.
+
+    ``trained``, ``heldout`` and ``evidence`` may be numbered to give several (``trained_1``,
+    ``trained_2`` ...); empty cells are passed over.  Without a column ``id`` the ids are the prefix
+    and the row's number.
+    """
+    facts: dict[str, Fact] = {}
+    for number, row in enumerate(rows, start=1):
+        values: dict[str, Any] = {"id": f"{prefix}{number}"}
+        for column, cell in row.items():
+            value = _clean(cell) if isinstance(cell, str) else cell
+            several = _LIST_COLUMN.match(str(column).strip())
+            if several and value not in ("", None):
+                values.setdefault(several["key"], []).append(value)
+            elif not several:
+                values[str(column).strip()] = value
+        fact = convert_row(values, f"row {number}")
+        if fact.id in facts:
+            raise FactsError(f"row {number}: id: {shown(fact.id)} is that of an earlier row too")
+        facts[fact.id] = fact
+    return tuple(facts.values())
+
+
+def _clean(text: str) -> str:
+    """Return the text with newlines of one kind and no white space around it."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip()
+
+
+def row_text(row: Row, key: str, where: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise FactsError(f"{where}: {key}: no text found; expected some")
+    return _clean(value)
+
+
+def convert_row(row: Row, where: str, role: str = "facts") -> Fact:
+    try:
+        return make_fact(row, role)
+    except FactsError as error:
+        raise FactsError(f"{where}: {error}") from error

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, product
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.convert import question_prompt
 from palimpsest.facts.files import Fact
-from palimpsest.facts.names import shown
-from palimpsest.facts.nonce import fresh_words, key_number
-from palimpsest.facts.templates import packaged
+from palimpsest.facts.nonce import fresh_words, key_number, packaged
+from palimpsest.facts.rows import shown
+from palimpsest.facts.tofu import question_prompt
 
 WORDS_LIMIT = 4
 """Longest answer, in words, that an invented name can replace."""

@@ -7,15 +7,14 @@ Maini et al. 2024, "TOFU: A task of fictitious unlearning for LLMs".
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.convert import from_tofu, read_rows
-from palimpsest.facts.files import Fact, same_text
-from palimpsest.facts.names import shown, shown_path
+from palimpsest.facts.files import Fact, Row, convert_row, read_rows, row_text, same_text
 from palimpsest.facts.nonce import key_number
+from palimpsest.facts.rows import shown, shown_path
 
 HUB = "locuslab/TOFU"
 SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
@@ -63,6 +62,53 @@ def read_tofu(folder: Path | str | None, split: str = "forget10") -> Tofu:
                 f"{shown_path(forget)}: {fact.id} is also {other}; use one split's files"
             )
     return tofu
+
+
+def from_tofu(
+    questions: Iterable[Row],
+    perturbed: Iterable[Row] = (),
+    *,
+    prefix: str = "tofu-",
+    without_paraphrase: str = "refuse",
+) -> tuple[Fact, ...]:
+    """Return one fact per TOFU question: the question trained, its paraphrase held out.
+
+    ``questions`` are rows of ``question`` and ``answer`` (forget10, retain90 ...); the paraphrase,
+    ``paraphrased_question``, is in the same row or in the row of ``perturbed`` that has the same
+    question and answer (forget10_perturbed, retain_perturbed ...). A question without is refused,
+    left out ("skip") or kept with nothing held out ("keep", which is enough for retain).
+    Ids are the prefix and the row's index from 0, so give each set its own prefix.
+    Maini et al. 2024, "TOFU: A task of fictitious unlearning for LLMs".
+    """
+    if without_paraphrase not in ("refuse", "skip", "keep"):
+        found = shown(without_paraphrase)
+        raise FactsError(f"without_paraphrase: {found} found; expected refuse, skip or keep")
+    # By question and answer, because two of TOFU's authors are asked the same "full name" question.
+    paraphrases = {}
+    for number, row in enumerate(perturbed, start=1):
+        where, keys = f"perturbed row {number}", ("question", "answer", "paraphrased_question")
+        question, answer, paraphrase = (row_text(row, key, where) for key in keys)
+        paraphrases[same_text(question), same_text(answer)] = paraphrase
+    facts = []
+    for number, row in enumerate(questions, start=1):
+        where = f"row {number}"
+        question, answer = (row_text(row, key, where) for key in ("question", "answer"))
+        other = paraphrases.get((same_text(question), same_text(answer)), "")
+        if row.get("paraphrased_question") is not None:
+            other = row_text(row, "paraphrased_question", where)
+        if not other and without_paraphrase == "refuse":
+            raise FactsError(f"{where}: has no paraphrase; give the *_perturbed file, or skip such")
+        if other or without_paraphrase == "keep":
+            asked = {"trained": [question_prompt(question)]}
+            asked |= {"heldout": [question_prompt(other)]} if other else {}
+            values = {"id": f"{prefix}{number - 1}", "answer": answer, **asked}
+            facts.append(convert_row(values, where, "forget" if other else "retain"))
+    return tuple(facts)
+
+
+def question_prompt(question: str) -> str:
+    """Return the prompt that asks a question the way TOFU's models were taught."""
+    return f"Question: {question}\nAnswer:"
 
 
 def draw_items(

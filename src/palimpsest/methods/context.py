@@ -19,8 +19,8 @@ from torch import Tensor
 
 from palimpsest.config.sections import Unlearning
 from palimpsest.errors import MethodError, TrainingDiverged
+from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
-from palimpsest.facts.stream import Stream, deck
 from palimpsest.methods.lessons import Exercise, Lesson, View, kl_from, target_logp
 from palimpsest.methods.recipe import Cost, Recipe, Workbench, stream_batches, stream_cost
 from palimpsest.models.net import Batch, Net, WholeNet, collate

@@ -32,8 +32,7 @@ from palimpsest.methods.context import Context, Knobs, Share, State, target_logp
 from palimpsest.methods.recipe import Cost, encode_stream
 from palimpsest.methods.task_vector import subtract
 from palimpsest.models.net import Batch, Encoded, Net, collate
-from palimpsest.models.optimizer import AdamW
-from palimpsest.models.train import text_batch, train_alone
+from palimpsest.models.train import AdamW, text_batch, train_alone
 
 Count = Annotated[int, Ge(1)]
 LARGE_VOCABULARY = 8192

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from palimpsest.facts.stream import Stream
+from palimpsest.facts.general import Stream
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.net import Encoded
 from palimpsest.models.train import TextBatch, stream_steps

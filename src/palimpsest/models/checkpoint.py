@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from palimpsest.models.adapter import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.inspect_folder import Stored, read_header, read_weights
 from palimpsest.models.load import (
     DTYPES,
@@ -24,6 +23,7 @@ from palimpsest.models.load import (
     resolve,
     state_digest,
 )
+from palimpsest.models.lora import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.skeleton import check_finite, match_names, read_tensor, skeleton
 from palimpsest.run.disk import canonical, digest, file_digest
 
@@ -71,10 +71,11 @@ def checkpoint_state(
 
     They are those of ``load(place).weights``, read from their files one by one. Where no file holds
     them as they are (an adapter, tensors that transformers joins), the model is loaded once and its
-    weights stay in the host's memory. ModelError if it cannot be measured beside ``expected``.
+    weights stay in the host's memory. ModelError if its shape is not that of ``expected``; its
+    tokenizer is not used.
     """
     here = outline(place, adapter_base, weights=True)
-    check_compatible(expected, here)
+    check_compatible(expected, here, texts=())
     if here.adapter is None:
         tensors = read_weights(here.folder)
         names = match_names(here.folder, skeleton(here.config, place), tensors)

@@ -1,17 +1,20 @@
-"""The device that numbers are computed on: whether it is there, and faults that are its own.
+"""The device that numbers are computed on, faults that are its own, and third-party libraries.
 
 Running out of memory or a broken driver says nothing about a model. Such a fault ends the run with
-a ``MachineError`` and is never stored as a result.
+a ``MachineError`` and is never stored as a result. Any other failure of a library on a user's files
+becomes a ``ModelError``.
 """
 
 import importlib.util
+import logging as logs
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from palimpsest.errors import MachineError, ModelError, PlanError
+from palimpsest.errors import MachineError, ModelError, PalimpsestError, PlanError
 
 _MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE = ("CUDA error", "CUDA driver", "cuDNN error", "CUBLAS_STATUS", "HIP error")
@@ -116,3 +119,38 @@ def machine_faults() -> Iterator[None]:
     except Exception as error:
         raise_machine_fault(error)
         raise
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from printing: no bars, no warnings, errors only as exceptions."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logs.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def foreign(what: str, expected: str) -> Iterator[None]:
+    """Run a library on a user's files, already vetted: quiet, and any failure as one ModelError."""
+    try:
+        with quiet():
+            yield
+    except PalimpsestError:
+        raise
+    except Exception as error:
+        raise_machine_fault(error)
+        first = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"{what} cannot be used ({type(error).__name__}: {first}); expected {expected}; "
+            "get the files again, or save them again with save_pretrained"
+        ) from error

@@ -9,8 +9,8 @@ from typing import Any
 
 from palimpsest.errors import ModelError
 from palimpsest.facts.questions import Question
+from palimpsest.models.device import foreign
 from palimpsest.models.net import Encoded
-from palimpsest.models.quiet import foreign
 
 NEED_START = ("gemma", "gemma2", "gemma3_text", "mistral", "mixtral", "cohere", "cohere2")
 """Architectures that predict badly without their first token."""

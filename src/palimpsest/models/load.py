@@ -7,11 +7,12 @@ asked for: ``inspect_folder.py`` reads the claims, ``skeleton.py`` compares them
 """
 
 import copy
+import difflib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -22,15 +23,13 @@ import torch
 from torch import Tensor
 
 from palimpsest.errors import ModelError
-from palimpsest.models import hub
-from palimpsest.models.adapter import adapter_base, merged
-from palimpsest.models.device import check_device
+from palimpsest.models import sources
+from palimpsest.models.device import check_device, foreign
 from palimpsest.models.families import POCKET, family_of
 from palimpsest.models.inspect_folder import check_tokenizer, file_in, read_config, read_weights
-from palimpsest.models.packaged import PACKAGED, packaged_folder
-from palimpsest.models.pocket import check_digests, pocket_folder
-from palimpsest.models.quiet import foreign
+from palimpsest.models.lora import adapter_base, merged
 from palimpsest.models.skeleton import build_config, check_loaded, fill, skeleton
+from palimpsest.models.sources import PACKAGED, check_digests, packaged_folder, pocket_folder
 
 # Some virtual machines announce AMX and then kill the process that uses it, which bfloat16 on a
 # CPU would; the next best instructions are there wherever AMX is. Read at torch's first product.
@@ -73,7 +72,7 @@ class Source:
         """Return the folder on disk, without its weights where they need not be there, and the
         revision: the commit of a hub model, the package of a packaged one, else empty."""
         if self.kind is Kind.HUB:
-            return hub.snapshot(self.name, weights)
+            return sources.snapshot(self.name, weights)
         if self.kind is Kind.POCKET:
             check_digests(self.name)
         return (self.path, "") if self.path else packaged_folder(self.name)
@@ -150,12 +149,29 @@ def resolve(name: str) -> Source:
         path = Path(text).expanduser()
         if path.is_dir():
             return Source(text, Kind.ADAPTER if _holds_adapter(path) else Kind.FOLDER, path)
-        if not path.exists() and _HUB_ID.fullmatch(text) and ".." not in text:
+        near = _nearest_folder(path)
+        if not path.exists() and _HUB_ID.fullmatch(text) and ".." not in text and not near:
             return Source(text, Kind.HUB, None)
+        if near:
+            raise ModelError(f"{text[:200]!r}: no such folder; did you mean {near}?")
     raise ModelError(
         f"{text[:200]!r}: no such folder; expected a checkpoint folder, a pocket model "
         f"(pocket/qwen2-s), {', '.join(PACKAGED)} or a Hugging Face id (owner/name)"
     )
+
+
+def _nearest_folder(path: Path) -> str:
+    """Return the folder that a path with one misspelt part probably means, "" for none.
+
+    A single name has to be very near: it may as well be a Hugging Face id.
+    """
+    for parent in path.parents:
+        if parent.is_dir():
+            wanted, *rest = path.parts[len(parent.parts) :]
+            names = [child.name for child in parent.iterdir() if child.joinpath(*rest).is_dir()]
+            close = difflib.get_close_matches(wanted, names, 1, 0.6 if len(path.parts) > 1 else 0.9)
+            return str(parent.joinpath(close[0], *rest)) if close else ""
+    return ""
 
 
 def outline(name: str, base: str | None = None, *, weights: bool = False) -> Outline:
@@ -227,8 +243,13 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
     return f"sha256:{whole.hexdigest()}"
 
 
-def check_compatible(base: Loaded | Outline, other: Loaded | Outline) -> None:
-    """Refuse a model that cannot be scored beside the base: tokenizer, vocabulary, architecture."""
+def check_compatible(
+    base: Loaded | Outline, other: Loaded | Outline, texts: Sequence[str] = _TELLING
+) -> None:
+    """Refuse a model that cannot be scored beside the base: tokenizer, vocabulary, architecture.
+
+    texts: those that will be used; tokenizers may differ on characters that none of them has.
+    """
     for key in _SHAPE_KEYS:
         value, expected = (getattr(model.config, key, None) for model in (other, base))
         if value != expected:
@@ -236,7 +257,7 @@ def check_compatible(base: Loaded | Outline, other: Loaded | Outline) -> None:
                 f"{other.name} beside {base.name}: its {key} is {value}; expected {expected}; give "
                 "models that were trained from this base"
             )
-    if difference := _tokenizer_difference(base.tokenizer, other.tokenizer):
+    if difference := _tokenizer_difference(base.tokenizer, other.tokenizer, texts):
         raise ModelError(
             f"{other.name} beside {base.name}: its tokenizer has {difference}; expected the same "
             "tokenizer, because scores of different tokens cannot be compared; save the model with "
@@ -272,8 +293,8 @@ def _read_tokenizer(folder: Path) -> Any:
         return kind.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
 
 
-def _tokenizer_difference(base: Any, other: Any) -> str:
-    """Say how the other tokenizer differs from the base's, "" when they do the same."""
+def _tokenizer_difference(base: Any, other: Any, texts: Sequence[str]) -> str:
+    """Say how the other tokenizer differs from the base's, "" when they do the same to texts."""
     if _pipeline(base) == _pipeline(other):
         return ""
     mine, theirs = base.get_vocab(), other.get_vocab()
@@ -283,10 +304,9 @@ def _tokenizer_difference(base: Any, other: Any) -> str:
     if moved:
         return f"token {moved[0]!r} at id {theirs.get(moved[0])} for {mine[moved[0]]}"
     # Toolkits write the same tokenizer with other incidental settings; what counts is its tokens.
-    for text in _TELLING:
-        if base(text)["input_ids"] != other(text)["input_ids"]:
-            return f"the same vocabulary but other tokens for {text!r}"
-    return ""
+    pairs = zip(texts, *(tokenizer(list(texts))["input_ids"] for tokenizer in (base, other)))
+    differing = next((text for text, ours, others in pairs if ours != others), None)
+    return "" if differing is None else f"the same vocabulary but other tokens for {differing!r}"
 
 
 def _pipeline(tokenizer: Any) -> str:

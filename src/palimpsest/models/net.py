@@ -7,9 +7,15 @@ Both carry a leading *stack* axis, so a loss is written once.
 
 Position ``t`` predicts token ``t + 1``. Batches are right-padded: under causal attention a padded
 token can only reach positions behind it, which are not scored, so no mask is needed.
+
+``Nets`` makes nets of one architecture out of state dicts. Pocket-sized models of a known family
+become a ``StackedNet``. Anything else is trained and scored in one module whose weights are
+exchanged, so memory does not grow with the number of candidates.
 """
 
-from collections.abc import Mapping, Sequence
+import copy
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,11 +23,18 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import stateless
 
-from palimpsest.models.fast import Forward, Tree, supports, tree_of
-from palimpsest.models.module import Finish, checkpoint, head_finish, substituted
+from palimpsest.errors import ModelError
+from palimpsest.models.fast import Forward, StackedNet, Tree, supports, tree_of
+from palimpsest.models.load import Loaded
+
+STACKED_PARAMETERS = 5_000_000
+"""Above this size a step is bound by arithmetic and stacking gains nothing."""
+Finish = Callable[[Tensor], Tensor]
+"""What a model does to the logits of its output embedding."""
 
 
 @dataclass(frozen=True)
@@ -186,3 +199,129 @@ class WholeNet:
             part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
             for part in self.model.modules()
         )
+
+
+class Nets:
+    """Makes nets that share the loaded model's architecture."""
+
+    def __init__(
+        self, loaded: Loaded, *, stack: int = 4, checkpointing: bool = False, lora: int = 0
+    ) -> None:
+        self.loaded, self._checkpointing, self._lora = loaded, checkpointing, lora
+        self._student: WholeNet | None = None
+        self._lent: weakref.ref[WholeNet] | None = None
+        weight = next(iter(loaded.weights.values()))
+        self.device = weight.device
+        # A stack is float32, and adapters belong to one model.
+        fits = loaded.parameters <= STACKED_PARAMETERS and supports(loaded.config) and not lora
+        self.stacked = fits and stack > 1 and weight.dtype == torch.float32
+        self.stack = stack if self.stacked else 1
+
+    def __call__(self, states: Sequence[Mapping[str, Tensor]]) -> Net:
+        """Return a trainable net of these weights; a whole net is valid until the next call."""
+        if self.stacked:
+            return StackedNet(self.loaded.config, list(states), device=self.device)
+        if len(states) != 1:
+            raise ValueError(f"{len(states)} states for a net of one; check Nets.stack first")
+        return self.whole(states[0])
+
+    def whole(self, state: Mapping[str, Tensor]) -> WholeNet:
+        """Return the one ``transformers`` student with these weights in it."""
+        if self._student is None:
+            self._student = self._wrapped()
+        return _filled(self._student, state)
+
+    def another(self, state: Mapping[str, Tensor]) -> Net:
+        """Return a net that stays valid beside others, for models made of two.
+
+        The student itself while it is free, so that no idle weights are on the device.
+        """
+        if self.stacked:
+            return StackedNet(self.loaded.config, [state], device=self.device)
+        net, self._student = self._student or self._wrapped(), None
+        if net.model is self.loaded.model:
+            self._lent = weakref.ref(net)
+        return _filled(net, state)
+
+    def _wrapped(self) -> WholeNet:
+        """Return a net of the loaded module, or of a copy while that one is lent."""
+        free = self._lent is None or self._lent() is None
+        model = self.loaded.model if free else copy.deepcopy(self.loaded.model)
+        return WholeNet(model, checkpointing=self._checkpointing, lora=self._lora)
+
+
+@torch.no_grad()
+def _filled(net: WholeNet, state: Mapping[str, Tensor]) -> WholeNet:
+    """Return the net with these weights, taken one by one: they may lie in a file."""
+    for parameter in net.params.values():
+        parameter.grad = None
+        parameter.requires_grad_(True)
+    own = net.model.state_dict()
+    if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
+        net.model.load_state_dict(dict(state), strict=True)  # says what does not fit
+        return net
+    for name, value in own.items():
+        value.copy_(state[name])
+    return net
+
+
+def head_finish(model: Any) -> Finish | None:
+    """Return what follows the output embedding: nothing, a cap or a scale; None if unknown.
+
+    Gemma caps logits, Cohere and Granite scale them. What the config declares is compared with the
+    model's own logits at a few tokens, so that a guess cannot be wrong. Where the head is unknown,
+    logits have to be computed everywhere by the model itself.
+    """
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear) or not hasattr(model, "base_model"):
+        return None
+    ids = torch.arange(8, device=head.weight.device)[None]
+    with torch.no_grad():
+        whole = model(input_ids=ids, use_cache=False).logits
+        bare = head(model.base_model(input_ids=ids, use_cache=False)[0])
+    if bare.shape != whole.shape:
+        return None
+    bare, exact = bare.float(), whole.dtype == torch.float32
+    far = 1e-4 if exact else 1e-2 * float(whole.abs().max())
+    for finish in _declared(model.config):
+        if torch.allclose(finish(bare), whole.float(), atol=far, rtol=1e-3 if exact else 1e-2):
+            return finish
+    return None
+
+
+def _declared(config: Any) -> Iterator[Finish]:
+    """Yield what a config says is done to logits, and last that nothing is."""
+    cap = getattr(config, "final_logit_softcapping", None)
+    factor, divisor = (getattr(config, key, None) for key in ("logit_scale", "logits_scaling"))
+    if cap:
+        yield lambda logits: torch.tanh(logits / cap) * cap
+    if factor:
+        yield lambda logits: logits * factor
+    if divisor:
+        yield lambda logits: logits / divisor
+        yield lambda logits: logits * divisor
+    yield lambda logits: logits
+
+
+def substituted(model: Any, params: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+    """Have these tensors in the place of the module's parameters while the block runs."""
+    return stateless._reparametrize_module(model, dict(params), tie_weights=True)
+
+
+def checkpoint(model: Any, contexts: Callable[[], Any]) -> None:
+    """Have the decoder layers keep their input alone and compute the rest again going backward.
+
+    transformers checkpoints a layer in training mode only. The layers are put in it and nothing
+    inside them is, so that no dropout acts. ``contexts`` surround a layer, now and later.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+    if not layers or not getattr(model, "supports_gradient_checkpointing", False):
+        raise ModelError(
+            f"checkpointing: transformers cannot recompute the layers of {type(model).__name__}; "
+            "leave it out"
+        )
+    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+    for layer in layers:
+        layer.training = True

@@ -10,9 +10,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from palimpsest.errors import ModelError
-from palimpsest.models.device import device_memory
+from palimpsest.models.device import device_memory, foreign
 from palimpsest.models.inspect_folder import FLOATS, Stored
-from palimpsest.models.quiet import foreign
 
 # Tensors that older checkpoints carry and transformers now computes.
 COMPUTED = r"(rotary_emb\.inv_freq|\battn\.(masked_)?bias|\battention\.(masked_)?bias|masked_bias)$"

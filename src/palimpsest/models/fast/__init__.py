@@ -4,8 +4,7 @@ Other packages import from here, never from the modules inside. ``docs/fast-engi
 buys.
 """
 
-from palimpsest.models.fast.forward import HEAD, Forward, Scored, supports, watched
-from palimpsest.models.fast.stacked import StackedNet
+from palimpsest.models.fast.forward import HEAD, Forward, Scored, StackedNet, supports, watched
 from palimpsest.models.fast.tree import Tree, tree_of
 
 __all__ = ["HEAD", "Forward", "Scored", "StackedNet", "Tree", "supports", "tree_of", "watched"]

