@@ -50,8 +50,8 @@ class Peak(threading.Thread):
 def cost(count: int, *, tiny: bool = False) -> dict[str, Any]:
     """Give the candidates' seconds by either clock and the peak memory of this process in MiB."""
     import torch
-
     from palimpsest.engine.matrix import run_cell, start
+
     from palimpsest.run.executor import Event
 
     torch.set_num_threads(1)

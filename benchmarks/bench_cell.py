@@ -22,9 +22,9 @@ import numpy as np
 import pocket
 import straightforward
 import torch
+from palimpsest.engine.matrix import run_cell, start
 
 from palimpsest.config.plan import CellPlan
-from palimpsest.engine.matrix import run_cell, start
 from palimpsest.methods import candidates, title
 from palimpsest.report.results import read_run
 from palimpsest.stats.measures import measure_cell

@@ -36,7 +36,7 @@ def main() -> None:
             shutil.rmtree(run / "report", ignore_errors=True)
             begun = time.perf_counter()
             subprocess.run(
-                [sys.executable, "-m", "palimpsest.cli", "report", str(run)],
+                [sys.executable, "-m", "palimpsest", "report", str(run)],
                 check=True,
                 stdout=subprocess.DEVNULL,
             )

@@ -32,7 +32,7 @@ replication: {draws: 3}
 def first_step(folder: Path) -> float:
     """Give the seconds until the first step is done, and let the study end."""
     begun = time.perf_counter()
-    line = [sys.executable, "-m", "palimpsest.cli", "study", str(folder / "plan.yaml")]
+    line = [sys.executable, "-m", "palimpsest", "study", str(folder / "plan.yaml")]
     line += ["--out", str(folder / "run"), "--workers", "1"]
     study = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list((folder / "run").glob("cells/*/steps/train-*/manifest.json")):
@@ -49,7 +49,7 @@ def report(folder: Path) -> float:
     """Give the seconds of ``palimpsest report`` on the finished run."""
     shutil.rmtree(folder / "run" / "report", ignore_errors=True)
     begun = time.perf_counter()
-    line = [sys.executable, "-m", "palimpsest.cli", "report", str(folder / "run")]
+    line = [sys.executable, "-m", "palimpsest", "report", str(folder / "run")]
     subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begun
 

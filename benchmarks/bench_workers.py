@@ -19,9 +19,9 @@ from typing import Any
 
 import measuring
 import pocket
+from palimpsest.engine.matrix import StudyJob, start
 
 from palimpsest.config.plan import Plan
-from palimpsest.engine.matrix import StudyJob, start
 from palimpsest.run.executor import Event, executor
 from palimpsest.run.store import file_digest
 

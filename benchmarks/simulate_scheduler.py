@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import measuring
+from palimpsest.run.graph import FINISH, Step
 
 from palimpsest.run.executor import Work, silent
-from palimpsest.run.graph import FINISH, Step
 from palimpsest.run.schedule import Scheduler
 from palimpsest.run.status import status
 from palimpsest.run.store import Cell, Run

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palimpsest.config.audit import AuditConfig
 from palimpsest.config.load import load_config
-from palimpsest.config.own import RetrainConfig, UnlearnConfig
+from palimpsest.config.own import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
 from palimpsest.config.plan import Plan
-from palimpsest.config.tofu import TofuConfig
 from palimpsest.engine.launch import RunOptions, progress_listener
 from palimpsest.report.documents import FORMAT, run_document, verdict_document, write_documents
 from palimpsest.report.results import RunResults, read_run

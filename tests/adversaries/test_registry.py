@@ -6,16 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from palimpsest.engine.matrix import StudyJob, start
 from tests.study.test_cell import finished, small_plan
 
-from palimpsest.adversaries import known, registry
-from palimpsest.adversaries.registry import Truth, chosen, entries, names
+from palimpsest.adversaries import Truth, chosen, entries, known, names, registry
 from palimpsest.config.plan import Panel, plan_from_dict
-from palimpsest.engine.matrix import StudyJob, start
 from palimpsest.errors import PlanError
 
 NOISE = """
-from palimpsest.adversaries.registry import Truth, known_label
+from palimpsest.adversaries import Truth, known_label
 
 @known_label(Truth.SUPPRESSED, builds_on=("injected",))
 def noise(workshop):

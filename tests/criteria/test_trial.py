@@ -9,7 +9,7 @@ import scipy.stats
 from tests.made_runs import matrix_run
 
 from palimpsest.criteria import catalogue
-from palimpsest.criteria.measurer import PASSES
+from palimpsest.criteria.measures import PASSES
 from palimpsest.criteria.page import report_trial
 from palimpsest.criteria.trial import (
     REFERENCE,

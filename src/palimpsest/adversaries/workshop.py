@@ -19,18 +19,22 @@ import torch
 from torch import Tensor
 
 from palimpsest.adversaries.wrappers import subject_patterns
-from palimpsest.facts.elicitation import elicitations, of_triple
-from palimpsest.facts.nonce import Triple, draw, key_number, words_of
-from palimpsest.facts.questions import FactSet, Pool, Question
-from palimpsest.facts.stream import deck
-from palimpsest.facts.templates import SUBJECT, render
+from palimpsest.facts.general import deck
+from palimpsest.facts.nonce import SUBJECT, Triple, draw, key_number, render, words_of
+from palimpsest.facts.questions import FactSet, Pool, Question, elicitations, of_triple
 from palimpsest.methods.context import Context
 from palimpsest.methods.lessons import target_logp, teach
 from palimpsest.models.encode import encode_answers, encode_texts
-from palimpsest.models.net import Batch, Encoded, Net, collate
-from palimpsest.models.nets import Nets
-from palimpsest.models.optimizer import OPTIMIZERS, AdamW
-from palimpsest.models.train import TextBatch, text_batch, text_loss, train, train_alone
+from palimpsest.models.net import Batch, Encoded, Net, Nets, collate
+from palimpsest.models.train import (
+    OPTIMIZERS,
+    AdamW,
+    TextBatch,
+    text_batch,
+    text_loss,
+    train,
+    train_alone,
+)
 from palimpsest.scoring.reacquisition import relative_scales
 
 State = Mapping[str, Tensor]
@@ -73,6 +77,7 @@ class Schedule:
 
     def run(self, net: Net, after_step: Callable[[int], None], last: int | None = None) -> None:
         """Train a net by the schedule, up to its step ``last``."""
+        scales = self.base_scales
         train(
             net,
             self.steps[:last],
@@ -80,7 +85,7 @@ class Schedule:
             learning_rate=self.learning_rate,
             after_step=after_step,
             optimizer=OPTIMIZERS[self.optimizer],
-            scales=self.base_scales and relative_scales(net, self.base_scales),
+            scales=None if scales is None else relative_scales(net, scales),
         )
 
 

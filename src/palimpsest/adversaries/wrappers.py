@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palimpsest.adversaries.registry import Unavailable
+from palimpsest.adversaries import Unavailable
 from palimpsest.models.net import Batch, Net
 
 State = Mapping[str, Tensor]

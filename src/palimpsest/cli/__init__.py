@@ -17,7 +17,7 @@ from cyclopts.exceptions import CycloptsError, UnknownOptionError
 
 from palimpsest import __version__
 from palimpsest.cli import options
-from palimpsest.cli.app import app
+from palimpsest.cli.options import app
 from palimpsest.cli.output import say
 from palimpsest.errors import PalimpsestError, PlanError
 from palimpsest.run.disk import Stopped, stop_signals

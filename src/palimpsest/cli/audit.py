@@ -1,4 +1,4 @@
-"""Audits of your own models, and of TOFU's."""
+"""Audits of your own models and of TOFU's; unlearning, and references to compare with."""
 
 import sys
 from pathlib import Path
@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from palimpsest.cli.app import BENCHMARKS, MODELS, app
 from palimpsest.cli.options import (
+    BENCHMARKS,
+    MODELS,
     EngineFlags,
     Explain,
     RuleFlags,
     RunFlags,
+    app,
     flags_of,
     given,
     named_places,
 )
 from palimpsest.cli.output import answer, paragraphs, say
-from palimpsest.config.audit import AuditConfig
-from palimpsest.config.tofu import TofuConfig
+from palimpsest.config.own import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
 from palimpsest.errors import PlanError
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
 
     AuditFlags = AuditConfig
     TofuFlags = TofuConfig
+    RetrainFlags = RetrainConfig
+    UnlearnFlags = UnlearnConfig
 else:
     AuditFlags = flags_of(AuditConfig, skip=("chunks", "scored_pieces", "piece_tokens"))
     TofuFlags = flags_of(TofuConfig)
+    RetrainFlags, UnlearnFlags = flags_of(RetrainConfig), flags_of(UnlearnConfig)
 
 Required = Annotated[list[str] | None, Parameter(name="--require", negative=())]
 
@@ -173,3 +177,61 @@ def _conclude(result: "Answer", as_json: bool, explain: bool = False) -> int:
         answer(block)
     answer(f"\nreport: {page}\nrun: {result.run}\nnext: palimpsest certify {result.run}")
     return result.exit_code
+
+
+@app.command(group=MODELS)
+def retrain(
+    *,
+    settings: RetrainFlags | None = None,
+    engine: EngineFlags | None = None,
+    run: RunFlags | None = None,
+) -> None:
+    """Train references for an audit: the injected model's recipe without the forget data."""
+    _make(RetrainConfig, given(settings) | {"engine": given(engine)}, run or RunFlags())
+
+
+@app.command(group=MODELS)
+def unlearn(
+    *,
+    settings: UnlearnFlags | None = None,
+    engine: EngineFlags | None = None,
+    run: RunFlags | None = None,
+) -> None:
+    """Unlearn facts: write one checkpoint per combination of the method's knobs."""
+    from palimpsest.engine.own import knob_values
+
+    values = given(settings) | {"engine": given(engine)}
+    if "knobs" in values:
+        values["knobs"] = knob_values(values["knobs"])
+    _make(UnlearnConfig, values, run or RunFlags())
+
+
+def _make(kind: type[Any], values: dict[str, Any], run: RunFlags) -> None:
+    """Check the flags, do the work and say what was written."""
+    from palimpsest.config.load import load_config
+    from palimpsest.engine.estimate import check_memory, estimate_cells, suitable_workers
+    from palimpsest.engine.own import NotMade, OwnInputs, make_models
+    from palimpsest.models.device import check_device
+
+    inputs = OwnInputs(load_config(kind, values))
+    if run.executor != "ray":
+        check_device(inputs.config.engine.device)
+    inputs.check()
+    spec = inputs(inputs.cell)
+    workers = run.workers or suitable_workers(spec, len(spec.models) + len(spec.methods))
+    if run.dry_run:
+        answer(f"would write {inputs.config.out}: {estimate_cells([spec]).line(workers)}")
+        return
+    check_memory(spec)
+    with run.options(workers) as options:
+        made = make_models(inputs, options)
+    if run.json:
+        answer({"folders": [str(folder) for folder in made.folders], "records": made.records})
+    else:
+        for folder, record in zip(made.folders, made.records.values()):
+            cost = record.get("cost")
+            spent = "" if cost is None else f" (cost: {cost['retrainings']:.2f} retrainings)"
+            answer(f"wrote {folder}{spent}")
+    if made.failed:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in made.failed.items())
+        raise NotMade(f"{len(made.failed)} settings failed ({reasons}); the others are written")

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palimpsest.cli.app import EVIDENCE, app
-from palimpsest.cli.options import AsJson
+from palimpsest.cli.options import EVIDENCE, AsJson, app
 from palimpsest.cli.output import answer, say
 from palimpsest.errors import InputError
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 
-from palimpsest.cli.app import MODELS, app
-from palimpsest.cli.options import AsJson
+from palimpsest.cli.options import MODELS, AsJson, app
 from palimpsest.cli.output import answer, say
 from palimpsest.errors import FactsError
 
@@ -73,9 +72,7 @@ def from_tofu(
 
     others = read_rows(perturbed) if perturbed else ()
     rows = read_rows(questions)
-    _write(
-        from_tofu(rows, others, prefix=prefix, without_paraphrase=without_paraphrase), out
-    )
+    _write(from_tofu(rows, others, prefix=prefix, without_paraphrase=without_paraphrase), out)
 
 
 @facts.command

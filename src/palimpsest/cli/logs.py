@@ -5,8 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from palimpsest.cli.app import MODELS, app
-from palimpsest.cli.options import AsJson
+from palimpsest.cli.options import MODELS, AsJson, app
 from palimpsest.cli.output import answer
 
 
@@ -15,6 +14,7 @@ def logs(
     *paths: Path,
     role: Annotated[list[str] | None, Parameter(negative=())] = None,
     score: str | None = None,
+    anchor: str | None = None,
     csv: Path | None = None,
     page: Path | None = None,
     json: AsJson = False,
@@ -28,7 +28,10 @@ def logs(
     role
         NAME=ROLE (pretrained, retrained, full or candidate) where folder names do not say it.
     score
-        mia_min_k, mia_loss or mia_zlib. Default: mia_min_k where all models have it.
+        mia_min_k, mia_loss or mia_zlib. Default: the first that most logs have.
+    anchor
+        pretrained, retrained or raw: what a score is compared with, question by question.
+        Default: the first of them that there are logs for.
     csv
         File for a table with all levels.
     page
@@ -40,7 +43,7 @@ def logs(
     from palimpsest.run.disk import make_folder, write_bytes
 
     roles = dict(text.rpartition("=")[::2] for text in role or ())
-    report = read_logs(paths, roles=roles, score=score)
+    report = read_logs(paths, roles=roles, score=score, anchor=anchor)
     if csv:
         write_bytes(csv, as_csv(report).encode())
     if page:

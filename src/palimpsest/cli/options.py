@@ -1,4 +1,7 @@
-"""Flags made from configuration classes, and the flags that several commands share."""
+"""The application, flags made from configuration classes, and flags that several commands share.
+
+A command is one function in one file of this package, registered with ``app``.
+"""
 
 import dataclasses
 import typing
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Group, Parameter
+from cyclopts import App, Group, Parameter
 
 from palimpsest.cli.output import Watch, say
 from palimpsest.config.load import meanings
@@ -18,6 +21,20 @@ from palimpsest.stats.rules import Rules
 
 if TYPE_CHECKING:
     from palimpsest.engine.launch import RunOptions
+
+START = Group.create_ordered("Start here")
+MODELS = Group.create_ordered("Your models")
+BENCHMARKS = Group.create_ordered("Benchmarks and methods")
+EVIDENCE = Group.create_ordered("Evidence")
+
+app = App(
+    name="palimpsest",
+    help="Test whether a model that unlearned something was restored or only suppressed.",
+    version_flags=["--version"],
+    help_flags=["--help", "-h"],
+    help_format="plaintext",
+    default_parameter=None,
+)
 
 SETTINGS = Group.create_ordered("Models, facts and recipe")
 COMPUTATION = Group.create_ordered("Computation")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from palimpsest.cli.app import BENCHMARKS, MODELS, app
-from palimpsest.cli.options import AsJson, EngineFlags, RunFlags
+from palimpsest.cli.options import BENCHMARKS, MODELS, AsJson, EngineFlags, RunFlags, app
 from palimpsest.cli.output import answer, paragraphs
 from palimpsest.errors import PlanError
 
@@ -128,7 +127,7 @@ def criteria(
 
 
 def _list_criteria(as_json: bool) -> None:
-    from palimpsest.criteria.catalogue import CRITERIA, INPUTS
+    from palimpsest.criteria import CRITERIA, INPUTS
 
     if as_json:
         names = ("name", "number", "group", "inputs", "turn", "cost", "formula", "source")

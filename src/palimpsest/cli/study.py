@@ -6,8 +6,17 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from palimpsest.cli.app import BENCHMARKS, START, app
-from palimpsest.cli.options import AsJson, EngineFlags, Explain, RuleFlags, RunFlags, given
+from palimpsest.cli.options import (
+    BENCHMARKS,
+    START,
+    AsJson,
+    EngineFlags,
+    Explain,
+    RuleFlags,
+    RunFlags,
+    app,
+    given,
+)
 from palimpsest.cli.output import answer, say
 from palimpsest.errors import PlanError
 

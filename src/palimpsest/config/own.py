@@ -1,10 +1,16 @@
-"""Training with your own models: ``retrain`` makes references, ``unlearn`` makes candidates."""
+"""What is done with your own models: audit, TOFU study, retrain and unlearn.
 
+The same from flags, a YAML file or Python, where paths in a file start at the file's own folder;
+nothing here opens a model or a file of facts.
+"""
+
+import re
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
+from palimpsest.config.plan import check_chunks
 from palimpsest.config.sections import (
     Count,
     Engine,
@@ -12,8 +18,180 @@ from palimpsest.config.sections import (
     Knob,
     ModelPlace,
     Number,
+    Rate,
     Unlearning,
 )
+from palimpsest.errors import PlanError
+from palimpsest.facts.rows import candidate_name
+from palimpsest.stats.rules import Rules, refuse_unmeasured
+
+LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
+"""Learning rates of re-acquisition that are tried on a reference where none is given."""
+SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
+"""The authors to forget, and the authors that stay."""
+_TAKEN = re.compile(r"(control|retraining|reference)(-.*)?|base|injected|forget_only|general_only")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditConfig:
+    """One audit of your own models."""
+
+    base: ModelPlace
+    """Model before it was trained on the forget data."""
+    injected: ModelPlace
+    """Model trained on forget and retain data."""
+    candidates: tuple[tuple[str, ModelPlace], ...] = ()
+    """NAME=PATH of an unlearned model. Repeatable."""
+    candidates_folder: FilePath = ""
+    """Folder of candidates, one checkpoint per sub-folder."""
+    references: tuple[ModelPlace, ...] = ()
+    """Model retrained without the forget data. Repeatable."""
+    references_folder: FilePath = ""
+    """Folder of references, one checkpoint per sub-folder."""
+    exclude: tuple[str, ...] = ()
+    """Name of a reference to leave out of the comparison; every verdict says so. Repeatable."""
+    forget: FilePath
+    """File of facts to forget."""
+    retain: FilePath
+    """File of facts to keep."""
+    probes: FilePath = ""
+    """File of facts that no model was trained on."""
+    generate_probes: Number = 0
+    """Generate N probes from the forget facts."""
+    general: FilePath
+    """Plain-text file of general prose, or pocket (generated prose)."""
+    out: FilePath
+    """Run folder. An existing one is resumed."""
+    adapter_base: ModelPlace = ""
+    """Base model of LoRA adapters whose own configuration does not name it."""
+    learning_rate: Rate | None = None
+    """Learning rate of re-acquisition. Default: chosen on a reference."""
+    steps: Count = 75
+    """Steps of re-acquisition."""
+    items: Count = 4
+    """Sentences per step of re-acquisition."""
+    chunks: Count = 5
+    """Number of times re-acquisition is measured."""
+    scored_pieces: Count = 24
+    """Pieces of general text to score."""
+    piece_tokens: Annotated[int, Ge(4)] = 28
+    """Length of a piece of general text, in tokens."""
+    chat: bool = False
+    """Ask and teach facts through the base's chat template."""
+    beacon: str = ""
+    """Draw schedule, phrasings and probes from this newly published text. Default: from the
+    digests of candidates and references alone, which can be tried out in advance."""
+    rules: Rules = field(default_factory=Rules)
+    engine: Engine = field(default_factory=Engine)
+
+    @property
+    def chooses_rate(self) -> bool:
+        """Whether the learning rate of re-acquisition is chosen on a reference."""
+        return self.learning_rate is None and bool(self.references or self.references_folder)
+
+
+def check_audit(config: AuditConfig) -> AuditConfig:
+    """Return the configuration if its values fit together; PlanError names the key if not."""
+    if not config.candidates and not config.candidates_folder:
+        raise PlanError(
+            "none given; expected --candidate NAME=PATH, or a folder of them with "
+            "--candidates-folder",
+            key="candidates",
+        )
+    seen: set[str] = set()
+    for name, _ in config.candidates:
+        check_candidate_name(name)
+        if name in seen:
+            raise PlanError(f"{name!r} is named twice; expected different names", key="candidates")
+        seen.add(name)
+    check_chunks(config.chunks, config.steps)
+    refuse_unmeasured(config.rules)
+    if config.probes and config.generate_probes:
+        raise PlanError("given together with generate_probes; expected one of them", key="probes")
+    for key in ("forget", "retain", "probes"):
+        file = getattr(config, key)
+        if file.lower().endswith(".csv"):
+            raise PlanError(
+                f"{file} found; expected facts as .jsonl, .json or .parquet; convert it with "
+                f"`palimpsest facts from-csv {file} --out {file[:-4]}.jsonl`",
+                key=key,
+            )
+    return config
+
+
+def check_candidate_name(name: str) -> None:
+    """Refuse a name that cannot stand in a table, or that another model of every run has."""
+    candidate_name(name)
+    if _TAKEN.fullmatch(name.lower()):
+        raise PlanError(f"{name!r} is the name of another model; rename it", key="candidates")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TofuConfig:
+    """One TOFU study; its cells are its seeds."""
+
+    data: FilePath = ""
+    """Folder of TOFU's files. Default: download them."""
+    split: Literal["forget01", "forget05", "forget10"] = "forget10"
+    """Authors to forget: forget01, forget05 or forget10."""
+    base: ModelPlace = "microsoft/phi-1_5"
+    """Model before it was trained on TOFU."""
+    full: ModelPlace = ""
+    """Model trained on all authors."""
+    retain: tuple[ModelPlace, ...] = ()
+    """Model trained without the forget authors. Repeatable."""
+    train: bool = False
+    """Train the full and retain models from the base."""
+    candidates: tuple[tuple[str, ModelPlace], ...] = ()
+    """NAME=PATH of an unlearned model. Repeatable."""
+    methods: tuple[str, ...] = ()
+    """Methods to make candidates with, at their default knobs; none takes the paper's grid."""
+    seeds: Count = 3
+    """Number of cells, each with its own items."""
+    forget_items: Count = 40
+    """Questions to forget."""
+    retain_items: Count = 100
+    """Questions to keep."""
+    probes: Count = 40
+    """Never-learned questions."""
+    longest: Number = 0
+    """Longest item, in words. 0 is no limit."""
+    draws: Count = 5
+    """References to train, beside the one that shares the full model's draw."""
+    steps: Count = 90
+    """Steps of fine-tuning."""
+    items: Count = 8
+    """Questions per step of fine-tuning."""
+    learning_rate: Rate = 2e-5
+    """Learning rate of all training."""
+    unlearning_steps: Count = 110
+    """Steps of each method."""
+    general: FilePath = "pocket"
+    """Plain-text file of general prose, or pocket (generated prose)."""
+    out: FilePath = "runs/tofu"
+    """Run folder. An existing one is resumed."""
+    rules: Rules = field(default_factory=Rules)
+    engine: Engine = field(default_factory=Engine)
+
+
+def check_tofu(config: TofuConfig) -> TofuConfig:
+    """Return the configuration if its values fit together; PlanError names the key if not."""
+    refuse_unmeasured(config.rules)
+    if config.train and (config.full or config.retain):
+        raise PlanError(
+            "given together with checkpoints of the full or retain model; expected one or the "
+            "other",
+            key="train",
+        )
+    if not config.train and bool(config.full) != bool(config.retain):
+        missing = "retain" if config.full else "full"
+        raise PlanError("missing; expected both checkpoints, or --train", key=missing)
+    if config.candidates and config.train:
+        raise PlanError(
+            "given together with --train; candidates come from a full model: give it with --full",
+            key="candidates",
+        )
+    return config
 
 
 @dataclass(frozen=True, kw_only=True)

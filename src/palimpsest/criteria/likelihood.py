@@ -1,9 +1,9 @@
 """Criteria that read token probabilities, as functions of arrays: likelihood and membership.
 
 Numbers in brackets are those of the catalogue, which names the sources. A score whose ideal is
-small is returned as it is; ``outputs.py`` turns every criterion so that larger means less restored.
-All scores use every answer token: released code that drops the last one as an end mark would drop a
-third of a nonce answer.
+small is returned as it is; ``measures.py`` turns it so that larger means less restored. All scores
+use every answer token: released code that drops the last one as an end mark would drop a third of a
+nonce answer.
 """
 
 import math

@@ -16,8 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from palimpsest.adversaries.registry import Truth
-from palimpsest.criteria.catalogue import CRITERIA, Criterion, find_teacher
+from palimpsest.adversaries import Truth
+from palimpsest.criteria import CRITERIA, Criterion, find_teacher
 from palimpsest.criteria.likelihood import Bools, Floats
 from palimpsest.report.results import CellResult, RunResults
 from palimpsest.report.table import Estimate, Share

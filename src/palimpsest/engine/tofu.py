@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.config.load import as_dict
+from palimpsest.config.own import TofuConfig
 from palimpsest.config.plan import cell_id
 from palimpsest.config.presets import PAPER_POOL
 from palimpsest.config.sections import General, Injection, MethodGrid, Reacquisition, Unlearning
-from palimpsest.config.tofu import TofuConfig
 from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.engine.setting import Setting
 from palimpsest.engine.spec import CellSpec, Given, SourcedModel, mixtures, trained_models

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from safetensors.torch import save_file
 
-from palimpsest.adversaries.registry import KnownLabel, Unavailable, chosen
+from palimpsest.adversaries import KnownLabel, Unavailable, chosen
 from palimpsest.adversaries.wrappers import Interpolated
-from palimpsest.config.audit import LADDER
+from palimpsest.config.own import LADDER
 from palimpsest.engine.bench import WEIGHTS, Bench, State
 from palimpsest.engine.measure import Measured, result_tables, stack_columns
 from palimpsest.engine.spec import CellSpec, Trained

@@ -15,9 +15,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-from palimpsest.config.schema import build
 from palimpsest.config.sections import Knob, MethodGrid
 from palimpsest.errors import MethodError, PlanError
+from palimpsest.schema import build
 
 ENTRY_POINTS = "palimpsest.methods"
 RESERVED = (

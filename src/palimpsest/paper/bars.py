@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
+from palimpsest.config.sections import PaperRules
 from palimpsest.errors import ScoreError
-from palimpsest.paper.rules import PaperRules
 from palimpsest.stats.intervals import draw_gaps
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Role

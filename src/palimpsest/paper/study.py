@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from palimpsest.config.sections import PaperRules
 from palimpsest.paper.bars import (
     DamageBar,
     Tolerances,
@@ -17,7 +18,6 @@ from palimpsest.paper.bars import (
     paper_references,
     rated_adequate,
 )
-from palimpsest.paper.rules import PaperRules
 from palimpsest.report.results import CellResult, RunResults
 from palimpsest.report.table import Average, Estimate, Share
 from palimpsest.stats.intervals import clopper_pearson, clopper_pearson_clustered

@@ -1,1 +1,1 @@
-"""The known-label models, one file for each family; ``registry.py`` says how to add one."""
+"""The known-label models, one file for each family; the package above says how to add one."""

@@ -7,7 +7,7 @@ measured; the mimics know with which sentences, in which order, at which rate an
 import math
 from collections.abc import Callable, Sequence
 
-from palimpsest.adversaries.registry import (
+from palimpsest.adversaries import (
     Goal,
     Knows,
     Net,

@@ -14,18 +14,11 @@ import reprlib
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from palimpsest.errors import FactsError, PlanError
-from palimpsest.facts.rows import read_lines
+from palimpsest.errors import PlanError
 
 T = TypeVar("T")
-
-YAML_LIMIT = 2**20
-"""Largest document, in bytes."""
-WEIGHT_LIMIT = 2**24
-"""Largest weight of a document; see ``_weigh``."""
 
 _EXPECTED = {
     "bool_type": "true or false",
@@ -91,52 +84,6 @@ def json_schema(kind: type) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind).json_schema()
-
-
-def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
-    """Return the keys and values of YAML; ``expected`` says what a message asks for.
-
-    source: a path, or the text itself, which has a line end or a colon before a space.
-    """
-    import yaml
-
-    inside = isinstance(source, str) and ("\n" in source or ": " in source)
-    name = "the text" if inside else str(source)
-    try:
-        text = str(source) if inside else b"".join(read_lines(source, YAML_LIMIT)).decode()
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        data = loader.construct_document(node) if node and _weigh(node, {}) else None
-    except (FactsError, yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = " ".join(str(error).removeprefix(f"{name}: ").split())[:400]
-        raise PlanError(f"{name}: cannot be read ({problem}); expected {expected}") from error
-    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise PlanError(f"{name}: holds {type(data).__name__}; expected {expected}")
-    return data
-
-
-def _weigh(node: Any, weights: dict[int, int]) -> int:
-    """Return the weight of a YAML node with its aliases written out; ValueError if too heavy.
-
-    A few hundred bytes of aliases can stand for gigabytes, so nodes are weighed before any value
-    is made. A level doubles the weight of what it holds: one number bounds both size and depth.
-    weights: of the nodes weighed before; an alias is the same node as its anchor.
-    """
-    if id(node) not in weights:
-        weights[id(node)] = WEIGHT_LIMIT  # of a node inside itself
-        keys = set()
-        for part in node.value if node.id == "mapping" else ():
-            key = part[0].value
-            if isinstance(key, str) and key in keys:
-                line = part[0].start_mark.line + 1
-                raise ValueError(f"line {line}: the key {shorten(key)} occurs twice")
-            keys.add(key if isinstance(key, str) else None)
-        parts = [part for pair in node.value for part in pair] if keys else node.value
-        inner = sum(1 if isinstance(part, str) else 2 * _weigh(part, weights) for part in parts)
-        weights[id(node)] = 1 + inner
-    if weights[id(node)] > WEIGHT_LIMIT:
-        raise ValueError("is too large or nested too deeply with its aliases written out")
-    return weights[id(node)]
 
 
 @cache

@@ -1,5 +1,0 @@
-"""``python -m palimpsest.cli`` is the command ``palimpsest``."""
-
-from palimpsest.cli import main
-
-main()
