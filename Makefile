@@ -9,18 +9,22 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test lint bench reliability notebook pocket smollm2 gemma advisories clean
+.PHONY: demo test test-all lint bench reliability notebook pocket smollm2 gemma advisories clean
 
 demo: $(VENV)/.installed
 	$(BIN)/palimpsest demo
 
-# Files of tests side by side, one per core.
+# Lint, types, import contract, and every test but those marked slow, one process per core.
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n logical --dist worksteal -m "not slow"
+
+# Everything, before a release.
+test-all: $(VENV)/.dev lint
+	$(BIN)/python -m pytest -n logical --dist worksteal
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks experiments tools examples
+	$(BIN)/ruff format --check src tests benchmarks experiments tools examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -57,7 +61,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install -q -c constraints.txt -e '.[models]'
+	$(PIP) install -q -c constraints.txt -e '.[models,pandas]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.installed

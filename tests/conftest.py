@@ -10,33 +10,17 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 
 from tests import reliability
+from tests.shared_runs import tiny_study
+
+__all__ = ["tiny_study"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "reliability(point): part of `make reliability`")
 
 
-LONGEST = (
-    "kill/test_study_kill.py",
-    "audit/test_tutorial.py",
-    "study/test_cell.py",
-    "device/test_precision.py",
-    "device/test_placement.py",
-    "test_benchmarks.py",
-    "audit/test_certificate.py",
-    "audit/test_audit.py",
-    "run/test_ray.py",
-    "unlearn/test_unlearn.py",
-    "study/test_real_cell.py",
-    "kill/test_store_kill.py",
-)
-"""Files that take longest, which `make test` begins with: files run side by side, one per core."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first, and mark the tests behind docs/reliability.md."""
-    rank = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
+    """Mark the tests behind docs/reliability.md."""
     for item in items:
         for point in reliability.points(item.nodeid.removeprefix("tests/")):
             item.add_marker(pytest.mark.reliability(point))

@@ -1,0 +1,72 @@
+"""Finished runs that many tests read: each is made once per test run, whichever process asks first.
+
+Nobody may change them; a test that does takes a copy.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from palimpsest.config.plan import Plan
+from palimpsest.config.presets import preset
+from palimpsest.config.sections import (
+    Facts,
+    General,
+    Injection,
+    KnownLabel,
+    MethodGrid,
+    Reacquisition,
+    Replication,
+    Unlearning,
+)
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that ``make`` filled, once for all processes of a test run."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # every worker has a folder of its own below it
+    folder, mark = root / name, root / f"{name}.made"
+    with FileLock(root / f"{name}.lock"):
+        if not mark.exists():
+            make(folder)
+            mark.touch()
+    return folder
+
+
+def tiny_plan(**changes: object) -> Plan:
+    """Return a real study of one cell that takes seconds: too short to certify anything."""
+    plan = replace(
+        preset("demo"),
+        name="tiny",
+        facts=Facts(forget=2, retain=2, probes=8, phrasings=1),
+        injection=Injection(steps=12, learning_rate=1.5e-4, fact_items=2, general_items=2),
+        unlearning=Unlearning(steps=6, learning_rate=1.5e-4, ascent_learning_rate=3.75e-5),
+        reacquisition=Reacquisition(steps=5, learning_rate=1.5e-4, items=2),
+        general=General(train_pieces=40, scored_pieces=6),
+        methods=(
+            MethodGrid("kl_reversion", (("weight", (3.0, 50.0)),)),
+            MethodGrid("task_vector", (("coefficient", (1.0,)),)),
+        ),
+        known_label=KnownLabel(models=("suppression", "router", "interpolation-50")),
+        replication=Replication(draws=5, retrainings=1),
+    )
+    return replace(plan, **changes)  # type: ignore[arg-type]
+
+
+def make_study(out: Path) -> None:
+    """Run the tiny study and write its report."""
+    import palimpsest
+    from palimpsest.report.page import write_report
+
+    write_report(palimpsest.study(tiny_plan(), out))
+
+
+@pytest.fixture(scope="session")
+def tiny_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of the finished tiny study, with its report."""
+    return made_once(tmp_path_factory, "tiny-study", make_study)
