@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from palimpsest.errors import PalimpsestError
     from palimpsest.facts.files import Fact, read_facts
     from palimpsest.models.load import load
-    from palimpsest.report.frames import load_run
+    from palimpsest.report.documents import load_run
     from palimpsest.stats.rules import Rules
     from palimpsest.stats.verdict import Verdict, decide
 
@@ -37,7 +37,7 @@ _HOMES = {
     "palimpsest.errors": ("PalimpsestError",),
     "palimpsest.facts.files": ("Fact", "read_facts"),
     "palimpsest.models.load": ("load",),
-    "palimpsest.report.frames": ("load_run",),
+    "palimpsest.report.documents": ("load_run",),
     "palimpsest.stats.rules": ("Rules",),
     "palimpsest.stats.verdict": ("Verdict", "decide"),
 }

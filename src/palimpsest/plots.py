@@ -16,7 +16,7 @@ from palimpsest.errors import InputError
 from palimpsest.paper import figures as paper_figures
 from palimpsest.report import figures
 from palimpsest.report.canvas import Picture
-from palimpsest.report.frames import LoadedRun, load_run
+from palimpsest.report.documents import LoadedRun, load_run
 from palimpsest.report.results import RunResults
 
 __all__ = ["acceptance", "diagnostic", "forget_deltas", "relearning", "retrainings"]

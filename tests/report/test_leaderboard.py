@@ -7,7 +7,7 @@ import pytest
 from tests.made_runs import cell_run, matrix_run, uncertified_run, write_run
 
 from palimpsest.errors import InputError
-from palimpsest.report.compare import board_lines, compare_runs, comparison_page
+from palimpsest.report.leaderboard import board_lines, compare_runs, comparison_page
 from palimpsest.report.leaderboard import leaderboard_table, settings_table, standings
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.report.table import Share, as_latex

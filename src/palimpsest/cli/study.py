@@ -247,7 +247,7 @@ def compare(
     page
         Write a page with all tables.
     """
-    from palimpsest.report.compare import board_lines, compare_runs, comparison_page
+    from palimpsest.report.leaderboard import board_lines, compare_runs, comparison_page
     from palimpsest.report.table import as_csv, as_latex
     from palimpsest.run.disk import write_bytes
 

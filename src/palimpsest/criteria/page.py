@@ -7,8 +7,7 @@ from matplotlib.patches import Rectangle
 
 from palimpsest.criteria.trial import FRESH, SAME_DRAW, Trial, run_trial
 from palimpsest.criteria.trial import Row as Judged
-from palimpsest.report.canvas import Picture, drawing, sheet, shortened
-from palimpsest.report.palette import INK, QUIET
+from palimpsest.report.canvas import INK, QUIET, Picture, drawing, sheet, shortened
 from palimpsest.report.results import RunResults
 from palimpsest.report.table import Estimate, Row, Share, Table, shown
 

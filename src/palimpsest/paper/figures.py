@@ -5,8 +5,16 @@ import numpy as np
 from palimpsest.paper.bars import paper_references
 from palimpsest.paper.study import read_paper
 from palimpsest.paper.tables import methods_table
-from palimpsest.report.canvas import Picture, bend, drawing, key, points, sheet
-from palimpsest.report.palette import QUIET, method_styles
+from palimpsest.report.canvas import (
+    QUIET,
+    Picture,
+    bend,
+    drawing,
+    key,
+    method_styles,
+    points,
+    sheet,
+)
 from palimpsest.report.results import RunResults
 
 

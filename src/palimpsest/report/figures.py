@@ -10,19 +10,23 @@ import numpy as np
 
 from palimpsest.paper.figures import diagnostic
 from palimpsest.report.canvas import (
+    BAND,
+    KNOWN,
+    QUIET,
+    STRIPE,
     Picture,
+    Style,
     bend,
     distances,
     drawing,
     jitter,
     key,
+    method_styles,
     points,
     rows,
     sheet,
 )
-from palimpsest.report.palette import BAND, KNOWN, QUIET, STRIPE, Style, method_styles
-from palimpsest.report.places import cell_places
-from palimpsest.report.results import CellResult, RunResults
+from palimpsest.report.results import CellResult, RunResults, cell_places
 from palimpsest.report.table import Share
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.items import Values

@@ -19,8 +19,7 @@ from palimpsest.criteria.page import report_trial
 from palimpsest.report.canvas import FAR, LINEAR, figure_bytes
 from palimpsest.report.figures import all_figures
 from palimpsest.report.leaderboard import distance, standings
-from palimpsest.report.places import Place, cell_places
-from palimpsest.report.results import RunResults
+from palimpsest.report.results import Place, RunResults, cell_places
 from palimpsest.report.table import Share, as_csv, as_markdown, printable
 from palimpsest.report.tables import paper_tables, run_tables
 from palimpsest.run.disk import make_folder, remove, write_bytes

@@ -8,6 +8,9 @@ LaTeX show values as a paper does. The same table gives the same bytes.
 import csv
 import io
 import math
+import re
+import shutil
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -160,6 +163,43 @@ def number(value: float) -> str:
 def printable(text: str, instead: str = "�") -> str:
     """Return the text with every character replaced that a terminal or a parser could obey."""
     return "".join(sign if sign.isprintable() else instead for sign in text)
+
+
+# -- terminal --------------------------------------------------------------------------------------
+
+
+def table_lines(table: Table, wide: int | None = None) -> str:
+    """Return a table with its title and reading, as wide as the terminal: where it does not fit,
+    its longest texts are folded after hyphens, underscores and spaces, and nothing is cut."""
+    wide = wide or width()
+    texts = [[printable(table.shown(*pair)) for pair in zip(table.columns, r)] for r in table.rows]
+    grid = [list(table.columns), *texts] if texts else []
+    sizes = [max(map(len, column)) for column in zip(*grid)]
+    while sum(sizes) + 2 * len(sizes) > wide and max(sizes) > 8:
+        # Names first: the first two columns.
+        longest = max(sizes[:2]) if max(sizes[:2]) > 14 else max(sizes)
+        sizes[sizes.index(longest)] -= 1
+    right = [not re.search("[A-Za-z]{3}", "".join(column)) for column in zip(*texts)]
+    lines = textwrap.wrap(table.title, wide)
+    for row in grid:
+        cells = [_folded(text, size) for text, size in zip(row, sizes)]
+        for n in range(max(map(len, cells))):
+            parts = [cell[n] if n < len(cell) else "" for cell in cells]
+            padded = [f"{p:>{s}}" if r else f"{p:<{s}}" for p, s, r in zip(parts, sizes, right)]
+            lines.append("  ".join(padded).rstrip())
+    return "\n".join([*lines, *textwrap.wrap(table.reading, wide, break_on_hyphens=False)])
+
+
+def width() -> int:
+    """Return the width of the terminal, at least 60 columns."""
+    return max(60, shutil.get_terminal_size((80, 24)).columns)
+
+
+def _folded(text: str, most: int) -> list[str]:
+    """Return a text on as many lines as it needs."""
+    spaced = re.sub(r"([-_])", "\\1\x00", text)
+    lines = textwrap.wrap(spaced.replace("\x00", "\u200b "), most) if len(text) > most else [text]
+    return [line.replace("\u200b ", "").replace("\u200b", "") for line in lines] or [""]
 
 
 # -- files -----------------------------------------------------------------------------------------

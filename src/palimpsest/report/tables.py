@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from palimpsest.paper.study import read_paper
 from palimpsest.paper.tables import TABLES as PAPER_TABLES
 from palimpsest.report.leaderboard import leaderboard_table, median_cost, settings_table
-from palimpsest.report.places import GROUPS, cell_places, control_label
-from palimpsest.report.results import RunResults
+from palimpsest.report.results import GROUPS, RunResults, cell_places, control_label
 from palimpsest.report.table import Estimate, Row, Share, Table, Value
 from palimpsest.stats.axes import Axis, axis, chosen
 from palimpsest.stats.comparison import Comparison
