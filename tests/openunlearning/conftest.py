@@ -51,6 +51,8 @@ class World:
         log |= {"forget_quality": {"agg_value": None}, "model_utility": {"agg_value": 0.6}}
         if "retain" in sets:
             log["retain_Q_A_Prob"] = _metric(sets["retain"], "avg_loss")
+            log["forget_Q_A_Prob"] = _metric(sets["forget"], "avg_loss")
+            log["forget_Q_A_PARA_Prob"] = _metric(sets["forget"] + 1.0, "avg_loss")
         path.write_text(json.dumps(log))
         if config is not None:
             (path.parent / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))

@@ -46,10 +46,9 @@ def test_p_values_are_scipys(tmp_path: Path, questions: int) -> None:
     world.write("model", model)
     judged = judge(world, roles={"base": "pretrained", "model": "retrained"})["model"]
     deltas = [model[side] - base[side] for side in ("forget", "holdout")]
-    name, method = {40: ("exact", "exact"), 200: ("normal", "asymptotic")}[questions]
-    assert judged.method == name
     for p, side in ((judged.p_below, "less"), (judged.p_above, "greater")):
-        assert p == pytest.approx(mannwhitneyu(*deltas, alternative=side, method=method).pvalue)
+        test = mannwhitneyu(*deltas, alternative=side, method="asymptotic")
+        assert p == pytest.approx(test.pvalue)
     assert judged.median_forget == pytest.approx(np.median(deltas[0]))
 
 
@@ -58,11 +57,12 @@ def test_the_anchor_removes_difficulty(world: World) -> None:
     world.references()
     world.candidate("alike", 0.4, 0.4)
     assert judge(world)["alike"].outcome is Outcome.NOT_TOLD_APART
-    roles = {f"tofu_{BASE}_{name}": "candidate" for name in ("pretrained_retain99", "retain99")}
-    raw = judge(world, roles=roles)
+    raw = judge(world, anchor="raw")
     assert {model.anchor for model in raw.values()} == {None}
     assert {model.p_above for model in raw.values()} == {None}
     assert raw["alike"].outcome is Outcome.NOT_TOLD_APART  # the side that would mislead is not used
+    assert "raw scores" in " ".join(read_logs([world.root], anchor="raw").problems)
+    roles = {f"tofu_{BASE}_{name}": "candidate" for name in ("pretrained_retain99", "retain99")}
     report = read_logs([world.root], roles=roles)
     assert [text in " ".join(report.problems) for text in ("raw scores", "no log of")] == [True] * 2
 
@@ -78,6 +78,15 @@ def test_the_retrained_model_anchors_where_the_pretrained_has_no_log(world: Worl
     assert models["alike"].outcome is Outcome.NOT_TOLD_APART
     world.write(f"eval/tofu_{BASE}_retain99_seed1", world.sets(0.4, 0.4))
     assert judge(world)["retain99"].outcome is Outcome.NOT_TOLD_APART  # against the other one
+
+
+def test_the_anchor_can_be_chosen(world: World) -> None:
+    world.references()
+    world.candidate("knows", -1.5, 0.4)
+    for anchor in (Role.PRETRAINED, Role.RETRAINED):
+        models = judge(world, anchor=anchor.value)
+        assert {model.anchor for model in models.values()} == {anchor}
+        assert models["knows"].outcome is Outcome.STILL_KNOWS
 
 
 def test_candidates_are_corrected_together(world: World) -> None:

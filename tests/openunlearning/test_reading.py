@@ -105,7 +105,12 @@ def test_contradictions_are_refused(world: World, folder: str, config: Any, word
 
 @pytest.mark.parametrize(
     ("key", "setting"),
-    [("score", "mia_gradnorm"), ("roles", {"x": "full"}), ("roles", {f"tofu_{BASE}_full": "x"})],
+    [
+        ("score", "mia_gradnorm"),
+        ("anchor", "full"),
+        ("roles", {"x": "full"}),
+        ("roles", {f"tofu_{BASE}_full": "x"}),
+    ],
 )
 def test_unknown_settings_carry_their_key(world: World, key: str, setting: Any) -> None:
     world.references()
@@ -150,6 +155,18 @@ def test_a_damaged_log_is_named_and_the_others_are_judged(world: World, content:
     assert len(report.groups[0].models) == 3
     with pytest.raises(InputError, match="NPO"):
         read_logs([path])
+
+
+def test_a_log_of_200_megabytes_is_read(world: World) -> None:
+    world.references()
+    path = world.candidate("NPO", 0.4, 0.4)
+    (before,) = (m for m in read_logs([world.root]).groups[0].models if m.label == "NPO")
+    texts = f'{{"forget_Q_A_ROUGE": {{"0": {{"generation": "{"word " * 40_000_000}"}}}}, '
+    path.write_text(texts + path.read_text()[1:])
+    assert path.stat().st_size > 200e6
+    (after,) = (m for m in read_logs([world.root]).groups[0].models if m.label == "NPO")
+    path.unlink()
+    assert (after.p_below, after.outcome) == (before.p_below, before.outcome)
 
 
 def test_a_log_beyond_the_limit_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,9 @@ def test_the_command_answers_first_in_80_columns_and_loads_no_torch(saves: Path)
     assert sum(line.endswith("  not told apart by these scores") for line in lines) == 2
     order = [text.index(part) for part in ("<b>NPO-6: still", "model  ", "no certificate")]
     assert order == sorted(order)
-    assert "anchored to the pretrained model, rank test: exact" in " ".join(text.split())
+    assert "mia_min_k, anchored to the pretrained model" in " ".join(text.split())
+    levels = [line.split() for line in lines if line.startswith(("level ", "retain99 "))]
+    assert levels[1] == ["level", "forget", "paraphrases", "retain"] and len(levels[2]) == 4
 
 
 def test_json_has_every_key(saves: Path, capsys: pytest.CaptureFixture[str]) -> None:

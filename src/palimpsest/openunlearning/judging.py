@@ -3,7 +3,9 @@
 Per question, delta = score of the model - score of its anchor. Null hypothesis of the screen: the
 deltas of forget questions and of never-taught holdout questions have one distribution. Each side is
 a one-sided Mann–Whitney test, Holm-corrected at ``ALPHA`` over both sides of all candidates of a
-group; a full or retrained model is tested alone, over its own two sides.
+group; a full or retrained model is tested alone, over its own two sides. P-values are the normal
+approximation for every split, so that splits of 40 and of 400 questions can be compared; it is
+close from ``FEWEST`` questions on, and in the far tail larger than the exact value.
 
 A model that passes both sides is *damaged* if, on questions that unlearning should leave alone
 (holdout, retain, real authors, world facts), its median difference from the retrained model exceeds
@@ -22,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from palimpsest.errors import InputError, PlanError
-from palimpsest.openunlearning.models import Group, LogReport, Model, Outcome, Role, Values
+from palimpsest.openunlearning.models import Group, LogReport, Model, Outcome, Role, Values, median
 from palimpsest.openunlearning.reading import SCORES, find_logs, read_log
 from palimpsest.stats.comparison import p_value, which_test
 from palimpsest.stats.multiplicity import holm
@@ -30,6 +32,7 @@ from palimpsest.stats.ranktest import rank_test
 from palimpsest.stats.rules import Rules
 
 ALPHA, MINIMUM = Rules.alpha, Rules.minimum_references
+ANCHORS = ("pretrained", "retrained", "raw")
 DAMAGE = 0.15
 FEWEST = 20
 """Finite scores of either set below which a model is not judged."""
@@ -41,14 +44,18 @@ def read_logs(
     *,
     roles: Mapping[str, str] | None = None,
     score: str | None = None,
+    anchor: str | None = None,
 ) -> LogReport:
     """Return what the evaluation logs in these folders and files show; weights are not needed.
 
     roles: by name of the run folder, instead of what names and configurations say.
     score: mia_min_k, mia_loss or mia_zlib; by default the first that most logs of a group have.
+    anchor: pretrained, retrained or raw; by default the first of them that a group has.
     """
     if score not in (None, *SCORES):
         raise PlanError(f"{score!r} found; expected one of {', '.join(SCORES)}", key="score")
+    if anchor not in (None, *ANCHORS):
+        raise PlanError(f"{anchor!r} found; expected one of {', '.join(ANCHORS)}", key="anchor")
     if unknown := set((roles or {}).values()) - set(Role):
         raise PlanError(f"{unknown} found; expected some of {', '.join(Role)}", key="role")
     given = {name: Role(role) for name, role in (roles or {}).items()}
@@ -66,7 +73,7 @@ def read_logs(
         raise PlanError(f"{unknown} found; the logs are of {', '.join(names)}", key="role")
     models.sort(key=lambda model: (model.benchmark, model.base, model.split, model.place))
     titled = groupby(models, lambda model: f"{model.benchmark} {model.base} {model.split}")
-    groups = [judge_group(title, list(members), score) for title, members in titled]
+    groups = [judge_group(title, list(members), score, anchor) for title, members in titled]
     problems += [f"{group.title}: {text}" for group in groups for text in find_limits(group)]
     if unchecked := sum(not model.template for model in models):
         share = f"{unchecked} of {len(models)} logs"
@@ -74,7 +81,9 @@ def read_logs(
     return LogReport(tuple(groups), tuple(problems))
 
 
-def judge_group(title: str, models: list[Model], score: str | None) -> Group:
+def judge_group(
+    title: str, models: list[Model], score: str | None = None, anchor: str | None = None
+) -> Group:
     """Return the models of one benchmark, base model and split with their outcomes."""
     sound = [model for model in models if not model.reason]
     score = score or max(SCORES, key=lambda name: sum(name in model.scores for model in sound))
@@ -87,7 +96,7 @@ def judge_group(title: str, models: list[Model], score: str | None) -> Group:
     families = [[model for model in usable if model.role is Role.CANDIDATE]]
     families += [[model] for model in usable if model.role is not Role.CANDIDATE]
     for family in families:
-        screened = [_screen(model, usable) for model in family]
+        screened = [_screen(model, usable, anchor) for model in family]
         sides = [p for model in screened for p in (model.p_below, model.p_above)]
         rejected = iter(holm([1.0 if p is None else p for p in sides], ALPHA).rejected)
         judged += [_decide(model, next(rejected), next(rejected)) for model in screened]
@@ -134,31 +143,32 @@ def find_limits(group: Group) -> Iterator[str]:
         yield f"{left_out} scores of questions are not finite and were left out pairwise"
 
 
-def _screen(model: Model, usable: Sequence[Model]) -> Model:
+def _screen(model: Model, usable: Sequence[Model], anchor: str | None) -> Model:
     """Return a model with its tests and its distances from the retrained model."""
     retrained = [other for other in usable if other.role is Role.RETRAINED]
-    anchors = [other for other in usable if other.role is Role.PRETRAINED] or retrained
+    kinds = {"pretrained": [other for other in usable if other.role is Role.PRETRAINED]}
+    kinds |= {"retrained": retrained, "raw": []}
+    anchors = kinds[anchor] if anchor else kinds["pretrained"] or retrained
     shifts = _measure_shifts(model, _average([other for other in retrained if other is not model]))
     role = anchors[0].role if anchors else None
     model = replace(model, anchor=role, shifts=shifts, reason=IS_ANCHOR)
     others = [other for other in anchors if other.path != model.path]
     if anchors and not others:
         return model
-    anchor = _average(others)
-    deltas = [model.sets[key] - anchor.get(key, 0.0) for key in ("forget", "holdout")]
+    average = _average(others)
+    deltas = [model.sets[key] - average.get(key, 0.0) for key in ("forget", "holdout")]
     forget, holdout = (delta[np.isfinite(delta)] for delta in deltas)
     left_out = sum(map(len, deltas)) - len(forget) - len(holdout)
     if min(len(forget), len(holdout)) < FEWEST:
         reason = f"fewer than {FEWEST} forget or holdout scores are finite"
         return replace(model, reason=reason, left_out=left_out)
-    below = rank_test(forget, holdout)
+    below, above = (rank_test(*pair, 0) for pair in ((forget, holdout), (holdout, forget)))
     return replace(
         model,
-        method=below.method,
         p_below=below.p_value,
-        p_above=rank_test(holdout, forget).p_value if anchors else None,
-        median_forget=_median(forget),
-        median_holdout=_median(holdout),
+        p_above=above.p_value if anchors else None,
+        median_forget=median(forget),
+        median_holdout=median(holdout),
         left_out=left_out,
     )
 
@@ -173,15 +183,10 @@ def _average(models: Sequence[Model]) -> dict[str, Values]:
 def _measure_shifts(model: Model, reference: Mapping[str, Values]) -> dict[str, float]:
     shifts = {}
     for key, theirs in reference.items():
-        spread = 1.4826 * _median(np.abs(theirs - _median(theirs)))
+        spread = 1.4826 * median(np.abs(theirs - median(theirs)))
         if spread > 0 and len(model.sets.get(key, ())) == len(theirs):
-            shifts[key] = _median(model.sets[key] - theirs) / spread
+            shifts[key] = median(model.sets[key] - theirs) / spread
     return {key: shift for key, shift in shifts.items() if np.isfinite(shift)}
-
-
-def _median(values: Values) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else np.nan
 
 
 def _decide(model: Model, too_low: bool, too_high: bool) -> Model:
@@ -222,7 +227,7 @@ def _compare_with_retrainings(models: list[Model]) -> list[Model]:
         if model.p_below is not None and model.role is not Role.RETRAINED:
             bag = [model, *retrained]
             keys = _average(bag)
-            rows = np.array([[_median(entry.sets[key]) for key in keys] for entry in bag])
+            rows = np.array([[median(entry.sets[key]) for key in keys] for entry in bag])
             p = p_value(rows[0], rows[1:], which_test(len(retrained), ALPHA))[1]
             reason = f"{model.reason}; p = {show_p(float(p))} against {len(retrained)} retrainings"
             model = replace(model, retraining_p=float(p), reason=reason)

@@ -13,6 +13,12 @@ Values = NDArray[np.float64]
 """One number per question, (questions,); NaN where a log has none that is finite."""
 
 
+def median(values: Values) -> float:
+    """Return the median of the finite values; NaN if there is none."""
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else np.nan
+
+
 class Role(StrEnum):
     """What a model was trained on: nothing, the retain questions, all, or all and unlearned."""
 
@@ -46,12 +52,12 @@ class Model:
     template: Mapping[str, str]  # settings of the prompt; empty where no configuration gives them
     scores: Mapping[str, Mapping[str, Values]]  # by score: forget and holdout; only with both
     losses: Mapping[str, Values]  # of further questions that unlearning should leave alone
+    medians: Mapping[str, float]  # of every set of questions, for reading beside the retrained
     levels: Mapping[str, float]  # aggregate value of every metric
     reason: str = ""  # one that is there before the screen says why not to compare the model
     outcome: Outcome = Outcome.NOT_JUDGED
     score: str = ""
     anchor: Role | None = None
-    method: str = ""  # of the rank test: exact, exact-ties or normal
     p_below: float | None = None
     p_above: float | None = None  # None with raw scores, which also differ by difficulty
     median_forget: float | None = None

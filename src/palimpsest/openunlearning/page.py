@@ -8,7 +8,15 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from palimpsest.openunlearning.models import Group, LogReport, Model, Outcome
-from palimpsest.openunlearning.show import COLUMNS, LEGEND, SCOPE, sentences, setting, table_row
+from palimpsest.openunlearning.show import (
+    COLUMNS,
+    LEGEND,
+    SCOPE,
+    level_rows,
+    sentences,
+    setting,
+    table_row,
+)
 
 SIDE = 400
 """Length of both axes of the picture."""
@@ -34,7 +42,8 @@ def render_page(report: LogReport) -> str:
     folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined)
     environment.globals.update(columns=COLUMNS, legend=LEGEND, scope=SCOPE, side=SIDE)
-    environment.globals.update(setting=setting, sentences=sentences, table_row=table_row)
+    environment.globals.update(setting=setting, sentences=sentences)
+    environment.globals.update(table_row=table_row, level_rows=level_rows)
     groups = [(group, draw_picture(group)) for group in report.groups]
     page = environment.get_template("page.html.j2")
     return page.render(groups=groups, problems=report.problems)

@@ -10,13 +10,17 @@ import numpy as np
 import yaml
 
 from palimpsest.errors import InputError
-from palimpsest.openunlearning.models import Model, Role, Values
+from palimpsest.openunlearning.models import Model, Role, Values, median
 
 SIZE_LIMIT = 512 * 2**20
 """Largest log read, in bytes."""
 SCORES = ("mia_min_k", "mia_loss", "mia_zlib")
 """Scores that can be screened: all made of losses, lower for what a model knows better."""
 LOSSES = {"retain": "retain_Q_A_Prob", "real authors": "ra_Q_A_Prob", "world facts": "wf_Q_A_Prob"}
+MEDIANS = {"forget": "forget_Q_A_Prob", "paraphrases": "forget_Q_A_PARA_Prob", **LOSSES}
+"""Mean negative log-likelihoods of answer tokens, by the questions they are of."""
+MUSE_MEDIANS = {"forget knowledge": "forget_knowmem_ROUGE", "forget text": "forget_verbmem_ROUGE"}
+MUSE_MEDIANS |= {"retain knowledge": "retain_knowmem_ROUGE"}
 SPLIT_SIZES = {"forget01": 40, "forget05": 200, "forget10": 400}
 TOFU_NAME = re.compile(
     r"tofu_(?P<base>.+?)_(?P<kind>full|ft|pretrained|retain(?=\d)|forget(?=\d))"
@@ -63,6 +67,11 @@ def read_log(path: Path, roles: Mapping[str, Role]) -> Model:
     }
     losses = {name: _values(metrics.get(key), "avg_loss") for name, key in LOSSES.items()}
     levels = {name: _number(metric, "agg_value") for name, metric in metrics.items()}
+    if muse:
+        medians = {name: levels.get(key, np.nan) for name, key in MUSE_MEDIANS.items()}
+    else:
+        answers = {name: _values(metrics.get(key), "avg_loss") for name, key in MEDIANS.items()}
+        medians = {name: median(values) for name, values in answers.items()}
 
     run, checkpoint, hint = _locate_run(path)
     configs = [f / ".hydra" / "config.yaml" for f in path.parents[: path.parents.index(run) + 1]]
@@ -90,6 +99,7 @@ def read_log(path: Path, roles: Mapping[str, Role]) -> Model:
         template=config.template,
         scores={name: sets for name, sets in scores.items() if all(map(len, sets.values()))},
         losses={name: values for name, values in losses.items() if np.isfinite(values).any()},
+        medians={name: level for name, level in medians.items() if np.isfinite(level)},
         levels={name: level for name, level in levels.items() if np.isfinite(level)},
         reason=fault,
     )

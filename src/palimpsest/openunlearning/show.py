@@ -19,12 +19,13 @@ COLUMNS = ("model", "forget", "holdout", "below", "above", "outcome")
 LEGEND = (
     "forget, holdout: median difference from the anchor. below, above: p-values that forget "
     f"questions score below or above never-taught holdout ones; outcomes at {ALPHA} after Holm. "
-    f"spread: variation of the retrained model over questions; damage is more than {DAMAGE}."
+    f"spread: variation of the retrained model over questions; damage is more than {DAMAGE}. "
+    "level: median negative log-likelihood of answers in nats per token (MUSE: mean ROUGE)."
 )
 FIELDS = (
     *("name", "role", "split", "benchmark", "base", "checkpoint", "outcome", "reason", "score"),
-    *("anchor", "method", "p_below", "p_above", "median_forget", "median_holdout", "left_out"),
-    *("distance", "retraining_p", "path", "shifts", "levels"),
+    *("anchor", "p_below", "p_above", "median_forget", "median_holdout", "left_out"),
+    *("distance", "retraining_p", "path", "shifts", "medians", "levels"),
 )
 """What JSON and CSV say about a model."""
 
@@ -68,23 +69,27 @@ def as_text(report: LogReport, width: int = 80) -> str:
         head = f"{group.title}: {setting(group)}"
         lines += map(wrap, [head, *sentences(group), ""])
     for group in report.groups:
-        rows = [COLUMNS, *map(table_row, group.models)]
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        widths[0] = min(widths[0], width - sum(widths[1:]) - 2 * len(widths[1:]))
-        lines.append(group.title)
-        for name, *cells in rows:
-            lines += [name, ""] if len(name) > widths[0] else [name]
-            lines[-1] = "  ".join(map(str.ljust, [lines[-1], *cells], widths)).rstrip()
-        lines.append("")
+        lines += [group.title, *_table([COLUMNS, *map(table_row, group.models)], width)]
+        levels = level_rows(group)
+        lines += ["", *_table(levels, width), ""] if levels else [""]
     lines += map(wrap, [LEGEND, "", SCOPE, *report.problems])
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in "\n".join(lines))
 
 
+def _table(rows: list[tuple[str, ...]], width: int) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    widths[0] = min(widths[0], width - sum(widths[1:]) - 2 * len(widths[1:]))
+    lines: list[str] = []
+    for name, *cells in rows:
+        lines += [name, ""] if len(name) > widths[0] else [name]
+        lines[-1] = "  ".join(map(str.ljust, [lines[-1], *cells], widths)).rstrip()
+    return lines
+
+
 def setting(group: Group) -> str:
     """Return how the models of a group are compared."""
-    first = max(group.models, key=lambda model: bool(model.method))
-    anchor = f"anchored to the {first.anchor} model" if first.anchor else "raw scores"
-    return f"{first.score}, {anchor}, rank test: {first.method or 'none'}"
+    first = max(group.models, key=lambda model: model.p_below is not None)
+    return f"{first.score}, " + (f"anchored to the {first.anchor} model" if first.anchor else "raw")
 
 
 def sentences(group: Group) -> list[str]:
@@ -102,3 +107,14 @@ def table_row(model: Model) -> tuple[str, ...]:
     medians = (model.median_forget, model.median_holdout)
     shown = ["–" if value is None else f"{value:+.2f}" for value in medians]
     return (model.label, *shown, show_p(model.p_below), show_p(model.p_above), model.outcome)
+
+
+def level_rows(group: Group) -> list[tuple[str, ...]]:
+    """Return the table of levels, with its heading; empty if no log of the group has any."""
+    sets = list(dict.fromkeys(name for model in group.models for name in model.medians))
+    rows = [[model.label, *map(model.medians.get, sets)] for model in group.models]
+    shown = [
+        tuple(f"{cell:.2f}" if isinstance(cell, float) else cell or "–" for cell in row)
+        for row in rows
+    ]
+    return [("level", *sets), *shown] if sets else []

@@ -52,18 +52,25 @@ class RankTest:
         return Fraction(self.count, self.arrangements)
 
 
-def rank_test(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> RankTest:
-    """Return the test of (m,) forget deltas below (n,) probe deltas."""
+def rank_test(
+    forget_deltas: ArrayLike, probe_deltas: ArrayLike, exact_pairs: int = EXACT_PAIRS
+) -> RankTest:
+    """Return the test of (m,) forget deltas below (n,) probe deltas.
+
+    exact_pairs: the largest m * n computed exactly.
+    """
     forget, probe = (np.asarray(deltas, np.float64) for deltas in (forget_deltas, probe_deltas))
     if forget.ndim != 1 or probe.ndim != 1:
         raise ScoreError(
             f"forget and probe deltas have shapes {forget.shape} and {probe.shape}; "
             "expected one value per fact, (m,) and (n,)"
         )
-    return rank_tests(forget[None, :], probe[None, :])[0]
+    return rank_tests(forget[None, :], probe[None, :], exact_pairs)[0]
 
 
-def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankTest, ...]:
+def rank_tests(
+    forget_deltas: ArrayLike, probe_deltas: ArrayLike, exact_pairs: int = EXACT_PAIRS
+) -> tuple[RankTest, ...]:
     """Return one test per row of (models, m) forget deltas and (models, n) probe deltas."""
     forget, probe = (np.asarray(deltas, np.float64) for deltas in (forget_deltas, probe_deltas))
     if forget.ndim != 2 or probe.ndim != 2 or len(forget) != len(probe):
@@ -81,7 +88,7 @@ def rank_tests(forget_deltas: ArrayLike, probe_deltas: ArrayLike) -> tuple[RankT
     for u, pattern in zip(doubled_u.tolist(), ties):
         blocks = _block_sizes(pattern.tobytes())
         count: int | None = None
-        if m * n > EXACT_PAIRS:
+        if m * n > exact_pairs:
             method: Method = "normal"
             p = _normal_tail(u / 2, m, n, blocks, arrangements)
         else:
