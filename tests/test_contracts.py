@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "palimpsest"
 
 SCRATCH = (
-    "models/packaged.py",  # converts a package's weights in the user's cache, checked by digest
+    "models/sources.py",  # converts a package's weights in the user's cache, checked by digest
     "audit/memory.py",  # saves models in memory into a folder that an audit then reads
 )
 CHECKPOINTS = ("unlearn/folder.py",)  # built inside a work folder, then renamed into place
@@ -18,9 +18,8 @@ OWN_WORKERS = ("run/local.py", "run/ray.py")
 """A command pickles its job for workers that it started itself, and reads no pickle of others."""
 LOADERS = (
     "models/load.py",
-    "models/packaged.py",
-    "models/adapter.py",
-    "models/hub.py",
+    "models/sources.py",
+    "models/lora.py",
     "models/skeleton.py",
 )
 

@@ -8,12 +8,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from palimpsest.engine.graph import REPLAY, RETRAININGS
 from tools.pocket_prose import world_sentences
 
-from palimpsest.config.plan import CellPlan
+from palimpsest.config.plan import Plan
 from palimpsest.config.presets import PRESETS
-from palimpsest.engine.setting import make_setting
+from palimpsest.engine.setting import FIRST_DRAW, KNOWN_LABEL_DRAW, REPLAY_DRAW
+from palimpsest.engine.spec import Trained, trained_models
+from palimpsest.engine.study import study_setting
 from palimpsest.errors import FactsError
 from palimpsest.facts import general, rows
 from palimpsest.facts.general import file_pieces, general_pieces, pocket_pieces, sentence, world
@@ -38,10 +39,10 @@ def test_general_pieces_of_the_pocket_prose_were_never_told_in_the_bake() -> Non
 
 HELD_OUT = ("evaluation", "calibration", "audit")
 POCKET_CELLS = [
-    pytest.param(cell, id=f"{name}-{cell.id}")
+    pytest.param(plan, cell, id=f"{name}-{cell}")
     for name, plan in PRESETS.items()
     if plan.general.source == "pocket"
-    for cell in plan.cells()[:2]
+    for cell in list(plan.cell_ids())[:2]
 ]
 
 
@@ -66,13 +67,16 @@ def test_a_held_out_wording_is_recognized_whoever_it_is_about() -> None:
                 assert in_a_held_out_wording(sentence(template, fact)) == (pool in HELD_OUT)
 
 
-@pytest.mark.parametrize("cell", POCKET_CELLS)
-def test_no_training_stream_or_general_text_uses_a_held_out_wording(cell: CellPlan) -> None:
-    setting = make_setting(cell, tokenizer=None)
-    draws = {0, 1, cell.plan.replication.draws, REPLAY, RETRAININGS + 1}
+@pytest.mark.parametrize(("plan", "cell"), POCKET_CELLS)
+def test_no_training_stream_or_general_text_uses_a_held_out_wording(plan: Plan, cell: str) -> None:
+    setting = study_setting(plan, cell)
+    trained = [model.source for model in trained_models(1, 1)]
+    draws = {source.draw for source in trained if isinstance(source, Trained)}
+    assert {FIRST_DRAW, "draw1", "retraining1"} == draws
+    draws |= {REPLAY_DRAW, KNOWN_LABEL_DRAW}
     texts = {text.text for draw in draws for text in setting.stream(draw).texts}
     texts |= set(setting.general_train) | set(setting.general_scored)
-    assert len(texts) > cell.plan.general.train_pieces
+    assert len(texts) > plan.general.train_pieces
     assert not [text for text in texts if in_a_held_out_wording(text)]
 
 

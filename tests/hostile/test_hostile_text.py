@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 from tests.command import palimpsest
-from typer.testing import CliRunner
 
-from palimpsest import cli
-from palimpsest.config.plan import plan_from_dict
+from palimpsest.cli.output import say
+from palimpsest.config.load import changed
 from palimpsest.config.presets import preset
 from palimpsest.errors import PalimpsestError
 from palimpsest.run.disk import safe_name
@@ -35,7 +34,7 @@ def test_a_plan_cannot_act_on_the_terminal_that_shows_its_error(tmp_path: Path) 
 
 @pytest.mark.parametrize("text", ACTING)
 def test_whatever_is_said_is_printable(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.say(f"one {text}\ntwo")
+    say(f"one {text}\ntwo")
     shown = capsys.readouterr().err
     assert shown.startswith("one ") and shown.endswith("\ntwo\n")
     assert all(line.isprintable() for line in shown.split("\n"))
@@ -44,10 +43,9 @@ def test_whatever_is_said_is_printable(text: str, capsys: pytest.CaptureFixture[
 def test_a_megabyte_of_answer_is_refused_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "facts.jsonl"
     path.write_text(json.dumps(ROW | {"answer": "x" * 2**20}) + "\n")
-    result = CliRunner().invoke(cli.app, ["facts", "check", str(path)])
-    assert result.exit_code != 0
-    whole = result.output + str(result.exception)
-    assert "line 1: answer: " in whole and len(whole) < 2_000
+    done = palimpsest("facts", "check", str(path))
+    whole = done.stdout + done.stderr
+    assert done.returncode != 0 and "line 1: answer: " in whole and len(whole) < 2_000
 
 
 NAMES = (
@@ -59,9 +57,8 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES)
 def test_a_models_name_never_leads_out_of_the_run_folder(name: str) -> None:
     """The cell's folder is named after the model, whatever the model is called."""
-    plan = plan_from_dict(preset("pocket-small").as_dict() | {"models": [name], "seeds": [0]})
     try:
-        [cell] = [cell.id for cell in plan.cells()]
+        [cell] = changed(preset("pocket-small"), {"models": [name], "seeds": [0]}).cell_ids()
         assert safe_name(cell, "cell id") == cell
     except PalimpsestError as error:
         assert str(error).isprintable()  # noqa: PT017

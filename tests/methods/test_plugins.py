@@ -1,4 +1,4 @@
-"""A plug-in's source belongs to the terms of a run, and the documented examples are the files."""
+"""What a plug-in makes depends on its source, and the documented examples are the files."""
 
 import sys
 from dataclasses import replace
@@ -6,12 +6,13 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
-from palimpsest.engine.matrix import StudyJob, start
-from tests.study.test_cell import small_plan
 from toys import transformer_context
 
-from palimpsest.config.plan import MethodGrid
-from palimpsest.errors import DriftError, MethodError
+from palimpsest.config.presets import preset
+from palimpsest.config.sections import MethodGrid
+from palimpsest.engine.steps import StepList
+from palimpsest.engine.study import StudySpecs
+from palimpsest.errors import MethodError
 from palimpsest.methods import candidates, title
 from palimpsest.methods.plugins import plugin_digest, plugin_digests
 from palimpsest.methods.running import MethodFailure, run_group
@@ -62,17 +63,21 @@ def test_a_forgotten_decorator_is_noticed(folder) -> None:
         candidates([MethodGrid(NAME)])
 
 
-def test_an_edited_plug_in_is_refused_on_resume(folder, tmp_path, tiny_checkpoint) -> None:
-    plan = replace(small_plan(tiny_checkpoint("qwen2-s")), methods=(MethodGrid(NAME),))
-    run = start(plan, tmp_path / "run")
-    assert start(plan, tmp_path / "run").path == run.path
-    assert run.environment["inputs"][f"method {NAME}"].startswith("sha256:")
+def test_an_edited_plug_in_makes_its_own_steps_again_and_no_others(folder: Path) -> None:
+    methods = (MethodGrid(NAME), MethodGrid("npo"))
+    plan = replace(preset("demo"), models=("pocket/qwen2-s",), methods=methods)
+
+    def keys() -> dict[str, str]:
+        specs = StudySpecs(plan)
+        [cell] = plan.cell_ids()
+        return {step.name: step.key for step in StepList(specs(cell)).build()}
+
+    before = keys()
     (folder / "of_mine.py").write_text(SOURCE.replace("12.0", "13.0"))
-    with pytest.raises(DriftError, match=rf"inputs.method {NAME}"):
-        start(plan, tmp_path / "run")
-    with pytest.raises(DriftError, match=rf"inputs.method {NAME}"):
-        StudyJob(run.path).cell(run.cells[0])
-    assert start(plan, tmp_path / "run", fork=True).fork_of is not None
+    after = keys()
+    edited = {name for name in before if before[name] != after[name]}
+    assert before.keys() == after.keys()
+    assert len(edited) == 1 and "my-method" in edited.pop()
 
 
 def test_a_file_that_the_plug_in_imports_counts_and_others_do_not(folder: Path) -> None:
@@ -107,7 +112,7 @@ def test_beside_an_installed_module_nothing_else_counts(folder: Path, monkeypatc
 
 
 def test_built_in_methods_are_the_codes_own_business() -> None:
-    assert plugin_digests([MethodGrid("npo")]) == {}
+    assert plugin_digests([MethodGrid("npo")]) == {} and plugin_digest("npo") == ""
 
 
 def test_a_method_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

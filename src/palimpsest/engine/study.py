@@ -149,6 +149,8 @@ def study_commitment(plan: Plan) -> str:
 
 def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, Any]]]:
     """Return what a study fixes before it starts, and the list of its candidates."""
+    from palimpsest.methods.plugins import plugin_digest
+
     config = as_dict(plan)
     methods = config.pop("methods")
     digests = {name: checkpoint_digests(plan.place(name)).files for name in plan.models}
@@ -166,7 +168,7 @@ def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, An
         inputs=digests,
         cells=tuple(plan.cell_ids()),
     )
-    roster = [grid | {"plugin": specs.plugins.get(grid["name"], "")} for grid in methods]
+    roster = [grid | {"plugin": plugin_digest(grid["name"])} for grid in methods]
     return terms, roster
 
 

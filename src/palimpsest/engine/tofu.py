@@ -26,7 +26,7 @@ from palimpsest.facts.probes import kind_of, tofu_probes
 from palimpsest.facts.questions import Question, Testbed, audit_questions
 from palimpsest.facts.tofu import Items, Tofu, draw_items, read_tofu
 from palimpsest.methods import candidates
-from palimpsest.methods.plugins import plugin_digests
+from palimpsest.methods.plugins import plugin_digest, plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Outline, check_compatible, outline
@@ -192,9 +192,8 @@ class TofuInputs:
             {"name": name, "files": checkpoint_digests(place).files}
             for name, place in self.config.candidates
         ]
-        plugins = plugin_digests(self.grids)
         roster += [
-            {"name": grid.name, "grid": dict(grid.grid), "plugin": plugins.get(grid.name, "")}
+            {"name": grid.name, "grid": dict(grid.grid), "plugin": plugin_digest(grid.name)}
             for grid in self.grids
         ]
         terms = Terms(

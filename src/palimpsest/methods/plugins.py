@@ -1,8 +1,7 @@
-"""Where a method that is not built in comes from: its source belongs to the terms of a run.
+"""Where a method that is not built in comes from: its source is part of what its steps depend on.
 
 A file counts with every file beside it that it imports, a package with all its modules. An edited
-plug-in therefore has another digest, and a run that was started with the old one is not resumed
-with the new one.
+plug-in therefore has another digest, and what it made is made again.
 """
 
 import ast
@@ -18,13 +17,15 @@ from palimpsest.run.disk import canonical, digest, file_digest
 
 
 def plugin_digests(grids: Iterable[MethodGrid]) -> dict[str, str]:
-    """Return the source digest of every plug-in among the methods, as ``method NAME``."""
-    names = dict.fromkeys(grid.name for grid in grids if grid.name not in BUILT_IN)
-    return {f"method {name}": plugin_digest(name) for name in names}
+    """Return the source digest of every plug-in among the methods, by the method's own name."""
+    given = [grid.name for grid in grids if grid.name not in BUILT_IN]
+    return {method_class(name).name: plugin_digest(name) for name in given}
 
 
 def plugin_digest(name: str) -> str:
-    """Return the digest of a plug-in's source files."""
+    """Return the digest of a plug-in's source files; empty for a built-in method."""
+    if name in BUILT_IN:
+        return ""
     module = method_class(name).__module__
     spec, package = (importlib.util.find_spec(n) for n in (module, module.partition(".")[0]))
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
