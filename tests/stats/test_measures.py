@@ -5,6 +5,7 @@ import pytest
 
 from palimpsest.errors import ScoreError
 from palimpsest.stats.measures import measure_cell, read_curves
+from palimpsest.stats.models import Model, Role
 
 PROBE = [3.0] * 6
 
@@ -83,8 +84,8 @@ def test_references_are_told_by_their_role_and_come_in_draw_order(columns, make_
     cell = measure_cell(*columns, records=make_records(dict.fromkeys(columns[0]["model"])))
     assert cell.references == ("reference", "reference-1", "reference-2")
     assert measure_cell(*columns).references == ()
-    roles = {"injected": {"role": "reference", "draw": 0}}
-    assert measure_cell(*columns, roles=roles).references == ("injected",)
+    records = {"injected": Model("injected", Role.REFERENCE, draw=0)}
+    assert measure_cell(*columns, records=records).references == ("injected",)
 
 
 def test_further_measures_come_from_their_table(columns):

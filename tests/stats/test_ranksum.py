@@ -47,9 +47,9 @@ def test_ranks_that_cannot_be_are_refused(ranks: list[int], references: list[int
 
 
 def test_ranks_come_from_the_bag_of_the_comparison() -> None:
-    measures = cell(19)
+    measures = cell(20)
     bag = reference_bag(measures, Rules())
     injected = measures["injected"]
     compared = bag.compare(injected)
-    assert compared is not None and rank_in_bag(injected, bag) == round(compared.p * 20) == 1
+    assert compared is not None and rank_in_bag(injected, bag) == round(compared.p * 21) == 1
     assert rank_in_bag(replace(injected, retain_nll=None), bag) is None
