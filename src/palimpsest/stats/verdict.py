@@ -328,25 +328,26 @@ def _finding(
     read = {entry.name: entry.read(model) for entry in chosen(bag.rules)}
     values = {n: x if x is not None and math.isfinite(x) else None for n, x in read.items()}
     comparison = bag.compare(model) if bag.comparable else None
-    label = label_of(screened[name], comparison, blocked)
+    label = label_of(comparison, screened[name].excluded, blocked)
     return Finding(name, screened[name], values, comparison, label)
 
 
-def label_of(screened: Screened, comparison: Comparison | None, blocked: bool) -> str:
+def label_of(comparison: Comparison | None, excluded: bool = False, blocked: bool = False) -> str:
     """Return the plain label of a model, by one rule for all of them.
 
     suppressed: it knows more than a retraining on any axis that shows knowledge, or the screen
-    finds the facts in it; over-forgotten: it knows less and never more; damaged: something else
-    changed, alone or besides. A model that passes is restored, unless the audit could not have
-    certified anything.
+    finds the facts in it (``excluded``); over-forgotten: it knows less and never more; damaged:
+    something else changed, alone or besides. A model that passes is restored, unless the audit
+    could not have certified anything (``blocked``).
     """
-    signs = {_sign(gap) for gap in comparison.failing} if comparison is not None else set()
-    if screened.excluded:
+    rejected = comparison is not None and comparison.rejected
+    signs = {_sign(gap) for gap in comparison.failing} if comparison and rejected else set()
+    if excluded:
         signs.add(Sign.KNOWS)
     if not signs:
-        if comparison is None:
+        if comparison is None or comparison.missing:
             return "not compared"
-        return "not told apart" if blocked else "restored"
+        return "restored" if comparison.accepted and not blocked else "not told apart"
     parts = [Sign.KNOWS] if Sign.KNOWS in signs else [s for s in (Sign.FORGETS,) if s in signs]
     parts += [Sign.DAMAGES] if Sign.DAMAGES in signs else []
     return " and ".join(parts)

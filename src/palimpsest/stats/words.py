@@ -2,7 +2,7 @@
 
 from palimpsest.stats.axes import Sign, axis
 from palimpsest.stats.comparison import Gap
-from palimpsest.stats.controls import RECIPE_SHARE, Control, ControlKind, Dose, Power
+from palimpsest.stats.controls import RECIPE_SHARE, Control, ControlKind, Dose
 from palimpsest.stats.verdict import Because, Finding, Reason, References, Verdict
 
 CLOSING = (
@@ -15,6 +15,18 @@ UNPROVED = (
 )
 
 
+SHORT = {
+    Reason.UNDERPOWERED: "this audit could not have noticed enough",
+    Reason.NOT_IDENTIFIABLE: "these facts cannot show whether anything was forgotten",
+    Reason.ALL_EXCLUDED: "every candidate still knows the forget facts",
+    Reason.NO_REFERENCE: "there are too few retrainings to compare with",
+    Reason.REFERENCES: "the references cannot stand for retrainings",
+    Reason.DISTINGUISHABLE: "no candidate passes for one more retraining",
+    Reason.UNDECIDED: "the best candidate passes too narrowly",
+}
+"""Why nothing is certified, in a few words."""
+
+
 def sentences(verdict: Verdict) -> list[str]:
     """Return the sentences of the verdict's paragraph."""
     return [headline(verdict), *reasons(verdict), *remarks(verdict), CLOSING]
@@ -24,7 +36,8 @@ def headline(verdict: Verdict) -> str:
     """Return the answer in one sentence."""
     custom = " under custom rules" if verdict.rules.differences() else ""
     if verdict.candidate is None:
-        return f"Uncertified ({verdict.reason})."
+        assert verdict.reason is not None
+        return f"Uncertified ({verdict.reason}): {SHORT[verdict.reason]}."
     pick = verdict.finding(verdict.candidate)
     assert pick.comparison is not None and verdict.references is not None
     grade = (
@@ -57,55 +70,73 @@ def reasons(verdict: Verdict) -> list[str]:
 
 
 def refusal(finding: Finding, most: int = 99) -> str:
-    """Return why a candidate was not accepted, with the axes that give it away, at most so many."""
-    if finding.comparison is None:
-        known = "still knows the forget facts (screen)" if finding.excluded else "was not compared"
-        return f"{finding.name} {known}."
-    if finding.comparison.missing:
-        titles = ", ".join(axis(name).title for name in finding.comparison.missing)
-        return f"{finding.name} could not be compared: it has no finite value on {titles}."
-    parts = [f"{_did(gap)} ({distance(gap)})" for gap in finding.failing[:most]]
-    if len(finding.failing) > most:
-        parts.append(f"and differs on {len(finding.failing) - most} more axes")
-    if finding.excluded:
-        parts.insert(
-            0, f"still knows the forget facts (screen, p = {finding.screened.adjusted_p:.2g})"
-        )
-    return f"{finding.name} is {finding.label}: it {'; '.join(parts)}."
+    """Return why a candidate was not accepted; ``most`` as in ``why``."""
+    told = f"is {finding.label}" if finding.failing or finding.excluded else "was not accepted"
+    return f"{finding.name} {told}: it {why(finding, most)}."
 
 
 def describe(finding: Finding, most: int = 99) -> str:
     """Return what was found about a candidate in one sentence: why it was not accepted, or that it
     passes."""
-    comparison = finding.comparison
-    if comparison is None or not finding.clears:
-        return refusal(finding, most)
-    numbers = f"p = {comparison.p:.2g}; furthest on {distance(comparison.worst)}"
-    if finding.label == "restored":
-        same = "equivalent to" if comparison.equivalent else "indistinguishable from"
-        return (
-            f"{finding.name} is restored: {same} {comparison.references} retrainings ({numbers})."
-        )
+    if finding.clears and finding.label != "restored":
+        return f"{finding.name} {why(finding)}."
     return (
-        f"{finding.name} is not told from {comparison.references} retrainings ({numbers}), which "
-        "shows nothing in an audit that could not have certified it."
+        refusal(finding, most)
+        if not finding.clears
+        else (f"{finding.name} is restored: it {why(finding)}.")
     )
 
 
-def distance(gap: Gap) -> str:
+def why(finding: Finding, most: int = 99) -> str:
+    """Return what was found about a candidate, to follow its name: every axis that gives it away,
+    what its label says first; ``most`` of them in words, the others by name."""
+    comparison = finding.comparison
+    if finding.clears and comparison is not None:
+        same = "equivalent to" if comparison.equivalent else "indistinguishable from"
+        numbers = f"p = {comparison.p:.2g}; furthest on {distance(comparison.worst)}"
+        text = f"is {same} {comparison.references} retrainings ({numbers})"
+        blocked = ", which shows nothing in an audit that could not have certified it"
+        return text if finding.label == "restored" else text + blocked
+    parts = []
+    if finding.excluded:
+        p = finding.screened.adjusted_p
+        parts.append(f"still knows the forget facts (screen, p = {p:.2g})")
+    gaps = sorted(finding.failing, key=_order)
+    if comparison is not None and not comparison.rejected:
+        gaps = []
+    kept = gaps if len(gaps) == most + 1 else gaps[:most]
+    parts += [f"{_did(gap)} ({distance(gap)})" for gap in kept]
+    if rest := gaps[len(kept) :]:
+        parts.append(f"also {', '.join(distance(gap, ' ') for gap in rest)}")
+    if comparison is not None and comparison.missing:
+        titles = ", ".join(axis(name).title for name in comparison.missing)
+        parts.append(f"has no finite value on {titles}")
+    elif comparison is not None and not comparison.rejected and not comparison.accepted:
+        parts.append("is not shown to be equivalent to retrainings within the margin")
+    return "; ".join(parts) or "was not compared with retrainings"
+
+
+def _order(gap: Gap) -> int:
+    return list(Sign).index(axis(gap.axis).side(gap.offset).sign)
+
+
+def distance(gap: Gap, joint: str = ", ") -> str:
     """Return an axis with the distance of a model there: ``relearn mid, +2.3 sd``."""
-    title = axis(gap.axis).title
-    return f"{title}, {gap.sd:+.1f} sd" if gap.sd is not None else f"{title}, without spread"
+    far = f"{gap.sd:+.1f} sd" if gap.sd is not None else "without spread"
+    return f"{axis(gap.axis).title}{joint}{far}"
 
 
 def power_sentence(verdict: Verdict) -> str:
     """Return what this audit notices, from its mixtures and known-label models."""
-    parts = [_noticed(power) for power in verdict.powers if power.noticed]
-    text = (
-        f"This audit notices {'; '.join(parts)}."
-        if parts
-        else ("This audit notices no mixture of a retraining with the injected weights.")
-    )
+    parts = [
+        f"{percent(power.share)}{'' if place else ' of the injected weights'} in {power.noticed} "
+        f"of {power.tried}{'' if place else ' mixtures'} (power at least {100 * power.at_least:.0f}"
+        " %)"
+        for place, power in enumerate(verdict.powers)
+    ]
+    text = f"This audit notices {', '.join(parts)}."
+    if not any(power.noticed for power in verdict.powers):
+        text = "This audit notices no mixture of a retraining with the injected weights."
     known = _counted(verdict.controls, ControlKind.KNOWN_LABEL)
     if known is not None:
         text += f" It rejects {known[0]} of {known[1]} known-label models that keep the facts."
@@ -113,13 +144,6 @@ def power_sentence(verdict: Verdict) -> str:
     if fresh is not None:
         text += f" It accepts {fresh[1] - fresh[0]} of {fresh[1]} fresh retrainings."
     return text
-
-
-def _noticed(power: Power) -> str:
-    return (
-        f"{percent(power.share)} of the injected weights in {power.noticed} of {power.tried} "
-        f"mixtures (power at least {percent(power.at_least)})"
-    )
 
 
 def _counted(controls: tuple[Control, ...], kind: ControlKind) -> tuple[int, int] | None:
