@@ -22,6 +22,8 @@
 A message says what was found, what was expected and what to do.
 """
 
+from collections.abc import Iterable
+
 
 class PalimpsestError(Exception):
     """Base of every deliberate error."""
@@ -63,9 +65,16 @@ class MethodError(InputError):
 
 
 class DriftError(InputError):
-    """A run folder was made under other conditions than the ones asked for now."""
+    """A run folder was made under other conditions than the ones asked for now.
+
+    ``keys`` are the dotted keys that differ, such as ``rules.alpha``.
+    """
 
     kind = "drift"
+
+    def __init__(self, problem: str, *, keys: Iterable[str] = ()) -> None:
+        super().__init__(problem)
+        self.keys = tuple(keys)
 
 
 class SealError(PalimpsestError):

@@ -68,7 +68,8 @@ class StepList:
             (entry.name,),
             cost=self._costs.train,
             # Where nothing is measured, the trained models are the product.
-            transient=self.spec.measured or entry.model.role in PARTS,
+            transient=(self.spec.measured or entry.model.role in PARTS)
+            and not self.spec.setting.engine.keep_models,
         )
 
     def _headroom(self) -> None:

@@ -13,7 +13,7 @@ from palimpsest.adversaries.wrappers import Interpolated
 from palimpsest.config.own import LADDER
 from palimpsest.engine.bench import WEIGHTS, Bench, State
 from palimpsest.engine.measure import Measured, result_tables, stack_columns
-from palimpsest.engine.spec import CellSpec, Trained
+from palimpsest.engine.spec import CellSpec, Given, Trained
 from palimpsest.engine.steps import PARTS, StepKind, chunked
 from palimpsest.errors import MethodError, ModelError, TrainingDiverged
 from palimpsest.facts.sealed import verify
@@ -93,10 +93,9 @@ class CellWork(Bench):
 
     def keep(self, store: CellStore) -> dict[str, tuple[Step, str]]:
         """Return the weights that a finished cell keeps."""
-        engine, kept = self.spec.setting.engine, dict[str, tuple[Step, str]]()
+        kept: dict[str, tuple[Step, str]] = {}
         for step in self.steps:
-            product = step.kind == StepKind.TRAIN and not step.transient
-            if step.kind == StepKind.TRAIN and (engine.keep_models or product):
+            if step.kind == StepKind.TRAIN and not step.transient:
                 kept[f"{step.models[0]}.safetensors"] = (step, WEIGHTS)
             elif step.kind == StepKind.UNLEARN:
                 for name, outcome in store.get(step)[1]["models"].items():
@@ -140,6 +139,7 @@ class CellWork(Bench):
 
     def _dose(self, step: Step) -> None:
         """Choose the smallest learning rate that brings a reference far enough."""
+        self._check_roles()
         setting, teacher = self.plain_setting, self.teachers.reacquired
         sheet, reference = setting.reacquired_sheet, self.spec.choose_rate_on
         net = self.nets([self.state("injected")])
@@ -175,6 +175,8 @@ class CellWork(Bench):
 
     def _measure(self, step: Step) -> None:
         """Measure base, injected, references, retrainings, controls or given candidates."""
+        if "base" in step.models:
+            self._check_roles()
         outcomes: dict[str, dict[str, Any]] = {}
         results: list[Measured] = []
         for names in chunked(step.models, self.nets.stack):
@@ -275,6 +277,20 @@ class CellWork(Bench):
         self._store(step, results, outcomes)
 
     # -- pieces of the actions -------------------------------------------------------------------
+
+    def _check_roles(self) -> None:
+        """Refuse a given injected model that knows the forget facts no better than the base."""
+        if not isinstance(self.source("injected"), Given) or not self.spec.base_known:
+            return
+        sheet = self.plain_setting.make_sheet(self.plain_setting.seen("forget"))
+        known = [score(self.nets([self.state(n)]), sheet)[0] for n in ("base", "injected")]
+        base, injected = (float(s.nll_sum.sum()) / sum(sheet.tokens) for s in known)
+        if base <= injected:
+            raise ModelError(
+                f"injected: knows the forget facts no better than base (NLL {injected:.2f} per "
+                f"token against {base:.2f}); expected a model that was trained on them; check "
+                "that base and injected are not swapped"
+            )
 
     def _through(
         self,

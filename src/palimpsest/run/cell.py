@@ -46,10 +46,12 @@ class Damage:
 class CellStore:
     """The stored results of one cell, from ``Run.cell``."""
 
-    def __init__(self, run_path: Path, cell_id: str, terms: str, commitment: str) -> None:
+    def __init__(
+        self, run_path: Path, cell_id: str, rosters: Sequence[str], commitment: str
+    ) -> None:
         self.id = cell_id
         self.folder = run_path / "cells" / cell_id
-        self._terms = terms
+        self._rosters = tuple(rosters)
         self._commitment = commitment
         self._staged: dict[str, dict[str, str]] = {}
         self._remember = False
@@ -117,51 +119,53 @@ class CellStore:
         step: Step,
         tables: Mapping[str, Columns] | None = None,
         values: Mapping[str, Any] | None = None,
-        origin: str | None = None,
     ) -> None:
         """Store a step, with its files of ``put_file``; it is done when this returns, not before.
 
-        origin: digest of the terms of another run that the result was taken from.
+        DriftError when other bytes are recorded under the same key.
         """
         contents = {VALUES: disk.canonical(dict(values or {})) + b"\n"}
         contents |= {table_file(name): table_bytes(rows) for name, rows in (tables or {}).items()}
         files = {file: disk.digest(data) for file, data in contents.items()}
         files |= self._staged.pop(step.name, {})
-        folder = self._step(step.name)
-        disk.make_folder(folder)
+        earlier = self._recorded(step, files)
+        disk.make_folder(self._step(step.name))
         for file, data in contents.items():
-            disk.write_bytes(folder / file, data)
-        if self._made_before(step, files):
-            return
+            disk.write_bytes(self._step(step.name) / file, data)
         opening = self.opening()
-        self._write(
-            f"steps/{step.name}/{MANIFEST}",
-            {
-                "step": step.name,
-                "kind": str(step.kind),
-                "key": step.key,
-                "files": files,
-                "needs": {need: self.manifest(need)["digest"] for need in step.needs},
-                "opening": opening if opening and opening["step"] == step.name else None,
-                "origin": origin,
-            },
-        )
+        manifest = {
+            "step": step.name,
+            "kind": str(step.kind),
+            "key": step.key,
+            "files": files,
+            "needs": {need: self.manifest(need)["digest"] for need in step.needs},
+            "opening": opening if opening and opening["step"] == step.name else None,
+            "origin": None,
+        }
+        # A step that is done again says under which list of candidates it was done first.
+        kept = {name: earlier[name] for name in ("needs", "terms", "origin") if name in earlier}
+        self._write(f"steps/{step.name}/{MANIFEST}", manifest | kept)
 
     def take(self, step: Step, other: "CellStore", name: str) -> bool:
-        """Take over the result that another run stored under the same key; False if unsound."""
+        """Take over the result that is stored under the same key elsewhere; False if unsound.
+
+        A result of another run names as its ``origin`` the list of candidates it was made under.
+        """
         with contextlib.suppress(StoreError, KeyError):
             manifest = other.manifest(name)
             if manifest["opening"] is not None:
                 return False  # a sealed pool is opened in the run that scores it
             for file, expected in manifest["files"].items():
-                disk.check_file(other.folder / "steps" / name / file, expected)
+                disk.check_file(other._step(name) / file, expected)
             disk.make_folder(self._step(step.name))
             for file in manifest["files"]:
-                source = other.folder / "steps" / name / file
-                disk.link_or_copy(source, self._step(step.name) / file)
-            record = {key: manifest[key] for key in ("kind", "key", "files", "needs")}
-            record |= {"step": step.name, "opening": None}
-            record["origin"] = manifest["origin"] or manifest["terms"]
+                disk.link_or_copy(other._step(name) / file, self._step(step.name) / file)
+            names = ("kind", "key", "files", "needs", "opening", "origin")
+            record = {field: manifest[field] for field in names} | {"step": step.name}
+            if other.folder.parent == self.folder.parent:
+                record["terms"] = manifest["terms"]
+            else:
+                record["origin"] = manifest["origin"] or manifest["terms"]
             self._write(f"steps/{step.name}/{MANIFEST}", record)
             return True
         return False
@@ -255,7 +259,14 @@ class CellStore:
         }
         disk.remove(self.folder / FAILED)
         self._write(CELL, dict(summary) | own)
-        self._drop(step for step in steps if step.transient)
+        self.drop_transient(steps)
+
+    def drop_transient(self, steps: Sequence[Step]) -> None:
+        """Remove the weights that only steps of this cell needed, now that it is finished."""
+        for step in steps:
+            for path in self._step(step.name).glob("*.safetensors") if step.transient else ():
+                disk.remove(path)
+                self._intact = {pair for pair in self._intact if pair[0] != path}
 
     def summary(self) -> dict[str, Any]:
         """Return the contents of a finished cell's ``cell.json``."""
@@ -291,9 +302,15 @@ class CellStore:
             return Failure("unknown", str(error), "")
 
     def check(self) -> tuple[Damage, ...]:
-        """Return every damaged file of the cell and its steps; a damaged step is done again."""
+        """Return every damaged file of the cell and its steps; a damaged step is done again.
+
+        Steps that a finished cell was not made of do not count.
+        """
         damages = self._cell_damage() if self.ended() else []
-        for name in self.step_names():
+        names = self.step_names()
+        with contextlib.suppress(StoreError):
+            names = tuple(step["step"] for step in self.summary()["steps"])
+        for name in names:
             with _collected(damages, self._step(name) / MANIFEST):
                 for file, expected in self.manifest(name)["files"].items():
                     path = self._step(name) / file
@@ -334,14 +351,16 @@ class CellStore:
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a sealed file of this cell, which names the cell and the run's terms."""
         disk.make_folder((self.folder / name).parent)
-        disk.write_sealed(self.folder / name, {"cell": self.id, "terms": self._terms} | dict(value))
+        named = {"cell": self.id, "terms": self._rosters[-1]}
+        disk.write_sealed(self.folder / name, named | dict(value))
 
     def _read(self, name: str) -> dict[str, Any]:
-        """Return a sealed file, known to belong to this cell."""
+        """Return a sealed file, known to belong to this cell of this run."""
         value = disk.read_sealed(self.folder / name)
-        if value.get("cell") != self.id:
+        if value.get("cell") != self.id or value.get("terms") not in self._rosters:
             raise DamagedArtifact(
-                f"{self.folder / name}: of cell {value.get('cell')!r}; expected {self.id!r}"
+                f"{self.folder / name}: of cell {value.get('cell')!r} under terms "
+                f"{value.get('terms')}; expected {self.id!r} under the terms of this run"
             )
         return value
 
@@ -350,22 +369,27 @@ class CellStore:
             disk.check_file(path, expected)
             self._intact.add((path, expected))
 
-    def _made_before(self, step: Step, files: Mapping[str, str]) -> bool:
-        """Return whether the same result is recorded under this key; refuse a different one."""
-        try:
-            earlier = self.manifest(step.name)
-            if earlier["key"] != step.key:
-                return False
-        except (StoreError, KeyError):
-            return False
-        differing = sorted(name for name in files if files[name] != earlier["files"].get(name))
-        if differing:
+    def _recorded(self, step: Step, files: Mapping[str, str]) -> Mapping[str, Any]:
+        """Return what is recorded under the step's key, in its manifest or, where that is damaged,
+        in ``cell.json``; empty if nothing. DriftError when other files are."""
+        records: list[Mapping[str, Any]] = []
+        with contextlib.suppress(StoreError):
+            records += self.summary()["steps"]
+        with contextlib.suppress(StoreError):
+            records.append(self.manifest(step.name))
+        asked = (step.name, step.key)
+        earlier = [record for record in records if (record["step"], record["key"]) == asked]
+        if not earlier:
+            return {}
+        recorded = earlier[-1]["files"]
+        if differing := sorted(name for name in files if files[name] != recorded.get(name)):
             raise DriftError(
                 f"cell {self.id}: step {step.name!r} done again gives another "
                 f"{', '.join(differing)} than recorded; expected the machine and packages of the "
-                "recorded run; start a new run with --out, or keep models with --keep models"
+                "recorded run; start a new run with --out, or keep models with --keep models",
+                keys=(f"{step.name}/{name}" for name in differing),
             )
-        return True
+        return earlier[-1]
 
     def _cell_damage(self) -> list[Damage]:
         damages: list[Damage] = []
@@ -392,12 +416,6 @@ class CellStore:
                 recorded = self._read(name)["opening"]
                 if recorded is not None:
                     disk.write_json(self.folder / OPENING, recorded)
-
-    def _drop(self, steps: Iterator[Step]) -> None:
-        for step in steps:
-            for path in self._step(step.name).glob("*.safetensors"):
-                disk.remove(path)
-                self._intact = {pair for pair in self._intact if pair[0] != path}
 
 
 @contextlib.contextmanager

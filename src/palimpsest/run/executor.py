@@ -13,8 +13,9 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -175,7 +176,7 @@ class Work:
         self.computed = 0
         self.skipped: list[str] = []
         self.failed: dict[str, Failure] = {}
-        elsewhere = {} if reuse is None else stored_steps(reuse)
+        self._reuse = reuse
         steps: dict[str, tuple[Step, ...]] = {}
         to_do: dict[str, set[str]] = {}
         for cell_id in run.cells:
@@ -189,12 +190,14 @@ class Work:
                 store.fail(self.failed[cell_id])
                 on_event(Event(cell_id, "failed", words=str(error)))
                 continue
-            done = {step.name for step in planned if _found(step, store, elsewhere)}
+            done = {step.name for step in planned if self._found(step, store)}
             to_do[cell_id] = steps_to_do(planned, done)
             if not to_do[cell_id] and store.finished(planned):
+                store.drop_transient(planned)  # the last command may have been killed before
                 self.skipped.append(cell_id)
             else:
                 steps[cell_id] = planned
+        self.planned = steps
         self.scheduler = Scheduler(steps, to_do)
         write_graph(run.path, steps)
 
@@ -233,7 +236,8 @@ class Work:
         task = self.scheduler.running[worker]
         step, store = self.scheduler.step(task), self.run.cell(task.cell)
         # It may have been lost after its last write.
-        if store.finished() if task.step == FINISH else store.done(step):
+        planned = self.planned[task.cell]
+        if store.finished(planned) if task.step == FINISH else store.done(step):
             store.sweep()
             return self.ended(worker, Result(0.0))
         task, failure = self.scheduler.lost(worker, why)
@@ -257,6 +261,19 @@ class Work:
         failed = self.failed | self.scheduler.failures
         return Outcome(done, failed, tuple(self.skipped), self.computed)
 
+    def _found(self, step: Step, store: CellStore) -> bool:
+        """Return whether a step is stored, or could be taken over by its key."""
+        if store.done(step):
+            return True
+        if step.transient or step.key not in self._elsewhere:
+            return False
+        return store.take(step, *self._elsewhere[step.key]) and store.done(step)
+
+    @cached_property
+    def _elsewhere(self) -> dict[str, tuple[CellStore, str]]:
+        """Steps by key: of another run, and of this one, where they may have other names by now."""
+        return ({} if self._reuse is None else stored_steps(self._reuse)) | stored_steps(self.run)
+
     def _failed(self, task: Task, failure: Failure) -> None:
         self.run.cell(task.cell).fail(self.scheduler.cells[task.cell].failure)
         self._tell("failed", task, failure.reason)
@@ -277,16 +294,6 @@ def stored_steps(run: Run) -> dict[str, tuple[CellStore, str]]:
             with contextlib.suppress(PalimpsestError, KeyError):
                 found[store.manifest(path.parent.name)["key"]] = (store, path.parent.name)
     return found
-
-
-def _found(step: Step, store: CellStore, elsewhere: Mapping[str, tuple[CellStore, str]]) -> bool:
-    """Return whether a step is stored here, or could be taken over from another run."""
-    if store.done(step):
-        return True
-    if step.transient or step.key not in elsewhere:
-        return False
-    other, name = elsewhere[step.key]
-    return store.take(step, other, name) and store.done(step)
 
 
 class Executor(ABC):

@@ -18,7 +18,7 @@ from typing import Any
 from palimpsest.errors import DriftError, InputError, PalimpsestError
 from palimpsest.run.executor import ONE_THREAD, Executor, Message, Result, Work, Worker, run_on
 from palimpsest.run.steps import Task
-from palimpsest.run.store import TERMS, Run, code_version, difference, package_versions
+from palimpsest.run.store import TERMS, Run, code_version, differences, package_versions
 
 POLL = 0.25
 """Seconds after which a wait for Ray looks for a request to stop."""
@@ -190,10 +190,12 @@ def _check_node(run_path: str, node: str) -> None:
             "node mounts at the same path; choose such a folder with --out"
         )
     terms = Run.open(run_path).terms
-    drift = difference("code", terms.code, code_version())
-    drift += difference("packages", terms.packages, package_versions())
+    drift = differences("code", terms.code, code_version())
+    drift += differences("packages", terms.packages, package_versions())
     if drift:
+        shown = "; ".join(f"{key}: {what}" for key, what in drift[:5])
         raise DriftError(
-            f"node {node} has other code than the run: {'; '.join(drift[:5])}; expected the same "
-            "on every node; install the same versions there"
+            f"node {node} has other code than the run: {shown}; expected the same on every node; "
+            "install the same versions there",
+            keys=(key for key, _ in drift),
         )

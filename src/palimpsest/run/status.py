@@ -135,11 +135,12 @@ def status(run: Run | Path | str, now: float | None = None) -> Status:
     steps: dict[str, tuple[str, ...]] = {}
     done = []
     for store in map(run.cell, run.cells):
-        if store.ended() and store.id not in busy:
+        failure = None if store.id in busy else store.failure()
+        if store.ended() and store.id not in busy and failure is None:
             done.append(store.id)
             continue
         steps[store.id] = store.step_names()
-        if store.id not in busy and (failure := store.failure()) is not None:
+        if failure is not None:
             failed[store.id] = failure
     running = tuple(cell for cell in steps if cell in busy)
     return Status(

@@ -188,7 +188,8 @@ class Run:
                 f"{self.path}: no cell {disk.safe_name(cell_id, 'cell id')!r}; expected one of "
                 f"{len(self.cells)} planned cells such as {', '.join(self.cells[:3])}"
             )
-        return CellStore(self.path, cell_id, self.roster_digest, self.terms.seal["commitment"])
+        rosters = [entry.digest for entry in self.rosters]
+        return CellStore(self.path, cell_id, rosters, self.terms.seal["commitment"])
 
     @contextlib.contextmanager
     def lock(self, owner: str = "palimpsest", *, wait: float = 0.0) -> Iterator["Run"]:
@@ -327,13 +328,15 @@ def _check_terms(path: Path, terms: Terms) -> None:
         return
     before, now = asdict(known), json.loads(canonical(asdict(terms)))
     before = json.loads(canonical(before))
-    lines = [line for key in before for line in difference(key, before[key], now[key])]
-    if lines:
+    found = [change for key in before for change in differences(key, before[key], now[key])]
+    if found:
+        lines = [f"{key}: {what}" for key, what in found]
         shown = "\n  ".join(lines[:20] + ([f"... {len(lines) - 20} more"] * (len(lines) > 20)))
         raise DriftError(
             f"{path}: the run was made under other terms than asked for now:\n  {shown}\n"
             "expected them to be equal; go back to the old terms, or give another --out (with "
-            f"--reuse {path} what both have in common is taken from there)"
+            f"--reuse {path} what both have in common is taken from there)",
+            keys=(key for key, _ in found),
         )
 
 
@@ -346,24 +349,26 @@ def _rosters(path: Path, terms: Terms) -> Iterator[Sequence[Mapping[str, Any]]]:
             return
 
 
-def difference(key: str, old: Any, new: Any) -> list[str]:
-    """Return what differs between two values, one line per key, keys joined by dots."""
+def differences(key: str, old: Any, new: Any) -> list[tuple[str, str]]:
+    """Return where two JSON values differ, as pairs of a dotted key and what differs there."""
     if old == new and canonical(old) == canonical(new):
         return []
     if isinstance(old, dict) and isinstance(new, dict):
         return [
-            line
+            change
             for name in sorted(old.keys() | new.keys())
-            for line in difference(f"{key}.{name}", old.get(name, _ABSENT), new.get(name, _ABSENT))
+            for change in differences(
+                f"{key}.{name}", old.get(name, _ABSENT), new.get(name, _ABSENT)
+            )
         ]
     if isinstance(old, list) and isinstance(new, list):
         gone = [item for item in old if item not in new]
         added = [item for item in new if item not in old]
         if gone or added:
-            return [f"{key}: only the run has {_shown(item)}" for item in gone] + [
-                f"{key}: only asked for now: {_shown(item)}" for item in added
+            return [(key, f"only the run has {_shown(item)}") for item in gone] + [
+                (key, f"only asked for now: {_shown(item)}") for item in added
             ]
-    return [f"{key}: the run has {_shown(old)}, asked for {_shown(new)}"]
+    return [(key, f"the run has {_shown(old)}, asked for {_shown(new)}")]
 
 
 def _shown(value: Any) -> str:
