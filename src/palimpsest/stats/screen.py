@@ -5,15 +5,19 @@ the model itself on the held-out pool. Without references deltas are anchored to
 paper: base learned neither set. With references they are anchored, fact by fact, to the references'
 mean: facts that happen to be easier than the probes for every retraining then weigh nothing. Holm
 over the candidates. A retraining may shift all its forget facts a little against its probes, so
-with references a candidate is excluded only if its gap is also larger than every reference's own.
-Surviving means that no retained knowledge was detected, not restoration.
+with references a candidate is excluded only if its gap also lies below every reference's own and
+beyond their one-sided prediction limit at ``GAP_LEVEL``: a retraining is excluded that rarely,
+whatever the number of facts. Surviving means that no retained knowledge was detected, not
+restoration.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
 from palimpsest.errors import ScoreError
 from palimpsest.stats.items import Values
@@ -22,6 +26,8 @@ from palimpsest.stats.multiplicity import Certifiability, certifiability, exact_
 from palimpsest.stats.ranktest import RankTest, rank_test, rank_tests
 from palimpsest.stats.rules import Rules
 
+GAP_LEVEL = 0.01
+"""Chance that a retraining's gap lies beyond those of the references."""
 INFERABLE_SHARE = 0.5
 """From this share on, forget facts count as inferable from retained data."""
 
@@ -81,13 +87,13 @@ def screen_candidates(
     deltas = [_deltas(cell, name, references) for name in candidates]
     tests = rank_tests(np.stack([f for f, _ in deltas]), np.stack([p for _, p in deltas]))
     correction = holm([test.exact_p for test in tests], rules.alpha)
-    lowest = min((_gap(*_deltas(cell, name, references)) for name in references), default=0.0)
+    lowest = _lowest_gap([_gap(*_deltas(cell, name, references)) for name in references])
     passages = []
     for name, test, (forget, probe), adjusted, rejected in zip(
         candidates, tests, deltas, correction.adjusted, correction.rejected
     ):
         gap = _gap(forget, probe)
-        excluded = rejected and (anchor == "base" or gap < lowest)
+        excluded = rejected and gap < lowest
         passages.append(Screened(name, test, adjusted, excluded, gap))
     return Screen(bound, anchor, tuple(passages))
 
@@ -95,6 +101,16 @@ def screen_candidates(
 def _gap(forget: Values, probe: Values) -> float:
     """Return the median forget delta minus the median probe delta."""
     return float(np.median(forget) - np.median(probe))
+
+
+def _lowest_gap(gaps: Sequence[float]) -> float:
+    """Return the gap below which a further retraining lies with at most ``GAP_LEVEL``."""
+    count = len(gaps)
+    if count < 2:
+        return math.inf
+    values = np.sort(gaps)
+    reach = float(stdtrit(count - 1, 1 - GAP_LEVEL)) * math.sqrt(1 + 1 / count)
+    return min(float(values[0]), float(values.mean() - reach * values.std(ddof=1)))
 
 
 def screen_alone(model: ModelMeasures, rules: Rules) -> Screened:
