@@ -31,19 +31,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sys.modules.pop("of_mine", None)
 
 
-@pytest.mark.parametrize("name", ["my_method.py", "mended_vector.py"])
-def test_the_examples_are_printed_in_the_documentation_as_they_are(name: str) -> None:
+def test_the_example_is_printed_in_the_documentation_as_it_is() -> None:
     printed = (ROOT / "docs" / "methods.md").read_text()
-    assert f"```python\n{(ROOT / 'examples' / name).read_text()}```" in printed
+    assert f"```python\n{SOURCE}```" in printed
 
 
-def test_the_example_that_is_not_a_loss_mends_what_the_vector_damaged(monkeypatch) -> None:
+def test_the_example_that_is_not_a_loss_repairs_what_the_vector_damaged(monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    grid = MethodGrid("mended_vector:MendedVector", (("share", (0.0, 1.0)),))
+    grid = MethodGrid("repaired_vector:RepairedVector", (("share", (0.0, 1.0)),))
     methods = candidates([grid])
     assert [title(method) for method in methods] == [
-        "mended_vector-c1-share0",
-        "mended_vector-c1-share1",
+        "repaired_vector-c1-share0",
+        "repaired_vector-c1-share1",
     ]
     context = transformer_context("llama", stacked=True, steps=20, learning_rate=1e-2)
     states = run_group(context, methods)

@@ -1,9 +1,9 @@
-"""A method that is not a loss: a task vector, then its damage to retain answers is mended.
+"""A method that is not a loss: a task vector, then its damage to retain answers is repaired.
 
     θ₀ = θ_injected − c · (θ_forget_only − θ_base)
     then AdamW on KL(injected ‖ θ) at retain answers, upper half of the layers only
 
-Run it with ``--method mended_vector:MendedVector`` from this folder.
+Run it with ``--method repaired_vector:RepairedVector`` from this folder.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from palimpsest.methods.context import Context, Knobs, Share, State, View, kl_fr
 
 
 @dataclass(frozen=True)
-class MendedVector(Knobs):
+class RepairedVector(Knobs):
     coefficient: float = 1.0
     """How many times the forget-only update is taken away."""
     share: Share = 0.5
-    """Share of the budget's steps that mend."""
+    """Share of the budget's steps that repair."""
 
-    name: ClassVar[str] = "mended_vector"
+    name: ClassVar[str] = "repaired_vector"
     kind: ClassVar[str] = "restores"
-    summary: ClassVar[str] = "a task vector whose damage to retain answers is mended"
+    summary: ClassVar[str] = "a task vector whose damage to retain answers is repaired"
     needs: ClassVar[tuple[str, ...]] = ("base", "forget_only")
     citation: ClassVar[str] = "an example; the vector is of Ilharco et al. 2023, arXiv:2212.04089"
 
