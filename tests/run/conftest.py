@@ -1,20 +1,13 @@
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.reliability import FULL
-from toy_cell import TERMS
+from toy import toy_run
 
-from palimpsest.run import disk
 from palimpsest.run.store import Run
-
-
-@pytest.fixture
-def terms() -> tuple[dict[str, Any], ...]:
-    return TERMS
 
 
 @pytest.fixture
@@ -30,15 +23,4 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def run(quick: Path) -> Run:
-    return Run.create(quick / "run", *TERMS, cells=("a", "b"))
-
-
-@pytest.fixture
-def fault() -> Iterator[Callable[[Callable[[str, Path], None]], None]]:
-    """Install a fault hook for the length of a test."""
-
-    def install(hook: Callable[[str, Path], None] | None) -> None:
-        disk.FAULT = hook
-
-    yield install
-    disk.FAULT = None
+    return toy_run(quick / "run")

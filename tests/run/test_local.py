@@ -11,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from palimpsest.run.graph import Failure
+from palimpsest.run.locks import lock
+from palimpsest.run.stop import Raised, shielded
 from toy_job import STEPS, ToyCell, ToyJob, artifacts, toy_job, toy_run
 
 import palimpsest
@@ -25,11 +28,8 @@ from palimpsest.run.executor import (
     executor,
     silent,
 )
-from palimpsest.run.graph import Failure
 from palimpsest.run.local import LocalExecutor
-from palimpsest.run.locks import lock
 from palimpsest.run.status import status
-from palimpsest.run.stop import Raised, shielded
 from palimpsest.run.store import Run
 
 

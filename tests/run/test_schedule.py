@@ -6,23 +6,33 @@ from collections import Counter
 import pytest
 
 from palimpsest.errors import InputError
-from palimpsest.run.graph import FINISH, Failure, Step
-from palimpsest.run.schedule import Scheduler, Task
+from palimpsest.run.steps import FINISH, Failure, Scheduler, Step, Task, steps_to_do
 
 FAILED = Failure("diverged", "loss is nan", "b")
 
 
+def step(name: str, *needs: str, transient: bool = False) -> Step:
+    return Step(name, "toy", f"key of {name}", name, needs, transient=transient)
+
+
 def chain(*names: str) -> tuple[Step, ...]:
-    return tuple(Step(name, name, names[n - 1 : n] if n else ()) for n, name in enumerate(names))
+    return tuple(step(name, *names[n - 1 : n] if n else ()) for n, name in enumerate(names))
 
 
 def wide(number: int) -> tuple[Step, ...]:
-    parts = tuple(f"part-{n}" for n in range(number))
-    return (Step("train", ""), *(Step(part, "", ("train",)) for part in parts))
+    return (step("train"), *(step(f"part-{n}", "train") for n in range(number)))
+
+
+def schedule(
+    cells: dict[str, tuple[Step, ...]], done: dict[str, tuple[str, ...]] | None = None
+) -> Scheduler:
+    """Return a scheduler of the cells, of which some steps are done."""
+    done = done or {}
+    return Scheduler(cells, {c: steps_to_do(steps, done.get(c, ())) for c, steps in cells.items()})
 
 
 def test_the_steps_of_one_cell_go_to_all_free_workers() -> None:
-    scheduler = Scheduler({"c": wide(3)})
+    scheduler = schedule({"c": wide(3)})
     assert scheduler.next(0) == Task("c", "train")
     assert scheduler.next(1) is None
     scheduler.done(0)
@@ -31,7 +41,7 @@ def test_the_steps_of_one_cell_go_to_all_free_workers() -> None:
 
 
 def test_the_finish_comes_after_every_step_and_ends_the_work() -> None:
-    scheduler = Scheduler({"c": wide(2)})
+    scheduler = schedule({"c": wide(2)})
     order = []
     while (task := scheduler.next("w")) is not None:
         order.append(task.step)
@@ -42,7 +52,7 @@ def test_the_finish_comes_after_every_step_and_ends_the_work() -> None:
 
 
 def test_a_worker_stays_with_its_cell_and_else_follows_the_plan() -> None:
-    scheduler = Scheduler({"x": chain("a", "b"), "y": chain("a", "b"), "z": chain("a", "b")})
+    scheduler = schedule({"x": chain("a", "b"), "y": chain("a", "b"), "z": chain("a", "b")})
     assert [scheduler.next(n) for n in (1, 2)] == [Task("x", "a"), Task("y", "a")]
     scheduler.done(1)
     scheduler.done(2)
@@ -54,7 +64,7 @@ def test_a_worker_stays_with_its_cell_and_else_follows_the_plan() -> None:
 
 
 def test_few_cells_are_open_at_a_time_and_they_are_the_earliest() -> None:
-    scheduler = Scheduler({f"cell-{n}": wide(5) for n in range(40)})
+    scheduler = schedule({f"cell-{n}": wide(5) for n in range(40)})
     draw = random.Random(7)
     workers = range(4)
     while not scheduler.over:
@@ -62,7 +72,9 @@ def test_few_cells_are_open_at_a_time_and_they_are_the_earliest() -> None:
             if worker not in scheduler.running and (task := scheduler.next(worker)) is not None:
                 unfinished = [c for c in scheduler.cells if c not in scheduler.finished]
                 begun = [
-                    c for c in unfinished if scheduler.cells[c].done or scheduler.cells[c].running
+                    c
+                    for c in unfinished
+                    if scheduler.cells[c].done or c in {t.cell for t in scheduler.running.values()}
                 ]
                 assert len(begun) <= len(workers) and begun == unfinished[: len(begun)]
                 assert task.cell in begun
@@ -71,8 +83,8 @@ def test_few_cells_are_open_at_a_time_and_they_are_the_earliest() -> None:
 
 
 def test_a_failed_step_blocks_what_needs_it_and_nothing_else() -> None:
-    steps = (*chain("a", "b", "c"), Step("d", "", ("a",)))
-    scheduler = Scheduler({"x": steps, "y": chain("a")})
+    steps = (*chain("a", "b", "c"), step("d", "a"))
+    scheduler = schedule({"x": steps, "y": chain("a")})
     done = []
     while (task := scheduler.next("w")) is not None:
         if task == Task("x", "b"):
@@ -86,7 +98,7 @@ def test_a_failed_step_blocks_what_needs_it_and_nothing_else() -> None:
 
 def test_of_two_failures_the_first_in_the_plan_is_the_cells() -> None:
     for order in ((0, 1), (1, 0)):
-        scheduler = Scheduler({"x": (Step("a", ""), Step("b", ""))})
+        scheduler = schedule({"x": chain("a") + chain("b")})
         for worker in (0, 1):
             scheduler.next(worker)
         for worker in order:
@@ -94,21 +106,8 @@ def test_of_two_failures_the_first_in_the_plan_is_the_cells() -> None:
         assert scheduler.failures["x"].step == "a"
 
 
-def test_a_halted_cell_gets_no_further_step() -> None:
-    scheduler = Scheduler({"x": wide(3), "y": chain("a")})
-    scheduler.next(0)
-    scheduler.done(0)
-    scheduler.next(0), scheduler.next(1)
-    scheduler.halted(0, "not identifiable")
-    assert scheduler.cells["x"].running
-    scheduler.done(1)
-    assert not scheduler.cells["x"].running
-    assert scheduler.next(0) == Task("y", "a")
-    assert scheduler.halts == {"x": "not identifiable"} and scheduler.failures == {}
-
-
 def test_a_step_lost_once_is_begun_again_and_lost_twice_has_failed() -> None:
-    scheduler = Scheduler({"x": chain("a")})
+    scheduler = schedule({"x": chain("a")})
     scheduler.next(0)
     assert scheduler.lost(0, "killed") == (Task("x", "a"), None)
     assert scheduler.next(1) == Task("x", "a")
@@ -117,7 +116,7 @@ def test_a_step_lost_once_is_begun_again_and_lost_twice_has_failed() -> None:
 
 
 def test_stored_steps_are_not_handed_out() -> None:
-    scheduler = Scheduler({"x": wide(2), "y": chain("a")}, {"x": ["train", "part-1"], "y": ["a"]})
+    scheduler = schedule({"x": wide(2), "y": chain("a")}, {"x": ["train", "part-1"], "y": ["a"]})
     assert [scheduler.next(n) for n in range(3)] == [
         Task("x", "part-0"),
         Task("y", FINISH),
@@ -125,45 +124,47 @@ def test_stored_steps_are_not_handed_out() -> None:
     ]
 
 
-def test_a_stored_step_whose_need_was_lost_is_looked_at_again_before_the_finish() -> None:
-    scheduler = Scheduler({"x": chain("a", "b")}, {"x": ["b"]})
-    assert (scheduler.next(0), scheduler.next(1)) == (Task("x", "a"), None)
-    scheduler.done(0)
-    assert (scheduler.next(0), scheduler.next(1)) == (Task("x", "b"), None)
-    scheduler.done(0)
-    assert scheduler.next(0) == Task("x", FINISH)
+def test_a_transient_step_is_done_again_only_where_another_needs_it() -> None:
+    steps = (step("train", transient=True), step("a", "train"), step("b", "train"))
+    assert steps_to_do(steps, {"a", "b"}, {"train"}) == set()
+    assert steps_to_do(steps, {"a"}, {"train"}) == {"train", "b"}
+    assert steps_to_do(steps, {"train", "a"}) == {"b"}
+    # Its record is part of the cell: if that is lost, it is made again.
+    assert steps_to_do(steps, {"a", "b"}) == {"train"}
+    scheduler = schedule({"x": steps}, {"x": ("a",)})
+    assert (scheduler.next(0), scheduler.next(1)) == (Task("x", "train"), None)
+    assert scheduler.progress("x") == (1, 3)
 
 
 @pytest.mark.parametrize(
     "steps",
     [
-        (Step("a", "", ("b",)), Step("b", "")),
-        (Step("a", ""), Step("a", "")),
-        (Step("a", "", ("a",)),),
-        (Step("../x", ""),),
-        (Step("Upper", ""),),
-        (Step(FINISH, ""),),
+        (step("a", "b"), step("b")),
+        chain("a") * 2,
+        (step("a", "a"),),
+        chain("../x"),
+        chain(FINISH),
     ],
 )
 def test_steps_that_cannot_be_ordered_or_named_are_refused(steps: tuple[Step, ...]) -> None:
     with pytest.raises(InputError):
-        Scheduler({"x": steps})
+        schedule({"x": steps})
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_the_workers_do_every_step_is_done_once_after_its_needs(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("palimpsest.run.schedule.ATTEMPTS", 1000)
+    monkeypatch.setattr("palimpsest.run.steps.ATTEMPTS", 1000)
     draw = random.Random(seed)
     cells = {}
     for n in range(draw.randint(1, 6)):
         names = [f"s{k}" for k in range(draw.randint(1, 12))]
         cells[f"cell-{n}"] = tuple(
-            Step(name, "", tuple(draw.sample(names[:k], min(k, draw.randint(0, 3)))))
+            step(name, *draw.sample(names[:k], min(k, draw.randint(0, 3))))
             for k, name in enumerate(names)
         )
-    scheduler = Scheduler(cells)
+    scheduler = schedule(cells)
     done: list[Task] = []
     busy: list[int] = []
     fresh = iter(range(10**6))

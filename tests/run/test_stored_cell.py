@@ -5,23 +5,33 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.reliability import FULL, count
-from toy_cell import NEEDS, STEPS, rows, work
+from toy import (
+    KEPT,
+    SEAL,
+    STEPS,
+    ToyJob,
+    contents,
+    damage,
+    do_steps,
+    hooked,
+    mutations,
+    toy_run,
+    work,
+)
 
-from palimpsest.errors import DamagedArtifact, InputError, SealError, StoreError
+from palimpsest.errors import DamagedArtifact, DriftError, InputError, SealError, StoreError
 from palimpsest.run import disk
-from palimpsest.run.graph import Failure
-from palimpsest.run.status import status
-from palimpsest.run.store import Cell, Run
+from palimpsest.run.executor import Event
+from palimpsest.run.steps import Failure, Step
+from palimpsest.run.store import Run
 
-
-def contents(cell: Cell) -> dict[str, bytes]:
-    paths = (path for path in cell.folder.rglob("*") if path.is_file())
-    return {str(p.relative_to(cell.folder)): p.read_bytes() for p in sorted(paths)}
+STEP = Step("ga-w3", "unlearn", "sha256:k", "unlearning")
+ROWS = {"model": ["ga"] * 3, "fact": ["f1", "f2", "é"], "nll_sum": np.arange(3) / 7}
+MODELS = {"injected": "sha256:1", "panel:router": "sha256:2"}
 
 
 # -- steps ---------------------------------------------------------------------------------------
@@ -29,162 +39,117 @@ def contents(cell: Cell) -> dict[str, bytes]:
 
 def test_a_step_comes_back_as_it_was_put(run: Run) -> None:
     cell = run.cell("a")
-    assert not cell.done("ga-w3")
-    cell.put("ga-w3", {"items": rows("ga-w3")}, {"loss": 1.5})
+    assert not cell.done(STEP)
+    cell.put_file(STEP, "weights.safetensors", lambda path: path.write_bytes(b"w"))
+    assert not cell.done(STEP)
+    cell.put(STEP, {"items": ROWS}, {"loss": 1.5})
     for same in (cell, Run.open(run.path).cell("a")):
-        assert same.done("ga-w3") and same.steps() == ("ga-w3",)
-        tables, values = same.get("ga-w3")
-        assert values == {"loss": 1.5}
-        assert tables["items"]["fact"].tolist() == ["f1", "f2", "é"]
-        np.testing.assert_array_equal(tables["items"]["nll_sum"], rows("ga-w3")["nll_sum"])
+        assert same.done(STEP) and same.step_names() == ("ga-w3",)
+        tables, values = same.get(STEP)
+        assert values == {"loss": 1.5} and tables["items"]["fact"].tolist() == ROWS["fact"]
+        np.testing.assert_array_equal(tables["items"]["nll_sum"], ROWS["nll_sum"])
+        assert same.file(STEP, "weights.safetensors").read_bytes() == b"w"
+    # Under another key it is not what is asked for.
+    assert not cell.done(Step("ga-w3", "unlearn", "sha256:other", ""))
 
 
-def test_a_file_belongs_to_its_step_once_the_step_is_put(run: Run) -> None:
+def test_a_manifest_names_cell_step_key_terms_files_and_what_it_was_made_from(run: Run) -> None:
+    steps = do_steps(run, "a", "train", "part-0")
     cell = run.cell("a")
-    cell.put_file("injected", "weights.safetensors", lambda path: path.write_bytes(b"w"))
-    assert not cell.done("injected")
-    cell.put("injected")
-    assert cell.file("injected", "weights.safetensors").read_bytes() == b"w"
-    assert cell.manifest("injected")["files"]["weights.safetensors"] == disk.digest(b"w")
-    with pytest.raises(StoreError, match="already done"):
-        cell.put_file("injected", "weights.safetensors", b"other")
-    with pytest.raises(StoreError, match="no file"):
-        cell.file("injected", "other.bin")
-
-
-def test_a_manifest_names_cell_step_terms_files_and_what_it_was_made_from(run: Run) -> None:
-    cell = run.cell("a").for_work(NEEDS)
-    work(cell, STEPS[:2], finish=False)
-    folder = cell.folder / "steps" / "ga-w3"
+    folder = cell.folder / "steps" / "part-0"
     manifest = json.loads((folder / "manifest.json").read_bytes())
-    assert (manifest["cell"], manifest["step"]) == ("a", "ga-w3")
-    assert manifest["terms"] == run.terms_digest
-    assert manifest["needs"] == {"injected": cell.manifest("injected")["digest"]}
+    assert (manifest["cell"], manifest["step"]) == ("a", "part-0")
+    assert (manifest["key"], manifest["terms"]) == (steps["part-0"].key, run.roster_digest)
+    assert manifest["needs"] == {"train": cell.manifest("train")["digest"]}
     assert manifest["files"] == {
         name: disk.file_digest(folder / name) for name in ("items.parquet", "values.json")
     }
+    assert manifest["origin"] is None
 
 
-def test_a_finished_cell_holds_every_row_in_the_order_asked_for(run: Run) -> None:
+def test_a_finished_cell_holds_every_row_in_plan_order_and_no_transient_weights(run: Run) -> None:
+    assert work(run).computed == 2 * len(STEPS)
     cell = run.cell("a")
-    assert work(cell) == list(STEPS)
-    assert cell.finished() and not (cell.folder / "steps").exists()
-    assert cell.table("items")["model"].tolist() == [s for s in STEPS for _ in range(3)]
+    assert cell.finished(ToyJob(run.path).cell("a").steps)
+    assert cell.table("items")["model"].tolist() == [s for s in STEPS for _ in range(20)]
     summary = cell.summary()
-    assert summary["seed"] == 0 and summary["cell"] == "a"
-    assert [step["step"] for step in summary["steps"]] == list(STEPS) == list(cell.steps())
-    assert sorted(summary["artifacts"]) == ["items.parquet", "models/injected.safetensors"]
+    assert [step["step"] for step in summary["steps"]] == list(STEPS)
+    assert sorted(summary["artifacts"]) == ["items.parquet", f"models/{KEPT}"]
     for file, expected in summary["artifacts"].items():
         assert disk.file_digest(cell.folder / file) == expected
-    assert work(cell) == [] and cell.done("panel")
+    assert not list(cell.folder.glob("steps/train/*.safetensors"))
+    with pytest.raises(StoreError):
+        cell.table("curves")
 
 
-def test_the_order_of_work_changes_no_byte(run: Run, quick: Path, terms: Any) -> None:
-    work(run.cell("a"))
-    other = Run.create(quick / "other", *terms, cells=("a", "b")).cell("a")
-    work(other, ("injected", "panel"), finish=False)
-    work(other)
-    assert contents(other) == contents(run.cell("a"))
-
-
-def test_a_step_cannot_be_left_out_or_merged_twice(run: Run) -> None:
+def test_the_same_key_with_other_bytes_is_drift_and_replaces_nothing(run: Run) -> None:
     cell = run.cell("a")
-    work(cell, finish=False)
-    for order in (["injected", "ga-w3"], [*STEPS, "ga-w3"], [*STEPS, "absent"]):
-        with pytest.raises(StoreError, match="cannot finish"):
-            cell.finish({}, order)
-    with pytest.raises(InputError, match="artifacts"):
-        cell.finish({"artifacts": {}}, STEPS)
-
-
-def test_a_done_step_cannot_be_replaced_and_a_finished_cell_takes_none(run: Run) -> None:
-    cell = run.cell("a")
-    cell.put("ga-w3", {}, {"loss": 1.0})
-    cell.put("ga-w3", {}, {"loss": 1.0})
-    with pytest.raises(StoreError, match="already done with other contents"):
-        cell.put("ga-w3", {}, {"loss": 2.0})
-    assert cell.get("ga-w3")[1] == {"loss": 1.0}
-    cell.finish({}, ["ga-w3"])
-    with pytest.raises(StoreError, match="is finished"):
-        cell.put("more")
-
-
-def test_a_step_made_from_something_else_than_is_stored_is_not_done(run: Run) -> None:
-    cell = run.cell("a").for_work(NEEDS)
-    work(cell, STEPS[:2], finish=False)
-    shutil.rmtree(cell.folder / "steps" / "injected")
-    assert run.cell("a").done("ga-w3")  # what it needs may come back as it was
-    run.cell("a").put("injected", {}, {"loss": 2.5})
-    assert not run.cell("a").done("ga-w3")
-    assert "made from another" in run.cell("a").check()[0].why
+    cell.put(STEP, {}, {"loss": 1.0})
+    before = contents(run.path)
+    cell.put(STEP, {}, {"loss": 1.0})
+    with pytest.raises(DriftError) as refusal:
+        cell.put(STEP, {}, {"loss": 2.0})
+    assert refusal.value.keys == ("ga-w3/values.json",)
+    assert contents(run.path) == before
+    # Another key replaces it.
+    cell.put(Step("ga-w3", "unlearn", "sha256:other", ""), {}, {"loss": 2.0})
+    assert not cell.done(STEP)
 
 
 @pytest.mark.parametrize("name", ["../../x", "/abs", "C:\\x", "a\0", "nul", "a/b", "", "a~b", "é"])
-def test_hostile_step_table_and_file_names_are_refused(run: Run, name: str) -> None:
+def test_hostile_table_file_and_cell_names_are_refused(run: Run, name: str) -> None:
     cell = run.cell("a")
     with pytest.raises(InputError):
-        cell.put(name)
+        cell.put(STEP, {name: {"x": [1]}})
     with pytest.raises(InputError):
-        cell.put("step", {name: {"x": [1]}})
+        cell.put_file(STEP, name, b"")
     with pytest.raises(InputError):
-        cell.put_file("step", name, b"")
-    with pytest.raises(InputError):
-        cell.finish({}, [], keep={name: ("step", "weights.safetensors")})
+        cell.finish({}, [], keep={name: (STEP, "weights.safetensors")})
     with pytest.raises(InputError):
         run.cell(name)
 
 
 def test_a_value_that_is_not_finite_is_refused_before_anything_is_stored(run: Run) -> None:
-    cell = run.cell("a")
-    with pytest.raises(StoreError, match="JSON"):
-        cell.put("ga-w3", {"items": rows("ga-w3")}, {"loss": float("nan")})
-    assert not cell.folder.exists()
+    with pytest.raises(StoreError):
+        run.cell("a").put(STEP, {"items": ROWS}, {"loss": float("nan")})
+    assert not run.cell("a").folder.exists()
 
 
 # -- damage --------------------------------------------------------------------------------------
 
 
-def mutations(data: bytes) -> list[bytes]:
-    """Every truncation, and every byte changed in one bit."""
-    changed = [data[:length] for length in range(len(data))]
-    for position in range(len(data)):
-        byte = bytes([data[position] ^ 1 << position % 8])
-        changed.append(data[:position] + byte + data[position + 1 :])
-    return changed
-
-
-@pytest.mark.slow
 def test_every_truncation_and_flipped_byte_of_a_finished_cell_is_found(run: Run) -> None:
-    work(run.cell("a"))
-    tried = 0
-    for name, data in contents(run.cell("a")).items():
-        path = run.cell("a").folder / name
-        for changed in mutations(data):
+    work(run)
+    cell, tried = run.cell("a"), 0
+    for name, data in contents(cell.folder).items():
+        path = cell.folder / name
+        if path.name == "kept.safetensors":
+            continue  # one file with models/panel.safetensors
+        for changed in mutations(data, 0 if FULL else 25):
             path.write_bytes(changed)
             tried += 1
-            cell = run.cell("a")
-            assert not cell.finished(), (name, len(changed))
-            assert [damage.path for damage in cell.check()] == [path]
+            assert path in {damage.path for damage in run.cell("a").check()}, (name, len(changed))
+            assert cell.finished() == name.startswith("steps/"), (name, len(changed))
         path.write_bytes(data)
         assert run.cell("a").finished() and run.cell("a").check() == ()
-    assert tried > 5000
+    assert tried > 400
     count("damaged files of a finished cell, all found", tried)
 
 
-@pytest.mark.slow
 def test_every_truncation_and_flipped_byte_of_a_step_is_found_and_costs_only_it(run: Run) -> None:
-    work(run.cell("a"), finish=False)
+    steps = do_steps(run, "a", *STEPS)
     cell = run.cell("a")
-    for path in sorted((cell.folder / "steps").glob("*/*" if FULL else "injected/*")):
+    for path in sorted((cell.folder / "steps").glob("*/*" if FULL else "train/*")):
         step, data = path.parent.name, path.read_bytes()
-        for changed in mutations(data):
+        for changed in mutations(data, 0 if FULL else 50):
             path.write_bytes(changed)
             count("damaged files of an unfinished cell, all found")
-            assert [(damage.step, damage.path) for damage in cell.check()] == [(step, path)]
-        assert [cell.done(other) for other in STEPS] == [other != step for other in STEPS]
+            assert [damage.path for damage in cell.check()] == [path]
+            assert not cell.done(steps[step])
+        assert [cell.done(other) for other in steps.values()] == [s != step for s in steps]
         if path.suffix != ".safetensors":
-            with pytest.raises(DamagedArtifact, match=path.name):
-                cell.get(step)
+            with pytest.raises(DamagedArtifact):
+                cell.get(steps[step])
         path.write_bytes(data)
 
 
@@ -192,66 +157,66 @@ def test_every_truncation_and_flipped_byte_of_a_step_is_found_and_costs_only_it(
 @pytest.mark.parametrize(
     "name",
     [
-        "injected/values.json",
-        "injected/weights.safetensors",
-        "injected/manifest.json",
+        "train/values.json",
+        "train/weights.safetensors",
+        "train/manifest.json",
         "panel/items.parquet",
     ],
 )
 def test_a_damaged_step_is_made_again_the_rest_kept_and_no_byte_differs(
     run: Run, name: str, change: str
 ) -> None:
-    cell, twin = run.cell("a"), run.path.parent / "twin"
-    work(cell, finish=False)
+    do_steps(run, "a", *STEPS)
+    twin = run.path.parent / "twin"
     shutil.copytree(run.path, twin)
-    damage(cell.folder / "steps" / name, change)
-    assert work(run.cell("a")) == [name.split("/")[0]]
-    untouched = Run.open(twin).cell("a")
-    assert work(untouched) == []
-    assert contents(cell) == contents(untouched)
+    damage(run.cell("a").folder / "steps" / name, change)
+    events: list[Event] = []
+    work(run, on_event=events.append)
+    # Weights that no step needs any more are not made again.
+    again = [] if name == "train/weights.safetensors" else [name.split("/")[0]]
+    assert [e.step for e in events if (e.kind, e.cell) == ("step", "a")] == [*again, "finish"]
+    work(Run.open(twin))
+    assert contents(run.path) == contents(twin)
 
 
 @pytest.mark.parametrize("change", ["flip", "truncate", "delete"])
-@pytest.mark.parametrize("name", ["items.parquet", "cell.json", "models/injected.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "items.parquet",
+        "cell.json",
+        f"models/{KEPT}",
+        "opening.json",
+        "steps/part-1/values.json",
+        "steps/part-1/manifest.json",
+        "steps/train/manifest.json",
+        "steps/panel/kept.safetensors",
+    ],
+)
 def test_a_damaged_finished_cell_is_named_and_made_again_to_the_byte(
     run: Run, name: str, change: str
 ) -> None:
-    cell, other = run.cell("a"), run.cell("b")
-    work(cell)
-    work(other)
-    before, kept = contents(cell), contents(other)
-    damage(cell.folder / name, change)
-    assert not run.cell("a").finished() and run.cell("b").finished()
+    work(run)
+    before = contents(run.path)
+    damage(run.cell("a").folder / name, change)
     if (name, change) != ("cell.json", "delete"):
-        assert name in run.cell("a").check()[0].why
-    assert work(run.cell("a")) == list(STEPS)
-    assert contents(cell) == before and contents(other) == kept
+        assert any(name in problem or KEPT in problem for problem in run.verify())
+    assert run.cell("b").finished()
+    outcome = work(run)
+    assert outcome.failed == {} and outcome.computed <= 2
+    assert contents(run.path) == before and run.verify() == ()
 
 
-@pytest.mark.parametrize("change", ["flip", "truncate", "delete"])
-@pytest.mark.parametrize("finish", [True, False])
-def test_a_damaged_opening_is_restored_from_what_records_it(
-    run: Run, change: str, finish: bool
-) -> None:
-    cell = run.cell("a")
-    work(cell, finish=finish)
-    before = contents(cell)
-    damage(cell.folder / "opening.json", change)
-    if finish or change != "delete":
-        assert [found.path.name for found in run.cell("a").check()] == ["opening.json"]
-    assert work(run.cell("a"), finish=finish) == []
-    assert contents(cell) == before
-
-
-def damage(path: Path, change: str) -> None:
-    data = path.read_bytes()
-    path.unlink()
-    if change == "flip":
-        path.write_bytes(bytes([data[0] ^ 4]) + data[1:])
-    elif change == "truncate":
-        path.write_bytes(data[:-1])
-    elif change == "folder":
-        path.mkdir()
+def test_a_step_damaged_in_a_grown_cell_still_names_the_list_it_was_made_under(run: Run) -> None:
+    few = ToyJob(run.path.parent, ("part-0",))
+    work(run, few)
+    grown = Run.create_or_resume(run.path, run.terms, [{"name": "one more"}])
+    job = ToyJob(run.path.parent, ("part-0", "part-1"))
+    work(grown, job)
+    before = contents(run.path)
+    damage(run.cell("a").folder / "steps" / "part-0" / "manifest.json", "flip")
+    assert work(grown, job).computed == 2  # with the training it needs
+    assert contents(run.path) == before
 
 
 # -- a failing disk ------------------------------------------------------------------------------
@@ -259,7 +224,7 @@ def damage(path: Path, change: str) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_fails_at_any_operation_loses_nothing_and_a_retry_succeeds(
-    quick: Path, terms: tuple[Any, ...], fault: Any, code: int
+    quick: Path, code: int
 ) -> None:
     def attempt(path: Path, first: int, lasting: bool) -> int:
         """Return how many operations began; the disk fails at the `first`, or from there on."""
@@ -271,143 +236,121 @@ def test_a_disk_that_fails_at_any_operation_loses_nothing_and_a_retry_succeeds(
             if begun == first or (lasting and begun > first > 0):
                 raise OSError(code, os.strerror(code))
 
-        fault(fail)
-        try:
-            run = Run.create_or_resume(path, *terms, cells=("a",))
-            with run.lock():
-                work(run.cell("a"))
-                run.record()
-        finally:
-            fault(None)
+        with hooked(fail):
+            outcome = work(toy_run(path, "a"))
+            if outcome.failed:
+                raise StoreError(outcome.failed["a"].reason)
         return begun
 
     operations = attempt(quick / "whole", 0, False)
-    expected = contents(Run.open(quick / "whole").cell("a"))
-    refusals = []
-    for first in range(1, operations + 1):
+    expected = contents(quick / "whole")
+    refused = tried = 0
+    for first in range(1, operations + 1, 1 if FULL else 11):
         path = quick / f"run-{first}"
+        tried += 1
         try:
             attempt(path, first, lasting=first % 2 == 0)
-        except StoreError as error:
-            refusals.append(str(error))
+        except StoreError:
+            refused += 1
         attempt(path, 0, False)
-        run = Run.open(path)
-        assert contents(run.cell("a")) == expected and run.verify() == ()
+        assert contents(path) == expected and Run.open(path).verify() == ()
         shutil.rmtree(path)
-    assert len(refusals) > 0.8 * operations
-    assert all("then run the same command again" in refusal for refusal in refusals)
+    assert refused > 0.7 * tried  # progress is written with best effort only
+    count("failing disk operations", tried)
 
 
 def test_a_cell_folder_deleted_while_running_costs_its_steps_and_a_retry_succeeds(
     run: Run,
 ) -> None:
-    cell = run.cell("a").for_work(NEEDS)
-    work(cell, STEPS[:1], finish=False)
+    steps = do_steps(run, "a", "train")
+    cell = run.cell("a")
     shutil.rmtree(cell.folder)
-    with pytest.raises(StoreError, match="'injected' is not done"):
-        cell.put("ga-w3")
+    with pytest.raises(StoreError):
+        cell.put(steps["part-0"])
     shutil.rmtree(run.path / "cells")
     (run.path / "cells").touch()  # where nothing can be written
-    cell.fail(Failure("store", "the folder is gone", "ga-w3"))  # hides no reason by its own
+    cell.fail(Failure("store", "the folder is gone", "part-0"))  # hides no reason by its own
     (run.path / "cells").unlink()
-    assert work(run.cell("a")) == list(STEPS)
+    assert work(run).computed == 2 * len(STEPS)
 
 
-def test_leftovers_are_cleared_by_the_next_owner(run: Run) -> None:
-    work(run.cell("a"))
-    work(run.cell("b"), STEPS[:1], finish=False)
-    a, b = run.cell("a").folder, run.cell("b").folder
-    (a / "steps" / "panel").mkdir(parents=True)  # of a worker killed while it removed the steps
-    for folder in (run.path, a, a / "models", a / "steps" / "panel", b / "steps" / "injected"):
-        (folder / ".tmp-0123456789ab").write_bytes(b"half")
-    with run.lock():
-        assert list(run.path.rglob(".tmp-*")) == []
-    assert run.cell("a").finished() and not (a / "steps").exists()
-    assert run.cell("b").done("injected")
+def test_leftovers_are_cleared_by_the_next_command(run: Run) -> None:
+    work(run)
+    before = contents(run.path)
+    folder = run.cell("a").folder
+    for place in (run.path, folder, folder / "models", folder / "steps" / "panel"):
+        (place / ".tmp-0123456789ab").write_bytes(b"half")
+    # Of a command killed after it wrote cell.json and before it removed the weights.
+    (folder / "steps" / "train" / "weights.safetensors").write_bytes(b"left")
+    assert work(run).skipped == ("a", "b")
+    assert contents(run.path) == before
 
 
 # -- the seal ------------------------------------------------------------------------------------
 
-MODELS = {"injected": "sha256:1", "panel:router": "sha256:2"}
-
 
 def test_the_sealed_pool_is_scored_once(run: Run) -> None:
     cell = run.cell("a")
-    cell.open_seal("panel", "sha256:c", MODELS)
-    cell.put("panel", {"items": rows("panel")})
-    with pytest.raises(SealError, match="already scored"):
-        cell.open_seal("panel", "sha256:c", MODELS)
-    with pytest.raises(SealError, match="already opened for step 'panel'"):
-        cell.open_seal("panel-again", "sha256:c", MODELS)
-    run.cell("b").open_seal("panel", "sha256:c", MODELS)
+    cell.open_seal(STEP, SEAL, MODELS)
+    cell.put(STEP, {"items": ROWS})
+    with pytest.raises(SealError):
+        cell.open_seal(STEP, SEAL, MODELS)
+    with pytest.raises(SealError):
+        cell.open_seal(Step("again", "panel", "sha256:k", ""), SEAL, MODELS)
+    run.cell("b").open_seal(STEP, SEAL, MODELS)
 
 
 def test_an_opening_whose_scores_were_never_stored_is_resumed_by_the_same_models_only(
     run: Run,
 ) -> None:
-    run.cell("a").open_seal("panel", "sha256:c", MODELS)
+    run.cell("a").open_seal(STEP, SEAL, MODELS)
     data = (run.cell("a").folder / "opening.json").read_bytes()
     cell = run.cell("a")
-    with pytest.raises(SealError, match="already opened"):
-        cell.open_seal("panel", "sha256:c", MODELS | {"injected": "sha256:9"})
-    cell.open_seal("panel", "sha256:c", MODELS)
-    cell.put("panel")
+    with pytest.raises(SealError):
+        cell.open_seal(STEP, SEAL, MODELS | {"injected": "sha256:9"})
+    cell.open_seal(STEP, SEAL, MODELS)
+    cell.put(STEP)
     assert (cell.folder / "opening.json").read_bytes() == data
-    assert cell.manifest("panel")["opening"]["models"] == MODELS
+    assert cell.manifest(STEP.name)["opening"]["models"] == MODELS
 
 
 def test_another_pool_than_the_sealed_one_is_refused(run: Run) -> None:
-    with pytest.raises(SealError, match="expected sha256:c"):
-        run.cell("a").open_seal("panel", "sha256:other", MODELS)
+    with pytest.raises(SealError):
+        run.cell("a").open_seal(STEP, "sha256:other", MODELS)
 
 
 @pytest.mark.parametrize("name", ["items.parquet", "cell.json", "opening.json"])
 def test_damaging_a_finished_cell_does_not_open_the_seal_for_other_models(
     run: Run, name: str
 ) -> None:
-    work(run.cell("a"))
+    work(run)
     damage(run.cell("a").folder / name, "flip")
-    cell = run.cell("a")
+    damage(run.cell("a").folder / "steps" / "panel" / "values.json", "flip")
+    cell, panel = run.cell("a"), ToyJob(run.path).cell("a").steps[-1]
     cell.prepare()
-    assert cell.ended() == (name == "opening.json")
-    if not cell.ended():
-        with pytest.raises(SealError, match="already opened"):
-            cell.open_seal("panel", "sha256:c", {"injected": "sha256:9"})
-        cell.open_seal("panel", "sha256:c", {"injected": "sha256:1"})
+    with pytest.raises(SealError):
+        cell.open_seal(panel, SEAL, {"injected": "sha256:9"})
+    cell.open_seal(panel, SEAL, {"injected": "sha256:1"})
 
 
 def test_an_opening_that_is_damaged_before_its_scores_are_stored_is_not_replaced(run: Run) -> None:
-    run.cell("a").open_seal("panel", "sha256:c", MODELS)
+    run.cell("a").open_seal(STEP, SEAL, MODELS)
     damage(run.cell("a").folder / "opening.json", "flip")
     cell = run.cell("a")
     cell.prepare()
-    with pytest.raises(SealError, match="restore it from a copy"):
-        cell.open_seal("panel", "sha256:c", MODELS)
+    with pytest.raises(SealError):
+        cell.open_seal(STEP, SEAL, MODELS)
 
 
-# -- failures ------------------------------------------------------------------------------------
-
-
-def test_a_failed_cell_is_shown_and_tried_again(run: Run) -> None:
-    failure = Failure("diverged", "training diverged at step 7: loss is NaN", "ga-w3")
-    work(run.cell("a"), STEPS[:1], finish=False)
-    run.cell("a").fail(failure)
-    assert run.cell("a").failure() == failure
-    assert status(run).failed == {"a": failure}
-    path = run.cell("a").folder / "failed.json"
+def test_a_failure_comes_back_and_damage_to_it_is_found(run: Run) -> None:
+    failure = Failure("diverged", "training diverged at step 7: loss is NaN", "part-1")
+    cell = run.cell("a")
+    cell.fail(failure)
+    assert cell.failure() == failure
+    path = cell.folder / "failed.json"
     for changed in mutations(path.read_bytes()):
         path.write_bytes(changed)
-        assert run.cell("a").check()[0].path == path
-    assert work(run.cell("a"), STEPS[:2], finish=False) == ["ga-w3"]
-    assert status(run).failed == {}
-
-
-def test_a_halted_cell_says_why_and_damage_to_that_is_found(run: Run) -> None:
-    run.cell("a").halt("ga-w3", "not identifiable")
-    assert run.cell("a").halted() == "not identifiable"
-    assert status(run).halted == {"a": "not identifiable"}
-    path = run.cell("a").folder / "halted.json"
-    for changed in mutations(path.read_bytes()):
-        path.write_bytes(changed)
-        assert run.cell("a").halted() is None and run.cell("a").check()[0].path == path
-    assert work(run.cell("a")) == list(STEPS)
+        assert [damage.path for damage in cell.check()] == [path]
+        assert cell.failure() not in (None, failure)
+    cell.prepare()
+    assert cell.failure() is None

@@ -66,10 +66,19 @@ class CellStore:
 
     def done(self, step: Step) -> bool:
         """Return whether the step is stored under its key with every file intact."""
+        return self._stored(step, lambda file: True)
+
+    def recorded(self, step: Step) -> bool:
+        """Return whether it is stored but for weights that may be gone: those of a transient step,
+        which are made again only where another step needs them."""
+        return self._stored(step, lambda file: not (step.transient and _is_weights(file)))
+
+    def _stored(self, step: Step, needed: Callable[[str], bool]) -> bool:
         try:
             manifest = self.manifest(step.name)
             for file, expected in manifest["files"].items():
-                self._check_file(self._step(step.name) / file, expected)
+                if needed(file):
+                    self._check_file(self._step(step.name) / file, expected)
             return bool(manifest["key"] == step.key)
         except (StoreError, KeyError, TypeError, AttributeError):
             return False
@@ -155,11 +164,14 @@ class CellStore:
             manifest = other.manifest(name)
             if manifest["opening"] is not None:
                 return False  # a sealed pool is opened in the run that scores it
-            for file, expected in manifest["files"].items():
-                disk.check_file(other._step(name) / file, expected)
+            sources = {other._step(name) / file: d for file, d in manifest["files"].items()}
+            if step.transient:
+                sources = {path: d for path, d in sources.items() if not _is_weights(path.name)}
+            for path, expected in sources.items():
+                disk.check_file(path, expected)
             disk.make_folder(self._step(step.name))
-            for file in manifest["files"]:
-                disk.link_or_copy(other._step(name) / file, self._step(step.name) / file)
+            for path in sources:
+                disk.link_or_copy(path, self._step(step.name) / path.name)
             names = ("kind", "key", "files", "needs", "opening", "origin")
             record = {field: manifest[field] for field in names} | {"step": step.name}
             if other.folder.parent == self.folder.parent:
@@ -264,9 +276,10 @@ class CellStore:
     def drop_transient(self, steps: Sequence[Step]) -> None:
         """Remove the weights that only steps of this cell needed, now that it is finished."""
         for step in steps:
-            for path in self._step(step.name).glob("*.safetensors") if step.transient else ():
-                disk.remove(path)
-                self._intact = {pair for pair in self._intact if pair[0] != path}
+            for path in sorted(self._step(step.name).glob("*")) if step.transient else ():
+                if _is_weights(path.name):
+                    disk.remove(path)
+                    self._intact = {pair for pair in self._intact if pair[0] != path}
 
     def summary(self) -> dict[str, Any]:
         """Return the contents of a finished cell's ``cell.json``."""
@@ -307,15 +320,17 @@ class CellStore:
         Steps that a finished cell was not made of do not count.
         """
         damages = self._cell_damage() if self.ended() else []
-        names = self.step_names()
+        names, kept = self.step_names(), set[str]()
         with contextlib.suppress(StoreError):
-            names = tuple(step["step"] for step in self.summary()["steps"])
+            summary = self.summary()
+            names = tuple(step["step"] for step in summary["steps"])
+            kept = set(summary["artifacts"].values())
         for name in names:
             with _collected(damages, self._step(name) / MANIFEST):
                 for file, expected in self.manifest(name)["files"].items():
                     path = self._step(name) / file
-                    # Files of transient steps are dropped when a cell is finished.
-                    if path.exists() or not file.endswith(".safetensors"):
+                    # Weights of transient steps are dropped when a cell is finished.
+                    if path.exists() or not _is_weights(file) or expected in kept:
                         with _collected(damages, path):
                             self._check_file(path, expected)
         for name in (OPENING, FAILED):
@@ -416,6 +431,10 @@ class CellStore:
                 recorded = self._read(name)["opening"]
                 if recorded is not None:
                     disk.write_json(self.folder / OPENING, recorded)
+
+
+def _is_weights(file: str) -> bool:
+    return file.endswith(".safetensors")
 
 
 @contextlib.contextmanager

@@ -190,8 +190,9 @@ class Work:
                 store.fail(self.failed[cell_id])
                 on_event(Event(cell_id, "failed", words=str(error)))
                 continue
-            done = {step.name for step in planned if self._found(step, store)}
-            to_do[cell_id] = steps_to_do(planned, done)
+            recorded = {step.name for step in planned if self._found(step, store)}
+            done = {s.name for s in planned if not s.transient or store.done(s)} & recorded
+            to_do[cell_id] = steps_to_do(planned, done, recorded)
             if not to_do[cell_id] and store.finished(planned):
                 store.drop_transient(planned)  # the last command may have been killed before
                 self.skipped.append(cell_id)
@@ -263,11 +264,10 @@ class Work:
 
     def _found(self, step: Step, store: CellStore) -> bool:
         """Return whether a step is stored, or could be taken over by its key."""
-        if store.done(step):
+        if store.recorded(step):
             return True
-        if step.transient or step.key not in self._elsewhere:
-            return False
-        return store.take(step, *self._elsewhere[step.key]) and store.done(step)
+        elsewhere = self._elsewhere.get(step.key)
+        return elsewhere is not None and store.take(step, *elsewhere) and store.recorded(step)
 
     @cached_property
     def _elsewhere(self) -> dict[str, tuple[CellStore, str]]:

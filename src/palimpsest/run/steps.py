@@ -104,11 +104,16 @@ def check_steps(steps: Sequence[Step], cell_id: str) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def steps_to_do(steps: Sequence[Step], done: Collection[str]) -> set[str]:
-    """Return the names of the steps to do: those not done, but a transient one only if needed."""
+def steps_to_do(
+    steps: Sequence[Step], done: Collection[str], recorded: Collection[str] = ()
+) -> set[str]:
+    """Return the names of the steps to do: those not done, and what they need.
+
+    recorded: transient steps whose weights are gone, to be done again only if others need them.
+    """
     wanted: set[str] = set()
     for step in reversed(steps):
-        if step.name not in done and (not step.transient or step.name in wanted):
+        if step.name not in done and (step.name not in recorded or step.name in wanted):
             wanted |= {step.name, *step.needs}
     return wanted - set(done)
 
