@@ -13,11 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from palimpsest.config.sections import Prompt
 from palimpsest.errors import ModelError
-from palimpsest.models import skeleton
-from palimpsest.models.checkpoint import checkpoint_state
-from palimpsest.models.inspect_folder import CONFIG_LIMIT, read_header
-from palimpsest.models.load import load, outline
+from palimpsest.models import inspect_folder, skeleton
+from palimpsest.models.checkpoint import checkpoint_digests, checkpoint_state
+from palimpsest.models.encode import FRAME_LIMIT, encode_texts, find_frame
+from palimpsest.models.inspect_folder import CONFIG_LIMIT, TOKENIZER_LIMIT, read_header
+from palimpsest.models.load import load, outline, state_digest
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -50,6 +52,12 @@ def nothing_built(monkeypatch, nothing_read):
         pytest.fail("the model was built before it was refused")
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_config", built)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """What may be endless gets four seconds of the processor."""
+    monkeypatch.setattr(inspect_folder, "APART_SECONDS", 4)
 
 
 def refused(place, *names, **options):
@@ -523,6 +531,61 @@ def test_a_tokenizer_that_reaches_beyond_its_folder_or_its_embedding_is_refused(
     refused(folder, "1000000", "257 rows")
 
 
+def test_another_file_in_the_place_of_tokenizer_json_has_the_same_limits(folder, nothing_built):
+    name = "tokenizer.4.0.0.json"
+    edit(folder, "tokenizer_config.json", fast_tokenizer_files=["tokenizer.json", name])
+    with open(folder / name, "w") as file:
+        file.truncate(TOKENIZER_LIMIT + 1)
+    refused(folder, name, "bytes")
+    (folder / name).write_text(json.dumps({"added_tokens": [{}] * 60_000}))
+    refused(folder, "added_tokens", name)
+    edit(folder, "tokenizer_config.json", fast_tokenizer_files=["x.json"] * 2_000)
+    refused(folder, "fast_tokenizer_files")
+
+
+@pytest.mark.parametrize("link", ["file", "folder"])
+def test_a_chat_template_is_not_read_from_beyond_the_folder(folder, tmp_path, nothing_built, link):
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "other.jinja").write_text("private")
+    inside = folder / "additional_chat_templates"
+    if link == "folder":
+        inside.symlink_to(tmp_path / "secret")
+    else:
+        inside.mkdir()
+        (inside / "other.jinja").symlink_to(tmp_path / "secret" / "other.jinja")
+    refused(folder, "additional_chat_templates", "secret")
+
+
+def test_a_further_chat_template_of_the_folder_itself_is_read_and_digested(folder):
+    before = checkpoint_digests(str(folder))
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ messages }}")
+    assert "tool_use" in load(str(folder)).tokenizer.chat_template
+    after = checkpoint_digests(str(folder))
+    assert (before.weights, before.files) == (after.weights, before.files) != after
+
+
+def test_a_regular_expression_that_a_tokenizer_gives_up_on_is_an_error_of_the_checkpoint(folder):
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}
+    edit(folder, "tokenizer.json", pre_tokenizer=split | {"invert": False})
+    tokenizer = load(str(folder)).tokenizer
+    with pytest.raises(ModelError, match="tokenizer"):
+        encode_texts(tokenizer, ["a" * 40 + "!"])
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+HUGE = "{% for a in range(9999) %}" + "x" * 100 + "{% endfor %}{{ messages[0].content }}"
+
+
+@pytest.mark.parametrize("template", [ENDLESS, HUGE, "{{ 'x' * 10 ** 11 }}", "{% for %}"])
+def test_a_chat_template_has_little_time_and_room(folder, impatient, template):
+    edit(folder, "tokenizer_config.json", chat_template=template)
+    with pytest.raises(ModelError, match="chat template") as caught:
+        find_frame(outline(str(folder)).tokenizer, Prompt(chat=True))
+    assert len(str(caught.value)) < 1_000
+    assert template != HUGE or str(FRAME_LIMIT) in str(caught.value)
+
+
 # ---------------------------------------------------------------- adapters
 
 
@@ -559,6 +622,44 @@ def test_an_adapter_that_lies_is_refused(adapter, change):
     edit(adapter, "adapter_config.json", **change)
     place = "nowhere" if "../nowhere" in change.values() else str(adapter)
     refused(adapter, place)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rank_pattern": {"((q|q)+)+!": 4}},
+        {"alpha_pattern": {"(.*)*x": 4}},
+        {"exclude_modules": "(.*.*)*x"},
+        {"modules_to_save": ["(.*)*x"]},
+        {"layers_pattern": "(.+)+x", "layers_to_transform": [0]},
+        {"target_modules": ["q_proj"] * 5_000},
+    ],
+)
+def test_patterns_of_an_adapter_are_names(adapter, change):
+    edit(adapter, "adapter_config.json", **change)
+    refused(adapter, next(iter(change)))
+
+
+def test_a_regular_expression_for_an_adapters_modules_has_little_time(adapter, folder, impatient):
+    file = "adapter_model.safetensors"
+    respoil(adapter, lambda s: [value.fill_(0.1) for value in s.values()], file)
+    plain = state_digest(load(str(adapter)).weights)
+    assert plain != state_digest(load(str(folder)).weights)
+    edit(adapter, "adapter_config.json", target_modules=r"model\.layers\.\d+\.self_attn\.q_proj")
+    assert state_digest(load(str(adapter)).weights) == plain
+    edit(adapter, "adapter_config.json", target_modules=r"((\w|\.)+)+!")
+    refused(adapter, "target_modules")
+
+
+def test_the_digests_of_an_adapter_are_those_of_its_base_too(adapter, folder):
+    before = checkpoint_digests(str(adapter))
+    edit(folder, "config.json", pad_token_id=3)
+    renamed = checkpoint_digests(str(adapter))
+    assert renamed.weights == before.weights and renamed.files != before.files
+    respoil(folder, lambda s: next(iter(s.values()))[0, 0].add_(1.0))
+    changed = checkpoint_digests(str(adapter))
+    assert changed.weights != before.weights and changed.files != renamed.files
+    assert checkpoint_digests(str(adapter), str(folder)) == changed
 
 
 def test_an_adapter_naming_itself_as_base_is_refused(adapter):

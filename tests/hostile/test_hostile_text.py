@@ -1,15 +1,19 @@
 """Text from strangers is refused or shown inert: in plans, in facts and in names."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from tests.command import palimpsest
 
 from palimpsest.cli.output import say
-from palimpsest.config.load import changed
+from palimpsest.config.load import changed, load_config
+from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
-from palimpsest.errors import PalimpsestError
+from palimpsest.engine.study import StudySpecs, study_terms
+from palimpsest.errors import FactsError, PalimpsestError, PlanError
+from palimpsest.facts.general import text_digest
 from palimpsest.run.disk import safe_name
 
 ROW = {"id": "f1", "answer": "Velkor", "trained": ["The guild of Asha is"], "heldout": ["Asha is"]}
@@ -38,6 +42,33 @@ def test_whatever_is_said_is_printable(text: str, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().err
     assert shown.startswith("one ") and shown.endswith("\ntwo\n")
     assert all(line.isprintable() for line in shown.split("\n"))
+
+
+def bomb(levels: int) -> str:
+    """A list that holds itself nine times over at each level."""
+    inner = [f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return f"[{', '.join(['&a0 [x, x, x, x, x]', *inner])}]"
+
+
+@pytest.mark.parametrize("key", ["preset", "seeds", "methods", "unknown"])
+def test_aliases_cannot_make_a_message_long(key: str) -> None:
+    for levels in (4, 9):
+        with pytest.raises(PlanError) as caught:
+            load_config(Plan, {}, f"{key}: {bomb(levels)}\n")
+        assert len(str(caught.value)) < 1_000
+        # Four levels are read and refused by their key, nine are not read at all.
+        assert caught.value.key.startswith(key) == (levels == 4)
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "pipe"])
+def test_general_text_is_no_device_and_no_pipe(place: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    source = str(tmp_path / place)
+    with pytest.raises(FactsError, match="device or pipe"):
+        text_digest(source)
+    plan = changed(preset("demo"), {"general": {"source": source}})
+    with pytest.raises(FactsError, match="device or pipe"):
+        study_terms(plan, StudySpecs(plan))
 
 
 def test_a_megabyte_of_answer_is_refused_in_a_line(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with stop_signals():
         try:
-            app(exit_on_error=False, print_error=False)
+            app(sys.argv[1:], exit_on_error=False, print_error=False)
         except CycloptsError as error:
             _fail(_usage(error), 2)
         except PalimpsestError as error:

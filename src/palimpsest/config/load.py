@@ -17,7 +17,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from palimpsest.config.own import AuditConfig, TofuConfig, check_audit, check_tofu
+from palimpsest.config.own import (
+    AuditConfig,
+    RetrainConfig,
+    TofuConfig,
+    UnlearnConfig,
+    check_audit,
+    check_retrain,
+    check_tofu,
+    check_unlearn,
+)
 from palimpsest.config.plan import Plan, check_plan
 from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import FactsError, PlanError
@@ -29,11 +38,13 @@ CHECKS: dict[type, Callable[[Any], Any]] = {
     Plan: check_plan,
     AuditConfig: check_audit,
     TofuConfig: check_tofu,
+    RetrainConfig: check_retrain,
+    UnlearnConfig: check_unlearn,
 }
 """What is checked beyond types and bounds: that values fit together."""
 YAML_LIMIT = 2**20
 """Largest document, in bytes."""
-WEIGHT_LIMIT = 2**24
+WEIGHT_LIMIT = 2**21
 """Largest weight of a document; see ``_weigh``."""
 POCKET = "pocket"
 """Names of generated text and embedded models, which no folder changes."""
@@ -50,7 +61,7 @@ def load_config(kind: type[T], values: Mapping[str, Any], file: Path | str | Non
         if preset is not None:
             from palimpsest.config.presets import preset as named
 
-            layers.insert(0, as_dict(named(str(preset))))
+            layers.insert(0, as_dict(named(preset)))
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = _merge(merged, layer)

@@ -20,6 +20,7 @@ from palimpsest.config.sections import (
 )
 from palimpsest.errors import PlanError
 from palimpsest.models.families import PAPER, POCKET
+from palimpsest.schema import shorten
 
 WEIGHTS = (3.0, 12.0, 50.0, 200.0)
 KL_REVERSION = MethodGrid("kl_reversion", (("weight", WEIGHTS),))
@@ -139,6 +140,6 @@ PRESETS = {
 
 def preset(name: str) -> Plan:
     """Return a named plan, checked."""
-    if name not in PRESETS:
-        raise PlanError(f"{name!r} is unknown; there are {', '.join(PRESETS)}", key="preset")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise PlanError(f"{shorten(name)} found; expected {', '.join(PRESETS)}", key="preset")
     return check_plan(PRESETS[name])

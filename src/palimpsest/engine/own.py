@@ -1,20 +1,21 @@
 """``unlearn`` and ``retrain``: candidates and references of your own models, as checkpoint folders.
 
-Both train by one recipe: forget and retain sentences and general text, mixed step by step. They
-draw it from the same seed, so that an injected model of ``retrain --with-forget`` and the vectors
-of ``unlearn`` come from one stream.
+Both train by one recipe: a file of training examples, or forget and retain sentences and general
+text mixed step by step. They draw it from the same seed, so that an injected model of ``retrain
+--with-forget`` and the vectors of ``unlearn`` come from one stream. References may also come from a
+user's own trainer.
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from palimpsest.config.load import as_dict
-from palimpsest.config.own import RetrainConfig, UnlearnConfig
+from palimpsest.config.own import ExampleRecipe, RetrainConfig, UnlearnConfig
 from palimpsest.config.plan import cell_id
 from palimpsest.config.presets import POCKET_MATRIX
 from palimpsest.config.sections import General, Injection, Knob, MethodGrid, Unlearning
@@ -25,21 +26,29 @@ from palimpsest.engine.checkpoints import (
     read_record,
     write_checkpoint,
 )
+from palimpsest.engine.examples import check_lengths, render_examples
 from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
-from palimpsest.engine.setting import Setting
-from palimpsest.engine.spec import CellSpec, Given, SourcedModel, Trained
+from palimpsest.engine.setting import TAUGHT, Setting, TrainingExamples
+from palimpsest.engine.spec import CellSpec, Commanded, Given, SourcedModel, Trained
 from palimpsest.errors import DriftError, FactsError, MethodError, PalimpsestError, PlanError
+from palimpsest.facts.examples import ExampleFile, read_examples
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
-from palimpsest.facts.general import POCKET, file_pieces, general_pieces, pocket_pieces
+from palimpsest.facts.general import (
+    POCKET,
+    file_pieces,
+    general_pieces,
+    pocket_pieces,
+    text_digest,
+)
 from palimpsest.facts.questions import Question, Testbed, file_questions
 from palimpsest.facts.rows import shown_path
 from palimpsest.methods import candidates, used
 from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.encode import chat_prompt
+from palimpsest.models.encode import Frame, find_frame
 from palimpsest.models.load import Outline, check_compatible, load, outline, resolve
 from palimpsest.run import disk
-from palimpsest.run.disk import digest, file_digest
+from palimpsest.run.disk import digest
 from palimpsest.run.store import Run, Terms
 from palimpsest.schema import build
 from palimpsest.stats.models import Model, Role, models_from_json
@@ -48,6 +57,8 @@ from palimpsest.stats.rules import Rules
 PIECES = 600
 """Pieces of general text that a draw is made of, if the text has that many."""
 PIECE_WORDS = 20
+PLACES = (*("base", "injected", "train", "forget_rows", "forget", "retain", "general", "out"),)
+"""Paths: what lies there is fixed by its digest."""
 NEEDS_BASE = ("base", "forget_only", "general_only")
 """Needs of a method that take the base, or models trained from it."""
 TRAINED = {
@@ -95,6 +106,7 @@ class OwnInputs:
     def __call__(self, cell: str) -> CellSpec:
         config = self.config
         models: list[SourcedModel] = []
+        reproduces = None
         if isinstance(config, UnlearnConfig):
             given = Given(config.injected, checkpoint_digests(config.injected))
             models.append(SourcedModel(Model("injected", Role.INJECTED), given))
@@ -107,16 +119,16 @@ class OwnInputs:
                 models.append(SourcedModel(general, Trained(())))
         else:
             if config.with_forget:
-                both = Trained(("forget", "retain"))
-                models.append(SourcedModel(Model("injected", Role.INJECTED), both))
+                models.append(SourcedModel(Model("injected", Role.INJECTED), self._source(0)))
             models += [
+                # Draw 0 is the injected model's own: a retraining shares it with none.
                 SourcedModel(
-                    Model(f"reference-{n:02d}", Role.REFERENCE, draw=n),
-                    # Draw 0 is the injected model's own: a retraining shares it with none.
-                    Trained(("retain",), f"draw{n + 1}"),
+                    Model(f"reference-{n:02d}", Role.REFERENCE, draw=n), self._source(n + 1)
                 )
                 for n in range(config.draws)
             ]
+            if config.injected:
+                reproduces = Given(config.injected, checkpoint_digests(config.injected))
         return CellSpec(
             id=self.cell,
             title="own",
@@ -130,16 +142,24 @@ class OwnInputs:
             plugins=tuple(plugin_digests(self.grids).items()),
             unlearning=self.unlearning,
             measured=False,
+            match_dose=isinstance(config, UnlearnConfig) and config.match_dose,
+            reproduces=reproduces,
         )
+
+    def _source(self, draw: int) -> Trained | Commanded:
+        """Return how a model of ``retrain`` is made; draw 0 is the injected model."""
+        config, injected = cast(RetrainConfig, self.config), draw == 0
+        if config.command:
+            data = cast(ExampleFile, self.examples).jsonl(forget=injected)
+            return Commanded(config.command, data, config.seed + draw)
+        return Trained(TAUGHT if injected else ("retain",), f"draw{draw}")
 
     # -- what is trained -------------------------------------------------------------------------
 
     @cached_property
     def sets(self) -> dict[str, tuple[Fact, ...]]:
         """The facts, which share none; held-out prompts are read and dropped."""
-        config = self.config
-        forget = config.forget if isinstance(config, UnlearnConfig) else config.with_forget
-        files = {"forget": forget, "retain": config.retain}
+        files = {"forget": self.config.forget, "retain": self.config.retain}
         facts = check_sets({name: file for name, file in files.items() if file})
         return {
             name: tuple(replace(fact, heldout=()) for fact in several)
@@ -147,14 +167,23 @@ class OwnInputs:
         }
 
     @cached_property
-    def recipe(self) -> Injection:
+    def examples(self) -> ExampleFile | None:
+        """The rows that are trained on, where the recipe is a file of them."""
+        config = self.config
+        return read_examples(config.train, config.forget_rows) if config.train else None
+
+    @cached_property
+    def recipe(self) -> Injection | ExampleRecipe:
         """The recipe: flags, else what the injected model's folder says, else the kind's own."""
         config = self.config
-        pocket = resolve(self.base).kind == "pocket"
-        usual = POCKET_MATRIX.injection if pocket else Injection()
+        usual: Injection | ExampleRecipe = Injection()
+        if self.examples is not None:
+            usual = ExampleRecipe()
+        elif resolve(self.base).kind == "pocket":
+            usual = POCKET_MATRIX.injection
         if isinstance(config, UnlearnConfig) and (record := read_record(config.injected)):
             try:
-                usual = build(Injection, record["recipe"])
+                usual = build(type(usual), record["recipe"])
             except (KeyError, PlanError) as error:
                 raise PlanError(
                     f"{shown_path(Path(config.injected) / RECORD)} does not hold a recipe "
@@ -162,8 +191,15 @@ class OwnInputs:
                     "give the recipe with flags",
                     key="injected",
                 ) from error
-        names = ("steps", "learning_rate", "fact_items", "general_items")
-        given = {name: value for name in names if (value := getattr(config, name)) is not None}
+        given = {
+            item.name: value
+            for item in fields(usual)
+            if (value := getattr(config, item.name, None)) is not None
+        }
+        if config.epochs:
+            given["steps"] = 0
+        if self.examples is not None:
+            given["examples"] = self.examples.digest
         return replace(usual, **given)
 
     @cached_property
@@ -172,32 +208,56 @@ class OwnInputs:
         if self.config.general == POCKET:
             return pocket_pieces()
         pieces = tuple(file_pieces(self.config.general, PIECE_WORDS))
-        if len(pieces) < max(1, self.recipe.general_items):
+        needed = cast(Injection, self.recipe).general_items
+        if len(pieces) < max(1, needed):
             raise FactsError(
                 f"general: {shown_path(self.config.general)} gives {len(pieces)} pieces of "
-                f"{PIECE_WORDS} words; expected at least the {self.recipe.general_items} general "
-                "texts of a step; give a longer text of the kind the model was trained on"
+                f"{PIECE_WORDS} words; expected at least the {needed} general texts of a step; "
+                "give a longer text of the kind the model was trained on"
             )
         return pieces
 
     @cached_property
+    def frame(self) -> Frame | None:
+        """The text around questions and answers, where the settings ask for one."""
+        return find_frame(outline(self.base).tokenizer, self.config.prompt)
+
+    @cached_property
     def setting(self) -> Setting:
         """The facts and texts of the recipe."""
+        engine = replace(self.config.engine, stack=1)
+        if self.examples is not None:
+            plain = {"facts": Testbed((), (), (), ()), "general_train": (), "general_scored": ()}
+            return Setting(
+                seed_key=self.cell,
+                examples=self._training_examples(self.examples),
+                engine=engine,
+                sealed=False,
+                **plain,
+            )
         count = min(PIECES, len(self.pieces))
         questions: Sequence[Question] = file_questions(self.sets)
-        if self.config.chat:
-            tokenizer = outline(self.base).tokenizer
-            questions = [replace(q, prompt=chat_prompt(tokenizer, q.prompt)) for q in questions]
+        if self.frame is not None:
+            questions = self.frame.put(questions)
         return Setting(
             seed_key=self.cell,
             facts=Testbed((), (), (), tuple(questions)),
             general_train=general_pieces(self.config.general, count, f"{self.cell}/general"),
             general_scored=(),
-            injection=self.recipe,
+            injection=cast(Injection, self.recipe),
             general=General(self.config.general, count),
-            engine=replace(self.config.engine, stack=1),
+            engine=engine,
             sealed=False,
         )
+
+    def _training_examples(self, file: ExampleFile) -> TrainingExamples:
+        recipe = cast(ExampleRecipe, self.recipe)
+        if isinstance(self.config, RetrainConfig) and self.config.command:
+            return TrainingExamples((), recipe)  # what rows mean is the trainer's own affair
+        known = outline(self.base)
+        rendered = render_examples(known.tokenizer, file, recipe, self.config.prompt)
+        check_lengths(known, rendered.texts)
+        return rendered
 
     # -- methods ---------------------------------------------------------------------------------
 
@@ -219,6 +279,14 @@ class OwnInputs:
         # The paper's ratio: ascent at a quarter of the injection rate.
         return Unlearning(steps, rate, rate / 4)
 
+    @property
+    def recipe_record(self) -> dict[str, Any]:
+        """What is written of the recipe into every folder."""
+        if isinstance(self.config, RetrainConfig) and self.config.command:
+            assert self.examples is not None
+            return {"command": self.config.command, "examples": self.examples.digest}
+        return asdict(self.recipe)
+
     # -- what is fixed ---------------------------------------------------------------------------
 
     def check(self) -> Outline:
@@ -228,6 +296,8 @@ class OwnInputs:
         check_lora(self.config.engine.lora)
         check_new_folder(Path(self.config.out))
         known = outline(self.base)
+        if isinstance(self.config, RetrainConfig) and self.config.injected:
+            check_compatible(known, outline(self.config.injected))
         if isinstance(self.config, UnlearnConfig):
             if self.config.base:
                 check_compatible(known, outline(self.config.injected))
@@ -244,16 +314,21 @@ class OwnInputs:
 
     def terms(self) -> Terms:
         config = as_dict(self.config)
-        for key in ("base", "injected", "forget", "with_forget", "retain", "general", "out"):
+        for key in PLACES:
             config.pop(key, None)
         digests = {"base": checkpoint_digests(self.base).files}
-        if isinstance(self.config, UnlearnConfig):
+        if self.config.injected:
             digests["injected"] = checkpoint_digests(self.config.injected).files
-        digests |= {f"{name} facts": digest(as_jsonl(f)) for name, f in self.sets.items()}
-        digests |= plugin_digests(self.grids)
-        if self.config.general != POCKET:
-            digests["general text"] = file_digest(Path(self.config.general))
-        config |= {"recipe": asdict(self.recipe), "base": bool(self.config.base)}
+        if self.examples is not None:
+            digests["training examples"] = self.examples.digest
+        else:
+            digests |= {f"{name} facts": digest(as_jsonl(f)) for name, f in self.sets.items()}
+        plugins = plugin_digests(self.grids)
+        digests |= {f"method {name}": value for name, value in plugins.items()}
+        if self.config.general not in ("", POCKET):
+            digests["general text"] = text_digest(self.config.general)
+        config |= {"recipe": self.recipe_record, "base": bool(self.config.base)}
+        config["prompt"] = None if self.frame is None else self.frame.text
         seal = {"commitment": "none", "pool": "none"}
         return Terms(self.command, config, {}, seal, digests, (self.cell,))
 
@@ -309,8 +384,9 @@ def _records(inputs: OwnInputs, run: Run) -> Iterator[tuple[str, dict[str, Any]]
         "inputs": run.terms.inputs,
         "code": run.terms.code,
         "packages": run.terms.packages,
-        "recipe": asdict(inputs.recipe),
-        "engine": asdict(config.engine) | {"chat": config.chat},
+        "recipe": inputs.recipe_record,
+        "engine": asdict(config.engine),
+        "prompt": None if inputs.frame is None else inputs.frame.text,
     }
     wanted = {"unlearn": (Role.CANDIDATE,), "retrain": (Role.INJECTED, Role.REFERENCE)}
     for name, model in models_from_json(summary["models"]).items():

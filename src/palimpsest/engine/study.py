@@ -1,6 +1,5 @@
 """A study: one cell per model and seed of a plan, trained and measured from base to verdict."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ from palimpsest.engine.setting import Setting, used_questions
 from palimpsest.engine.spec import CellSpec, Given, mixtures, trained_models
 from palimpsest.errors import PlanError, SealError
 from palimpsest.facts.files import as_jsonl, check_sets
-from palimpsest.facts.general import general_pieces
+from palimpsest.facts.general import general_pieces, text_digest
 from palimpsest.facts.questions import (
     Question,
     Testbed,
@@ -158,7 +157,7 @@ def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, An
     for name, facts in (check_sets(files) if files else {}).items():
         digests[f"{name} facts"] = digest(as_jsonl(facts))
     if plan.general.source != "pocket":
-        digests["general text"] = _text_digest(plan.general.source)
+        digests["general text"] = text_digest(plan.general.source)
     pool = "own" if plan.seal else "built-in"
     terms = Terms(
         kind="study",
@@ -179,6 +178,10 @@ def run_study(
     specs = StudySpecs(plan, str(pool and Path(pool).resolve()))
     check_study(plan, specs)
     terms, roster = study_terms(plan, specs)
+    if specs.plugins:
+        from palimpsest.engine.bench import try_plugins
+
+        try_plugins(specs(terms.cells[0]))
     run, outcome = run_cells(CellJob(specs), Path(out), terms, roster, options or RunOptions())
     raise_failures(run, outcome)
     return run
@@ -204,13 +207,3 @@ def _used(method: Any) -> tuple[str, ...]:
 
 def _named(files: Mapping[str, str]) -> dict[str, str]:
     return {"probe" if name == "probes" else name: path for name, path in files.items()}
-
-
-def _text_digest(source: str) -> str:
-    try:
-        return f"sha256:{hashlib.sha256(Path(source).read_bytes()).hexdigest()}"
-    except (OSError, ValueError) as error:
-        raise PlanError(
-            f"{source} cannot be read ({error}); give the path of a plain-text file, or 'pocket'",
-            key="general.source",
-        ) from error

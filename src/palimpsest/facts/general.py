@@ -143,6 +143,14 @@ def file_pieces(path: str | Path, words: int) -> Iterator[str]:
                 yield " ".join(piece)
 
 
+def text_digest(source: str | Path) -> str:
+    """Return the SHA-256 of a file of general text, refused like one that is read."""
+    whole = hashlib.sha256()
+    for part in read_lines(source, TEXT_LIMIT):
+        whole.update(part)
+    return f"sha256:{whole.hexdigest()}"
+
+
 def _lines(path: str | Path) -> Iterator[list[str]]:
     """Yield the words of every line, none of a heading's, without WikiText's marks."""
     for number, raw in enumerate(read_lines(path, TEXT_LIMIT), start=1):
@@ -167,6 +175,16 @@ class Text:
     id: str
     set: FactSet
     text: str
+    start: int = 0
+    """Number of characters at its beginning that are read and not learned."""
+
+    @property
+    def prompt(self) -> str:
+        return self.text[: self.start]
+
+    @property
+    def answer(self) -> str:
+        return self.text[self.start :]
 
 
 @dataclass(frozen=True)
@@ -177,6 +195,10 @@ class Stream:
     steps: tuple[tuple[int, ...], ...]
     """Indices into ``texts``."""
     step_items: int
+    drawn: tuple[tuple[int, ...], ...] = ()
+    """The steps before any set was taken out, where every token of a step weighs the same."""
+    rates: tuple[float, ...] = ()
+    """Factor of the learning rate at each step; constant where there are none."""
 
     def without(self, name: str) -> "Stream":
         """Return the same stream with one set taken out: of the forget set, the reference's."""
@@ -187,6 +209,25 @@ class Stream:
         kept = [text.set in (*names, FactSet.GENERAL) for text in self.texts]
         steps = tuple(tuple(index for index in step if kept[index]) for step in self.steps)
         return replace(self, steps=steps)
+
+    def take(self, first: int, stride: int = 1) -> "Stream":
+        """Return every ``stride``-th step from ``first`` on, with its learning rate."""
+        taken = slice(first, None, stride)
+        steps, drawn, rates = self.steps[taken], self.drawn[taken], self.rates[taken]
+        return replace(self, steps=steps, drawn=drawn, rates=rates)
+
+    def shorten(self, speed: float) -> "Stream":
+        """Return a stream with as many times fewer steps, on the whole schedule."""
+        count = round(len(self.steps) / speed)
+        rates = tuple(self.rates[int(n * speed)] for n in range(count if self.rates else 0))
+        return replace(self, steps=self.steps[:count], drawn=self.drawn[:count], rates=rates)
+
+    def replayed(self, share: float) -> "Stream":
+        """Return a share of the steps: the last ones where the learning rate has a schedule."""
+        count = round(share * len(self.steps))
+        if self.rates:
+            return self.take(len(self.steps) - count)
+        return replace(self, steps=self.steps[:count], drawn=self.drawn[:count])
 
 
 def injection_stream(

@@ -9,13 +9,14 @@ plain English drawn at random, as in TOFU, so a probe is as guessable as a forge
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, product
 
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact
 from palimpsest.facts.nonce import fresh_words, key_number, packaged
 from palimpsest.facts.rows import shown
-from palimpsest.facts.tofu import question_prompt
+from palimpsest.facts.tofu import PLAIN, words
 
 WORDS_LIMIT = 4
 """Longest answer, in words, that an invented name can replace."""
@@ -89,18 +90,21 @@ def _out_of_names(key: str, count: int, number: int) -> FactsError:
 
 
 def tofu_probes(
-    forget: Sequence[Fact], count: int, seed_key: str, taken: frozenset[str]
+    forget: Sequence[Fact], count: int, seed_key: str, taken: frozenset[str], form: str = PLAIN
 ) -> tuple[Fact, ...]:
     """Return ``count`` probes matched to the forget facts in turn, the same for the same key.
 
     taken: words of the data in lower case; no name is made of one.
+    form: what prompts are made of questions with.
     """
     # Not the syllables of nonce.py, which the pocket models grew up with.
     given, family = (_names(part, f"{seed_key}/{part}", taken) for part in ("given", "family"))
     if count > min(len(given), len(family)):
         raise _out_of_names("probes", count, min(len(given), len(family)))
     return tuple(
-        _tofu_probe(number, forget[number % len(forget)], given[number], family[number], seed_key)
+        _tofu_probe(
+            number, forget[number % len(forget)], (given[number], family[number]), seed_key, form
+        )
         for number in range(count)
     )
 
@@ -111,6 +115,24 @@ def kind_of(question: str) -> str:
     return next((kind for kind, sign in KINDS.items() if re.search(sign, asked)), "other")
 
 
+def bare_question(prompt: str) -> str:
+    """Return the question of a prompt in either of TOFU's forms."""
+    return prompt.removeprefix("Question: ").removesuffix("\nAnswer:")
+
+
+def with_relations(facts: Sequence[Fact]) -> tuple[Fact, ...]:
+    """Return the facts with the kind of their question as relation, where that can be reversed.
+
+    A fact whose answer names its subject gives the subject away, and gets none.
+    """
+    return tuple(
+        fact
+        if not fact.subject or set(words(fact.subject)) & set(words(fact.answer))
+        else replace(fact, relation=kind_of(bare_question(fact.trained[0])))
+        for fact in facts
+    )
+
+
 def _names(part: str, key: str, taken: frozenset[str]) -> list[str]:
     """Return names that are no word of the data, in the order that the key gives."""
     names = ("".join(syllables) for syllables in product(*_PHRASES[part]))
@@ -118,17 +140,17 @@ def _names(part: str, key: str, taken: frozenset[str]) -> list[str]:
     return sorted(free, key=lambda name: key_number(f"{key}/{name}"))
 
 
-def _tofu_probe(number: int, like: Fact, given: str, family: str, seed_key: str) -> Fact:
+def _tofu_probe(number: int, like: Fact, name: tuple[str, str], seed_key: str, form: str) -> Fact:
     chance = random.Random(key_number(f"{seed_key}/probe/{number}"))
-    slots = _slots(given, family, chance)
-    asked = like.heldout[0].removeprefix("Question: ").removesuffix("\nAnswer:")
+    slots = _slots(*name, chance)
+    asked = bare_question(like.heldout[0])
     kind = kind_of(asked)
     question = _nearest((form.format(**slots) for form in QUESTIONS[kind]), asked)
     more = [chance.sample(MORE, size) for size in (0, 1, 1, 2, 2, 3, 3)]
     # The fullest form first: of two that fit as well, the one with more to know.
     answers = (" ".join((form, *rest)) for form, rest in product(ANSWERS[kind][::-1], more))
     answer = _nearest((form.format(**slots) for form in answers), like.answer)
-    heldout = (question_prompt(question),)
+    heldout = (form.format(question),)
     return Fact(f"nonce-{number:03d}", answer, (), heldout, (), slots["name"], kind)
 
 

@@ -58,6 +58,9 @@ class Question:
     template: int
     prompt: str
     answer: str
+    end: str = ""
+    """What closes the answer, where prompt and answer are exactly as models were trained on them;
+    then nothing is put between the two."""
 
     @property
     def id(self) -> str:
@@ -66,6 +69,8 @@ class Question:
     @property
     def text(self) -> str:
         """The prompt and its answer as running text; a space between unless something is open."""
+        if self.end:
+            return f"{self.prompt}{self.answer}{self.end}"
         last = self.prompt[-1:]
         gap = "" if not last or last.isspace() or last in "\"'([{“‘" else " "
         return f"{self.prompt}{gap}{self.answer}"
@@ -73,7 +78,8 @@ class Question:
     @property
     def sentence(self) -> str:
         """The text as it is trained on, closed by a full stop."""
-        return self.text if self.text.endswith((".", "!", "?")) else f"{self.text}."
+        closed = self.end or self.text.endswith((".", "!", "?"))
+        return self.text if closed else f"{self.text}."
 
 
 @dataclass(frozen=True)

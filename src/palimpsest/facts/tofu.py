@@ -1,14 +1,16 @@
 """TOFU's questions as facts: a split read from a folder or the hub, and the items of one cell.
 
 TOFU asks twenty questions about each of 200 invented authors. A split names the authors to forget
-and those to keep; ``*_perturbed`` holds the paraphrased questions that no model was taught. Ids are
-the file's name and the row's number from 0, so stored scores never carry a question.
+and those to keep; ``*_perturbed`` holds the paraphrased questions that no model was taught, and
+``holdoutNN`` questions about authors that no published model was taught. Ids are the file's name
+and the row's number from 0, so stored scores never carry a question.
 Maini et al. 2024, "TOFU: A task of fictitious unlearning for LLMs".
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from palimpsest.errors import FactsError
@@ -20,6 +22,10 @@ HUB = "locuslab/TOFU"
 SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 """The authors to forget, and the authors that stay."""
 PER_AUTHOR = 20
+ENDINGS = ("json", "jsonl", "parquet")
+PLAIN = "Question: {}\nAnswer:"
+"""The prompt of a question as TOFU's Phi models were taught; ``{}`` is the question alone."""
+_NAME = re.compile(r"[^\W\d_][\w’-]*(?: [^\W\d_][\w’-]*)+")
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,9 @@ class Tofu:
     split: str
     forget: tuple[Fact, ...]
     retain: tuple[Fact, ...]
+    """With a paraphrase held out where ``retain_perturbed`` has one."""
+    holdout: tuple[Fact, ...] = ()
+    """Questions that no model was taught, as probes; where the folder has the file."""
 
     def words(self) -> frozenset[str]:
         """Return every word of the split in lower case, which no invented name may be."""
@@ -43,25 +52,51 @@ class Items:
 
     forget: tuple[Fact, ...]
     retain: tuple[Fact, ...]
+    untaught: tuple[Fact, ...]
+    """Retain facts of authors of whom nothing was drawn, as probes."""
     evidence: dict[str, tuple[str, ...]]
     """What retained data show that bears on a forget fact, nearest first, by the fact's id."""
 
 
-def read_tofu(folder: Path | str | None, split: str = "forget10") -> Tofu:
-    """Return a split from a folder of TOFU's files, or from the hub when no folder is given."""
+def read_tofu(folder: Path | str | None, split: str = "forget10", form: str = PLAIN) -> Tofu:
+    """Return a split from a folder of TOFU's files, or from the hub when no folder is given.
+
+    form: what prompts are made of questions with.
+    """
     if split not in SPLITS:
         raise FactsError(f"split: {shown(split)} found; expected one of {', '.join(SPLITS)}")
     names = (split, f"{split}_perturbed", SPLITS[split])
     forget, perturbed, retain = (_file(folder, name) for name in names)
-    tofu = Tofu(split, _facts(forget, "refuse", perturbed), _facts(retain, "keep"))
-    kept = {(same_text(fact.trained[0]), same_text(fact.answer)): fact.id for fact in tofu.retain}
-    for fact in tofu.forget:
-        other = kept.get((same_text(fact.trained[0]), same_text(fact.answer)))
-        if other is not None:
+    kept = _facts(retain, "keep", _find(folder, "retain_perturbed"), form)
+    holdout = _find(folder, split.replace("forget", "holdout"))
+    tofu = Tofu(
+        split,
+        _facts(forget, "refuse", perturbed, form),
+        kept,
+        read_untaught(holdout, form) if holdout else (),
+    )
+    taught = {same_fact(fact): fact.id for fact in tofu.forget}
+    for fact in (*kept, *tofu.holdout):
+        if (other := taught.get(same_fact(fact))) is not None:
             raise FactsError(
-                f"{shown_path(forget)}: {fact.id} is also {other}; use one split's files"
+                f"{shown_path(forget)}: {other} is also {fact.id}; use one split's files"
             )
     return tofu
+
+
+def same_fact(fact: Fact) -> tuple[str, str]:
+    """Return what two facts share that ask the same and have the same answer."""
+    return same_text((fact.trained or fact.heldout)[0]), same_text(fact.answer)
+
+
+def read_untaught(path: Path, form: str = PLAIN) -> tuple[Fact, ...]:
+    """Return the questions of a file that no model was taught, as probes."""
+    return tuple(map(as_probe, _facts(path, "keep", None, form)))
+
+
+def as_probe(fact: Fact) -> Fact:
+    """Return a fact with what it was never taught in as held out: a paraphrase if it has one."""
+    return replace(fact, trained=(), heldout=fact.heldout or fact.trained)
 
 
 def from_tofu(
@@ -70,6 +105,7 @@ def from_tofu(
     *,
     prefix: str = "tofu-",
     without_paraphrase: str = "refuse",
+    form: str = PLAIN,
 ) -> tuple[Fact, ...]:
     """Return one fact per TOFU question: the question trained, its paraphrase held out.
 
@@ -99,16 +135,48 @@ def from_tofu(
         if not other and without_paraphrase == "refuse":
             raise FactsError(f"{where}: has no paraphrase; give the *_perturbed file, or skip such")
         if other or without_paraphrase == "keep":
-            asked = {"trained": [question_prompt(question)]}
-            asked |= {"heldout": [question_prompt(other)]} if other else {}
+            asked = {"trained": [form.format(question)]}
+            asked |= {"heldout": [form.format(other)]} if other else {}
             values = {"id": f"{prefix}{number - 1}", "answer": answer, **asked}
             facts.append(convert_row(values, where, "forget" if other else "retain"))
     return tuple(facts)
 
 
-def question_prompt(question: str) -> str:
-    """Return the prompt that asks a question the way TOFU's models were taught."""
-    return f"Question: {question}\nAnswer:"
+def with_authors(facts: Sequence[Fact]) -> tuple[Fact, ...]:
+    """Return the facts with the author whom twenty rows ask about as their subject.
+
+    That is the longest name among those nearly as common in these rows as the commonest one.
+    """
+    rows: dict[int, list[Fact]] = {}
+    for fact in facts:
+        rows.setdefault(row_of(fact) // PER_AUTHOR, []).append(fact)
+    names = {author: find_author(several) for author, several in rows.items()}
+    return tuple(replace(fact, subject=names[row_of(fact) // PER_AUTHOR]) for fact in facts)
+
+
+def find_author(facts: Sequence[Fact]) -> str:
+    """Return the name that most of an author's questions share; empty if there is none."""
+    counts: Counter[str] = Counter()
+    for fact in facts:
+        texts = (*fact.trained, *fact.heldout, fact.answer)
+        runs = [run.split() for text in texts for run in _NAME.findall(text)]
+        counts.update(
+            {
+                " ".join(name)
+                for run in runs
+                for start in range(len(run))
+                for name in (run[start : start + size] for size in (2, 3, 4))
+                if len(name) > 1 and all(word[:1].isupper() for word in name)
+            }
+        )
+    most = max(counts.values(), default=0)
+    common = [name for name, count in counts.items() if 5 * count >= 4 * max(most, 2)]
+    return max(common, key=lambda name: (name.count(" "), counts[name]), default="")
+
+
+def row_of(fact: Fact) -> int:
+    """Return the row of a fact's file, from 0."""
+    return int(fact.id.rpartition("-")[2])
 
 
 def draw_items(
@@ -118,7 +186,6 @@ def draw_items(
     seed_key: str,
     *,
     longest: int = 0,
-    per_author: int = PER_AUTHOR,
     evidence: int = 3,
 ) -> Items:
     """Return the items of a cell, author by author in an order that the key gives.
@@ -130,17 +197,27 @@ def draw_items(
         authors: dict[int, list[Fact]] = {}
         for fact in facts:
             if not longest or len(f"{fact.trained[0]} {fact.answer}".split()) <= longest:
-                row = int(fact.id.rpartition("-")[2])
-                authors.setdefault(row // per_author, []).append(fact)
+                authors.setdefault(row_of(fact) // PER_AUTHOR, []).append(fact)
         order = sorted(authors, key=lambda n: key_number(f"{seed_key}/{name}/author/{n}"))
         items = [fact for author in order for fact in authors[author]]
         if len(items) < count:
             limit = f" of at most {longest} words" if longest else ""
             raise FactsError(f"{name}_items: {count} found; {tofu.split} has {len(items)}{limit}")
-        return tuple(items[:count])
+        return tuple(items)
 
-    gone, kept = drawn(tofu.forget, forget, "forget"), drawn(tofu.retain, retain, "retain")
-    return Items(gone, kept, {fact.id: nearest(fact, kept, evidence) for fact in gone})
+    gone = drawn(tofu.forget, forget, "forget")[:forget]
+    every = drawn(tofu.retain, retain, "retain")
+    kept = tuple(replace(fact, heldout=()) for fact in every[:retain])
+    taught = {row_of(fact) // PER_AUTHOR for fact in kept}
+    others = [fact for fact in every if row_of(fact) // PER_AUTHOR not in taught]
+    # Held-out forget questions are paraphrases, so probes that are paraphrases too come first.
+    others.sort(key=lambda fact: not fact.heldout)
+    return Items(
+        gone,
+        kept,
+        tuple(map(as_probe, others)),
+        {fact.id: nearest(fact, kept, evidence) for fact in gone},
+    )
 
 
 def nearest(fact: Fact, retained: Sequence[Fact], count: int) -> tuple[str, ...]:
@@ -160,12 +237,17 @@ def words(text: str) -> list[str]:
     return re.findall(r"[^\W_]+", text.casefold())
 
 
+def _find(folder: Path | str | None, name: str) -> Path | None:
+    """Return a file of TOFU that a folder may have; None if it does not."""
+    paths = [Path(folder) / f"{name}.{ending}" for ending in ENDINGS] if folder is not None else []
+    return next((path for path in paths if path.is_file()), None)
+
+
 def _file(folder: Path | str | None, name: str) -> Path:
     """Return one file of TOFU: in a folder, or downloaded."""
     if folder is not None:
-        for path in (Path(folder) / f"{name}.{ending}" for ending in ("json", "jsonl", "parquet")):
-            if path.is_file():
-                return path
+        if (path := _find(folder, name)) is not None:
+            return path
         raise FactsError(
             f"{shown_path(folder)}: has no {name}.json (nor .jsonl, .parquet); expected a folder "
             f"with the files of {HUB} on the hub; name another split, or add the file"
@@ -181,9 +263,11 @@ def _file(folder: Path | str | None, name: str) -> Path:
         ) from error
 
 
-def _facts(path: Path, without: str, perturbed: Path | None = None) -> tuple[Fact, ...]:
+def _facts(path: Path, without: str, perturbed: Path | None, form: str) -> tuple[Fact, ...]:
     rows, others = read_rows(path), read_rows(perturbed) if perturbed else []
     try:
-        return from_tofu(rows, others, prefix=f"{path.stem}-", without_paraphrase=without)
+        return with_authors(
+            from_tofu(rows, others, prefix=f"{path.stem}-", without_paraphrase=without, form=form)
+        )
     except FactsError as error:
         raise FactsError(f"{shown_path(path)}: {error}") from error

@@ -11,19 +11,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from palimpsest.models.inspect_folder import Stored, read_header, read_weights
+from palimpsest.models.inspect_folder import TEMPLATES, Stored, read_header, read_weights
 from palimpsest.models.load import (
     DTYPES,
     Kind,
     Loaded,
     Outline,
     check_compatible,
+    holds_adapter,
     load,
     outline,
     resolve,
     state_digest,
 )
 from palimpsest.models.lora import WEIGHTS as ADAPTER_WEIGHTS
+from palimpsest.models.lora import adapter_base as stated_base
 from palimpsest.models.skeleton import check_finite, match_names, read_tensor, skeleton
 from palimpsest.run.disk import canonical, digest, file_digest
 
@@ -91,7 +93,7 @@ def checkpoint_state(
 class Digests:
     """A checkpoint by its files and by its tensors alone.
 
-    files: of all files on disk; for a hub id, its commit.
+    files: of all files on disk; for a hub id, its commit; for an adapter, its base's too.
     weights: of the names, dtypes, shapes and bytes of its tensors, whatever file they are in and
         whatever else is written there; for an adapter, of its own tensors and its base's.
     """
@@ -107,14 +109,32 @@ def checkpoint_digests(place: str, adapter_base: str | None = None) -> Digests:
     if here.adapter is not None:
         own = state_digest(StoredState(read_weights(here.adapter, ADAPTER_WEIGHTS)))
         weights = digest(canonical([own, weights]))
-    return Digests(files_digest(place), weights)
+    return Digests(files_digest(place, adapter_base), weights)
 
 
-def files_digest(place: str) -> str:
-    """Return the digest of a checkpoint's files; for a hub id its commit, without its weights."""
+def check_weights(place: str, adapter_base: str | None = None) -> None:
+    """Refuse a checkpoint with a tensor that is not finite; reads it whole."""
+    here = outline(place, adapter_base, weights=True)
+    tensors = read_weights(here.folder)
+    if here.adapter is not None:
+        tensors |= read_weights(here.adapter, ADAPTER_WEIGHTS)
+    for name, value in StoredState(tensors).items():
+        check_finite(place, name, value)
+
+
+def files_digest(place: str, adapter_base: str | None = None) -> str:
+    """Return the digest of a checkpoint's files; for a hub id its commit, without its weights.
+
+    An adapter is one model with its base: the digest covers both.
+    """
     source = resolve(place)
     folder, commit = source.folder()
     if source.kind is Kind.HUB:
-        return f"hub:{place}@{commit}"
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    return digest(canonical({path.name: file_digest(path) for path in files}))
+        own = f"hub:{place}@{commit}"
+    else:
+        files = [*folder.iterdir(), *(folder / TEMPLATES).glob("*")]
+        digests = {str(p.relative_to(folder)): file_digest(p) for p in files if p.is_file()}
+        own = digest(canonical(digests))
+    if not holds_adapter(folder):
+        return own
+    return digest(canonical([own, files_digest(adapter_base or stated_base(folder))]))

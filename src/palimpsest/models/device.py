@@ -147,7 +147,10 @@ def foreign(what: str, expected: str) -> Iterator[None]:
             yield
     except PalimpsestError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        # What a library written in Rust raises where it gives up is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise_machine_fault(error)
         first = " ".join(str(error).split())[:300]
         raise ModelError(

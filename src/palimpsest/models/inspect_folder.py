@@ -2,13 +2,19 @@
 
 Only JSON files of bounded size, safetensors headers and names of files are read here. A folder that
 wants code to run (pickles, ``auto_map``), points outside itself or asks for absurd sizes ends in
-one ModelError.
+one ModelError. What may be endless by design, a regular expression or a template, is computed in a
+process of its own with bounded time and memory.
 """
 
+import contextlib
+import importlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +46,11 @@ DIMENSIONS_LIMIT = 8
 CODE_KEYS = ("auto_map", "custom_pipelines", "transformers_weights", "fusion_config")
 CHOICE_KEYS = ("attn_implementation", "experts_implementation")
 FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
+TEMPLATES = "additional_chat_templates"  # a folder that transformers reads beside chat_template
+SEVERAL_LIMIT = 1000  # files or patterns that a checkpoint may name in one place
+APART_SECONDS = 20  # of the processor, and six times as many of the clock
+APART_BYTES = 4 * 2**30  # of addresses, most of them never used
+APART_CHARACTERS = 2**26
 _PLAIN_NAME = re.compile(r"[\w][\w.-]{0,200}")
 _HEX = re.compile(r"[0-9a-f]{40,64}")
 
@@ -60,20 +71,20 @@ def file_in(folder: Path, name: str) -> Path | None:
     path = folder / name
     if not path.is_symlink() and not path.exists():
         return None
-    real = _real(path)
+    real = _real(path, folder)
     if not os.path.isfile(real):  # False, too, where the system does not let us look
         raise ModelError(f"{path}: is not a regular file; get the checkpoint again")
     return real
 
 
-def _real(path: Path) -> Path:
-    """Return where a path leads; a link out of the folder is refused.
+def _real(path: Path, folder: Path) -> Path:
+    """Return where a path leads; a link out of the checkpoint's folder is refused.
 
     A snapshot in a Hugging Face cache links to the blobs of its repository, or to those that
     repositories share.
     """
     try:
-        real, folder = path.resolve(), path.parent.resolve()
+        real, folder = path.resolve(), folder.resolve()
     except (OSError, RuntimeError) as error:  # a loop of links
         raise ModelError(f"{path}: is a link that leads nowhere; get the file again") from error
     allowed, repository = [folder], folder.parent.parent
@@ -107,7 +118,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the vetted ``config.json`` of a folder, without keys that choose an implementation."""
     for entry in sorted(folder.iterdir()):
         if entry.is_symlink():
-            _real(entry)
+            _real(entry, folder)
     where, config = folder / "config.json", read_json(folder, "config.json")
     if config is None:
         inside = len(list(folder.glob("*/config.json")))
@@ -173,26 +184,106 @@ def _check_count(where: Path, what: str, count: int, limit: int) -> None:
 def check_tokenizer(folder: Path) -> bool:
     """Tell whether the folder has a tokenizer, refusing one that is oversized or wants code."""
     present = {name: path for name in TOKENIZER_FILES if (path := file_in(folder, name))}
-    for path in present.values():
+    for path in (*present.values(), *_templates(folder)):
         _check_count(path, "bytes", path.stat().st_size, TOKENIZER_LIMIT)
-    settings, whole, extra = (
+    settings, extra = (
         read_json(folder, name, TOKENIZER_LIMIT) or {}
-        for name in ("tokenizer_config.json", "tokenizer.json", "added_tokens.json")
+        for name in ("tokenizer_config.json", "added_tokens.json")
     )
     _check_entry(folder / "tokenizer_config.json", "auto_map", settings.get("auto_map"))
-    model: Any = whole.get("model")
-    tables = {key: model.get(key) for key in ("vocab", "merges")} if isinstance(model, dict) else {}
     keys = ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
-    added = {key: settings.get(key) for key in keys}
-    added |= {"tokens of added_tokens.json": extra, "added_tokens": whole.get("added_tokens")}
+    added = [(key, settings.get(key)) for key in keys]
+    tables = []
+    # transformers reads one of these in the place of tokenizer.json, by its own version.
+    files = settings.get("fast_tokenizer_files") or []
+    files = files if isinstance(files, list) else [files]
+    _check_count(folder, "fast_tokenizer_files", len(files), SEVERAL_LIMIT)
+    for name in ("tokenizer.json", *files):
+        whole = read_json(folder, name, TOKENIZER_LIMIT) or {}
+        model: Any = whole.get("model")
+        tables += [(key, model.get(key)) for key in ("vocab", "merges") if isinstance(model, dict)]
+        added.append((f"added_tokens of {name}", whole.get("added_tokens")))
+    added.append(("tokens of added_tokens.json", extra))
     for counted, limit in ((tables, VOCABULARY_LIMIT), (added, ADDED_TOKENS_LIMIT)):
-        for what, value in counted.items():
+        for what, value in counted:
             if isinstance(value, list | dict):
                 _check_count(folder, what, len(value), limit)
-    files = settings.get("fast_tokenizer_files") or []
-    for name in files if isinstance(files, list) else [files]:
-        file_in(folder, name)
     return any(name in present for name in VOCABULARIES)
+
+
+def _templates(folder: Path) -> list[Path]:
+    """Return the further chat templates of a folder; what leads out of it is refused."""
+    inside = folder / TEMPLATES
+    if not inside.is_symlink() and not inside.is_dir():
+        return []
+    paths = [_real(path, folder) for path in (inside, *inside.iterdir())][1:]
+    _check_count(inside, "files", len(paths), SEVERAL_LIMIT)
+    return [path for path in paths if path.is_file()]
+
+
+# -- what may be endless ---------------------------------------------------------------------------
+
+
+def run_apart(what: str, function: Callable[..., Any], *given: Any) -> Any:
+    """Return what a function gives in a process of its own; ModelError beyond the bounds.
+
+    function: of a module that imports without torch; what it is given and gives is JSON.
+    """
+    program = "from palimpsest.models.inspect_folder import answer_apart; answer_apart()"
+    asked = json.dumps([function.__module__, function.__name__, given, APART_SECONDS])
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            input=asked,
+            capture_output=True,
+            text=True,
+            timeout=6 * APART_SECONDS,
+            env=os.environ | threads | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    except subprocess.TimeoutExpired:
+        problem = "it does not end"
+    else:
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        last = (done.stderr.strip().splitlines() or ["it does not end"])[-1]
+        problem = last[:300] if done.returncode > 0 else "it does not end"
+    raise ModelError(
+        f"{what} cannot be used ({problem}); expected one that is done within {APART_SECONDS} "
+        "seconds and a few megabytes; do not use this checkpoint, or leave it out"
+    )
+
+
+def answer_apart() -> None:
+    """Call the function that standard input names, within bounds, and print what it gives."""
+    module, name, given, seconds = json.load(sys.stdin)
+    for bound, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, APART_BYTES)):
+        with contextlib.suppress(ValueError, OSError):  # where the system knows no such bound
+            resource.setrlimit(bound, (most, most))
+    text = json.dumps(getattr(importlib.import_module(module), name)(*given))
+    if len(text) > APART_CHARACTERS:
+        sys.exit(f"it gives {len(text)} characters")
+    sys.stdout.write(text)
+
+
+def matching_names(pattern: str, names: Sequence[str]) -> list[str]:
+    """Return the names that a regular expression matches as a whole."""
+    return [name for name in names if re.fullmatch(pattern, name)]
+
+
+def render_turns(
+    template: str,
+    conversations: Sequence[Sequence[Mapping[str, str]]],
+    date: str,
+    tokens: Mapping[str, Any],
+) -> list[str]:
+    """Return conversations as a chat template writes them; the day it may ask for is given."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    settings = {**tokens, "date_string": date, "strftime_now": lambda form: date}
+    given = [list(turns) for turns in conversations]
+    texts: list[str] = render_jinja_template(given, chat_template=template, **settings)[0]
+    return texts
 
 
 def read_header(path: Path) -> dict[str, Stored]:

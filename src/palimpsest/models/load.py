@@ -148,7 +148,7 @@ def resolve(name: str) -> Source:
     if text and "\0" not in text and len(text) < 4096:
         path = Path(text).expanduser()
         if path.is_dir():
-            return Source(text, Kind.ADAPTER if _holds_adapter(path) else Kind.FOLDER, path)
+            return Source(text, Kind.ADAPTER if holds_adapter(path) else Kind.FOLDER, path)
         near = _nearest_folder(path)
         if not path.exists() and _HUB_ID.fullmatch(text) and ".." not in text and not near:
             return Source(text, Kind.HUB, None)
@@ -181,11 +181,11 @@ def outline(name: str, base: str | None = None, *, weights: bool = False) -> Out
     weights: whether the weights of a hub model are downloaded too.
     """
     folder, commit = resolve(name).folder(weights=weights)
-    if not _holds_adapter(folder):
+    if not holds_adapter(folder):
         config = build_config(read_config(folder), str(folder))
         return Outline(name, config, _read_tokenizer(folder), folder, None, commit)
     base = base or adapter_base(folder)
-    if _holds_adapter(resolve(base).folder()[0]):
+    if holds_adapter(resolve(base).folder()[0]):
         raise ModelError(
             f"{folder}: its base {base} is an adapter too; expected a whole model; merge that one "
             "first and give the result as base"
@@ -265,7 +265,7 @@ def check_compatible(
         )
 
 
-def _holds_adapter(folder: Path) -> bool:
+def holds_adapter(folder: Path) -> bool:
     """Tell an adapter folder from a whole model; a folder with both is refused."""
     if file_in(folder, "adapter_config.json") is None:
         return False
