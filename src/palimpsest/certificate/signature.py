@@ -3,7 +3,8 @@
 The signed bytes are PAE(type, body) = "DSSEv1" SP len(type) SP type SP len(body) SP body, so a
 signature of a statement cannot be passed off as one of anything else. The public key is in the
 statement: without a key of the reader's own, a signature shows that the bundle is as its maker left
-it, not who the maker is.
+it, not who the maker is. Keys of small order are refused: for some of them a signature can be made
+up that fits any statement.
 """
 
 import base64
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import BundleError, InputError
-from palimpsest.run.store import canonical, digest, write_bytes, write_with
+from palimpsest.run.disk import canonical, digest, write_bytes, write_with
 
 # Loaded by the functions that need it: an unsigned bundle is checked without it.
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _KEY_LIMIT = 64 * 1024
+_PRIME = 2**255 - 19
+_CURVE = -121665 * pow(121666, -1, _PRIME) % _PRIME
+"""The constant d of Ed25519's curve: y² − x² = 1 + d x² y²."""
 
 
 def keygen(path: Path | str) -> tuple[Path, Path]:
@@ -54,7 +58,10 @@ def read_private(path: Path | str) -> "Ed25519PrivateKey":
 
 def read_public(path: Path | str) -> bytes:
     """Return the 32 bytes of the Ed25519 public key in a PEM file, or raise InputError."""
-    return bytes(_read_key(path, private=False).public_bytes_raw())
+    public = bytes(_read_key(path, private=False).public_bytes_raw())
+    if not is_strong(public):
+        raise InputError(f"{path}: a weak key, which signs nothing; expected one made at random")
+    return public
 
 
 def public_of(key: "Ed25519PrivateKey") -> bytes:
@@ -72,8 +79,33 @@ def signer_key(value: Any) -> bytes:
     with contextlib.suppress(KeyError, TypeError, ValueError):
         public = bytes.fromhex(value["public_key"])
         if len(public) == 32 and value == signer(public):
+            if not is_strong(public):
+                raise BundleError(
+                    f"key {digest(public)} is weak (not a point of the curve, or of small order): "
+                    "a signature with it shows nothing"
+                )
             return public
     raise BundleError("the statement names no signer in the way `palimpsest certify` does")
+
+
+def is_strong(public: bytes) -> bool:
+    """Return whether the key is a point of the curve, in its one encoding, of large order.
+
+    Eight times a point of small order is the identity. Doubling needs y and x² alone:
+    y' = (y² + x²) / (1 − d x² y²) and x' = 2 x y / (1 + d x² y²).
+    """
+    y = int.from_bytes(public, "little") % 2**255  # the top bit is the sign of x
+    if y >= _PRIME:
+        return False
+    square = (y * y - 1) * pow(_CURVE * y * y + 1, -1, _PRIME) % _PRIME
+    if pow(square, (_PRIME - 1) // 2, _PRIME) > 1:
+        return False  # x² has no root: not on the curve
+    for _ in range(3):
+        product = square * y * y % _PRIME
+        below, above = (1 - _CURVE * product) % _PRIME, (1 + _CURVE * product) % _PRIME
+        y = (y * y + square) * pow(below, -1, _PRIME) % _PRIME
+        square = 4 * product * pow(above, -2, _PRIME) % _PRIME
+    return y != 1
 
 
 def pae(kind: str, body: bytes) -> bytes:
@@ -120,7 +152,7 @@ def _read_key(path: Path | str, *, private: bool) -> Any:
     kind = ed25519.Ed25519PrivateKey if private else ed25519.Ed25519PublicKey
     expected = (
         f"expected an Ed25519 {'private' if private else 'public'} key in an unencrypted PEM file, "
-        "as `palimpsest keygen` writes it"
+        "as `palimpsest certify --new-key` writes it"
     )
     try:
         if not Path(path).is_file():

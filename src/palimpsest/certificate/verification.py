@@ -1,20 +1,34 @@
-"""``verify``: every check of a bundle, and in plain words what the result means."""
+"""``verify``: every check of a bundle in a process of its own, and in plain words what it means.
 
+Tables are read by a native library, which allocates what a table asks for and ends the process on
+some that contradict themselves. A hostile bundle therefore breaks that process only, and fails.
+"""
+
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from palimpsest.certificate.archive import MAX_BYTES
-from palimpsest.certificate.bundle import SCOPE
-from palimpsest.certificate.evidence import CHECKS, Evidence
 from palimpsest.certificate.signature import read_public
 from palimpsest.errors import BundleError, InputError, PalimpsestError
 
-State = Literal["ok", "unsigned", "failed"]
-_MARK: dict[State, str] = {"ok": "ok", "unsigned": "unsigned", "failed": "FAILED"}
+CHECKS: tuple[str, ...] = ("archive", "digests", "signature", "terms", "rules", "rosters", "cells")
+CHECKS += ("record", "models", "seal", "scores", "verdicts", "summary", "statement")
+"""In order; each is a method of ``Evidence``."""
+SECONDS = 1_800
+"""Longest examination; the largest runs take minutes."""
+MEMORY = 8 * 2**30
+"""Address space of the process, in bytes, where the system can bound it."""
+
+State = Literal["ok", "self-signed", "unsigned", "failed"]
 _ANSWERS: dict[State, str] = {
-    "ok": "ok (all checks passed, and the signature is valid)",
+    "ok": "ok (all checks passed, and it is signed with the key you gave)",
+    "self-signed": "self-signed (all checks passed; signed by a key that nobody named)",
     "unsigned": "unsigned (all checks passed; nobody signed it)",
     "failed": "FAILED",
 }
@@ -28,6 +42,7 @@ MEANS_NOT = (
     "The scores themselves were not measured again: whoever makes a bundle could invent models, "
     "scores and record together. Order is shown by hashes, not by a clock."
 )
+CUSTOM = "Certified under custom rules: a certificate of this run is under these, {rules}."
 UNSIGNED = "It is unsigned, so it says nothing about who ran it."
 SELF_SIGNED = "Its signature was checked with the key inside the bundle, which anybody could make."
 SIGNED = "It was signed with the key you gave; whose key that is, you must know from elsewhere."
@@ -35,10 +50,9 @@ FAILED = (
     "The bundle does not verify: something in it is missing, changed, not signed as asked, or does "
     "not follow. Do not rely on any of it; ask its maker for another copy."
 )
-NO_VERDICT = "There is no verdict, since no candidate could be made."
 _LINE = 2_000
 # What JSON values of another shape than expected raise.
-_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +74,25 @@ class Verification:
     verdicts: Mapping[str, str] = field(default_factory=dict)
     """Each cell's verdict in words; empty unless everything holds."""
     terms: str = ""
-    """The digest of plan, rules, cells and seal; compare it with one published beforehand."""
+    """The digest of configuration, rules, cells and seal; compare it with one published before."""
     signer: str | None = None
     """The signing key's digest; None when unsigned."""
+    custom_rules: Mapping[str, list[Any]] = field(default_factory=dict)
+    """Rules that differ from the default: default and own value, by name."""
+    data: bytes = field(default=b"", repr=False, compare=False)
+    """The bundle as it was read and verified; no part of the JSON document."""
 
     @property
     def answer(self) -> State:
-        """``ok`` only for a signed bundle; ``unsigned`` when everything but a signature holds."""
+        """``ok`` only when signed with the key that the reader gave; else the weakest of all."""
         if self.failure is not None or len(self.checks) != len(CHECKS):
             return "failed"
-        return "ok" if self.signer else "unsigned"
+        states = {check.state for check in self.checks}
+        return next((s for s in ("unsigned", "self-signed") if s in states), "ok")
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed, signed or not; ``answer`` tells the two apart."""
+        """Whether no check failed, signed or not; ``answer`` tells which."""
         return self.answer != "failed"
 
     @property
@@ -89,9 +108,9 @@ class Verification:
 
     def lines(self) -> list[str]:
         """Return the result for a person, one line at a time."""
-        lines = [f"{_MARK[c.state]:8}  {c.name}: {c.what}" for c in self.checks]
+        lines = [f"{_mark(c.state):11}  {c.name}: {c.what}" for c in self.checks]
         if len(self.checks) < len(CHECKS):
-            lines.append(f"{'':8}  not reached: {', '.join(CHECKS[len(self.checks) :])}")
+            lines.append(f"{'':11}  not reached: {', '.join(CHECKS[len(self.checks) :])}")
         lines += ["", *(f"{cell}: {words}" for cell, words in self.verdicts.items())]
         lines += [f"Terms fixed before the first step: {self.terms}", ""] if self.terms else []
         lines += [*self.what_it_means.splitlines(), f"Answer: {_ANSWERS[self.answer]}"]
@@ -100,7 +119,7 @@ class Verification:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Verification":
         """Return the verification that ``to_json`` wrote; ValueError when its answer differs."""
-        own = {item.name: values[item.name] for item in fields(cls)}
+        own = {item.name: values[item.name] for item in fields(cls) if item.name != "data"}
         checks = tuple(Check(**check) for check in values["checks"])
         verification = cls(**own | {"checks": checks})
         if verification.answer != values["answer"]:
@@ -110,7 +129,9 @@ class Verification:
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""
         own = {"answer": self.answer, "not_reached": list(CHECKS[len(self.checks) :])}
-        return own | asdict(self) | {"checks": [asdict(check) for check in self.checks]}
+        whole = asdict(replace(self, data=b""))
+        del whole["data"]
+        return own | whole
 
 
 def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Verification:
@@ -119,31 +140,89 @@ def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Ver
     ``public_key`` is a PEM file with the key that the bundle must be signed with. The work is done
     in a separate process, so a bundle that crashes it or never finishes is answered too.
     """
-    from palimpsest.certificate.apart import examine_apart
-
     public = None if public_key is None else read_public(public_key)
-    return examine_apart(_read(Path(bundle_path)), public)
+    data = _read(Path(bundle_path))
+    return replace(_examine_apart(data, public), data=data)
 
 
-def broken(why: str) -> Verification:
+def _examine_apart(data: bytes, public: bytes | None) -> Verification:
+    """Return what ``examine`` returns, or a failure when it crashes or takes too long."""
+    # -P and a path without empty entries: a module beside the bundle must not be run.
+    program = f"from {__name__} import main; main()"
+    command = [sys.executable, "-P", "-c", program, "" if public is None else public.hex()]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if os.path.isabs(path)),
+        # Every thread of a numeric library takes address space, and one is enough.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+    try:
+        process = subprocess.run(
+            command, input=data, env=environment, capture_output=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return _broken(f"the examination was not done within {SECONDS} seconds")
+    try:
+        answer = json.loads(process.stdout)
+        missing = answer.get("missing")
+        if missing is None:
+            return Verification.from_json(answer)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        errors = process.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        return _broken(
+            f"the examination broke off (exit code {process.returncode}; {errors}); not a valid "
+            "bundle, or too little memory"
+        )
+    raise InputError(
+        f"{missing} cannot be imported here, so the bundle was not examined; expected the packages "
+        "that verification needs; install them with: pip install palimpsest-audit"
+    )
+
+
+def main() -> None:
+    """Examine the bundle on the standard input and print the verification as JSON."""
+    try:
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limit = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    except (ImportError, OSError, ValueError):
+        pass  # not supported on this system: the time limit and the tables' own bounds remain
+    public = bytes.fromhex(sys.argv[1]) if sys.argv[1] else None
+    try:
+        answer = examine(sys.stdin.buffer.read(), public).to_json()
+    except ImportError as error:
+        answer = {"missing": (error.name or str(error)).partition(".")[0]}
+    sys.stdout.write(json.dumps(answer))
+
+
+def _broken(why: str) -> Verification:
     """Return the verification of a bundle whose examination did not finish."""
     return Verification((Check("archive", "failed", _inert(why)),), FAILED)
 
 
 def examine(data: bytes, public: bytes | None = None) -> Verification:
     """Return the verification of a bundle's bytes, given the 32 bytes of a public key or None."""
+    # Here, not above: the command that waits for the process needs no numeric library.
+    from palimpsest.certificate.bundle import NO_VERDICT, SCOPE, custom_rules
+    from palimpsest.certificate.evidence import Evidence, describe_rules
+
     evidence = Evidence(data, public)
     checks: list[Check] = []
     for name in CHECKS:
         state: State = "ok"
         try:
             what = getattr(evidence, name)()
-            if name == "signature" and evidence.signer is None:
-                state = "unsigned"
+            if name == "signature" and public is None:
+                state = "unsigned" if evidence.signer is None else "self-signed"
         except PalimpsestError as error:
             what, state = str(error), "failed"
         except _MALFORMED as error:
             what, state = f"not in the form that a run stores ({error!r})", "failed"
+        except ImportError:
+            raise  # a fault of this machine, not of the bundle
         except Exception as error:
             # The bytes may come from anybody: whatever they break, the answer is that they fail.
             what, state = f"cannot be checked ({error!r})", "failed"
@@ -151,15 +230,23 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
         if state == "failed":
             return Verification(tuple(checks), FAILED)
     who = UNSIGNED if evidence.signer is None else SELF_SIGNED if public is None else SIGNED
-    held_out = "the digest of the held-out prompts (which are not in the bundle)"
-    shown = MEANS.format(sealed=held_out if evidence.asked.summary else "the sealed pool")
-    paragraphs = {c: v.paragraph() if v else NO_VERDICT for c, v in evidence.judged.items()}
+    held_out = "the digest of the held-out questions (which are not in the bundle)"
+    audited = evidence.terms_fixed.kind != "study"
+    shown = [MEANS.format(sealed=held_out if audited else "the sealed pool")]
+    rules = evidence.rules_fixed
+    if custom := describe_rules(rules):
+        shown.append(CUSTOM.format(rules=custom))
+    verdicts = {
+        cell.id: _inert(cell.verdict.paragraph() if cell.verdict else NO_VERDICT)
+        for cell in evidence.results.cells
+    }
     return Verification(
         tuple(checks),
-        "\n".join([shown, "What it is, and is not:", *SCOPE, MEANS_NOT, who]),
-        {cell_id: _inert(words) for cell_id, words in paragraphs.items()},
-        evidence.terms_digest,
+        "\n".join([*shown, "What it is, and is not:", *SCOPE, MEANS_NOT, who]),
+        verdicts,
+        evidence.terms_fixed.digest,
         evidence.signer,
+        json.loads(json.dumps(custom_rules(rules))),
     )
 
 
@@ -181,6 +268,10 @@ def _read(path: Path) -> bytes:
     if len(data) > MAX_BYTES:
         raise BundleError(f"{path}: more than {MAX_BYTES} bytes; no bundle is that large")
     return data
+
+
+def _mark(state: State) -> str:
+    return "FAILED" if state == "failed" else state
 
 
 def _inert(text: str) -> str:

@@ -1,0 +1,425 @@
+"""What a run's terms and candidate lists ask for, and whether its evidence is all of that.
+
+Every model is known by its role, draw, share, source and knobs; nothing is read out of a name.
+"""
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from palimpsest.adversaries import KnownLabel, chosen
+from palimpsest.certificate.bundle import MAX_MODELS, read_rules
+from palimpsest.config.own import TofuConfig
+from palimpsest.config.plan import Plan
+from palimpsest.config.sections import MethodGrid
+from palimpsest.errors import BundleError
+from palimpsest.facts.rows import shown
+from palimpsest.facts.sealed import AuditPool
+from palimpsest.methods import BUILT_IN
+from palimpsest.run.disk import canonical
+from palimpsest.run.store import Terms
+from palimpsest.run.tables import Table
+from palimpsest.schema import build
+from palimpsest.stats.axes import AXES, axis
+from palimpsest.stats.beacon import Draw
+from palimpsest.stats.models import Model, Role
+from palimpsest.stats.rules import Rules
+
+MAX_CELLS = 10_000
+SETS = ("forget", "retain", "probe")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A candidate or reference of a list: a given model, or a method with values of its knobs."""
+
+    name: str
+    files: str = ""
+    """Digest of a given model's files; empty for a method."""
+    knobs: str = "{}"
+    """Canonical JSON of the knobs that the list sets."""
+    plugin: str = ""
+    role: Role = Role.CANDIDATE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What the terms of a run and its last candidate list ask for."""
+
+    cells: tuple[str, ...]
+    bases: Mapping[str, str]
+    """Digest of the base's files, by cell."""
+    draws: Mapping[str, Any]
+    """What was drawn from a beacon, by cell; null without one."""
+    trained: bool
+    """Models are trained in the run; the first reference shares the injected model's draw."""
+    references: int
+    retrainings: int = 0
+    known_label: Sequence[KnownLabel] = ()
+    injected: str = ""
+    """Digest of a given injected model's files."""
+    listed: Sequence[Listed] = ()
+    excluded: frozenset[str] = field(default_factory=frozenset)
+    """Names of references that the terms leave out of the comparison."""
+    facts: Mapping[str, int] = field(default_factory=dict)
+    """How many of each set, where the terms say so."""
+
+    @property
+    def sealed(self) -> bool:
+        """Known-label models are scored on the sealed pool."""
+        return bool(self.known_label)
+
+
+# -- from the terms --------------------------------------------------------------------------------
+
+
+def plan_cells(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> Planned:
+    """Return what the terms of a run and the last of its lists ask for."""
+    plan = {"study": _plan_study, "audit": _plan_audit, "tofu": _plan_tofu}[terms.kind]
+    planned = plan(terms, rosters)
+    if planned.cells != terms.cells:
+        raise BundleError(
+            f"the terms list {len(terms.cells)} cells; expected the {len(planned.cells)} that "
+            "their configuration gives"
+        )
+    return planned
+
+
+def _plan_study(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> Planned:
+    config = terms.config
+    # Counted before they are listed: models times seeds may be more than memory holds.
+    _require_count(len(config["models"]) * len(config["seeds"]))
+    plan = build(Plan, config, "config")
+    cells = plan.cell_ids()
+    counts = {"forget": plan.facts.forget, "retain": plan.facts.retain, "probe": plan.facts.probes}
+    return Planned(
+        cells=tuple(cells),
+        bases={cell: terms.inputs[model] for cell, (model, _) in cells.items()},
+        draws={c: Draw(plan.beacon, {"cell": c}).record() if plan.beacon else None for c in cells},
+        trained=True,
+        references=plan.replication.draws + 1,
+        retrainings=plan.replication.retrainings,
+        known_label=chosen(plan.known_label.models),
+        listed=tuple(read_list(terms.kind, rosters[-1])),
+        facts={} if plan.facts.files else counts,
+    )
+
+
+def _plan_audit(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> Planned:
+    config, cells = terms.config, terms.cells[:1]
+    listed = tuple(read_list(terms.kind, rosters[-1]))
+    return Planned(
+        cells=cells,
+        bases=dict.fromkeys(cells, terms.inputs["base"]),
+        draws=dict.fromkeys(cells, config["drawn"]),
+        trained=False,
+        references=sum(entry.role is Role.REFERENCE for entry in listed),
+        injected=terms.inputs["injected"],
+        listed=listed,
+        excluded=frozenset(config["exclude"]),
+        facts={name: config["facts"][name] for name in SETS},
+    )
+
+
+def _plan_tofu(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> Planned:
+    config = build(TofuConfig, terms.config, "config")
+    _require_count(config.seeds)
+    if len(set(terms.cells)) != config.seeds:
+        raise BundleError(f"the terms list {len(terms.cells)} cells; expected {config.seeds}")
+    given = next(n for n in itertools.count() if f"given {n}" not in terms.inputs)
+    counts = {"forget": config.forget_items, "retain": config.retain_items, "probe": config.probes}
+    return Planned(
+        cells=terms.cells,
+        bases=dict.fromkeys(terms.cells, terms.inputs["base"]),
+        draws=dict.fromkeys(terms.cells),
+        trained=config.train,
+        references=config.draws + 1 if config.train else given - 1,
+        listed=tuple(read_list(terms.kind, rosters[-1])),
+        facts=counts,
+    )
+
+
+def _require_count(cells: int) -> None:
+    if not 1 <= cells <= MAX_CELLS:
+        raise BundleError(f"the terms ask for {cells} cells; expected 1 to {MAX_CELLS}")
+
+
+def read_list(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Listed]:
+    """Yield the references and candidates of one list, every setting of a method by itself."""
+    for entry in entries:
+        if kind == "audit":
+            yield Listed(entry["name"], entry["files"], role=Role(entry["role"]))
+        elif kind == "tofu" and "files" in entry:
+            yield Listed(entry["name"], entry["files"])
+        else:
+            others = {key: value for key, value in entry.items() if key not in ("name", "plugin")}
+            knobs = others["grid"] if kind == "tofu" else others
+            grid = build(MethodGrid, {"name": entry["name"]} | knobs, "methods")
+            # Counted before they are listed.
+            if math.prod(len(values) for _, values in grid.grid) > MAX_MODELS:
+                raise BundleError(f"{shown(grid.name)}: more than {MAX_MODELS} candidates")
+            for setting in grid.settings():
+                knobs_set = canonical(setting).decode()
+                yield Listed(grid.name, knobs=knobs_set, plugin=entry["plugin"])
+
+
+def count_tried(kind: str, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> int:
+    """Return how many candidates any of the lists names."""
+    tried = {entry for roster in rosters for entry in read_list(kind, roster)}
+    return sum(entry.role is Role.CANDIDATE for entry in tried)
+
+
+def describe_lists(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Return in words how many lists and candidates there were, and which are no longer listed."""
+    last = set(read_list(terms.kind, rosters[-1]))
+    earlier = [entry for roster in rosters[:-1] for entry in read_list(terms.kind, roster)]
+    tried = count_tried(terms.kind, rosters)
+    words = f"{tried} candidates of this injected model were tried in this run, by "
+    words += "one list fixed" if len(rosters) == 1 else f"{len(rosters)} lists, each fixed"
+    words += " before its results; other runs are not seen"
+    gone = [entry for entry in dict.fromkeys(earlier) if entry not in last]
+    if gone:
+        names = ", ".join(f"{entry.role} {shown(entry.name)}" for entry in gone[:5])
+        words += f"; ATTENTION: {len(gone)} of earlier lists are not in the last one ({names})"
+    return words
+
+
+def check_rules(terms: Terms) -> Rules:
+    """Return the rules of a run: within bounds, as its configuration says, no axis left out."""
+    rules = read_rules(terms.rules)
+    asked = [entry.name for entry in AXES if entry.measure is not None]
+    if terms.kind == "tofu":
+        # Questions of TOFU name no relation, so none can be asked the other way round.
+        expected = read_rules(terms.config["rules"]).without(*asked)
+    else:
+        expected = read_rules(terms.config["rules"]) if terms.kind == "study" else rules
+    if rules != expected:
+        raise BundleError("the rules differ from those of the run's configuration")
+    allowed = () if terms.kind == "study" else asked
+    if left_out := [name for name in rules.unmeasured_axes if name not in allowed]:
+        raise BundleError(
+            f"the rules leave out {', '.join(left_out)}, which every run measures; expected every "
+            "standard axis"
+        )
+    return rules
+
+
+def check_draw(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Return in words what an audit's schedule and phrasings were drawn from; empty for others."""
+    if terms.kind != "audit":
+        return ""
+    record = terms.config["drawn"]
+    if Draw(record["beacon"], record["bound"]).record() != record:
+        raise BundleError("the recorded draw does not follow from its text and digests")
+    source = "a published text and the digests" if record["beacon"] else "the digests"
+    first = {entry.name: entry.files for entry in read_list(terms.kind, rosters[0])}
+    if record["bound"] == first:
+        return f"; schedule and phrasings were drawn from {source} of the first list"
+    return (
+        f"; ATTENTION: schedule and phrasings were drawn from {source} of another run's list, so "
+        "they may have been known when these candidates were made"
+    )
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def require_models(
+    cell_id: str, models: Mapping[str, Model], planned: Planned, rules: Rules
+) -> None:
+    """Raise BundleError unless exactly the planned models are there, in their planned roles.
+
+    One candidate less would loosen Holm's correction for the others, one reference less would
+    change the bag, and one control less could hide that the audit notices nothing.
+    """
+    references = [model for model in models.values() if model.role is Role.REFERENCE]
+    names = [model.name for model in sorted(references, key=lambda model: model.draw or 0)]
+    expected = Counter(map(_identity, _expected(cell_id, planned, rules, names)))
+    others = (Role.CANDIDATE, Role.GENERAL_ONLY)
+    found = Counter(_identity(model) for model in models.values() if model.role not in others)
+    for identity in (found - expected) + (expected - found):
+        where = "not planned" if found[identity] > expected[identity] else "missing"
+        raise BundleError(f"cell {cell_id}: a model is {where}: {shown(identity.decode(), 300)}")
+    if sum(model.role is Role.GENERAL_ONLY for model in models.values()) > planned.trained:
+        raise BundleError(f"cell {cell_id}: more general-only models than planned")
+    candidates = [model for model in models.values() if model.role is Role.CANDIDATE]
+    _require_candidates(
+        cell_id, candidates, [e for e in planned.listed if e.role is Role.CANDIDATE]
+    )
+    _require_weights(cell_id, models)
+
+
+def _identity(model: Model) -> bytes:
+    """Return what decides a verdict about a model that no method made.
+
+    As text: true and 1, or 0.5 and "0.5", must not pass for each other.
+    """
+    named = "" if model.role in (Role.RETRAINING, Role.CONTROL) else model.name
+    place = [model.draw, model.same_draw, model.excluded, model.share, model.of]
+    return canonical([model.role, named, *place, model.source, model.truth])
+
+
+def _expected(
+    cell_id: str, planned: Planned, rules: Rules, references: Sequence[str]
+) -> Iterator[Model]:
+    """Yield the models that were planned beside candidates; given the references' names, by draw.
+
+    References of an audit have the names of the list; others may have any.
+    """
+    given = [entry for entry in planned.listed if entry.role is Role.REFERENCE]
+    yield Model("base", Role.BASE, source=planned.bases[cell_id])
+    yield Model("injected", Role.INJECTED, source=planned.injected)
+    if planned.trained:
+        yield Model("forget_only", Role.FORGET_ONLY)
+    bag = [entry.name for entry in given] or list(references)[: planned.references]
+    bag += ["one more reference"] * (planned.references - len(bag))
+    for draw, name in enumerate(bag):
+        yield Model(
+            name,
+            Role.REFERENCE,
+            draw=draw,
+            same_draw=planned.trained and draw == 0,
+            excluded=name in planned.excluded,
+            source=given[draw].files if given else "",
+        )
+    for draw in range(planned.retrainings):
+        yield Model("", Role.RETRAINING, draw=draw + 1)
+    compared = [name for name in bag if name not in planned.excluded]
+    for share in rules.control_shares:
+        for name in compared[: rules.control_mixtures]:
+            yield Model("", Role.CONTROL, share=share, of=name)
+    for entry in planned.known_label:
+        truth = str(entry.truth)
+        yield Model(entry.model, Role.KNOWN_LABEL, share=entry.share, truth=truth)
+
+
+def _require_candidates(cell_id: str, found: Sequence[Model], listed: Sequence[Listed]) -> None:
+    """Raise BundleError unless each candidate is one that is listed, and each listed is there."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    # A list names some knobs, a candidate has all: which setting it is may be open, but not
+    # whether there is one setting for each.
+    fits = [[_fits(model, entry) for entry in listed] for model in found]
+    matched = maximum_bipartite_matching(csr_matrix(fits), "column") if found and listed else []
+    for model, place in zip(found, matched):
+        if place < 0:
+            raise BundleError(f"cell {cell_id}: candidate {shown(model.name)} is not listed")
+    if len(found) != len(listed):
+        raise BundleError(f"cell {cell_id}: {len(found)} candidates; expected {len(listed)}")
+
+
+def _fits(model: Model, entry: Listed) -> bool:
+    if entry.files:
+        return model.name == entry.name and not model.method
+    # The name of a plug-in's class is not the name of its method.
+    ours = model.method == entry.name if entry.name in BUILT_IN else model.method not in BUILT_IN
+    knobs: dict[str, Any] = json.loads(entry.knobs)
+    return ours and all(model.knobs.get(knob) == value for knob, value in knobs.items())
+
+
+def _require_weights(cell_id: str, models: Mapping[str, Model]) -> None:
+    """Raise BundleError where a model has no digest, or a reference the weights of another."""
+    weights: dict[str, str] = {}
+    # References last, so that one with the weights of any other model is the one named.
+    for model in sorted(models.values(), key=lambda model: model.role is Role.REFERENCE):
+        if not model.digest and model.failure is None:
+            raise BundleError(f"cell {cell_id}: {shown(model.name)} has neither weights nor fault")
+        same = weights.setdefault(model.digest, model.name) if model.digest else model.name
+        if model.role is Role.REFERENCE and same != model.name:
+            raise BundleError(
+                f"cell {cell_id}: reference {shown(model.name)} has the weights of {shown(same)}"
+            )
+
+
+def describe_recipes(models: Mapping[str, Model]) -> str:
+    """Return in words how injected model and references were trained, where their records say."""
+    compared = [m for m in models.values() if m.role in (Role.INJECTED, Role.REFERENCE)]
+    stated = Counter(
+        ", ".join(f"{key} {value}" for key, value in sorted(model.recipe.items()))
+        for model in compared
+        if model.recipe
+    )
+    parts = [f"{count} of {len(compared)} by {shown(recipe)}" for recipe, count in stated.items()]
+    return f"; stated recipes of injected model and references: {'; '.join(parts)}" if parts else ""
+
+
+# -- scores ----------------------------------------------------------------------------------------
+
+
+def require_scores(
+    cell_id: str,
+    summary: Mapping[str, Any],
+    tables: Mapping[str, Table],
+    models: Mapping[str, Model],
+    planned: Planned,
+    rules: Rules,
+) -> None:
+    """Raise BundleError unless the listed models and planned facts are those scored."""
+    items = tables["items"]
+    own = [table for name, table in tables.items() if name != "headroom"]
+    # A model that failed in re-acquisition may have left the scores made before.
+    failed = {name for name, model in models.items() if model.failure is not None}
+    for name in sorted(({n for table in own for n in table["model"]} ^ models.keys()) - failed):
+        raise BundleError(
+            f"cell {cell_id}: {shown(name)} is scored but not listed, or the other way round"
+        )
+    for which in SETS:
+        listed = {row[0] for row in summary["facts"][which]}
+        scored = set(items["fact"][items["set"] == which].tolist())
+        if listed != scored or planned.facts.get(which, len(listed)) != len(listed):
+            raise BundleError(
+                f"cell {cell_id}: scores of {len(scored)} {which} facts; expected the planned ones"
+            )
+    measured = set(tables["measures"]["measure"].tolist()) if "measures" in tables else set()
+    for name in rules.unmeasured_axes:
+        if axis(name).measure in measured:
+            raise BundleError(f"cell {cell_id}: {name} was measured, but the rules leave it out")
+
+
+def require_once(
+    cell_id: str,
+    items: Table,
+    facts: Mapping[str, Any],
+    opened: Mapping[str, Any],
+    pool: AuditPool | None,
+) -> None:
+    """Raise BundleError unless the sealed pool's rows are those of its one opening.
+
+    ``facts`` are those of the cell's record, ``opened`` the models the pool was opened for, and
+    ``pool`` the revealed one, None when it was never opened.
+    """
+    sealed = items["pool"] == "audit"
+    columns = [
+        items[name][sealed].tolist() for name in ("model", "stage", "set", "fact", "template")
+    ]
+    rows: dict[str, list[tuple[str, str, int]]] = {}
+    for model, stage, *where in zip(*columns):
+        if stage != "forward":
+            raise BundleError(f"cell {cell_id}: the sealed pool was scored when {shown(stage)}")
+        rows.setdefault(model, []).append((where[0], where[1], where[2]))
+    if set(rows) != set(opened):
+        raise BundleError(
+            f"cell {cell_id}: {len(rows)} models were scored on the sealed pool; it was opened for "
+            f"{len(opened)}; expected the same ones"
+        )
+    if pool is None:
+        return
+    relations = {(which, row[0]): row[1] for which, listed in facts.items() for row in listed}
+    for model, scored in rows.items():
+        counts = {}
+        for which, fact, _ in scored:
+            counts[which, fact] = len(pool.phrasings.get(str(relations.get((which, fact))), ()))
+        # Counted before they are listed: the numbers may be anything.
+        expected = sum(counts.values())
+        if len(scored) != expected or set(scored) != {
+            (*key, n) for key, count in counts.items() for n in range(count)
+        }:
+            raise BundleError(
+                f"cell {cell_id}: {shown(model)} has {len(scored)} scores on the sealed pool; "
+                f"expected one for each of {expected} revealed phrasings"
+            )
