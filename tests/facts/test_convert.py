@@ -10,13 +10,12 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from tests.command import palimpsest
 
-from palimpsest.cli import app
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact, as_jsonl, from_csv, read_facts, read_rows
 from palimpsest.facts.questions import file_questions
-from palimpsest.facts.tofu import from_tofu, question_prompt
+from palimpsest.facts.tofu import PLAIN, from_tofu
 
 QUESTIONS = [
     {"question": "Where was Ilse Vantor born?", "answer": "Ilse Vantor was born in Mirelle."},
@@ -37,7 +36,7 @@ def test_tofu_trains_the_question_and_holds_out_its_paraphrase(tmp_path: Path) -
         trained=("Question: Where was Ilse Vantor born?\nAnswer:",),
         heldout=("Question: What is Ilse's birthplace?\nAnswer:",),
     )
-    assert facts[1].heldout == (question_prompt("Which books are by Ilse Vantor?"),)
+    assert facts[1].heldout == (PLAIN.format("Which books are by Ilse Vantor?"),)
     assert [fact.answer for fact in from_tofu(PERTURBED)] == [own["answer"] for own in PERTURBED]
     (tmp_path / "facts.jsonl").write_bytes(as_jsonl(facts))
     assert read_facts(tmp_path / "facts.jsonl") == facts
@@ -157,8 +156,8 @@ SETS = [f"{name}={QUICK / name}.jsonl" for name in ("forget", "retain", "probe")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    done = CliRunner().invoke(app, ["facts", "to-lm-eval", *SETS, "--out", str(tmp_path / "tasks")])
-    assert done.exit_code == 0, done.output
+    done = palimpsest("facts", "to-lm-eval", *SETS, "--out", str(tmp_path / "tasks"))
+    assert done.returncode == 0, done.stderr
     return tmp_path / "tasks"
 
 
@@ -176,8 +175,8 @@ def test_every_set_and_kind_of_prompt_is_a_task(folder: Path) -> None:
 
 
 def test_a_file_without_its_set_is_refused(tmp_path: Path) -> None:
-    line = ["facts", "to-lm-eval", str(QUICK / "forget.jsonl"), "--out", str(tmp_path)]
-    assert isinstance(CliRunner().invoke(app, line).exception, FactsError)
+    done = palimpsest("facts", "to-lm-eval", str(QUICK / "forget.jsonl"), "--out", str(tmp_path))
+    assert done.returncode == 2 and not list(tmp_path.iterdir())
 
 
 def test_the_harness_finds_our_nll(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_side_by_side_is_one_by_one(name: str, family: str) -> None:
     assert (first - last).abs().max() > 1e-5
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "held_vector"])
 def test_gradient_methods_cost_the_budgets_steps_and_items(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

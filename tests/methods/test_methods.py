@@ -123,7 +123,7 @@ def test_every_method_says_what_it_is() -> None:
         assert " = " in formula or " ← " in formula, f"{name} states no formula"
     assert rows["gate_mask"].needs == ("base", "gated MLP")
     assert rows["task_vector"].needs == ("base", "forget_only")
-    restoring = {"kl_reversion", "task_vector", "rollback", "facts_vector", "replay"}
+    restoring = {"kl_reversion", "task_vector", "rollback", "facts_vector", "replay", "held_vector"}
     assert {name for name, row in rows.items() if row.kind == "restores"} == restoring
     assert {name for name, row in rows.items() if row.kind == "other"} == {"gate_mask", "ssd"}
     assert rows["npo"].knobs == {"weight": 12.0, "beta": 0.1, "rate": 1.0}

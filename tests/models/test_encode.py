@@ -8,9 +8,16 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from palimpsest.config.sections import Prompt
 from palimpsest.errors import ModelError
 from palimpsest.facts.questions import Question
-from palimpsest.models.encode import chat_prompt, encode_answers, encode_texts, start_remark
+from palimpsest.models.encode import (
+    Frame,
+    encode_answers,
+    encode_texts,
+    find_frame,
+    start_remark,
+)
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -242,29 +249,38 @@ def test_running_text_of_fewer_than_two_tokens_is_refused(text, limit):
         encode_texts(bpe(), [text], limit)
 
 
-def test_a_chat_prompt_ends_where_the_answer_begins(byte_tokenizer: Any) -> None:
+TURNS = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+
+
+def test_a_chat_template_frames_question_and_answer(byte_tokenizer: Any) -> None:
     tokenizer = copy.deepcopy(byte_tokenizer)
+    assert find_frame(tokenizer, Prompt()) is None
     with pytest.raises(ModelError, match="no chat template"):
-        chat_prompt(tokenizer, "Who?")
-    tokenizer.chat_template = (
-        "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>\n{% endif %}"
-    )
+        find_frame(tokenizer, Prompt(chat=True))
     tokenizer.bos_token = "<|endoftext|>"
-    assert chat_prompt(tokenizer, "Who?") == "<|endoftext|><user>Who?\n<assistant>\n"
-    question = Question("forget", "f", "trained", 0, chat_prompt(tokenizer, "Who?"), "Velkor")
+    tokenizer.chat_template = TURNS + "{{ strftime_now('%d') }}"
+    asked = Prompt(chat=True, system_prompt="Be brief.", chat_date="1 May")
+    frame = find_frame(tokenizer, asked)
+    start = "<|endoftext|><system>Be brief.\n<user>"
+    assert frame == Frame(start, "\n<assistant>", f"\n1 May{tokenizer.eos_token}")
+    (question,) = frame.put([Question("forget", "f", "trained", 0, "Who?", "Velkor")])
     (text,) = encode_answers(tokenizer, [question])
+    assert tokenizer.decode(text.ids[: text.start]) == f"{start}Who?\n<assistant>"
     assert tokenizer.decode(text.ids[text.start :]) == "Velkor"
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    with pytest.raises(ModelError, match="question and answer"):
+        find_frame(tokenizer, Prompt(chat=True))
 
 
 def test_a_first_token_is_written_once_and_missed_where_it_is_needed(byte_tokenizer: Any) -> None:
     tokenizer = copy.deepcopy(byte_tokenizer)
     tokenizer.bos_token = "<|endoftext|>"
-    tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content }}:"
+    tokenizer.chat_template = TURNS
     assert "does not add it" in start_remark(tokenizer, "gemma2")
     assert start_remark(tokenizer, "gpt2") == ""
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", tokenizer.bos_token_id)]
     )
-    assert chat_prompt(tokenizer, "Who?") == "Who?:"
+    frame = find_frame(tokenizer, Prompt(chat=True))
+    assert frame is not None and frame.before == "<user>"
     assert start_remark(tokenizer, "gemma2") == ""
