@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tests.made_runs import HOSTILE, RULES, audit_run, cell_run, write_run
 
-from palimpsest.report.page import first_lines, position, write_report
+from palimpsest.report.leaderboard import answer_lines, as_sentence
+from palimpsest.report.page import position, write_report
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
@@ -54,16 +55,20 @@ def test_the_page_opens_with_the_verdict_and_one_line_per_method(
     verdict = single.judged[0][1]
     screen = first_screen(pages["cell"])
     assert screen.index("<h1>Certified: replay-1 ") < screen.index('<table class="lines">')
-    rows = re.findall(r'<th scope="row">(.*?)</th>.*?class="label (\w+)">(.*?)<', screen)
+    table = screen[: screen.index("</table>")]
+    rows = re.findall(r'<th scope="row">(\w+).*?</th>.*?class="label (\w+)">(.*?)<', table)
     assert rows == [
         ("replay", "good", "restored"),
         ("kl_reversion", "bad", "suppressed"),
         ("task_vector", "bad", "damaged"),
         ("ga", "bad", "over-forgotten and damaged"),
     ]
-    for line in first_lines(single, verdict):
-        assert line.sentence == words.describe(verdict.finding(line.candidate), 2)
+    for line in answer_lines(single):
+        assert line.finding is not None and line.sentence == as_sentence(line.finding, 2)
         assert line.sentence in text_of(pages["cell"])
+    assert "replay-1, best of 2 settings" in screen
+    for finding in verdict.findings:  # every axis in words, when it is chosen
+        assert as_sentence(finding) in text_of(pages["cell"])
     assert verdict.paragraph() in text_of(pages["cell"])
 
 
@@ -103,7 +108,7 @@ def test_the_first_screen_says_what_could_have_been_noticed_and_what_cannot_be_s
 def test_an_uncertified_page_gives_the_reason_first(pages: dict[str, Path]) -> None:
     verdict = read_run(pages["uncertified"].parents[1]).judged[0][1]
     screen = first_screen(pages["uncertified"])
-    assert "<h1>Uncertified (distinguishable).</h1>" in screen
+    assert f"<h1>{words.headline(verdict)}</h1>" in screen
     assert f'<p class="lead">{words.reasons(verdict)[0]}</p>' in screen
     assert "restored" not in re.findall(r'class="label \w+">(.*?)<', screen)
 
@@ -133,20 +138,24 @@ def test_a_matrix_opens_with_one_line_per_method_over_cells(pages: dict[str, Pat
 def test_one_cell_speaks_of_no_other_cells(pages: dict[str, Path]) -> None:
     source = pages["cell"].read_text()
     assert '<section id="methods"' not in source and '<section id="cells"' not in source
+    assert '<section id="paper"' not in source
     assert not re.search(r"\d+ of \d+ cells", Parsed(first_screen(pages["cell"])).text)
 
 
 def test_answers_are_shown_beside_each_other_where_they_were_kept(tmp_path: Path) -> None:
     models = ("injected", "replay-1", "replay-2", "ga-w3", "reference-1", "base")
-    said = ("Velkor", "Tarn", "Osk", "Velkor", "Mirn", "Mirn")
+    said = ("Velkor.", "Tarn", "Osk", "Velkor of Tren", "Velkorian", "Mirn")
     texts = {"model": list(models), "set": ["forget"] * 6, "fact": ["f0"] * 6}
     texts |= {"prompt": ["Asha's guild is"] * 6, "truth": ["Velkor"] * 6, "answer": list(said)}
-    numbers = {"rank": np.ones(6, np.int32), "probability": np.full(6, 0.5)}
+    chances = np.array([0.5, 0.25, 0.125, 0.5, 0.001, np.nan])
+    numbers = {"rank": np.arange(1, 7, dtype=np.int32), "probability": chances}
     page = write_report(read_run(cell_run(tmp_path / "run", answers=texts | numbers)))
     screen = first_screen(page)
-    shown = Parsed(screen[screen.index("What the models answer") :]).text.split()
-    assert shown.count("✓") == 3  # the legend, the injected model and ga
-    assert "Asha&#39;s guild is" in screen and 'class="off">Osk</td>' in screen
+    text = " ".join(Parsed(screen[screen.index("What the models answer") :]).text.split())
+    # The legend, the injected model and ga; what only begins like the truth is wrong.
+    assert text.count("✓") == 3 and "Asha's guild is … Velkor Velkor. ✓ 50 % Tarn 25 %" in text
+    assert "Tarn 25 %, rank 2" in text and "Velkorian 0.1 %, rank 5" in text
+    assert "no number" in text and 'class="off">Osk<' in screen
     with_none = write_report(read_run(cell_run(tmp_path / "none")))
     assert "What the models answer" not in with_none.read_text()
 
@@ -154,7 +163,7 @@ def test_answers_are_shown_beside_each_other_where_they_were_kept(tmp_path: Path
 def test_without_references_nothing_is_compared_and_nothing_breaks(tmp_path: Path) -> None:
     page = write_report(read_run(cell_run(tmp_path / "run", references=0)))
     screen = first_screen(page)
-    assert "Uncertified (no_reference)." in screen and "too few retrainings" in screen
+    assert "Uncertified (no_reference)" in screen and "too few retrainings" in screen
     labels = re.findall(r'class="label (\w+)">(.*?)<', screen)
     assert labels == [("open", "not compared")] * 4 and '<div class="strips"' not in screen
 

@@ -10,8 +10,7 @@ from tests.made_runs import Made, cell_run, compared_cell, matrix_run, paper_run
 
 from palimpsest import load_run
 from palimpsest.errors import InputError
-from palimpsest.report.documents import run_document
-from palimpsest.report.documents import LoadedRun
+from palimpsest.report.documents import LoadedRun, run_document
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run

@@ -9,8 +9,7 @@ from tests.made_runs import RULES, audit_run, cell_run, compared_cell, write_run
 
 from palimpsest import plots
 from palimpsest.errors import InputError
-from palimpsest.report.canvas import FAR, jitter, shortened
-from palimpsest.report.canvas import METHODS, method_styles
+from palimpsest.report.canvas import FAR, METHODS, jitter, method_styles, shortened
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.report.table import Share, Table, as_csv, as_latex, as_markdown
 from palimpsest.report.tables import candidates_table, paper_tables, run_tables

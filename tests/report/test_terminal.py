@@ -7,8 +7,8 @@ import pytest
 from tests.made_runs import HOSTILE, audit_run, write_run
 
 from palimpsest.report.results import RunResults, read_run
-from palimpsest.report.table import Table
-from palimpsest.report.terminal import audit_lines, study_lines, table_lines
+from palimpsest.report.table import Table, table_lines
+from palimpsest.report.terminal import audit_lines, study_lines
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
 
@@ -26,10 +26,10 @@ def test_the_answer_comes_first_then_candidates_reasons_and_axes(single: RunResu
     verdict = single.judged[0][1]
     order = [
         words.headline(verdict),
-        "1 replay-1 restored",
-        words.refusal(verdict.finding("ga-w3")),
+        words.refusal(verdict.finding("ga-w3"), 2),
         words.power_sentence(verdict),
         words.CLOSING,
+        "1 replay-1 restored",
         "axis injected 50 % 25 % 10 % 5 %",
     ]
     places = [text.index(part) for part in order]
@@ -42,7 +42,8 @@ def test_every_candidate_has_a_line_with_its_label_p_and_worst_axis(single: RunR
     for finding in single.judged[0][1].findings:
         (line,) = [one for one in lines if re.match(rf"\d+  {re.escape(finding.name)} ", one)]
         assert finding.comparison is not None
-        assert finding.label in line and words.distance(finding.comparison.worst) in line
+        far = words.distance(finding.comparison.worst, " ").removesuffix(" sd")
+        assert finding.label in line and line.endswith(far)
         assert f"{finding.comparison.p:.2g}" in line
 
 

@@ -21,7 +21,8 @@ from palimpsest.stats.axes import AXES
 from palimpsest.stats.comparison import Comparison, Gap
 from palimpsest.stats.models import Role
 from palimpsest.stats.screen import screen_alone
-from palimpsest.stats.verdict import Finding, Verdict
+from palimpsest.stats.verdict import Finding, Verdict, label_of
+from palimpsest.stats.words import describe
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -67,6 +68,7 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
                 "expected": control.kind.expected,
                 "rejected": None if control.missing else control.rejected,
                 "p": None if control.comparison is None else control.comparison.p,
+                "label": label_of(control.comparison),
                 "missing": control.missing or None,
             }
             for control in verdict.controls
@@ -99,6 +101,7 @@ def finding_document(finding: Finding) -> dict[str, Any]:
     gaps = {} if finding.comparison is None else finding.comparison.gaps
     return {
         "label": finding.label,
+        "sentence": describe(finding),
         "screen_p": finding.screened.test.p_value,
         "adjusted_p": finding.screened.adjusted_p,
         "excluded": finding.excluded,
@@ -208,7 +211,7 @@ def _score_row(name: str, cell: CellResult, results: RunResults) -> dict[str, An
         "aim": model.aim,
         "knobs": json.dumps(dict(model.knobs)) if model.method else "",
         "truth": model.truth,
-        "label": "" if finding is None else finding.label,
+        "label": finding.label if finding else label_of(comparison) if control else "",
         "p": _number(None if comparison is None else comparison.p),
         "rejected": comparison is not None and not comparison.accepted,
         "worst_axis": "" if comparison is None else comparison.worst.axis,
@@ -278,7 +281,8 @@ class LoadedRun:
             worst = document.pop("worst_axis") or {}
             named = {"cell": cell.id, "base": cell.base, "family": cell.family, "seed": cell.seed}
             named |= {k: v for k, v in document.items() if not isinstance(v, dict | list)}
-            rows.append(named | {"worst_axis": worst.get("name"), "worst_sd": worst.get("sd")})
+            far = _distance(worst.get("sd"))
+            rows.append(named | {"worst_axis": worst.get("name"), "worst_sd": far})
         frame: DataFrame = _pandas().DataFrame(rows)
         return frame
 

@@ -7,6 +7,7 @@ made for every setting by itself and corrected over all settings (Holm), and a m
 distinguishable from retraining when every one of its settings is.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,8 @@ from palimpsest.stats.controls import reference_bag
 from palimpsest.stats.models import Role
 from palimpsest.stats.multiplicity import holm
 from palimpsest.stats.ranksum import RankSum, rank_in_bag, rank_sum
-from palimpsest.stats.verdict import Finding
+from palimpsest.stats.verdict import Finding, Verdict
+from palimpsest.stats.words import why
 
 Runs = Mapping[str, RunResults]
 """The runs compared, by a name of their own."""
@@ -98,7 +100,52 @@ def standings(runs: Runs) -> list[Standing]:
                 mine.sort(key=lambda finding: (not finding.clears, distance(finding)))
                 found.setdefault(method, []).append(Entry(run, cell, tuple(mine)))
     several = [Standing(method, tuple(mine)) for method, mine in found.items()]
-    return sorted(several, key=lambda standing: fmean(standing.distances))
+    return sorted(several, key=lambda one: (-one.restores.count, fmean(one.distances)))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the answer: a candidate, or a method by its best setting."""
+
+    name: str
+    label: str
+    sentence: str
+    finding: Finding | None = None
+    """Of the best setting; None over several cells."""
+    settings: int = 1
+    """Of the method, in one cell."""
+
+
+def answer_lines(results: RunResults, most: int = 2) -> list[Line]:
+    """Return one line per candidate, or per method where methods made them, the best first;
+    ``most`` failing axes are in words, the others named."""
+    if len(results.planned) > 1:
+        return [_over_cells(standing) for standing in standings({results.name: results})]
+    groups: dict[str, list[Finding]] = {}
+    for cell, verdict in results.judged:
+        for finding in by_closeness(verdict):
+            groups.setdefault(cell.method(finding.name), []).append(finding)
+    lines = []
+    for name, mine in groups.items():
+        lines.append(Line(name, mine[0].label, as_sentence(mine[0], most), mine[0], len(mine)))
+    return lines
+
+
+def as_sentence(finding: Finding, most: int = 99) -> str:
+    """Return what was found about a candidate, to stand beside its name and label."""
+    text = why(finding, most).removeprefix("is ")
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def by_closeness(verdict: Verdict) -> list[Finding]:
+    """Return the findings, those that pass first, then the nearest to retraining."""
+    return sorted(verdict.findings, key=lambda f: (not f.clears, distance(f) or math.inf))
+
+
+def _over_cells(mine: Standing) -> Line:
+    labels = [f"{label} in {n} of {len(mine.entries)} cells" for label, n in mine.labels]
+    sentence = f"Its best setting is {'; '.join(labels)}; most often furthest on {mine.axis}."
+    return Line(mine.method, mine.labels[0][0], sentence)
 
 
 def leaderboard_table(runs: Runs) -> Table:
@@ -113,8 +160,9 @@ def leaderboard_table(runs: Runs) -> Table:
         p_values = [p for (method, _), p in adjusted.items() if method == mine.method]
         first = mine.entries[0]
         rows.append(
-            {"rank": place, "method": mine.method, "aim": first.cell.models[first.best.name].aim}
-            | {"restores in": mine.restores}
+            {"rank": place, "method": mine.method}
+            | {"author's aim": first.cell.models[first.best.name].aim}
+            | {"restores in": mine.restores, "most frequent label": mine.labels[0][0]}
             | {"worst axis, sd": Estimate.average(mine.distances, cells, rules)}
             | {"most frequent worst axis": mine.axis}
             | {"cost, retrainings": median_cost((e.cell, e.best.name) for e in mine.entries)}
@@ -197,8 +245,8 @@ def settings_table(runs: Runs) -> Table:
 
 HEADS = {
     "restores in": "restores",
+    "most frequent label": "label",
     "worst axis, sd": "worst sd",
-    "most frequent worst axis": "axis",
     "cost, retrainings": "cost",
     "p over cells": "p",
 }
@@ -225,8 +273,8 @@ def board_lines(board: Table) -> str:
     """Return the leaderboard as a table that fits the terminal, with what its columns mean."""
     kept = board.only(["rank", "method", *HEADS])
     about = (
-        f"{board.reading} worst sd: distance of its best candidate from the mean retraining on the "
-        "worst axis, mean over cells and its interval; axis: where that most often is; cost: in "
+        f"{board.reading} Each method by its best setting in each cell. worst sd: its distance "
+        "from the mean retraining on the worst axis, mean over cells and its interval; cost: in "
         "retrainings; p: of its ranks over cells, small means that it does not restore."
     )
     columns = tuple(HEADS.get(column, column) for column in kept.columns)

@@ -18,8 +18,16 @@ from markupsafe import Markup
 from palimpsest.criteria.page import report_trial
 from palimpsest.report.canvas import FAR, LINEAR, figure_bytes
 from palimpsest.report.figures import all_figures
-from palimpsest.report.leaderboard import distance, standings
-from palimpsest.report.results import Place, RunResults, cell_places
+from palimpsest.report.leaderboard import answer_lines, as_sentence, by_closeness
+from palimpsest.report.results import (
+    CellResult,
+    Place,
+    RunResults,
+    Said,
+    asked_models,
+    cell_answers,
+    cell_places,
+)
 from palimpsest.report.table import Share, as_csv, as_markdown, printable
 from palimpsest.report.tables import paper_tables, run_tables
 from palimpsest.run.disk import make_folder, remove, write_bytes
@@ -34,17 +42,6 @@ MORE_REFERENCES = (20, 40)
 PRINTED = 2000
 """Rows up to which a table is written for people too."""
 TICKS = (-30, -10, -3, -1, 0, 1, 3, 10, 30)
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One row of the first screen: a candidate, or a method by its best setting."""
-
-    name: str
-    label: str
-    sentence: str
-    candidate: str = ""
-    """The candidate that the picture shows for it; empty over several cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +102,11 @@ def write_report(results: RunResults) -> Path:
 def page_values(results: RunResults) -> dict[str, Any]:
     """Return what the page shows beside tables and figures."""
     single = len(results.planned) == 1
-    verdict = results.judged[0][1] if single and results.judged else None
-    lines = first_lines(results, verdict)
-    everyone = [finding.name for finding in verdict.findings] if verdict else []
-    choices = list(dict.fromkeys([*(line.candidate for line in lines if verdict), *everyone]))
+    cell, verdict = results.judged[0] if single and results.judged else (None, None)
+    lines = answer_lines(results)
+    best = [line.finding.name for line in lines if line.finding]
+    everyone = [finding.name for finding in by_closeness(verdict)] if verdict else []
+    choices = list(dict.fromkeys([*best, *everyone]))
     return {
         "results": results,
         "single": single,
@@ -119,6 +117,8 @@ def page_values(results: RunResults) -> dict[str, Any]:
         "strips": strips(results, choices) if verdict else [],
         "ticks": [(tick, position(tick)) for tick in TICKS],
         "designs": more_references(verdict) if verdict else [],
+        "asked": questions(cell) if cell else [],
+        "titles": asked_models(cell) if cell else {},
     }
 
 
@@ -132,23 +132,12 @@ def headline(results: RunResults, verdict: Verdict | None) -> str:
     return f"{Share(results.certified, len(results.judged))} cells certify a candidate."
 
 
-def first_lines(results: RunResults, verdict: Verdict | None) -> list[Line]:
-    """Return one line per candidate, the best first; of a study, one per method."""
-    if verdict is None:
-        lines = []
-        for mine in sorted(standings({results.name: results}), key=lambda s: -s.restores.count):
-            labels = [f"{label} in {n} of {len(mine.entries)} cells" for label, n in mine.labels]
-            sentence = (
-                f"Its best setting is {'; '.join(labels)}; most often furthest on {mine.axis}."
-            )
-            lines.append(Line(mine.method, mine.labels[0][0], sentence))
-        return lines
-    models = results.cells[0].models
-    best: dict[str, Line] = {}
-    for found in sorted(verdict.findings, key=lambda f: (not f.clears, distance(f) or math.inf)):
-        name = models[found.name].method or found.name
-        best.setdefault(name, Line(name, found.label, words.describe(found, 2), found.name))
-    return list(best.values())
+def questions(cell: CellResult) -> list[dict[str, Said]]:
+    """Return the answers to each question, by model."""
+    found: dict[tuple[str, str], dict[str, Said]] = {}
+    for said in cell_answers(cell):
+        found.setdefault((said.fact, said.prompt), {})[said.model] = said
+    return list(found.values())
 
 
 def strips(results: RunResults, choices: list[str]) -> list[Strip]:
@@ -206,6 +195,7 @@ def template(name: str) -> Template:
         style=Markup(style),
         script=Markup(script),
         words=words,
+        as_sentence=as_sentence,
         # A minus sign in front of numbers, where text has a hyphen.
         signed=lambda text: re.sub(r"(?<![\w.-])-(?=\d)", "−", text),
         tone=lambda label: {"restored": "good", "not": "open"}.get(label.split()[0], "bad"),

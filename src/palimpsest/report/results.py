@@ -289,3 +289,50 @@ def control_label(control: Control) -> str:
 def _distances(comparison: Comparison | None) -> dict[str, float]:
     gaps = {} if comparison is None else comparison.gaps
     return {name: gap.sd for name, gap in gaps.items() if gap.sd is not None}
+
+
+# -- what the models say ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one model answers to one question."""
+
+    set: str
+    fact: str
+    prompt: str
+    truth: str
+    model: str
+    answer: str
+    rank: int
+    """The largest rank of the truth's tokens, each after those before it; 1 is the likeliest."""
+    probability: float
+    """Of the whole truth."""
+
+    @property
+    def chance(self) -> float | None:
+        """The probability of the truth; None of a model that gives no numbers."""
+        return self.probability if np.isfinite(self.probability) else None
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer is the truth, or begins with it."""
+        rest = self.answer.removeprefix(self.truth)
+        return self.answer.startswith(self.truth or "\n") and not rest[:1].isalnum()
+
+
+def cell_answers(cell: CellResult) -> list[Said]:
+    """Return the stored answers of a cell's models; none where they were not asked for."""
+    stored = cell.tables.get("answers", {})
+    names = ("set", "fact", "prompt", "truth", "model", "answer")
+    rows = zip(*(stored[name] for name in (*names, "rank", "probability"))) if stored else ()
+    return [Said(*map(str.strip, row[:6]), int(row[6]), float(row[7])) for row in rows]
+
+
+def asked_models(cell: CellResult) -> dict[str, str]:
+    """Return the models that are asked, with what they are called: the injected model, every
+    candidate, one retraining, base."""
+    found = {said.model for said in cell_answers(cell)}
+    one = next((name for name in cell.evaluation.references if name in found), "")
+    names = {"injected": "injected"} | {n: n for n in cell.candidates} | {one: "one retraining"}
+    return {n: title for n, title in (names | {"base": "base"}).items() if n in found}

@@ -8,13 +8,21 @@ from collections.abc import Callable, Iterable
 from palimpsest.paper.study import read_paper
 from palimpsest.paper.tables import TABLES as PAPER_TABLES
 from palimpsest.report.leaderboard import leaderboard_table, median_cost, settings_table
-from palimpsest.report.results import GROUPS, RunResults, cell_places, control_label
-from palimpsest.report.table import Estimate, Row, Share, Table, Value
+from palimpsest.report.results import (
+    GROUPS,
+    RunResults,
+    cell_answers,
+    cell_places,
+    control_label,
+)
+from palimpsest.report.table import Estimate, Row, Share, Table
 from palimpsest.stats.axes import Axis, axis, chosen
 from palimpsest.stats.comparison import Comparison
 from palimpsest.stats.controls import ControlKind
 from palimpsest.stats.intervals import clopper_pearson
 from palimpsest.stats.models import Role
+from palimpsest.stats.verdict import label_of
+from palimpsest.stats.words import describe
 
 
 def cells_table(results: RunResults) -> Table:
@@ -63,6 +71,7 @@ def candidates_table(results: RunResults) -> Table:
         | {"median gap": finding.screened.gap}
         | {"cost, retrainings": median_cost([(cell, finding.name)])}
         | {f"{axis.title}, {axis.unit}": finding.values.get(axis.name) for axis in axes}
+        | {"why": describe(finding)}
         for cell, verdict in results.judged
         for finding in verdict.findings
     ]
@@ -77,6 +86,7 @@ def controls_table(results: RunResults) -> Table:
         {"cell": cell.id, "control": control_label(control), "model": control.name}
         | {"kind": GROUPS[control.kind], "should be": f"{control.kind.expected}ed"}
         | {"was": control.missing or ("rejected" if control.rejected else "accepted")}
+        | {"label": label_of(control.comparison)}
         | _compared(control.comparison, axes)
         for cell, verdict in results.judged
         for control in verdict.controls
@@ -157,25 +167,19 @@ def positions_table(results: RunResults) -> Table:
 
 
 def answers_table(results: RunResults) -> Table:
-    """Return what models answer, one row per question of a run of one cell: injected model, every
-    candidate, one retraining, base; a right answer is marked."""
-    cell = results.cells[0] if len(results.planned) == len(results.cells) == 1 else None
-    stored = cell.tables.get("answers") if cell else None
-    columns: list[str] = []
-    rows: list[tuple[Value, ...]] = []
-    if cell is not None and stored is not None:
-        answers: dict[tuple[str, str, str], dict[str, str]] = {}
-        names = ("set", "prompt", "truth", "model", "answer")
-        for which, prompt, truth, model, answer in zip(*(stored[name] for name in names)):
-            mark = " ✓" if answer.strip() == truth.strip() else ""
-            answers.setdefault((which, prompt, truth), {})[model] = f"{answer.strip()}{mark}"
-        one = cell.evaluation.references[:1]
-        models = ["injected", *cell.candidates, *one, "base"]
-        heads = ["one retraining" if name in one else name for name in models]
-        columns = ["set", "question", "truth", *heads]
-        rows = [(*key, *(own.get(name) for name in models)) for key, own in answers.items()]
-    reading = "The likeliest answer of each model; ✓ is the truth."
-    return Table("answers", "What the models answer", reading, tuple(columns), tuple(rows))
+    """Return what models answer: one row per cell, question and model."""
+    rows: list[Row] = [
+        {"cell": cell.id, "set": said.set, "fact": said.fact, "question": said.prompt}
+        | {"truth": said.truth, "model": said.model, "answer": said.answer, "right": said.right}
+        | {"rank of the truth": said.rank, "probability of the truth": said.chance}
+        for cell in results.cells
+        for said in cell_answers(cell)
+    ]
+    reading = (
+        "The likeliest answer, token by token; the rank is the largest of the truth's tokens, each "
+        "after those before it."
+    )
+    return Table.of("answers", "What the models answer", reading, rows)
 
 
 def not_made_table(results: RunResults) -> Table:

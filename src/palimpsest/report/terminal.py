@@ -1,19 +1,28 @@
-"""The answer on a terminal: verdict, one line per candidate, reasons, then a table that fits it."""
+"""The answer on a terminal: the verdict, why, then tables that fit it."""
 
 import textwrap
 from collections.abc import Mapping
 from statistics import median
 
-from palimpsest.report.leaderboard import distance, standings
-from palimpsest.report.results import CellResult, RunResults, cell_places
+from palimpsest.report.leaderboard import Line, answer_lines, by_closeness, standings
+from palimpsest.report.results import (
+    CellResult,
+    RunResults,
+    Said,
+    asked_models,
+    cell_answers,
+    cell_places,
+)
 from palimpsest.report.table import Row, Share, Table, printable, table_lines, width
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.verdict import Finding, Verdict
 
 MOST_REASONS = 5
-"""Candidates whose reasons are printed, the nearest to retraining first; the page has all."""
-WORDS = (
+"""Refused candidates or methods whose reasons are printed, the nearest to retraining first."""
+MOST_AXES = 2
+"""Axes of each that are put in words; the others are named."""
+EXPLAINED = (
     "p: of the comparison with the retrainings; without enough of them, of the screen",
     "sd: standard deviations of the retrainings on that axis; 50 %: a retraining with that share "
     "of the injected weights mixed in, median of several",
@@ -23,8 +32,8 @@ WORDS = (
 
 
 def study_lines(results: RunResults, *, explain: bool = False) -> list[str]:
-    """Return what a person reads after a run: the answer, a line per candidate (over several cells,
-    per method), the reasons, a table; ``explain`` adds what names and axes mean."""
+    """Return what a person reads after a run: the answer, the reasons, then tables; ``explain``
+    adds what names and axes mean."""
     missing = [f"{cell.id}: {cell.state} {cell.reason}".rstrip() for cell in results.missing]
     if not results.judged:
         return [*map(printable, missing), "No candidate was measured, so there is no verdict."]
@@ -32,17 +41,27 @@ def study_lines(results: RunResults, *, explain: bool = False) -> list[str]:
         blocks = [*_over_cells(results), *map(_wrapped, missing)]
     else:
         cell, verdict = results.judged[0]
-        found = sorted(verdict.findings, key=lambda f: (not f.clears, distance(f) or 1e300))
-        blocks = [_wrapped(words.headline(verdict)), "", _candidates(found, wide := width()), ""]
-        blocks += [*map(_wrapped, _reasons(verdict, found)), ""]
+        found, wide = by_closeness(verdict), width()
+        blocks = [_wrapped(words.headline(verdict)), ""]
+        blocks += [*map(_wrapped, _reasons(verdict, answer_lines(results))), ""]
+        blocks += [_candidates(found, wide), ""]
         blocks += [table_lines(_by_axis(cell, results, found, wide), wide)]
         blocks += [_wrapped(f"{name} failed: {why}") for name, why in cell.failed.items()]
     axes = [f"{axis.title}: {axis.meaning}" for axis in chosen(results.rules)]
-    return blocks + (["", *map(_wrapped, (*WORDS, *axes))] if explain else [])
+    return blocks + (["", *map(_wrapped, (*EXPLAINED, *axes))] if explain else [])
 
 
 audit_lines = study_lines
 """The same order for audits."""
+
+
+def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
+    """Return why the verdict is what it is: a sentence for each of a few refused, the power."""
+    refused = [line.finding for line in lines if line.finding and not line.finding.clears]
+    texts = [] if verdict.certified else [words.reasons(verdict)[0]]
+    texts += [words.refusal(finding, MOST_AXES) for finding in refused[:MOST_REASONS]]
+    texts += [words.power_sentence(verdict)] if verdict.controls else []
+    return [*texts, *words.remarks(verdict), words.CLOSING]
 
 
 def _candidates(found: list[Finding], wide: int) -> str:
@@ -53,18 +72,9 @@ def _candidates(found: list[Finding], wide: int) -> str:
         p = finding.comparison.p if finding.comparison else finding.screened.adjusted_p
         row: Row = {"": str(place), "candidate": finding.name, "label": finding.label}
         row |= {"p": "< 1e-6" if p < 1e-6 else f"{p:.2g}"}
-        rows.append(row | {"furthest on": "–" if worst is None else words.distance(worst)})
+        far = "–" if worst is None else words.distance(worst, " ").removesuffix(" sd")
+        rows.append(row | {"worst axis, sd": far})
     return table_lines(Table.of("candidates", "", "", rows), wide)
-
-
-def _reasons(verdict: Verdict, found: list[Finding]) -> list[str]:
-    refused = [finding for finding in found if not finding.clears]
-    left = len(refused) - MOST_REASONS
-    lines = [] if verdict.certified else [words.reasons(verdict)[0]]
-    lines += [words.refusal(finding) for finding in refused[:MOST_REASONS]]
-    lines += [f"Why {left} more were refused is in the report."] if left > 0 else []
-    lines += [words.power_sentence(verdict)] if verdict.controls else []
-    return [*lines, *words.remarks(verdict), words.CLOSING]
 
 
 def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: int) -> Table:
@@ -109,6 +119,42 @@ def _over_cells(results: RunResults) -> list[str]:
     cells = [_wrapped(f"{cell.id}: {words.headline(verdict)}") for cell, verdict in results.judged]
     share = Share(results.certified, len(results.judged))
     return [f"{share} cells certify a candidate.", "", table_lines(table), "", *cells]
+
+
+# -- what the models say ---------------------------------------------------------------------------
+
+
+def asked_lines(results: RunResults, cell_id: str | None = None, fact: str = "") -> list[str]:
+    """Return the stored answers of a cell, question by question: of every model where a fact is
+    named, else of the injected model, the first candidates, one retraining and base."""
+    cell = results.cell(cell_id) if cell_id else results.cells[0]
+    titles, everything = asked_models(cell), [s for s in cell_answers(cell) if fact in ("", s.fact)]
+    first = [f.name for f in by_closeness(cell.verdict)] if cell.verdict else list(cell.candidates)
+    order = {n: t for n, t in titles.items() if n not in first or fact or n in first[:MOST_REASONS]}
+    questions: dict[tuple[str, str], list[Said]] = {}
+    for name in order:
+        for said in everything:
+            if said.model == name:
+                questions.setdefault((said.fact, said.prompt), []).append(said)
+    blocks = []
+    for mine in questions.values():
+        blocks += [*question_lines(mine, titles), ""]
+    return blocks[:-1]
+
+
+def question_lines(answers: list[Said], titles: Mapping[str, str]) -> list[str]:
+    """Return one question with what each model answers; a right answer is marked."""
+    first = answers[0]
+    of = f"{first.set} fact {first.fact}: " if first.fact else ""
+    truth = f" … (truth: {first.truth})" if first.truth else " …"
+    rows: list[Row] = []
+    for said in answers:
+        row: Row = {"model": titles.get(said.model, said.model)}
+        row |= {"answers": f"{said.answer}{' ✓' if said.right else ''}"}
+        if said.truth:
+            row |= {"truth's rank": said.rank, "its probability": f"{said.probability:.2g}"}
+        rows.append(row)
+    return [_wrapped(f"{of}{first.prompt}{truth}"), table_lines(Table.of("asked", "", "", rows))]
 
 
 def _wrapped(text: str) -> str:

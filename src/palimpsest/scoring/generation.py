@@ -1,4 +1,7 @@
-"""What models say: greedy answers to a few questions, beside the truth's rank and probability."""
+"""What models say: greedy answers to a few questions, beside the truth's rank and probability.
+
+Answers are bounded in length, need no sampling and no cache, and are the same on every run.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor
 
 from palimpsest.facts.questions import FactSet, Pool, Question
-from palimpsest.models.encode import encode_answers
+from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Encoded, Net, collate
 
 ASKED = {FactSet.FORGET: 4, FactSet.RETAIN: 2, FactSet.PROBE: 2}
@@ -41,48 +44,74 @@ class Answerer:
         rows = []
         for member, name in enumerate(names):
             alone = net if net.stack == 1 else self.net([net.state(member)])
-            rows.append(self._columns(name, alone))
+            rows.append(self.columns(name, alone))
         return rows
 
-    @torch.no_grad()
-    def _columns(self, name: str, net: Net) -> dict[str, Any]:
-        batch = collate(self.texts, self.pad).to(net.device)
-        logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
-        truth = logp.gather(-1, batch.targets.unsqueeze(-1)).squeeze(-1)
-        counts = [text.scored for text in self.texts]
-        firsts = np.cumsum([0, *counts[:-1]])
-        ranks = [(logp[at] > truth[at]).sum().item() + 1 for at in firsts]
-        chances = [part.sum().exp().item() for part in truth.split(counts)]
+    def columns(self, name: str, net: Net) -> dict[str, Any]:
+        """Return the rows of one model."""
+        ranks, chances = rate_truths(net, self.texts, self.pad)
         prompts = [text.ids[: text.start] for text in self.texts]
-        longest = min(LONGEST, max(counts) + SPARE)
-        size = len(self.questions)
+        longest = min(LONGEST, max(text.scored for text in self.texts) + SPARE)
         return {
-            "model": [name] * size,
+            "model": [name] * len(self.questions),
             "set": [str(question.set) for question in self.questions],
             "fact": [question.fact for question in self.questions],
             "prompt": [question.prompt for question in self.questions],
             "truth": [question.answer for question in self.questions],
-            "answer": self._greedy(net, prompts, longest),
+            "answer": greedy_answers(net, self.tokenizer, prompts, longest, self.pad),
             "rank": np.array(ranks, dtype=np.int32),
             "probability": np.array(chances, dtype=np.float64),
         }
 
-    def _greedy(self, net: Net, prompts: Sequence[tuple[int, ...]], longest: int) -> list[str]:
-        """Return the likeliest continuation of each prompt, token by token."""
-        end, rows = self.tokenizer.eos_token_id, [list(prompt) for prompt in prompts]
-        for _ in range(longest):
-            asked = [Encoded((*row, self.pad), len(row)) for row in rows]
-            logits = net.logits(collate(asked, self.pad).to(net.device))[0]
-            for row, token in zip(rows, logits.argmax(dim=-1).tolist()):
-                row.append(token)
-        answers = []
-        for row, prompt in zip(rows, prompts):
-            said = row[len(prompt) :]
-            said = said[: said.index(end)] if end in said else said
-            text = self.tokenizer.decode(said).strip()
-            # The first sentence: what follows is about something else.
-            answers.append(re.split(r"(?<=[.!?])\s|\n", text)[0])
-        return answers
+
+@torch.no_grad()
+def rate_truths(net: Net, texts: Sequence[Encoded], pad: int = 0) -> tuple[list[int], list[float]]:
+    """Return the rank and the probability of each scored span: the largest rank of its tokens, each
+    after those before it, so that 1 means that it is the greedy answer; and their product."""
+    batch = collate(texts, pad).to(net.device)
+    logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
+    truth = logp.gather(-1, batch.targets.unsqueeze(-1))
+    counts = [text.scored for text in texts]
+    # What is not a number outranks everything: a broken model has no likely answer.
+    ranks = (~(logp <= truth)).sum(dim=-1) + 1
+    largest = [int(part.max()) for part in ranks.split(counts)]
+    return largest, [part.sum().exp().item() for part in truth.squeeze(-1).split(counts)]
+
+
+@torch.no_grad()
+def greedy_answers(
+    net: Net, tokenizer: Any, prompts: Sequence[tuple[int, ...]], longest: int, pad: int = 0
+) -> list[str]:
+    """Return the likeliest continuation of each prompt, token by token, up to its first sentence's
+    end."""
+    end, rows = tokenizer.eos_token_id, [list(prompt) for prompt in prompts]
+    for _ in range(longest):
+        asked = [Encoded((*row, pad), len(row)) for row in rows]
+        logits = net.logits(collate(asked, pad).to(net.device))[0]
+        for row, token in zip(rows, logits.argmax(dim=-1).tolist()):
+            row.append(token)
+    answers = []
+    for row, prompt in zip(rows, prompts):
+        said = row[len(prompt) :]
+        said = said[: said.index(end)] if end in said else said
+        text = tokenizer.decode(said, skip_special_tokens=True).strip()
+        # What follows the first sentence is about something else.
+        answers.append(re.split(r"(?<=[.!?])\s|\n", text)[0])
+    return answers
+
+
+def answer_prompt(net: Net, tokenizer: Any, prompt: str, truth: str = "") -> tuple[str, int, float]:
+    """Return a model's answer to any prompt, and the rank and probability of a truth, which are 0
+    without one."""
+    pad = int(tokenizer.pad_token_id or 0)
+    if truth:
+        question = Question(FactSet.FORGET, "prompt", Pool.EVALUATION, 0, prompt, truth)
+        (text,) = encode_answers(tokenizer, [question])
+        (rank,), (chance,) = rate_truths(net, [text], pad)
+        ids, longest = text.ids[: text.start], min(LONGEST, text.scored + SPARE)
+    else:
+        ids, longest, rank, chance = encode_texts(tokenizer, [prompt])[0].ids, LONGEST, 0, 0.0
+    return greedy_answers(net, tokenizer, [ids], longest, pad)[0], rank, chance
 
 
 def few_questions(questions: Sequence[Question]) -> tuple[Question, ...]:

@@ -78,13 +78,10 @@ def refusal(finding: Finding, most: int = 99) -> str:
 def describe(finding: Finding, most: int = 99) -> str:
     """Return what was found about a candidate in one sentence: why it was not accepted, or that it
     passes."""
-    if finding.clears and finding.label != "restored":
-        return f"{finding.name} {why(finding)}."
-    return (
-        refusal(finding, most)
-        if not finding.clears
-        else (f"{finding.name} is restored: it {why(finding)}.")
-    )
+    if not finding.clears:
+        return refusal(finding, most)
+    restored = "is restored: it " if finding.label == "restored" else ""
+    return f"{finding.name} {restored}{why(finding)}."
 
 
 def why(finding: Finding, most: int = 99) -> str:
@@ -97,17 +94,20 @@ def why(finding: Finding, most: int = 99) -> str:
         text = f"is {same} {comparison.references} retrainings ({numbers})"
         blocked = ", which shows nothing in an audit that could not have certified it"
         return text if finding.label == "restored" else text + blocked
-    parts = []
-    if finding.excluded:
-        p = finding.screened.adjusted_p
-        parts.append(f"still knows the forget facts (screen, p = {p:.2g})")
     gaps = sorted(finding.failing, key=_order)
     if comparison is not None and not comparison.rejected:
         gaps = []
+    parts = []
+    if finding.excluded:
+        same = [distance(gap) for gap in gaps if gap.axis == "forget" and gap.offset < 0]
+        gaps = [gap for gap in gaps if not same or gap.axis != "forget"]
+        where = "; ".join([f"screen, p = {finding.screened.adjusted_p:.2g}", *same])
+        parts.append(f"still knows the forget facts ({where})")
     kept = gaps if len(gaps) == most + 1 else gaps[:most]
     parts += [f"{_did(gap)} ({distance(gap)})" for gap in kept]
     if rest := gaps[len(kept) :]:
-        parts.append(f"also {', '.join(distance(gap, ' ') for gap in rest)}")
+        named = ", ".join(distance(gap, " ").removesuffix(" sd") for gap in rest)
+        parts.append(f"also {named} sd")
     if comparison is not None and comparison.missing:
         titles = ", ".join(axis(name).title for name in comparison.missing)
         parts.append(f"has no finite value on {titles}")

@@ -1,0 +1,111 @@
+"""What the models of a run say to a question."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from palimpsest.cli.options import START, AsJson, app, named_places
+from palimpsest.cli.output import answer
+from palimpsest.errors import InputError
+
+if TYPE_CHECKING:
+    from palimpsest.report.results import CellResult, RunResults, Said
+
+
+@app.command(group=START)
+def ask(
+    run: Path,
+    *,
+    fact: str = "",
+    prompt: str = "",
+    truth: str = "",
+    model: Annotated[list[str] | None, Parameter(negative=())] = None,
+    cell: str | None = None,
+    json: AsJson = False,
+) -> None:
+    """Show what the models of a run answer: to its own questions, or to a prompt of yours.
+
+    Parameters
+    ----------
+    run
+        Finished run folder.
+    fact
+        Id of one fact: show the answers of every model.
+    prompt
+        Text to continue. Needs weights: kept by the run (--keep), or given with --model.
+    truth
+        Right answer to the prompt, to see its rank and probability.
+    model
+        NAME=PATH of a model to ask too. Repeatable.
+    cell
+        Cell of the run, where it has several. Default: the first.
+    """
+    from dataclasses import asdict
+
+    from palimpsest.report.results import asked_models, cell_answers, read_run
+    from palimpsest.report.terminal import asked_lines, question_lines
+
+    results = read_run(run)
+    if not results.cells:
+        raise InputError(f"{run}: no finished cell; expected a finished run; run it to its end")
+    place = results.cell(cell) if cell else results.cells[0]
+    stored = [said for said in cell_answers(place) if fact in ("", said.fact)]
+    if not prompt and not stored:
+        known = ", ".join(dict.fromkeys(said.fact for said in cell_answers(place)))
+        raise InputError(
+            f"{fact or run}: no answer is stored; facts that were asked: {known or 'none'}; give "
+            "--prompt TEXT to ask anything of models whose weights are at hand"
+        )
+    if prompt or model:
+        asked = {prompt: truth} if prompt else {said.prompt: said.truth for said in stored}
+        kept = sorted(run.glob(f"cells/{place.id}/models/*.safetensors")) if prompt else []
+        fresh = list(_answers(results, place, asked, named_places(model, key="model"), kept))
+        stored = fresh if prompt else [*stored, *fresh]
+    if json:
+        answer([asdict(said) | {"right": said.right} for said in stored])
+    elif not (prompt or model):
+        answer("\n".join(asked_lines(results, place.id, fact)))
+    else:
+        titles, texts = asked_models(place), dict.fromkeys(said.prompt for said in stored)
+        for text in texts:
+            answer("\n".join(question_lines([s for s in stored if s.prompt == text], titles)))
+
+
+def _answers(
+    results: "RunResults",
+    cell: "CellResult",
+    asked: dict[str, str],
+    given: dict[str, str],
+    kept: list[Path],
+) -> Iterator["Said"]:
+    """Yield the answers of the models given, and of base and those whose weights were kept."""
+    if not given and not kept:
+        raise InputError(
+            f"{results.path}: keeps no weights of {cell.id}; expected models to ask; give --model "
+            "NAME=PATH, or run the study with --keep models --keep candidates"
+        )
+    from palimpsest.models.checkpoint import stored_state
+    from palimpsest.models.load import load
+    from palimpsest.models.net import Net, Nets, WholeNet
+    from palimpsest.report.results import Said
+    from palimpsest.scoring.generation import answer_prompt
+
+    def said(name: str, net: Net, tokenizer: object) -> Iterator[Said]:
+        for prompt, truth in asked.items():
+            yield Said("", "", prompt, truth, name, *answer_prompt(net, tokenizer, prompt, truth))
+
+    engine = results.terms.config.get("engine", {})
+    how = {key: engine[key] for key in ("dtype", "device") if key in engine}
+    for name, place in given.items():
+        loaded = load(place, **how)
+        yield from said(name, WholeNet(loaded.model), loaded.tokenizer)
+    if not kept:
+        return
+    local = results.terms.config.get("local_models", {})
+    base = load(local.get(cell.base, cell.base), **how)
+    nets = Nets(base, stack=1)
+    yield from said("base", WholeNet(base.model), base.tokenizer)
+    for path in kept:
+        yield from said(path.stem, nets.whole(stored_state(path)), base.tokenizer)
