@@ -2,7 +2,8 @@
 
 Every model of known truth and every candidate is judged alone, by the comparison and by a whole
 audit of that one candidate, with the references of its own cell: 5, 9 and 20 of them. Nothing is
-trained; the second rule's answers are those stored. Writes ``results/second-edition/rules.csv``.
+trained; the second rule's answers are those stored. Writes ``results/second-edition/rules.csv`` and
+the table of ``docs/results.md`` that is made from it.
 
     python experiments/compare_rules.py
 """
@@ -22,7 +23,10 @@ from palimpsest.stats.models import Model, Role
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.verdict import Verdict, decide
 
-FOLDER = Path(__file__).resolve().parents[1] / "results" / "second-edition"
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "results" / "second-edition"
+PAGE = ROOT / "docs" / "results.md"
+BEGIN, END = "<!-- rules -->\n", "<!-- end of rules -->"
 RUNS = ("pocket", "criteria", "breadth")
 BAGS = (5, 9, 20)
 """Numbers of references; a run with fewer uses what it has."""
@@ -50,6 +54,26 @@ def main() -> None:
         writer.writerow(("run", "model", "references", *columns))
         for key in sorted(counts):
             writer.writerow((*key, *(counts[key][column] for column in columns)))
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    page = before + BEGIN + rules_table() + END + rest.partition(END)[2]
+    PAGE.write_text(page, encoding="utf-8")
+
+
+def rules_table() -> str:
+    """Return the table of the results page, from the stored counts."""
+    with open(FOLDER / "rules.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    cells = {(row["run"], row["model"], int(row["references"])): row for row in rows}
+    head = "| model | run | models | second rule rejects |"
+    head += "".join(f" third, {size} references |" for size in BAGS) + " audit certifies, 20 |"
+    lines = [head, "|:---|:---|" + "---:|" * (3 + len(BAGS))]
+    for run, model in dict.fromkeys((run, model) for run, model, _ in cells):
+        of = [cells[run, model, size] for size in BAGS]
+        old = of[0]["old_rejected"] if run != "criteria" else "–"  # that run judged none
+        shown = [model, run, of[0]["judged"], old]
+        shown += [row["rejected"] for row in of] + [of[-1]["certified"]]
+        lines.append(f"| {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
 
 
 def judged_alone(rows: Sequence[Row], size: int) -> Iterator[tuple[str, Counter[str]]]:
