@@ -49,6 +49,14 @@ class Answer:
             return self.verdict.certified
         return self.results is not None and self.results.certified == len(self.results.planned)
 
+    def passes(self, names: Sequence[str]) -> bool:
+        """Tell whether the audit certifies a candidate and each of these could be the one."""
+        if not self.certified or self.verdict is None:
+            return False
+        findings, above = self.verdict.findings, self.verdict.rules.certify_above
+        passing = {f.name for f in findings if f.clears and f.comparison and f.comparison.p > above}
+        return set(names) <= passing
+
     @property
     def exit_code(self) -> int:
         """0 when a candidate is certified, 3 when none is."""
@@ -82,7 +90,7 @@ def audit(
     a cluster. Running it again with the same arguments resumes it; with one more candidate, only
     that one is measured.
     """
-    from palimpsest.engine.memory import on_disk
+    from palimpsest.engine.checkpoints import on_disk
 
     given = {"base": base, "injected": injected, "candidates": candidates, "forget": forget}
     given |= {"retain": retain, "probes": probes, "references": references}

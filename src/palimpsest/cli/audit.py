@@ -9,28 +9,39 @@ from cyclopts import Parameter
 from palimpsest.cli.options import (
     BENCHMARKS,
     MODELS,
+    RUN_FOLDER,
     EngineFlags,
     Explain,
+    PromptFlags,
     RuleFlags,
     RunFlags,
     app,
     flags_of,
     given,
     named_places,
+    note,
 )
-from palimpsest.cli.output import answer, paragraphs, say
-from palimpsest.config.own import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
+from palimpsest.cli.output import answer, paragraphs
+from palimpsest.config.own import (
+    AuditConfig,
+    RetrainConfig,
+    RunSource,
+    TofuConfig,
+    UnlearnConfig,
+)
 from palimpsest.errors import PlanError
 
 if TYPE_CHECKING:
     from palimpsest.api import Answer
 
     AuditFlags = AuditConfig
+    RunSourceFlags = RunSource
     TofuFlags = TofuConfig
     RetrainFlags = RetrainConfig
     UnlearnFlags = UnlearnConfig
 else:
     AuditFlags = flags_of(AuditConfig, skip=("chunks", "scored_pieces", "piece_tokens"))
+    RunSourceFlags = flags_of(RunSource, group=RUN_FOLDER)
     TofuFlags = flags_of(TofuConfig)
     RetrainFlags, UnlearnFlags = flags_of(RetrainConfig), flags_of(UnlearnConfig)
 
@@ -42,10 +53,12 @@ def audit(
     request: Path | None = None,
     *,
     models: AuditFlags | None = None,
+    source: RunSourceFlags | None = None,
     require: Required = None,
     headroom_only: Annotated[bool, Parameter(negative=())] = False,
     explain: Explain = False,
     rules: RuleFlags | None = None,
+    prompt: PromptFlags | None = None,
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
@@ -64,7 +77,8 @@ def audit(
 
     run = run or RunFlags()
     values = given(models)
-    if request is None and not values:
+    run_folder = given(source)
+    if request is None and not values and not run_folder:
         raise PlanError(
             "nothing to audit was given; expected models and files of facts as flags, or a YAML "
             "file; see palimpsest audit --help"
@@ -73,34 +87,42 @@ def audit(
         values["candidates"] = named_places(values["candidates"])
     if headroom_only:
         values.setdefault("candidates", {"injected-again": values.get("injected", "")})
-    values |= {"rules": given(rules), "engine": given(engine)}
-    config = load_config(AuditConfig, values, request)
+    values |= {"rules": given(rules), "prompt": given(prompt), "engine": given(engine)}
+    if run_folder:
+        if request is not None:
+            raise PlanError("given together with a YAML file; expected one", key="open_unlearning")
+        from palimpsest.openunlearning.runs import audit_run
+
+        config, found = audit_run(load_config(RunSource, run_folder), values)
+        note(found)
+    else:
+        config = load_config(AuditConfig, values, request)
     if headroom_only:
         _headroom(config, run)
         return
     from palimpsest.api import audit_config
-    from palimpsest.engine.audit import prepare_audit
-    from palimpsest.engine.estimate import check_memory, estimate_cells, suitable_workers
+    from palimpsest.engine.audit import prepare_audit, preview_audit
+    from palimpsest.engine.estimate import check_memory, suitable_workers
     from palimpsest.models.device import check_device
 
     if run.executor != "ray":  # its nodes have other devices
         check_device(config.engine.device)
     inputs = prepare_audit(config, resumed=run.reuse)
-    for remark in inputs.remarks():
-        say(f"note: {remark}")
+    known = dict(inputs.candidates)
+    if unknown := [name for name in require or () if name not in known]:
+        raise PlanError(f"{unknown[0]!r} found; expected some of {', '.join(known)}", key="require")
+    note([*inputs.remarks(), *inputs.notes])
     spec = inputs("audit")
     workers = run.workers or suitable_workers(spec, len(spec.models))
     if run.dry_run:
-        answer(f"audit in {config.out}: {estimate_cells([spec]).line(workers)}")
+        for line in preview_audit(inputs, workers):
+            paragraphs(line) if line and "  " not in line else answer(line)
         return
     check_memory(spec)
     with run.options(workers) as options:
         result = audit_config(config, options, inputs)
     code = _conclude(result, run.json, explain)
-    passing = [f.name for f in result.verdict.findings if f.clears] if result.verdict else []
-    if require and result.certified:
-        code = 0 if set(require) <= set(passing) else 3
-    sys.exit(code)
+    sys.exit(code if not require else 0 if result.passes(require) else 3)
 
 
 def _headroom(config: AuditConfig, run: RunFlags) -> None:
@@ -126,6 +148,7 @@ def tofu(
     *,
     settings: TofuFlags | None = None,
     rules: RuleFlags | None = None,
+    prompt: PromptFlags | None = None,
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
@@ -133,7 +156,8 @@ def tofu(
     from palimpsest.config.load import load_config
 
     run = run or RunFlags()
-    values = given(settings) | {"rules": given(rules), "engine": given(engine)}
+    values = given(settings) | {"rules": given(rules)}
+    values |= {"prompt": given(prompt), "engine": given(engine)}
     if "candidates" in values:
         values["candidates"] = named_places(values["candidates"])
     config = load_config(TofuConfig, values)
@@ -183,24 +207,27 @@ def _conclude(result: "Answer", as_json: bool, explain: bool = False) -> int:
 def retrain(
     *,
     settings: RetrainFlags | None = None,
+    prompt: PromptFlags | None = None,
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
     """Train references for an audit: the injected model's recipe without the forget data."""
-    _make(RetrainConfig, given(settings) | {"engine": given(engine)}, run or RunFlags())
+    values = given(settings) | {"prompt": given(prompt), "engine": given(engine)}
+    _make(RetrainConfig, values, run or RunFlags())
 
 
 @app.command(group=MODELS)
 def unlearn(
     *,
     settings: UnlearnFlags | None = None,
+    prompt: PromptFlags | None = None,
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
     """Unlearn facts: write one checkpoint per combination of the method's knobs."""
     from palimpsest.engine.own import knob_values
 
-    values = given(settings) | {"engine": given(engine)}
+    values = given(settings) | {"prompt": given(prompt), "engine": given(engine)}
     if "knobs" in values:
         values["knobs"] = knob_values(values["knobs"])
     _make(UnlearnConfig, values, run or RunFlags())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from cyclopts import App
 
 from palimpsest.cli.options import MODELS, AsJson, app
-from palimpsest.cli.output import answer, say
+from palimpsest.cli.output import answer, paragraphs, say
 from palimpsest.errors import FactsError
 
 if TYPE_CHECKING:
@@ -29,17 +29,34 @@ def check(*files: str, json: AsJson = False) -> None:
     """
     from dataclasses import asdict
 
-    from palimpsest.facts.files import set_problems
+    from palimpsest.facts.files import read_facts, set_problems
+    from palimpsest.stats.multiplicity import certifiability
+    from palimpsest.stats.rules import Rules
 
     sets, alone = _named_sets(files)
     listed = set_problems(sets)
     for path in alone:
         listed += set_problems({"facts": path})
+    fatal = any(problem.fatal for problem in listed)
+    counts = {} if fatal else {name: len(read_facts(path, name)) for name, path in sets.items()}
+    bound = None
+    if {"forget", "probe"} <= set(counts):
+        bound = certifiability(counts["forget"], counts["probe"], 1, Rules.alpha)
     if json:
-        answer([asdict(problem) for problem in listed])
+        screen = None if bound is None else asdict(bound)
+        answer({"problems": list(map(asdict, listed)), "facts": counts, "screen": screen})
     else:
         answer("\n".join(map(str, listed)) or "no problems found")
-    if any(problem.fatal for problem in listed):
+        if counts:
+            answer(", ".join(f"{count} {name} facts" for name, count in counts.items()))
+    if bound is not None and not json:
+        can = "can" if bound.certifiable else "cannot"
+        paragraphs(
+            f"The screen {can} exclude a candidate at alpha = {bound.alpha:g}: these facts can be "
+            f"arranged in {bound.arrangements:,} ways, and one candidate takes {bound.required}; "
+            f"at least {bound.min_probes} probes are needed (palimpsest design)."
+        )
+    if fatal:
         sys.exit(2)
 
 

@@ -5,6 +5,7 @@ models will be asked, and what is drawn from the beacon.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,13 +31,15 @@ from palimpsest.facts.questions import (
     reversible,
 )
 from palimpsest.facts.rows import shown_path
-from palimpsest.models.checkpoint import Digests, checkpoint_digests
-from palimpsest.models.encode import chat_prompt, start_remark
+from palimpsest.models.checkpoint import Digests, check_weights, checkpoint_digests
+from palimpsest.models.device import check_lora, check_package
+from palimpsest.models.encode import Frame, find_frame, start_remark
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import TERMS, Run, Terms
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.beacon import Draw
+from palimpsest.stats.design import SHIFT, design_audit
 from palimpsest.stats.headroom import Headroom, read_headroom
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import Certifiability, certifiability
@@ -66,6 +69,12 @@ class AuditInputs:
     effect."""
     digests: tuple[tuple[str, Digests], ...]
     """Of every model, by place."""
+    facts: tuple[tuple[str, tuple[Fact, ...]], ...]
+    """By set, as the files have them."""
+    general: tuple[str, ...]
+    """The pieces of general text that are scored."""
+    notes: tuple[str, ...] = ()
+    """What is allowed in the models but worth knowing."""
     rate_reference: str = ""
     """Name of the reference on which the learning rate of re-acquisition is chosen."""
 
@@ -118,25 +127,12 @@ class AuditInputs:
 
     @cached_property
     def sets(self) -> dict[str, tuple[Fact, ...]]:
-        """The facts: forget, retain and probe."""
-        config = self.config
-        files = {"forget": config.forget, "retain": config.retain}
-        files |= {"probe": config.probes} if config.probes else {}
-        sets = check_sets(files)
-        if config.probes:
+        """The facts: forget, retain and probe, which are generated where no file has them."""
+        sets, count = dict(self.facts), self.config.generate_probes
+        if not count:
             return sets
-        if not config.generate_probes:
-            count = len(self.candidates)
-            least = certifiability(len(sets["forget"]), 1, count, config.rules.alpha).min_probes
-            raise PlanError(
-                "none given; expected never-learned facts to compare the forget facts with; give a "
-                f"file with --probes, or generate some with --generate-probes {max(16, least)}; "
-                f"this design needs at least {least}",
-                key="probes",
-            )
         key = self.drawn.key("probes")
-        probes = generated_probes(sets["forget"], config.generate_probes, sets["retain"], key)
-        return sets | {"probe": probes}
+        return sets | {"probe": generated_probes(sets["forget"], count, sets["retain"], key)}
 
     @cached_property
     def rules(self) -> Rules:
@@ -155,13 +151,12 @@ class AuditInputs:
         """What the models are asked and re-acquired on."""
         config = self.config
         rate = config.learning_rate or Reacquisition.learning_rate
-        pieces = general_pieces(config.general, config.scored_pieces, f"{CELL}/general")
         questions = used_questions(audit_questions(self.sets), self.drawn)
         return Setting(
             seed_key=CELL,
             facts=Testbed((), (), (), self._asked(questions)),
             general_train=(),
-            general_scored=pieces,
+            general_scored=self.general,
             reacquisition=Reacquisition(config.steps, config.chunks, rate, config.items),
             general=General(config.general, 1, config.scored_pieces, config.piece_tokens),
             # A step per model, so that one more candidate is one more step.
@@ -173,11 +168,13 @@ class AuditInputs:
         )
 
     def _asked(self, questions: Sequence[Question]) -> tuple[Question, ...]:
-        """Return the questions as they are asked: plain, or as turns of the chat template."""
-        if not self.config.chat:
-            return tuple(questions)
-        tokenizer = self.outline.tokenizer
-        return tuple(replace(q, prompt=chat_prompt(tokenizer, q.prompt)) for q in questions)
+        """Return the questions as they are asked: plain, or in the frame of the settings."""
+        return tuple(questions) if self.frame is None else self.frame.put(questions)
+
+    @cached_property
+    def frame(self) -> Frame | None:
+        """The text around questions and answers, where the settings ask for one."""
+        return find_frame(self.outline.tokenizer, self.config.prompt)
 
     def _evidence_questions(self, questions: Sequence[Question]) -> Iterator[Question]:
         """Yield the held-out questions of forget facts with evidence, the evidence before them."""
@@ -208,6 +205,7 @@ class AuditInputs:
         facts = {name: len(facts) for name, facts in self.sets.items()}
         config |= {"drawn": self.drawn.record(), "facts": facts, "remarks": list(self.remarks())}
         config["rate_reference"] = self.rate_reference
+        config["prompt"] = None if self.frame is None else self.frame.text
         places = {"base": self.config.base, "injected": self.config.injected}
         inputs = {name: dict(self.digests)[place].files for name, place in places.items()}
         inputs |= {f"{name} facts": digest(as_jsonl(facts)) for name, facts in self.sets.items()}
@@ -239,7 +237,7 @@ class AuditInputs:
         ]
 
     def remarks(self) -> Iterator[str]:
-        """Yield what is allowed but weakens the measurement."""
+        """Yield what is allowed but weakens the measurement, whatever models are handed in."""
         config = self.config
         if not config.probes:
             yield ASSUMES
@@ -247,11 +245,8 @@ class AuditInputs:
             yield ONE_WAY
         if not config.beacon:
             yield SELF_DRAWN
-        files = {"forget": config.forget, "retain": config.retain}
-        files |= {"probe": config.probes} if config.probes else {}
-        yield from (str(problem) for problem in set_problems(files) if not problem.fatal)
-        yield from self._copies()
-        yield from _swapped_roles(self)
+        problems = set_problems(_fact_files(config))
+        yield from (str(problem) for problem in problems if not problem.fatal)
         if config.engine.dtype != "float32":
             yield (
                 f"Weights stored in another precision are rounded to {config.engine.dtype}; use "
@@ -265,52 +260,47 @@ class AuditInputs:
         if remark := start_remark(self.outline.tokenizer, self.outline.config.model_type):
             yield remark
 
-    def _copies(self) -> Iterator[str]:
-        digests = dict(self.digests)
-        known = {digests[self.config.base].weights: "base"}
-        known[digests[self.config.injected].weights] = "injected"
-        for name, place in self.candidates:
-            if (copied := known.get(digests[place].weights)) is not None:
-                yield f"Candidate {name} has the weights of {copied}."
-
-    def places(self) -> Iterator[tuple[str, str]]:
-        """Yield name and place of every model."""
-        yield "base", self.config.base
-        yield "injected", self.config.injected
-        yield from (*self.references, *self.candidates)
-
 
 def prepare_audit(config: AuditConfig, *, resumed: str = "") -> AuditInputs:
-    """Return the audit checked whole; loads no weights.
+    """Return the audit checked whole: what costs nothing first, the weights last.
 
     resumed: a run whose draw is kept: of the run folder itself, or one that is reused.
     """
-    candidates = _candidates(config)
-    places = _references(config)
-    digests = {p: checkpoint_digests(p) for p in (config.base, config.injected)}
-    digests |= {place: checkpoint_digests(place) for place in (*places, *dict(candidates).values())}
-    _check_copies(config, places, candidates, digests)
-    ordered = sorted(places, key=lambda place: digests[place].weights)
-    references = tuple((name, place) for place in ordered for name in [places[place]])
-    handed_in = {name: digests[place].files for name, place in (*candidates, *references)}
+    check_lora(config.engine.lora)
+    candidates, references = _candidates(config), _references(config)
+    places = {"base": config.base, "injected": config.injected}
+    places |= {**references, **candidates}
+    _check_excluded(config, references)
+    facts = _read_facts(config, len(candidates))
+    general = general_pieces(config.general, config.scored_pieces, f"{CELL}/general")
+    outlines = _check_outlines(config, places)
+    digests = {p: checkpoint_digests(p, config.adapter_base or None) for p in places.values()}
+    _check_copies(config, references, candidates, digests)
+    notes = [*_broken(config, places, candidates), *_copied(config, candidates, digests)]
+    notes += _swapped_roles(config, references)
+    handed_in = {name: digests[place].files for name, place in (candidates | references).items()}
     earlier = _earlier_config(config.out) or _earlier_config(resumed)
     record = earlier.get("drawn")
     drawn = Draw(config.beacon, handed_in)
     if record is not None and record["beacon"] == config.beacon:
         drawn = Draw(record["beacon"], record["bound"])
+    ordered = sorted(references.items(), key=lambda named: digests[named[1]].weights)
     rate_reference = ""
     if config.chooses_rate:
         named = earlier.get("rate_reference")
-        rate_reference = named if named in dict(references) else references[0][0]
-    if unknown := sorted(set(config.exclude) - set(dict(references))):
-        raise PlanError(
-            f"{unknown[0]!r} found; expected names of references: {', '.join(dict(references))}",
-            key="exclude",
-        )
+        rate_reference = named if named in references else ordered[0][0]
     inputs = AuditInputs(
-        config, drawn, candidates, references, tuple(digests.items()), rate_reference
+        config,
+        drawn,
+        tuple(candidates.items()),
+        tuple(ordered),
+        tuple(digests.items()),
+        tuple(facts.items()),
+        general,
+        tuple(notes),
+        rate_reference,
     )
-    _check_on_paper(inputs)
+    _check_texts(inputs, outlines)
     return inputs
 
 
@@ -321,7 +311,8 @@ def _earlier_config(path: str) -> dict[str, Any]:
     return Run.open(path).terms.config
 
 
-def _candidates(config: AuditConfig) -> tuple[tuple[str, str], ...]:
+def _candidates(config: AuditConfig) -> dict[str, str]:
+    """Return the place of each candidate by its name."""
     candidates = dict(config.candidates)
     taken = [config.base, config.injected, *config.references, *candidates.values()]
     if config.candidates_folder:
@@ -330,11 +321,11 @@ def _candidates(config: AuditConfig) -> tuple[tuple[str, str], ...]:
             if not any(same_place(place, other) for other in taken):
                 check_candidate_name(name)
                 candidates.setdefault(name, place)
-    return tuple(candidates.items())
+    return candidates
 
 
 def _references(config: AuditConfig) -> dict[str, str]:
-    """Return the name of each reference by its place: after its folder, told apart by a number."""
+    """Return the place of each reference by its name: its folder's, told apart by a number."""
     places = dict.fromkeys(config.references)
     if config.references_folder:
         found = find_checkpoints(config.references_folder, "references_folder")
@@ -346,57 +337,119 @@ def _references(config: AuditConfig) -> dict[str, str]:
     for place in places:
         folder = "".join(c if c.isalnum() or c in "._" else "-" for c in Path(place).name)[:60]
         name, number = f"reference-{folder.strip('-.') or 'model'}", 2
-        while name in names.values():
+        while name in names:
             name, number = f"{name.partition('@')[0]}@{number}", number + 1
-        names[place] = name
+        names[name] = place
     return names
+
+
+# -- checks, the cheap ones first ------------------------------------------------------------------
+
+
+def _check_excluded(config: AuditConfig, references: Mapping[str, str]) -> None:
+    if unknown := sorted(set(config.exclude) - set(references)):
+        raise PlanError(
+            f"{unknown[0]!r} found; expected names of references: {', '.join(references)}",
+            key="exclude",
+        )
+
+
+def _fact_files(config: AuditConfig) -> dict[str, str]:
+    files = {"forget": config.forget, "retain": config.retain, "probe": config.probes}
+    return {name: file for name, file in files.items() if file}
+
+
+def _read_facts(config: AuditConfig, candidates: int) -> dict[str, tuple[Fact, ...]]:
+    sets = check_sets(_fact_files(config))
+    if "probe" not in sets and not config.generate_probes:
+        least = certifiability(len(sets["forget"]), 1, candidates, config.rules.alpha).min_probes
+        raise PlanError(
+            "none given; expected never-learned facts to compare the forget facts with; give a "
+            f"file with --probes, or generate some with --generate-probes {max(16, least)}; "
+            f"this design needs at least {least}",
+            key="probes",
+        )
+    return sets
+
+
+def _check_outlines(config: AuditConfig, places: Mapping[str, str]) -> dict[str, Outline]:
+    """Return every model on paper, if its architecture and vocabulary are the base's."""
+    outlines: dict[str, Outline] = {}
+    for name, place in places.items():
+        with _named(name):
+            here = outlines[name] = outline(place, base=config.adapter_base or None)
+            check_compatible(outlines["base"], here, texts=())
+            if here.adapter is not None:
+                check_package("peft", f"{shown_path(place)} is a LoRA adapter")
+    return outlines
+
+
+@contextmanager
+def _named(model: str) -> Iterator[None]:
+    """Put the name of a model before what is wrong with it."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{model}: {error}") from error
 
 
 def _check_copies(
     config: AuditConfig,
     references: Mapping[str, str],
-    candidates: Sequence[tuple[str, str]],
+    candidates: Mapping[str, str],
     digests: Mapping[str, Digests],
 ) -> None:
-    """Refuse a reference that is another model's copy, by its weights alone."""
-    seen = {digests[config.base].weights: "base", digests[config.injected].weights: "injected"}
-    seen |= {digests[place].weights: f"candidate {name}" for name, place in candidates}
-    for place in references:
-        weights = digests[place].weights
-        if weights in seen:
+    """Refuse an injected model or a reference that is another's copy, by its weights alone."""
+    seen = {digests[config.base].weights: "base"}
+    given = {"injected": config.injected, **{f"candidate {n}": p for n, p in candidates.items()}}
+    given |= {f"reference {shown_path(place)}": place for place in references.values()}
+    for name, place in given.items():
+        first = seen.setdefault(digests[place].weights, name)
+        if first != name and name == "injected":
             raise PlanError(
-                f"{shown_path(place)} has the weights of {seen[weights]}; expected an independent "
+                "has the weights of base; expected the model trained on the forget data; give "
+                "that one",
+                key="injected",
+            )
+        if first != name and name.startswith("reference "):
+            raise PlanError(
+                f"{shown_path(place)} has the weights of {first}; expected an independent "
                 "retraining without the forget set; leave it out, or give another",
                 key="references",
             )
-        seen[weights] = f"reference {shown_path(place)}"
 
 
-def _check_on_paper(inputs: AuditInputs) -> None:
-    """Compare every model's configuration and tokenizer with the base's, and read the facts."""
-    base = inputs.outline
-    for name, place in inputs.places():
+def _broken(
+    config: AuditConfig, places: Mapping[str, str], candidates: Mapping[str, str]
+) -> list[str]:
+    """Return the candidates that cannot be measured; refuse other broken models, or no sound one.
+
+    One diverged training of many does not end an audit.
+    """
+    notes = []
+    for name, place in places.items():
         try:
-            check_compatible(base, outline(place, base=inputs.config.adapter_base or None))
+            check_weights(place, config.adapter_base or None)
         except ModelError as error:
-            raise ModelError(f"{name}: {error}") from error
-    setting = replace(inputs.setting, tokenizer=base.tokenizer)
-    sheets = [setting.sheet]
-    if setting.with_evidence:
-        sheets.append(setting.make_sheet(setting.with_evidence))
-    limit = getattr(base.config, "max_position_embeddings", None)
-    longest = max(page.batch.ids.shape[1] for sheet in sheets for page in sheet.pages)
-    if isinstance(limit, int) and longest > limit:
-        raise FactsError(
-            f"a prompt with its answer has {longest} tokens; {base.name} reads at most {limit}; "
-            "shorten it, or its evidence"
-        )
+            if name not in candidates or len(notes) + 1 == len(candidates):
+                raise ModelError(f"{name}: {error}") from error
+            notes.append(f"Candidate {name} will be reported as failed: {error}.")
+    return notes
 
 
-def _swapped_roles(inputs: AuditInputs) -> Iterator[str]:
+def _copied(
+    config: AuditConfig, candidates: Mapping[str, str], digests: Mapping[str, Digests]
+) -> Iterator[str]:
+    known = {digests[config.base].weights: "base", digests[config.injected].weights: "injected"}
+    for name, place in candidates.items():
+        if (copied := known.get(digests[place].weights)) is not None:
+            yield f"Candidate {name} has the weights of {copied}."
+
+
+def _swapped_roles(config: AuditConfig, references: Mapping[str, str]) -> Iterator[str]:
     """Yield each model given as something else than the record beside it says."""
-    given = [("base", inputs.config.base), ("injected", inputs.config.injected)]
-    given += [("reference", place) for _, place in inputs.references]
+    given = [("base", config.base), ("injected", config.injected)]
+    given += [("reference", place) for place in references.values()]
     for role, place in given:
         said = read_record(place).get("role", role)
         if said != role:
@@ -404,6 +457,23 @@ def _swapped_roles(inputs: AuditInputs) -> Iterator[str]:
                 f"{shown_path(place)} was given as {role}, but its palimpsest.json says that it "
                 f"was made as {said}; check that models are not swapped."
             )
+
+
+def _check_texts(inputs: AuditInputs, outlines: Mapping[str, Outline]) -> None:
+    """Compare the tokenizers on the texts that are used, and these with what the base reads."""
+    base, setting = inputs.outline, replace(inputs.setting, tokenizer=inputs.outline.tokenizer)
+    asked = (*setting.facts.questions, *setting.asked_otherwise, *setting.with_evidence)
+    texts = [*(question.text for question in asked), *setting.general_scored]
+    for name, here in outlines.items():
+        with _named(name):
+            check_compatible(base, here, texts)
+    limit = getattr(base.config, "max_position_embeddings", None)
+    longest = max(len(ids) for ids in base.tokenizer([q.text for q in asked])["input_ids"])
+    if isinstance(limit, int) and longest > limit:
+        raise FactsError(
+            f"a prompt with its answer has {longest} tokens; {base.name} reads at most {limit}; "
+            "shorten it, or its evidence"
+        )
 
 
 def _recipe(place: str) -> dict[str, Any]:
@@ -417,6 +487,28 @@ def _with_digest(entry: SourcedModel) -> SourcedModel:
     if not isinstance(entry.source, Given):
         return entry
     return replace(entry, model=replace(entry.model, source=entry.source.digests.files))
+
+
+def preview_audit(inputs: AuditInputs, workers: int) -> list[str]:
+    """Return what an audit would do, take and be able to notice, one paragraph or row each."""
+    from palimpsest.engine.estimate import estimate_cells
+
+    config, sets = inputs.config, inputs.sets
+    estimate = estimate_cells([inputs(CELL)])
+    candidates, references = len(inputs.candidates), len(inputs.references) - len(config.exclude)
+    rate = f"learning rate {config.learning_rate or Reacquisition.learning_rate:g}"
+    if inputs.rate_reference:
+        rate = f"a learning rate that is chosen on {inputs.rate_reference}"
+    design = design_audit(
+        len(sets["forget"]), len(sets["probe"]), candidates, inputs.rules.alpha, SHIFT, references
+    )
+    return [
+        f"audit in {config.out}: {estimate.line(workers)}",
+        f"{candidates} candidates, {references} references, {len(inputs.setting.facts.questions)} "
+        f"questions; re-acquisition of {config.steps} steps of {config.items} sentences at {rate}.",
+        estimate.reference.line(),
+        *design.lines(),
+    ]
 
 
 def run_audit(inputs: AuditInputs, options: RunOptions) -> Run:

@@ -1,5 +1,7 @@
-"""Checkpoint folders: found in a folder, and written with a record of how they were made."""
+"""Checkpoint folders: found in a folder, written with a record of how they were made, or written
+for models and facts that a Python caller has in memory."""
 
+import dataclasses
 import json
 import os
 import re
@@ -7,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palimpsest.errors import InputError, ModelError, PlanError
+from palimpsest.errors import FactsError, InputError, ModelError, PlanError
+from palimpsest.facts.files import Fact, as_jsonl, make_fact
 from palimpsest.facts.rows import shown_path
 from palimpsest.run import disk
 
@@ -29,7 +32,7 @@ def find_checkpoints(folder: str, key: str) -> dict[str, str]:
             f"{shown_path(folder)} is not a folder; expected sub-folders with checkpoints",
             key=key,
         )
-    places = {child.name: _checkpoint(child) for child in sorted(path.iterdir())}
+    places = {child.name: newest_checkpoint(child) for child in sorted(path.iterdir())}
     found = {name: str(place) for name, place in places.items() if place is not None}
     if not found:
         raise PlanError(
@@ -40,7 +43,7 @@ def find_checkpoints(folder: str, key: str) -> dict[str, str]:
     return found
 
 
-def _checkpoint(folder: Path) -> Path | None:
+def newest_checkpoint(folder: Path) -> Path | None:
     """Return where a run's checkpoint is: the folder itself, or its newest numbered one."""
     if not folder.is_dir() or folder.name.startswith("."):
         return None
@@ -110,7 +113,7 @@ def write_checkpoint(
     with torch.no_grad():
         for name, value in loaded.model.state_dict().items():
             value.copy_(state[name])
-    with quiet():
+    with disk.disk_errors(folder, "write"), quiet():
         loaded.model.save_pretrained(folder)
         loaded.tokenizer.save_pretrained(folder)
     disk.write_bytes(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
@@ -124,3 +127,76 @@ def publish_folder(built: Path, out: Path) -> None:
         raise InputError(f"out: {out} was created meanwhile; expected a new folder; move it away")
     with disk.disk_errors(out, "rename"):
         os.rename(built, out)
+
+
+# -- what a Python caller has in memory ------------------------------------------------------------
+
+
+def on_disk(values: Mapping[str, Any], out: str, tokenizer: Any = None) -> dict[str, Any]:
+    """Return the settings of an audit with paths in the place of models and facts in memory.
+
+    They are written beside the run folder, to ``OUT.given/``, under names made of their contents,
+    so that the same call finds them again and resumes.
+    """
+    folder = Path(f"{out}.given")
+    placed = dict(values)
+    for key in ("base", "injected"):
+        placed[key] = _model_place(key, placed[key], tokenizer, folder)
+    candidates = placed.get("candidates")
+    if isinstance(candidates, Mapping):
+        placed["candidates"] = {
+            name: _model_place(f"candidates.{name}", value, tokenizer, folder)
+            for name, value in candidates.items()
+        }
+    placed["references"] = [
+        _model_place(f"references[{number}]", value, tokenizer, folder)
+        for number, value in enumerate(placed.get("references") or ())
+    ]
+    for key in ("forget", "retain", "probes"):
+        placed[key] = _facts_place(key, placed.get(key), folder)
+    return placed
+
+
+def _model_place(key: str, value: Any, tokenizer: Any, folder: Path) -> Any:
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    if not hasattr(value, "save_pretrained") or not hasattr(value, "state_dict"):
+        raise PlanError(
+            f"{type(value).__name__} found; expected a path, a Hugging Face id or a transformers "
+            "model",
+            key=key,
+        )
+    if tokenizer is None:
+        raise PlanError("a model in memory; give its tokenizer too, with tokenizer=…", key=key)
+    from palimpsest.models.device import quiet
+    from palimpsest.models.load import state_digest
+
+    config = value.config.to_json_string()
+    place = folder / disk.digest((state_digest(value.state_dict()) + config).encode())[7:23]
+    if not (place / "config.json").exists():
+        with quiet():
+            tokenizer.save_pretrained(place)
+            value.save_pretrained(place)
+    return str(place)
+
+
+def _facts_place(key: str, value: Any, folder: Path) -> Any:
+    if value is None or isinstance(value, str | os.PathLike):
+        return value and os.fspath(value)
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a pandas frame
+        value = value.to_dict("records")
+    facts = []
+    for number, row in enumerate(value):
+        if isinstance(row, Fact):
+            row = dataclasses.asdict(row)
+        given = {k: list(v) if isinstance(v, tuple) else v for k, v in dict(row).items()}
+        given = {k: v for k, v in given.items() if v is not None and v not in ("", [])}
+        try:
+            facts.append(make_fact(given, "probe" if key == "probes" else key))
+        except FactsError as error:
+            raise FactsError(f"{key}[{number}]: {error}") from error
+    data = as_jsonl(facts)
+    path = folder / f"{key}-{disk.digest(data)[7:23]}.jsonl"
+    disk.make_folder(folder)
+    disk.write_bytes(path, data)
+    return str(path)

@@ -6,24 +6,49 @@ One step of training and one page of scoring are timed on the model itself; the 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from palimpsest.engine.spec import CellSpec, Trained
+from palimpsest.schema import build
+from palimpsest.config.sections import Injection
+from palimpsest.engine.spec import CellSpec, Commanded, Trained
 from palimpsest.engine.steps import StepKind
 from palimpsest.engine.work import CellWork
-from palimpsest.errors import InputError
+from palimpsest.models.device import check_room
 from palimpsest.models.load import outline
 from palimpsest.models.train import text_loss, train
 from palimpsest.run.local import gpus
 from palimpsest.run.status import duration
 from palimpsest.scoring.answers import score
+from palimpsest.stats.models import Role
 
 GB = 1e9
 RUNTIME = 6e8
 """Bytes that Python, torch and a tokenizer take before any model."""
 ACTIVATIONS = 20
 """Values that a layer keeps for the backward pass, per token and unit of the model's width."""
+
+
+@dataclass(frozen=True)
+class ReferencePrice:
+    """What one more reference of an audit costs, on one worker."""
+
+    measuring: float
+    """Seconds to measure it, and the mixtures made of it."""
+    training_steps: int
+    """Of the injected model's recipe, where the record beside it says it; else 0."""
+    training: float
+    """Seconds to train it by that recipe."""
+
+    def line(self) -> str:
+        """Return the price as one sentence."""
+        measuring = f"Measuring one more reference takes about {duration(self.measuring)}"
+        if not self.training_steps:
+            return f"{measuring}; training it takes what training the injected model took."
+        return (
+            f"{measuring}, training it about {duration(self.training)} ({self.training_steps} "
+            "steps, by the injected model's recipe), on one worker."
+        )
 
 
 @dataclass(frozen=True)
@@ -37,6 +62,8 @@ class Estimate:
     disk: float
     """Bytes of weights in the run folder while a cell is worked on."""
     steps: int
+    reference: ReferencePrice
+    """Of the last cell's base."""
 
     def line(self, workers: int) -> str:
         """Return the estimate as one line."""
@@ -55,19 +82,23 @@ def estimate_cells(specs: list[CellSpec]) -> Estimate:
         if spec.base.place not in tried:
             work = CellWork(spec)
             tried[spec.base.place] = (work, *_measure_step(work))
-        work, step_seconds, page_seconds = tried[spec.base.place]
-        seconds += sum(_step_seconds(step, spec, step_seconds, page_seconds) for step in work.steps)
+        work, per_text, page = tried[spec.base.place]
+        seconds += sum(_step_seconds(step, spec, per_text, page) for step in work.steps)
         memory = max(memory, worker_memory(spec))
-        trained = sum(isinstance(entry.source, Trained) for entry in spec.models)
+        made = sum(isinstance(entry.source, Trained | Commanded) for entry in spec.models)
+        trained = made + (0 if spec.measured else made + 2 * len(spec.methods))
         disk = max(disk, trained * work.loaded.parameters * 4.0)
         steps += len(work.steps)
-    return Estimate(seconds, memory, disk, steps)
+        price = _reference_price(spec, per_text, page)
+    return Estimate(seconds, memory, disk, steps, price)
 
 
 def _measure_step(work: CellWork) -> tuple[float, float]:
     """Return the seconds of one training step, per text, and of scoring the questions once."""
     setting = work.plain_setting
     batches = setting.reacquisition_steps[:2] if setting.facts.questions else []
+    if setting.examples is not None and not setting.examples.texts:
+        return 0.0, 0.0  # a user's own trainer takes what it takes
     if setting.general_train or not work.spec.measured:
         batches = setting.injection_steps(setting.stream())[:2]
     texts = sum(part.batch.ids.shape[0] for part in batches[0])
@@ -83,19 +114,41 @@ def _measure_step(work: CellWork) -> tuple[float, float]:
 
 
 def _step_seconds(step: Any, spec: CellSpec, per_text: float, page: float) -> float:
-    setting, unlearning = spec.setting, spec.unlearning
-    injection, again = setting.injection, setting.reacquisition
-    measure = page * (1 + 0.6 * (again.chunks + 1)) + per_text * again.steps * again.items
-    trained = per_text * injection.steps * (injection.fact_items + injection.general_items)
+    unlearning, measure = spec.unlearning, _measuring(spec, per_text, page)
     unlearn = per_text * unlearning.steps * (unlearning.forget_items + unlearning.retain_items)
     count = max(1, len(step.models))
     return {
-        StepKind.TRAIN: trained,
+        StepKind.TRAIN: per_text * spec.setting.trained_texts,
+        StepKind.MATCH: 6 * per_text * spec.setting.trained_texts,
+        StepKind.COMPARE: per_text * spec.setting.trained_texts / 10,
         StepKind.DOSE: 4 * measure,
         StepKind.HEADROOM: page,
         StepKind.UNLEARN: count * (unlearn + (measure if spec.measured else 0.0)),
         StepKind.KNOWN_LABEL: count * (measure + unlearn),
     }.get(step.kind, count * measure)
+
+
+def _measuring(spec: CellSpec, per_text: float, page: float) -> float:
+    again = spec.setting.reacquisition
+    return page * (1 + 0.6 * (again.chunks + 1)) + per_text * again.steps * again.items
+
+
+def _training(recipe: Injection, per_text: float) -> float:
+    return per_text * recipe.steps * (recipe.fact_items + recipe.general_items)
+
+
+def _reference_price(spec: CellSpec, per_text: float, page: float) -> ReferencePrice:
+    more = len(spec.of(Role.REFERENCE)) < spec.rules.control_mixtures
+    mixtures = len(spec.rules.control_shares) if more else 0
+    record = next((entry.model.recipe for entry in spec.of(Role.INJECTED)), {})
+    keys = asdict(Injection())
+    known = {key: record[key] for key in keys} if keys.keys() <= record.keys() else {}
+    recipe = build(Injection, known)
+    return ReferencePrice(
+        (1 + mixtures) * _measuring(spec, per_text, page),
+        recipe.steps if known else 0,
+        _training(recipe, per_text),
+    )
 
 
 def _timed(action: Callable[[], object]) -> float:
@@ -125,6 +178,12 @@ def worker_memory(spec: CellSpec) -> float:
     injection = setting.injection
     texts = max(injection.fact_items + injection.general_items, setting.reacquisition.items)
     tokens = texts * setting.general.piece_tokens / engine.accumulate
+    if setting.examples is not None and setting.examples.texts:
+        longest = max(
+            len(ids)
+            for ids in base.tokenizer([t.text for t in setting.examples.texts])["input_ids"]
+        )
+        tokens = setting.examples.recipe.batch_size * longest / engine.accumulate
     kept = ACTIVATIONS if not engine.checkpointing else 2 + ACTIVATIONS / layers
     activations = tokens * layers * width * kept * each
     logits = 3 * 4 * vocabulary * max(tokens, min(engine.batch_tokens, 1024))
@@ -133,30 +192,16 @@ def worker_memory(spec: CellSpec) -> float:
 
 def suitable_workers(spec: CellSpec, most: int | None = None) -> int:
     """Return as many workers as there are cores and memory for; one for each GPU."""
+    import psutil
+
     device = spec.setting.engine.device
     if device != "cpu":
         return max(1, len(gpus())) if device == "cuda" else 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(cores or 1, most or cores or 1, int(free_memory() // worker_memory(spec))))
-
-
-def free_memory() -> float:
-    """Return the bytes of memory that this machine has free."""
-    import psutil
-
-    return float(psutil.virtual_memory().available)
+    room = int(psutil.virtual_memory().available // worker_memory(spec))
+    return max(1, min(cores or 1, most or cores or 1, room))
 
 
 def check_memory(spec: CellSpec) -> None:
     """Refuse a run that its device cannot hold, before anything is computed."""
-    device, needed = spec.setting.engine.device, worker_memory(spec)
-    there = free_memory()
-    if device != "cpu":
-        import torch
-
-        there = float(torch.cuda.get_device_properties(device).total_memory)
-    if needed > 1.5 * there:  # the count is an upper bound, not exact
-        raise InputError(
-            f"one worker needs about {needed / GB:.1f} GB on {device}, which has "
-            f"{there / GB:.1f} GB; use --dtype bfloat16, --checkpointing, --accumulate or --lora"
-        )
+    check_room(worker_memory(spec), spec.setting.engine.device, "one worker")
