@@ -43,7 +43,7 @@ def tiny_plan(**changes: object) -> Plan:
     plan = replace(
         preset("demo"),
         name="tiny",
-        facts=Facts(forget=2, retain=2, probes=8, phrasings=1),
+        facts=Facts(forget=2, retain=2, probes=12, phrasings=1),
         injection=Injection(steps=12, learning_rate=1.5e-4, fact_items=2, general_items=2),
         unlearning=Unlearning(steps=6, learning_rate=1.5e-4, ascent_learning_rate=3.75e-5),
         reacquisition=Reacquisition(steps=5, learning_rate=1.5e-4, items=2),

@@ -6,6 +6,7 @@ imported inside the commands, so ``palimpsest --help`` answers at once. Every mo
 is imported here and registers its commands with ``app``.
 """
 
+import atexit
 import difflib
 import os
 import pkgutil
@@ -20,7 +21,7 @@ from palimpsest.cli import options
 from palimpsest.cli.options import app
 from palimpsest.cli.output import say
 from palimpsest.errors import PalimpsestError, PlanError
-from palimpsest.run.disk import Stopped, stop_signals
+from palimpsest.run.disk import Stopped, ignore_signals, stop_signals
 
 app.version = __version__
 for _module in sorted(module.name for module in pkgutil.iter_modules(__path__)):
@@ -35,6 +36,14 @@ def main() -> None:
     """Run a command; a deliberate error becomes one readable paragraph and its exit code."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        _run_command()
+    finally:
+        # A signal that comes while the interpreter ends finds nothing to stop.
+        atexit.register(ignore_signals)
+
+
+def _run_command() -> None:
     with stop_signals():
         try:
             app(sys.argv[1:], exit_on_error=False, print_error=False)

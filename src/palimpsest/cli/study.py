@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -18,7 +18,11 @@ from palimpsest.cli.options import (
     given,
 )
 from palimpsest.cli.output import answer, say
-from palimpsest.errors import PlanError
+from palimpsest.errors import PlanError, StudyFailed
+
+if TYPE_CHECKING:
+    from palimpsest.engine.study import StudySpecs
+    from palimpsest.report.results import RunResults
 
 Methods = Annotated[list[str] | None, Parameter(name="--method", negative=())]
 SLOW = ("transformers.models.auto.modeling_auto", "transformers.tokenization_utils_tokenizers")
@@ -173,10 +177,19 @@ def _run(
         from palimpsest.report.documents import run_document
 
         answer(run_document(results) | {"report": str(page), "run": str(out)})
-        return
-    for block in study_lines(results, explain=explain):
-        answer(block)
-    answer(f"\nreport: {page}\nnext: palimpsest compare {out}")
+    else:
+        for block in study_lines(results, explain=explain):
+            answer(block)
+        answer(f"\nreport: {page}\nnext: palimpsest compare {out}")
+    _raise_failed_plugins(results, specs)
+
+
+def _raise_failed_plugins(results: "RunResults", specs: "StudySpecs") -> None:
+    """Raise if a method of the user's gave no candidate somewhere; everything else is kept."""
+    for cell in results.cells:
+        for name, reason in cell.failed.items():
+            if cell.method(name) in specs.plugins:
+                raise StudyFailed(f"method {cell.method(name)}: {name} in {cell.id}: {reason}")
 
 
 @app.command(group=BENCHMARKS)

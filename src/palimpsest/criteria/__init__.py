@@ -156,8 +156,8 @@ def measures_of(asked: str | Sequence[str], rules: Rules) -> tuple[str, ...]:
     for name in names:
         if name not in needed:
             raise PlanError(
-                f"measures: {name!r} is unknown; expected all, none or some of "
-                f"{', '.join(MEASURES)}"
+                f"{name!r} is unknown; expected all, none or some of {', '.join(MEASURES)}",
+                key="measures",
             )
     wanted = {needed[name] for name in names} | {axis.measure for axis in chosen(rules)}
     return tuple(name for name in MEASURES if name in wanted)

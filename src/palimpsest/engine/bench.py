@@ -16,21 +16,26 @@ from torch import Tensor
 
 from palimpsest.adversaries.workshop import Schedule, Workshop
 from palimpsest.adversaries.wrappers import Interpolated
+from palimpsest.engine.dose import Dose, check_reached, matched, mean_nll
 from palimpsest.engine.measure import Instrument, Teachers, injected_teachers, reference_teacher
 from palimpsest.engine.setting import KNOWN_LABEL_DRAW, REPLAY_DRAW, Setting
-from palimpsest.engine.spec import CellSpec, Given, Mixed, Trained
+from palimpsest.engine.spec import CellSpec, Commanded, Given, Mixed, Source, Trained
 from palimpsest.engine.steps import StepList, criteria_teacher
-from palimpsest.errors import DriftError
+from palimpsest.errors import DriftError, MethodError
+from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import ASKED
+from palimpsest.methods import title
 from palimpsest.methods.context import Context
-from palimpsest.methods.lessons import make_lesson
+from palimpsest.methods.lessons import make_lesson, teach
 from palimpsest.methods.recipe import Cost as Spent
 from palimpsest.methods.recipe import Recipe, stream_cost
+from palimpsest.methods.running import FailureKind, MethodFailure, run_method
 from palimpsest.models.checkpoint import (
     checkpoint_digests,
     checkpoint_state,
     stored_state,
 )
+from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Loaded, load
 from palimpsest.models.net import Nets
@@ -44,6 +49,8 @@ from palimpsest.stats.models import Role
 
 State = Mapping[str, Tensor]
 WEIGHTS = "weights.safetensors"
+BROKEN = (FailureKind.RAISED, FailureKind.OTHER_ARCHITECTURE)
+"""Failures of a plug-in that do not depend on how its models were trained."""
 
 
 class Bench:
@@ -61,7 +68,7 @@ class Bench:
         entry = self.spec.find(name)
         return Role.BASE if entry is None else entry.model.role
 
-    def source(self, name: str) -> Given | Trained | Mixed:
+    def source(self, name: str) -> Source:
         """Return where a model of the cell comes from."""
         entry = self.spec.find(name)
         return self.spec.base if entry is None else entry.source
@@ -69,7 +76,9 @@ class Bench:
     def check_files(self, name: str) -> None:
         """Refuse a given checkpoint whose files are not those the run was created with."""
         source = self.source(name)
-        if isinstance(source, Given) and checkpoint_digests(source.place) != source.digests:
+        if isinstance(source, Given) and (
+            checkpoint_digests(source.place, source.adapter_base or None) != source.digests
+        ):
             raise DriftError(
                 f"inputs.{name}: {source.place} has other files than when the run was created; "
                 "expected the same model; put it back, or start a new run with another --out"
@@ -97,11 +106,18 @@ class Bench:
     @cached_property
     def setting(self) -> Setting:
         """The setting, with the learning rate of re-acquisition that was chosen, where one was."""
-        if "dose" not in self.step_named or not self.store.done(self.step_named["dose"]):
-            return self.plain_setting
-        rate = self.store.get(self.step_named["dose"])[1]["learning_rate"]
-        plan = replace(self.plain_setting.reacquisition, learning_rate=rate)
-        return replace(self.plain_setting, reacquisition=plan)
+        setting = self.plain_setting
+        if (found := self._chosen("match")) is not None:
+            setting = matched(setting, found["learning_rate"], found["length"])
+        if (found := self._chosen("dose")) is not None:
+            plan = replace(setting.reacquisition, learning_rate=found["learning_rate"])
+            setting = replace(setting, reacquisition=plan)
+        return setting
+
+    def _chosen(self, name: str) -> dict[str, Any] | None:
+        """Return what a step has chosen; None where the cell has none or it is not done."""
+        step = self.step_named.get(name)
+        return self.store.get(step)[1] if step and self.store.done(step) else None
 
     @cached_property
     def base(self) -> State:
@@ -117,7 +133,7 @@ class Bench:
             return self.base
         _ = self.base  # the loaded module's own weights, before it is trained
         match self.source(name):
-            case Trained():
+            case Trained() | Commanded():
                 path = self.store.file(self.step_named[f"train-{name}"], WEIGHTS)
                 return load_file(path) if self.nets.stacked else stored_state(path)
             case Mixed(reference, share):
@@ -181,7 +197,7 @@ class Bench:
         """What methods see; the frozen models' answers are recorded here, once for all methods."""
         injected, setting = self.state("injected"), self.setting
         tokenizer = self.loaded.tokenizer
-        forget, retain = setting.seen("forget"), setting.seen("retain")
+        forget, retain = setting.lesson("forget"), setting.lesson("retain")
         said_base = make_lesson(tokenizer, forget, {"base": self.nets([self.base])}, setting.pad)
         frozen = {"injected": self.nets([injected])}
         said_injected = make_lesson(tokenizer, forget, frozen, setting.pad)
@@ -206,7 +222,19 @@ class Bench:
             pad=setting.pad,
             general_only=self.state("general_only") if self.spec.find("general_only") else {},
             recipe=self.recipe,
+            check_dose=None if self.spec.measured or not base else self.check_dose,
         )
+
+    def check_dose(self, state: State) -> None:
+        """Refuse a model made for a vector that learned little of what injected knows."""
+        lesson = self.context.forget
+        own = teach(self.nets([state]), lesson.texts, self.setting.pad)
+        answers = {"own": own} | dict(lesson.teachers)
+        base, injected, made = (
+            mean_nll(lesson.texts, answers[name]) for name in ("base", "injected", "own")
+        )
+        self.context.shared.spend(Spent(scored=sum(len(text.ids) for text in lesson.texts)))
+        check_reached(self.setting, Dose(base, injected, made))
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -214,10 +242,11 @@ class Bench:
         setting = self.setting
         return Recipe(
             setting.stream(),
-            setting.stream(REPLAY_DRAW).without("forget"),
-            setting.injection.learning_rate,
+            setting.stream(REPLAY_DRAW, ("retain",)),
+            setting.learning_rate,
             setting.general.piece_tokens,
             setting.engine.accumulate,
+            setting.weight_decay,
         )
 
     @cached_property
@@ -268,4 +297,39 @@ class Bench:
 
     def _redrawn(self) -> list[list[TextBatch]]:
         """Return the batches of a retraining that is no reference, for known-label models."""
-        return self.setting.injection_steps(self.setting.stream(KNOWN_LABEL_DRAW).without("forget"))
+        setting = self.setting
+        return setting.injection_steps(setting.stream(KNOWN_LABEL_DRAW, ("retain",)))
+
+
+class TrialBench(Bench):
+    """A cell before anything is trained: every model is base, a little rescaled."""
+
+    def __init__(self, spec: CellSpec) -> None:
+        setting = spec.setting
+        once = replace(setting, injection=replace(setting.injection, steps=1))
+        super().__init__(replace(spec, setting=once, unlearning=replace(spec.unlearning, steps=1)))
+
+    def state(self, name: str) -> State:
+        # Models too large to be stacked are read from their file when asked for: no copies.
+        if name == "base" or not self.nets.stacked:
+            return self.base
+        scale = 1.0 + 1e-4 * (1 + key_number(name) % 64)
+        return {key: value * scale for key, value in self.base.items()}
+
+
+def try_plugins(spec: CellSpec) -> None:
+    """Run every plug-in method for one step; MethodError names the first that cannot work."""
+    names = dict(spec.plugins)
+    methods = [method for method in spec.methods if method.name in names]
+    if not methods:
+        return
+    repeatable(spec.setting.engine.device)
+    context = TrialBench(spec).context
+    for method in methods:
+        with machine_faults():
+            result = run_method(method, context)
+        if isinstance(result, MethodFailure) and result.kind in BROKEN:
+            raise MethodError(
+                f"method {method.name}: {title(method)} failed in a trial of one step, before "
+                f"anything was trained: {result.reason}"
+            )

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from palimpsest.engine.matrix import StudyJob, start
 from tests.study.test_cell import small_plan
 
 from palimpsest.adversaries.workshop import Schedule
 from palimpsest.config.plan import Plan, plan_from_dict
-from palimpsest.engine.matrix import StudyJob, start
 from palimpsest.engine.setting import Setting, make_setting
 from palimpsest.models.load import load
 
