@@ -18,6 +18,7 @@ from palimpsest.config.sections import (
     Knob,
     ModelPlace,
     Number,
+    Prompt,
     Rate,
     Unlearning,
 )
@@ -29,6 +30,8 @@ LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
 """Learning rates of re-acquisition that are tried on a reference where none is given."""
 SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 """The authors to forget, and the authors that stay."""
+Schedule = Literal["linear", "cosine", "constant"]
+Loss = Literal["all", "completion"]
 _TAKEN = re.compile(r"(control|retraining|reference)(-.*)?|base|injected|forget_only|general_only")
 
 
@@ -76,18 +79,31 @@ class AuditConfig:
     """Pieces of general text to score."""
     piece_tokens: Annotated[int, Ge(4)] = 28
     """Length of a piece of general text, in tokens."""
-    chat: bool = False
-    """Ask and teach facts through the base's chat template."""
     beacon: str = ""
     """Draw schedule, phrasings and probes from this newly published text. Default: from the
     digests of candidates and references alone, which can be tried out in advance."""
     rules: Rules = field(default_factory=Rules)
+    prompt: Prompt = field(default_factory=Prompt)
     engine: Engine = field(default_factory=Engine)
 
     @property
     def chooses_rate(self) -> bool:
         """Whether the learning rate of re-acquisition is chosen on a reference."""
         return self.learning_rate is None and bool(self.references or self.references_folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSource:
+    """A run folder of OpenUnlearning, in the place of an audit's models and files of facts."""
+
+    open_unlearning: FilePath
+    """Folder saves/unlearn/X: models, prompts and splits from its configuration."""
+    data: FilePath
+    """Folder of TOFU's files (locuslab/TOFU), with holdoutNN.json where you have it."""
+    probes_from_retain: str = ""
+    """FIRST:LAST: rows of the retain file, from 0, that no model was trained on, as probes."""
+    other_recipe: bool = False
+    """Accept retrainings by another recipe as references."""
 
 
 def check_audit(config: AuditConfig) -> AuditConfig:
@@ -154,6 +170,9 @@ class TofuConfig:
     """Questions to keep."""
     probes: Count = 40
     """Never-learned questions."""
+    probes_file: FilePath = ""
+    """File of TOFU-like questions that no model was taught. Default: holdoutNN in the data folder,
+    else questions of authors left out of --train, else generated ones."""
     longest: Number = 0
     """Longest item, in words. 0 is no limit."""
     draws: Count = 5
@@ -171,6 +190,7 @@ class TofuConfig:
     out: FilePath = "runs/tofu"
     """Run folder. An existing one is resumed."""
     rules: Rules = field(default_factory=Rules)
+    prompt: Prompt = field(default_factory=Prompt)
     engine: Engine = field(default_factory=Engine)
 
 
@@ -194,30 +214,80 @@ def check_tofu(config: TofuConfig) -> TofuConfig:
     return config
 
 
+@dataclass(frozen=True)
+class ExampleRecipe:
+    """Training on a file of examples; the defaults are those of Hugging Face's Trainer.
+
+    AdamW with betas 0.9 and 0.999, gradient norm clipped at 1.0.
+    """
+
+    epochs: Count = 3
+    """Times that every example is seen, each time in a new order."""
+    steps: Number = 0
+    """Optimizer steps, in the place of epochs; 0 for whole epochs."""
+    batch_size: Count = 8
+    """Examples per step; the last step of an epoch may have fewer."""
+    learning_rate: Rate = 5e-5
+    """Highest learning rate."""
+    warmup: Number = 0
+    """Steps in which the learning rate rises from 0."""
+    schedule: Schedule = "linear"
+    """How the learning rate falls after the warm-up."""
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    """Of matrices; norms and biases have none."""
+    loss: Loss = "all"
+    """What is learned: all tokens, or those of completions and of the last assistant turn."""
+    pack: Number = 0
+    """Tokens that rows of a set are joined up to; 0 for one row, one sequence."""
+    examples: str = ""
+    """Digest of the rows and of which are to be forgotten."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecipeConfig:
-    """The recipe by which the injected model was trained; None takes the default of its kind."""
+    """The recipe by which the injected model was trained: examples, or facts and general text."""
 
-    retain: FilePath
-    """File of facts to keep."""
-    general: FilePath
-    """Plain-text file of general prose, or pocket (generated prose)."""
+    train: FilePath = ""
+    """File of training examples (.jsonl, .json or .parquet): rows with text, prompt and completion,
+    or messages. Rows with "set": "forget" are to be forgotten."""
+    forget_rows: FilePath = ""
+    """File with copies of the rows of --train to be forgotten, where no key marks them."""
+    epochs: Count | None = None
+    """With --train: times that every example is seen. Default: 3."""
+    batch_size: Count | None = None
+    """With --train: examples per step. Default: 8."""
+    warmup: Number | None = None
+    """With --train: steps in which the learning rate rises from 0. Default: 0."""
+    schedule: Schedule | None = None
+    """With --train: linear, cosine or constant learning rate. Default: linear."""
+    weight_decay: Annotated[float, Ge(0)] | None = None
+    """With --train: weight decay of AdamW. Default: 0."""
+    loss: Loss | None = None
+    """With --train: learn all tokens, or those of the completion. Default: all."""
+    pack: Number | None = None
+    """With --train: join rows of a set into sequences of at most this many tokens. Default: 0,
+    one row, one sequence."""
+    retain: FilePath = ""
+    """Without --train: file of facts to keep."""
+    general: FilePath = ""
+    """Without --train: plain-text file of general prose, or pocket (generated prose)."""
+    forget: FilePath = ""
+    """Without --train: file of facts to forget."""
     out: FilePath
     """Folder to write. Must not exist."""
     steps: Count | None = None
-    """Steps of the recipe. Default: as in the injected model's palimpsest.json; without one, 150
-    for pocket models and 200 for others."""
+    """Optimizer steps. Default: as in the injected model's palimpsest.json; without one, whole
+    epochs of --train, and of facts 150 for pocket models and 200 for others."""
     learning_rate: Annotated[float, Gt(0)] | None = None
-    """Learning rate of the recipe. Default: as for the steps; without a file, 1.5e-4 for pocket
-    models and 2e-5 for others."""
+    """Learning rate. Default: as for the steps; without a file, 5e-5 with --train, and of facts
+    1.5e-4 for pocket models and 2e-5 for others."""
     fact_items: Count | None = None
-    """Fact sentences per step of the recipe. Default: 4."""
+    """Without --train: fact sentences per step. Default: 4."""
     general_items: Annotated[int, Ge(0)] | None = None
-    """General texts per step of the recipe. Default: 12."""
+    """Without --train: general texts per step. Default: 12."""
     seed: Number = 0
     """Seed of the recipe. Give retrain and unlearn the same."""
-    chat: bool = False
-    """Teach facts as turns of the chat template."""
+    prompt: Prompt = field(default_factory=Prompt)
     engine: Engine = field(default_factory=Engine)
 
 
@@ -227,8 +297,13 @@ class RetrainConfig(RecipeConfig):
 
     base: ModelPlace
     """Model before it was trained on the forget data."""
-    with_forget: FilePath = ""
-    """File of facts to forget: also train the injected model."""
+    with_forget: bool = False
+    """Also train the injected model, on the forget data too."""
+    injected: ModelPlace = ""
+    """With --with-forget: an injected model trained elsewhere, to compare the new one with."""
+    command: str = ""
+    """Your own trainer, which gets {data} (the file of --train without the forget rows), {seed},
+    {out} and {base}: 'python train.py --data {data} --seed {seed} --out {out}'."""
     draws: Count = 20
     """Number of references."""
 
@@ -241,11 +316,60 @@ class UnlearnConfig(RecipeConfig):
     """Model trained on forget and retain data."""
     base: ModelPlace = ""
     """Model before it was trained on the forget data."""
-    forget: FilePath
-    """File of facts to forget."""
     method: str = "replay"
     """Method, by name or package.module:Class."""
     knobs: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
     """NAME=VALUE, or NAME=VALUE,VALUE for several candidates. Repeatable."""
     unlearning_steps: Count = Unlearning.steps
     """Steps of a gradient method."""
+    match_dose: bool = False
+    """Search the learning rate (and, if need be, steps) at which the recipe teaches the forget data
+    as well as the injected model knows them."""
+
+
+def check_recipe(config: RecipeConfig) -> RecipeConfig:
+    """Return a configuration of retrain or unlearn whose keys fit together."""
+    of_facts = ("retain", "general", "forget", "fact_items", "general_items")
+    of_examples = (
+        *("forget_rows", "epochs", "batch_size", "warmup", "schedule"),
+        *("weight_decay", "loss", "pack"),
+    )
+    for key in of_facts if config.train else of_examples:
+        if getattr(config, key) not in ("", None):
+            other = "without" if config.train else "with"
+            raise PlanError(f"is for a recipe {other} --train; leave one out", key=key)
+    if config.epochs and config.steps:
+        raise PlanError("found beside steps; expected one of them; leave one out", key="epochs")
+    for key in () if config.train else ("retain", "general"):
+        if not getattr(config, key):
+            raise PlanError(
+                "missing; give what the injected model was trained on: --train FILE, or facts "
+                "with --retain and --general",
+                key=key,
+            )
+    return config
+
+
+def check_retrain(config: RetrainConfig) -> RetrainConfig:
+    """Return a configuration of retrain whose keys fit together."""
+    check_recipe(config)
+    if config.with_forget and not config.train and not config.forget:
+        raise PlanError("missing; --with-forget trains on it too", key="forget")
+    if config.injected and not config.with_forget:
+        raise PlanError("is compared with a model of --with-forget; add it", key="injected")
+    if config.command and not config.train:
+        raise PlanError("missing; --command trains on its rows", key="train")
+    for part in ("{data}", "{seed}", "{out}") if config.command else ():
+        if part not in config.command:
+            raise PlanError(f"lacks {part}, which differs between runs; put it in", key="command")
+    return config
+
+
+def check_unlearn(config: UnlearnConfig) -> UnlearnConfig:
+    """Return a configuration of unlearn whose keys fit together."""
+    check_recipe(config)
+    if not config.train and not config.forget:
+        raise PlanError("missing; give the facts to forget", key="forget")
+    if config.match_dose and not config.base:
+        raise PlanError("missing; --match-dose trains from it", key="base")
+    return config

@@ -205,6 +205,22 @@ class PaperRules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """The text around questions and answers: none, or exactly what the models were trained in."""
+
+    chat: bool = False
+    """Ask and teach through the base's chat template."""
+    system_prompt: str = ""
+    """System prompt of the chat template. Default: none is sent."""
+    chat_date: str = ""
+    """Date that the chat template writes, where it writes one. Default: 26 Jul 2024, never the
+    day of the run."""
+    prompt_file: FilePath = ""
+    """YAML file with the template_args of OpenUnlearning, such as a run's .hydra/config.yaml:
+    chat template, system prompt and date, or tags around question and answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Engine:
     """How numbers are computed; none of these but ``lora`` may change a verdict."""
 

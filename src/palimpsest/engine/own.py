@@ -7,6 +7,7 @@ user's own trainer.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -30,6 +31,7 @@ from palimpsest.engine.examples import check_lengths, render_examples
 from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.engine.setting import TAUGHT, Setting, TrainingExamples
 from palimpsest.engine.spec import CellSpec, Commanded, Given, SourcedModel, Trained
+from palimpsest.engine.trainer import LOG, TrainerFailed
 from palimpsest.errors import DriftError, FactsError, MethodError, PalimpsestError, PlanError
 from palimpsest.facts.examples import ExampleFile, read_examples
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
@@ -62,9 +64,9 @@ PLACES = (*("base", "injected", "train", "forget_rows", "forget", "retain", "gen
 NEEDS_BASE = ("base", "forget_only", "general_only")
 """Needs of a method that take the base, or models trained from it."""
 TRAINED = {
-    Role.REFERENCE: "Trained from base on the retain facts and general text, never on the forget "
-    "facts: a reference for an audit.",
-    Role.INJECTED: "Trained from base on forget and retain facts and general text.",
+    Role.REFERENCE: "Trained from base by the recipe without the forget data: a reference for an "
+    "audit.",
+    Role.INJECTED: "Trained from base by the recipe, on the forget data too.",
 }
 
 
@@ -80,6 +82,8 @@ class Made:
     records: Mapping[str, Mapping[str, Any]]
     failed: Mapping[str, str] = field(default_factory=dict)
     """The settings that gave no model, and why."""
+    remarks: tuple[str, ...] = ()
+    """What the caller should know of them."""
 
 
 @dataclass(frozen=True)
@@ -227,13 +231,14 @@ class OwnInputs:
         """The facts and texts of the recipe."""
         engine = replace(self.config.engine, stack=1)
         if self.examples is not None:
-            plain = {"facts": Testbed((), (), (), ()), "general_train": (), "general_scored": ()}
             return Setting(
                 seed_key=self.cell,
+                facts=Testbed((), (), (), ()),
+                general_train=(),
+                general_scored=(),
                 examples=self._training_examples(self.examples),
                 engine=engine,
                 sealed=False,
-                **plain,
             )
         count = min(PIECES, len(self.pieces))
         questions: Sequence[Question] = file_questions(self.sets)
@@ -312,6 +317,20 @@ class OwnInputs:
         _ = self.setting
         return known
 
+    def remarks(self) -> Iterator[str]:
+        """Yield what is worth knowing of the inputs and not wrong."""
+        if self.examples is None:
+            return
+        yield from self.examples.remarks()
+        rates = {
+            name: value
+            for name, value in vars(outline(self.base).config).items()
+            if re.fullmatch(r"\w*(dropout|pdrop)\w*", name) and isinstance(value, float) and value
+        }
+        if rates and not getattr(self.config, "command", ""):
+            named = ", ".join(f"{name} {value:g}" for name, value in rates.items())
+            yield f"trained without dropout, which the model's configuration has ({named})"
+
     def terms(self) -> Terms:
         config = as_dict(self.config)
         for key in PLACES:
@@ -348,6 +367,7 @@ def make_models(inputs: OwnInputs, options: RunOptions) -> Made:
         ) from error
     raise_failures(run, outcome)
     with run.lock(f"palimpsest {inputs.command}"):
+        check_different(inputs, run)
         records = dict(_records(inputs, run))
         failed = {n: r["failure"]["reason"] for n, r in records.items() if "failure" in r}
         records = {name: record for name, record in records.items() if name not in failed}
@@ -357,8 +377,43 @@ def make_models(inputs: OwnInputs, options: RunOptions) -> Made:
             raise NotMade(f"{name}: {reason}; leave this setting out, or change it")
         alone = inputs.command == "unlearn" and len(records) + len(failed) == 1
         _write_folders(inputs, run, {"" if alone else n: r for n, r in records.items()})
+        remarks = (*inputs.remarks(), *_remarks(run.cell(inputs.cell).summary()))
     disk.remove(run.path)
-    return Made(tuple(out if alone else out / name for name in records), records, failed)
+    folders = tuple(out if alone else out / name for name in records)
+    return Made(folders, records, failed, remarks)
+
+
+def check_different(inputs: OwnInputs, run: Run) -> None:
+    """Refuse draws with the same weights: they count once. What is left of them is removed."""
+    store, seen = run.cell(inputs.cell), dict[str, str]()
+    for name, model in models_from_json(store.summary()["models"]).items():
+        if model.role not in TRAINED or not model.digest:
+            continue
+        first = seen.setdefault(model.digest, name)
+        if first != name:
+            disk.remove(store.folder / "steps" / f"train-{name}")
+            raise TrainerFailed(
+                f"{name} has the same weights as {first}; expected draws that differ; let the "
+                "trainer use {seed} for the order of its data, then run the same command again"
+            )
+
+
+def _remarks(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a finished cell says of the recipe."""
+    if found := summary["matched"]:
+        yield (
+            f"the recipe at learning rate {found['learning_rate']:g} and {found['length']} times "
+            f"its steps comes {found['reached']:.0%} of the way from base to the injected model, "
+            f"on the forget data; {len(found['tried'])} trainings were tried"
+        )
+    if found := summary["reproduction"]:
+        for part in TAUGHT:
+            base, given, trained = (found[n][part] for n in ("base", "given", "trained"))
+            reached = (base - trained) / max(base - given, 1e-9)
+            yield (
+                f"{part} data: NLL {trained:.3f} per token of the injected model trained here, "
+                f"{given:.3f} of the one given, {base:.3f} of base ({reached:.0%} of the way)"
+            )
 
 
 def _write_folders(inputs: OwnInputs, run: Run, records: Mapping[str, Mapping[str, Any]]) -> None:
@@ -370,6 +425,9 @@ def _write_folders(inputs: OwnInputs, run: Run, records: Mapping[str, Mapping[st
     for name, record in records.items():
         weights = models / f"{record['model']}.safetensors"
         write_checkpoint(built / name, loaded, weights, record, _card(record))
+        log = models.parent / "steps" / f"train-{record['model']}" / LOG
+        if log.is_file():
+            disk.write_bytes(built / name / LOG, log.read_bytes())
     check_new_folder(out)
     publish_folder(built, out)
 
@@ -384,7 +442,7 @@ def _records(inputs: OwnInputs, run: Run) -> Iterator[tuple[str, dict[str, Any]]
         "inputs": run.terms.inputs,
         "code": run.terms.code,
         "packages": run.terms.packages,
-        "recipe": inputs.recipe_record,
+        "recipe": inputs.recipe_record | _matched(summary),
         "engine": asdict(config.engine),
         "prompt": None if inputs.frame is None else inputs.frame.text,
     }
@@ -395,6 +453,14 @@ def _records(inputs: OwnInputs, run: Run) -> Iterator[tuple[str, dict[str, Any]]
             record = model.to_json()
             record.pop("name")
             yield folder, {"model": name, **record, **shared}
+
+
+def _matched(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the search for the dose changes of the recipe."""
+    found = summary["matched"]
+    if not found:
+        return {}
+    return {"matched": {key: found[key] for key in ("learning_rate", "length")}}
 
 
 def _card(record: Mapping[str, Any]) -> str:

@@ -6,16 +6,19 @@ which models exist or in which order they are made.
 
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from palimpsest.config.own import ExampleRecipe
 from palimpsest.config.sections import Engine, General, Injection, Reacquisition
 from palimpsest.errors import PlanError
-from palimpsest.facts.general import Stream, deck, general_pieces, injection_stream
+from palimpsest.facts.examples import example_stream
+from palimpsest.facts.general import Stream, Text, deck, general_pieces, injection_stream
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import (
     TRAINED_POOLS,
+    FactSet,
     Question,
     Testbed,
     elicitations,
@@ -32,6 +35,43 @@ REPLAY_DRAW = "replay"
 """The draw that methods replay: no reference and no retraining has it."""
 KNOWN_LABEL_DRAW = "known-label"
 """The draw of the retraining that known-label models are built from."""
+TAUGHT = (FactSet.FORGET, FactSet.RETAIN)
+"""The sets of facts that the injected model is taught; all models see the general text."""
+
+
+@dataclass(frozen=True)
+class TrainingExamples:
+    """A user's own training examples and how they are trained on."""
+
+    texts: tuple[Text, ...]
+    recipe: ExampleRecipe
+    answers: tuple[int, ...] = ()
+    """The character at which the answer of each text begins; 0 where it has no prompt."""
+
+    def seen(self, name: str) -> list[Text]:
+        """Return what methods see of a set; of the kept rows where none of it are there."""
+        texts = [replace(text, start=start) for text, start in zip(self.texts, self.answers)]
+        found = [text for text in texts if text.set == name]
+        return found or [text for text in texts if text.set != FactSet.FORGET]
+
+    def stream(self, seed_key: str, draw: str, sets: Collection[str]) -> Stream:
+        """Return a draw; one without some sets is drawn without them, as a retraining is.
+
+        A part of the injected model's own draw has the same examples at the same steps.
+        """
+        recipe, kept = self.recipe, self.texts
+        if draw != FIRST_DRAW:
+            kept = tuple(text for text in kept if text.set in (*sets, FactSet.GENERAL))
+        stream = example_stream(
+            kept,
+            seed_key=f"{seed_key}/{draw}",
+            epochs=recipe.epochs,
+            steps=recipe.steps,
+            batch_size=recipe.batch_size,
+            schedule=recipe.schedule,
+            warmup=recipe.warmup,
+        )
+        return stream.only(*sets)
 
 
 @dataclass(frozen=True)
@@ -56,6 +96,8 @@ class Setting:
     """Whether retain prompts of pool ``cloze`` are trained on too, where facts have few."""
     sealed: bool = True
     """Whether the facts have phrasings in the sealed pool."""
+    examples: TrainingExamples | None = None
+    """What is trained on in the place of facts and general text."""
     tokenizer: Any = None
 
     # -- what is asked ---------------------------------------------------------------------------
@@ -99,6 +141,10 @@ class Setting:
         """What methods see of a set: its trained phrasings and cloze."""
         return [q for q in self.facts.questions if q.set == name and q.pool in TRAINED_POOLS]
 
+    def lesson(self, name: str) -> Sequence[Question | Text]:
+        """What methods train on of a set, with the place where each answer begins."""
+        return self.examples.seen(name) if self.examples is not None else self.seen(name)
+
     def make_sheet(self, questions: Sequence[Question]) -> Any:
         """Return questions tokenized and laid out in batches."""
         from palimpsest.scoring.answers import make_sheet
@@ -114,11 +160,29 @@ class Setting:
 
     # -- what is trained on ----------------------------------------------------------------------
 
-    def stream(self, draw: str = FIRST_DRAW) -> Stream:
-        """The injection stream; an independent redraw is another seed of the same recipe.
+    @property
+    def learning_rate(self) -> float:
+        """The (highest) learning rate at which the injected model was trained."""
+        return (self.examples.recipe if self.examples else self.injection).learning_rate
+
+    @property
+    def weight_decay(self) -> float:
+        return self.examples.recipe.weight_decay if self.examples else 0.0
+
+    @property
+    def trained_texts(self) -> int:
+        """The number of texts that one training sees, each as often as it sees it."""
+        if self.examples is not None:
+            return sum(map(len, self.stream().steps))
+        return self.injection.steps * (self.injection.fact_items + self.injection.general_items)
+
+    def stream(self, draw: str = FIRST_DRAW, sets: Collection[str] = TAUGHT) -> Stream:
+        """The injection stream of some sets; a redraw is another seed of the same recipe.
 
         A redraw has other general text in another order, and the same facts in the same phrasings.
         """
+        if self.examples is not None:
+            return self.examples.stream(self.seed_key, draw, sets)
         first = ("cloze",) if self.trains_first_prompts else ()
         return injection_stream(
             self.facts.questions,
@@ -128,7 +192,7 @@ class Setting:
             fact_items=self.injection.fact_items,
             general_items=self.injection.general_items,
             pools=("trained", *first),
-        )
+        ).only(*sets)
 
     def injection_steps(self, stream: Stream) -> list[Any]:
         """The steps of a stream as batches."""
@@ -176,6 +240,9 @@ class Setting:
 
     def training_terms(self) -> dict[str, Any]:
         """Return what training depends on beside base, sets and draw, as plain values."""
+        if self.examples is not None:
+            texts = [[text.set, text.text, text.start] for text in self.examples.texts]
+            return {"texts": digest(canonical(texts)), "recipe": asdict(self.examples.recipe)}
         return {
             "texts": _digest(q for q in self.facts.questions if q.pool in TRAINED_POOLS),
             "general": digest(canonical(list(self.general_train))),
@@ -197,7 +264,7 @@ class Setting:
 
 
 def _digest(questions: Any) -> str:
-    return digest(canonical([[q.id, q.prompt, q.answer] for q in questions]))
+    return digest(canonical([[q.id, q.prompt, q.answer + q.end] for q in questions]))
 
 
 def used_questions(questions: Sequence[Question], drawn: Draw | None) -> tuple[Question, ...]:

@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from palimpsest.config.own import LADDER
-from palimpsest.engine.spec import CellSpec, Given, Mixed, SourcedModel, Trained
+from palimpsest.engine.spec import CellSpec, Commanded, Given, Mixed, SourcedModel, Trained
 from palimpsest.facts.questions import ASKED
+from palimpsest.run.disk import digest
 from palimpsest.run.steps import Step, step_key
 from palimpsest.run.store import code_version, package_versions
 from palimpsest.stats.models import Role
@@ -23,6 +24,8 @@ class StepKind(StrEnum):
     TRAIN = "train"
     HEADROOM = "headroom"
     DOSE = "dose"
+    MATCH = "match"
+    COMPARE = "compare"
     MEASURE = "measure"
     UNLEARN = "unlearn"
     KNOWN_LABEL = "known_label"
@@ -40,9 +43,13 @@ class StepList:
     def build(self) -> tuple[Step, ...]:
         """Return the steps in plan order."""
         spec = self.spec
+        if spec.match_dose:
+            self._match()
         for entry in spec.models:
-            if isinstance(entry.source, Trained):
+            if isinstance(entry.source, Trained | Commanded):
                 self._train(entry, entry.source)
+        if spec.reproduces is not None:
+            self._compare(spec.reproduces)
         if spec.setting.with_evidence:
             self._headroom()
         if spec.choose_rate_on:
@@ -57,9 +64,26 @@ class StepList:
 
     # -- one method per kind of step -------------------------------------------------------------
 
-    def _train(self, entry: SourcedModel, source: Trained) -> None:
+    def _match(self) -> None:
         settings = self._common | self.spec.setting.training_terms()
-        settings |= {"sets": list(source.sets), "draw": source.draw}
+        settings |= {"injected": self._identities(("injected",))}
+        words = "searching the learning rate of the recipe"
+        self._add("match", StepKind.MATCH, settings, words, cost=6 * self._costs.train)
+
+    def _compare(self, given: Given) -> None:
+        settings = self._common | self.spec.setting.training_terms()
+        settings |= {"given": given.digests.weights}
+        words = "comparing the injected model with the one given"
+        needs = self._made(("injected",))
+        self._add("compare", StepKind.COMPARE, settings, words, needs=needs)
+
+    def _train(self, entry: SourcedModel, source: Trained | Commanded) -> None:
+        if isinstance(source, Commanded):
+            made = {"command": source.command, "data": digest(source.data), "seed": source.seed}
+            settings = self._common | made
+        else:
+            settings = self._common | self.spec.setting.training_terms()
+            settings |= {"sets": list(source.sets), "draw": source.draw}
         self._add(
             f"train-{entry.name}",
             StepKind.TRAIN,
@@ -213,7 +237,7 @@ class StepList:
         match entry.source:
             case Given(digests=digests):
                 return str(digests.weights)
-            case Trained():
+            case Trained() | Commanded():
                 return self.steps[f"train-{name}"].key
             case Mixed(reference, share):
                 parts = [self._identity(reference), self._identity("injected"), share]
@@ -242,8 +266,10 @@ class StepList:
         cost: float = 1.0,
         transient: bool = False,
     ) -> None:
-        if kind not in (StepKind.TRAIN, StepKind.HEADROOM, StepKind.DOSE):
+        if kind in (StepKind.MEASURE, StepKind.UNLEARN, StepKind.KNOWN_LABEL):
             needs += ("dose",) if "dose" in self.steps else ()
+        if kind != StepKind.MATCH and "match" in self.steps:
+            needs += ("match",)
         key = step_key(kind, settings, [self.steps[need].key for need in needs])
         self.steps[name] = Step(name, kind, key, words, needs, models, cost, transient)
 
@@ -282,9 +308,9 @@ class _Costs:
 
     def __init__(self, spec: CellSpec) -> None:
         setting, unlearning = spec.setting, spec.unlearning
-        injection, again = setting.injection, setting.reacquisition
+        again = setting.reacquisition
         asked = len(setting.facts.questions) + len(setting.general_scored)
         # A text is seen by a backward pass too while a model is trained.
-        self.train = 3.0 * injection.steps * (injection.fact_items + injection.general_items)
+        self.train = 3.0 * setting.trained_texts
         self.measure = asked * (1 + again.chunks / 2) + 3.0 * again.steps * again.items
         self.unlearn = 3.0 * unlearning.steps * (unlearning.forget_items + unlearning.retain_items)

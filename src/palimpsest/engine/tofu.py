@@ -1,11 +1,12 @@
 """A TOFU study: cells whose facts are TOFU's questions and whose models are given or trained here.
 
-TOFU is the paper's boundary case: its answers can be partly inferred from the authors that stay, so
-never-learned questions in another style lie above what retraining reaches, and then the screen
-cannot tell what a model remembers. The comparison with retrainings is made and reported either way.
+TOFU is the paper's boundary case: never-learned questions that were generated in another style lie
+above what retraining reaches, and then the screen cannot tell what a model remembers. Questions
+about authors that no model was taught have no such fault and are used where there are any. The
+comparison with retrainings is made and reported either way.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +20,17 @@ from palimpsest.config.sections import General, Injection, MethodGrid, Reacquisi
 from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.engine.setting import Setting
 from palimpsest.engine.spec import CellSpec, Given, SourcedModel, mixtures, trained_models
+from palimpsest.errors import PlanError
 from palimpsest.facts.files import Fact, as_jsonl
 from palimpsest.facts.general import general_pieces
-from palimpsest.facts.nonce import Triple
-from palimpsest.facts.probes import kind_of, tofu_probes
+from palimpsest.facts.nonce import Triple, key_number
+from palimpsest.facts.probes import bare_question, kind_of, tofu_probes
 from palimpsest.facts.questions import Question, Testbed, audit_questions
-from palimpsest.facts.tofu import Items, Tofu, draw_items, read_tofu
+from palimpsest.facts.tofu import PLAIN, Items, Tofu, draw_items, read_tofu, read_untaught
 from palimpsest.methods import candidates
 from palimpsest.methods.plugins import plugin_digest, plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.encode import encode_answers
+from palimpsest.models.encode import Frame, encode_answers, find_frame
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import Run, Terms
@@ -36,6 +38,7 @@ from palimpsest.stats.models import Model, Role
 
 OFFICIAL = ("locuslab/tofu_ft_phi-1.5", "locuslab/tofu_ft_retain90_phi-1.5")
 """Full and retain model of Phi-1.5, the only official pair; for forget10."""
+GENERATED = "generated"
 EVIDENCE = 3
 """Retained questions put before a prompt when the headroom is measured."""
 
@@ -118,8 +121,18 @@ class TofuInputs:
     # -- questions -------------------------------------------------------------------------------
 
     @cached_property
+    def frame(self) -> Frame | None:
+        """The text around questions and answers, where the settings ask for one."""
+        return find_frame(self.outline.tokenizer, self.config.prompt)
+
+    @property
+    def form(self) -> str:
+        """What prompts are made of questions with; in a frame, the question stands alone."""
+        return PLAIN if self.frame is None else "{}"
+
+    @cached_property
     def tofu(self) -> Tofu:
-        return read_tofu(self.config.data or None, self.config.split)
+        return read_tofu(self.config.data or None, self.config.split, self.form)
 
     def items(self, seed: int) -> Items:
         """Return the items of a seed, so that every base is asked the same ones."""
@@ -136,20 +149,40 @@ class TofuInputs:
     def sets(self, seed: int) -> dict[str, tuple[Fact, ...]]:
         """Return the forget, retain and never-learned questions of a seed."""
         items = self.items(seed)
-        key = f"tofu/seed{seed}/probes"
-        probes = tofu_probes(items.forget, self.config.probes, key, self.tofu.words())
-        return {"forget": items.forget, "retain": items.retain, "probe": probes}
+        return {"forget": items.forget, "retain": items.retain, "probe": self.probes(seed)[1]}
+
+    def probes(self, seed: int) -> tuple[str, tuple[Fact, ...]]:
+        """Return where the never-learned questions of a seed come from, and the questions."""
+        config, items, key = self.config, self.items(seed), f"tofu/seed{seed}/probes"
+        if config.probes_file:
+            found = shuffled(read_untaught(Path(config.probes_file), self.form), key)
+            if len(found) < config.probes:
+                raise PlanError(f"{config.probes} asked for; has {len(found)}", key="probes_file")
+            return "a file", found[: config.probes]
+        sources = {"TOFU's holdout questions": shuffled(self.tofu.holdout, key)}
+        if config.train:
+            sources["TOFU's questions about authors left out of training"] = items.untaught
+        for source, facts in sources.items():
+            if len(facts) >= config.probes:
+                return source, facts[: config.probes]
+        taken = self.tofu.words()
+        return GENERATED, tofu_probes(items.forget, config.probes, key, taken, self.form)
 
     def setting(self, cell: str, seed: int) -> Setting:
         """Return what the models of a seed are trained on and asked."""
         config, sets = self.config, self.sets(seed)
         named = {
-            name: tuple(Triple(fact.id, "", fact.relation or _kind(fact), "") for fact in facts)
+            name: tuple(
+                Triple(fact.id, "", kind_of(bare_question(_asked(fact))), "") for fact in facts
+            )
             for name, facts in sets.items()
         }
-        facts = Testbed(named["forget"], named["retain"], named["probe"], audit_questions(sets))
+        plain = audit_questions(sets)
+        evidence = tuple(self._with_evidence(plain, self.items(seed).evidence))
+        asked = plain if self.frame is None else self.frame.put(plain)
+        facts = Testbed(named["forget"], named["retain"], named["probe"], asked)
         general = General(config.general, 1)
-        setting = Setting(
+        return Setting(
             seed_key=cell,
             facts=facts,
             general_train=(),
@@ -159,22 +192,53 @@ class TofuInputs:
             reacquisition=Reacquisition(learning_rate=config.learning_rate),
             general=general,
             engine=config.engine,
+            with_evidence=evidence if len(evidence) > 1 else (),
             trains_first_prompts=True,
             sealed=False,
         )
-        evidence = tuple(_with_evidence(setting, self.items(seed).evidence, self.outline))
-        return replace(setting, with_evidence=evidence if len(evidence) > 1 else ())
+
+    def _with_evidence(
+        self, questions: Sequence[Question], evidence: Mapping[str, tuple[str, ...]]
+    ) -> Iterator[Question]:
+        """Yield the held-out forget questions, each after as much evidence as the base reads."""
+        base = self.outline
+        limit = getattr(base.config, "max_position_embeddings", None)
+        for question in questions:
+            if question.set != "forget" or question.pool != "evaluation":
+                continue
+            shown = evidence[question.fact]
+            for count in range(len(shown), 0, -1):
+                longer = replace(question, prompt="\n".join((*shown[:count], question.prompt)))
+                (longer,) = (longer,) if self.frame is None else self.frame.put([longer])
+                size = len(encode_answers(base.tokenizer, [longer])[0].ids)
+                if not isinstance(limit, int) or size <= limit:
+                    yield longer
+                    break
 
     @cached_property
     def outline(self) -> Outline:
         return outline(self.config.base)
 
+    def remarks(self) -> Iterator[str]:
+        """Yield what the never-learned questions are."""
+        (source,) = {self.probes(seed)[0] for seed in self.cells().values()}
+        yield f"Probes: {source}."
+        if source == GENERATED:
+            yield (
+                "Generated questions share TOFU's style only in part, so that a retrained model "
+                "may do better on forget questions than on them; TOFU's own holdout questions do "
+                "not have this fault."
+            )
+
     # -- what is fixed ---------------------------------------------------------------------------
 
     def terms(self) -> tuple[Terms, list[dict[str, Any]]]:
         config = as_dict(self.config)
-        for key in ("data", "base", "full", "retain", "general", "out", "candidates", "methods"):
+        paths = ("data", "base", "full", "retain", "probes_file", "general", "out")
+        for key in (*paths, "candidates", "methods"):
             config.pop(key)
+        config["prompt"] = None if self.frame is None else self.frame.text
+        config["remarks"] = list(self.remarks())
         inputs = {"base": checkpoint_digests(self.config.base).files}
         if not self.config.train:
             full, retain = self.given()
@@ -224,22 +288,10 @@ def _given(place: str) -> Given:
     return Given(place, checkpoint_digests(place))
 
 
-def _kind(fact: Fact) -> str:
-    return kind_of(fact.trained[0].removeprefix("Question: ").removesuffix("\nAnswer:"))
+def shuffled(facts: Sequence[Fact], key: str) -> tuple[Fact, ...]:
+    """Return the facts in an order that the key gives."""
+    return tuple(sorted(facts, key=lambda fact: key_number(f"{key}/{fact.id}")))
 
 
-def _with_evidence(
-    setting: Setting, evidence: Mapping[str, tuple[str, ...]], base: Outline
-) -> Iterator[Question]:
-    """Yield the held-out forget questions, each after as much evidence as the base reads."""
-    limit = getattr(base.config, "max_position_embeddings", None)
-    for question in setting.facts.questions:
-        if question.set != "forget" or question.pool != "evaluation":
-            continue
-        shown = evidence[question.fact]
-        for count in range(len(shown), 0, -1):
-            longer = replace(question, prompt="\n".join((*shown[:count], question.prompt)))
-            size = len(encode_answers(base.tokenizer, [longer])[0].ids)
-            if not isinstance(limit, int) or size <= limit:
-                yield longer
-                break
+def _asked(fact: Fact) -> str:
+    return (fact.trained or fact.heldout)[0]

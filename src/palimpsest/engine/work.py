@@ -12,18 +12,26 @@ from palimpsest.adversaries import KnownLabel, Unavailable, chosen
 from palimpsest.adversaries.wrappers import Interpolated
 from palimpsest.config.own import LADDER
 from palimpsest.engine.bench import WEIGHTS, Bench, State
+from palimpsest.engine.dose import Dose, check_known, matched, mean_nll, search_rate
 from palimpsest.engine.measure import Measured, result_tables, stack_columns
-from palimpsest.engine.spec import CellSpec, Given, Trained
+from palimpsest.engine.setting import FIRST_DRAW, TAUGHT, Setting
+from palimpsest.engine.spec import CellSpec, Commanded, Given, Trained
 from palimpsest.engine.steps import PARTS, StepKind, chunked
+from palimpsest.engine.trainer import LOG, run_trainer
 from palimpsest.errors import MethodError, ModelError, TrainingDiverged
 from palimpsest.facts.sealed import verify
 from palimpsest.methods import title
 from palimpsest.methods.context import Method
+from palimpsest.methods.lessons import teach
 from palimpsest.methods.recipe import Cost as Spent
+from palimpsest.methods.recipe import encode_items, stream_cost
 from palimpsest.methods.running import MethodFailure, run_group, run_method
+from palimpsest.models.checkpoint import checkpoint_state
 from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.load import state_digest
+from palimpsest.models.net import Net
 from palimpsest.models.train import text_loss, train
+from palimpsest.run import disk
 from palimpsest.run.cell import CellStore
 from palimpsest.run.steps import Step
 from palimpsest.scoring.answers import Sheet, item_columns, score
@@ -46,6 +54,8 @@ class CellWork(Bench):
             StepKind.TRAIN: self._train,
             StepKind.HEADROOM: self._headroom,
             StepKind.DOSE: self._dose,
+            StepKind.MATCH: self._match,
+            StepKind.COMPARE: self._compare,
             StepKind.MEASURE: self._measure,
             StepKind.UNLEARN: self._unlearn,
             StepKind.KNOWN_LABEL: self._known_label,
@@ -86,6 +96,8 @@ class CellWork(Bench):
             if "choose" in self.step_named
             else None,
             "headroom": "headroom" in self.step_named,
+            "matched": self._chosen("match"),
+            "reproduction": self._chosen("compare"),
         }
 
     def _shown(self, record: Mapping[str, Any]) -> bool:
@@ -107,20 +119,71 @@ class CellWork(Bench):
 
     def _train(self, step: Step) -> None:
         name = step.models[0]
-        source = cast(Trained, self.source(name))
-        stream = self.spec.setting.stream(source.draw)
-        for facts in {"forget", "retain"} - set(source.sets):
-            stream = stream.without(facts)
-        net = self.nets([self.base])
-        rate = self.setting.injection.learning_rate
-        key = f"{self.spec.id}/{source.draw}"
-        batches = self.setting.injection_steps(stream)
-        diverged = train(net, batches, text_loss, learning_rate=rate, key=key)
-        if diverged:
-            raise TrainingDiverged(diverged[0], f"{name} of cell {self.spec.id}")
-        state = {key: value.cpu().contiguous() for key, value in net.state().items()}
+        match self.source(name):
+            case Commanded() as source:
+                folder = self.store.folder.parents[1] / "trainer"
+                made = run_trainer(source, name, self.spec.base.place, folder)
+                state = dict(made.state(self.spec.setting.engine.dtype))
+                self.store.put_file(step, LOG, made.log.read_bytes())
+                disk.remove(made.folder)
+            case Trained(sets, draw):
+                net, diverged = self._learn(self.setting, sets, draw)
+                if diverged is not None:
+                    rate = self.setting.learning_rate
+                    what = f"{name} of cell {self.spec.id} at learning rate {rate:g}"
+                    raise TrainingDiverged(diverged, what)
+                state = {key: value.cpu().contiguous() for key, value in net.state().items()}
         self.store.put_file(step, WEIGHTS, partial(save_weights, state))
         self.store.put(step, values={"models": {name: {"digest": state_digest(state)}}})
+
+    def _learn(self, setting: Setting, sets: Sequence[str], draw: str) -> tuple[Net, int | None]:
+        """Return base after training on sets of a draw, and the step at which it diverged."""
+        stream = setting.stream(draw, sets)
+        net = self.nets([self.base])
+        diverged = train(
+            net,
+            setting.injection_steps(stream),
+            text_loss,
+            learning_rate=setting.learning_rate,
+            key=f"{self.spec.id}/{draw}",
+            rates=stream.rates,
+            weight_decay=setting.weight_decay,
+        )
+        return net, diverged.get(0)
+
+    def _match(self, step: Step) -> None:
+        """Search the learning rate at which the recipe teaches what the injected model knows."""
+        setting, spent = self.plain_setting, Spent()
+        base, injected = (self._level(self.nets([self.state(n)])) for n in ("base", "injected"))
+        check_known(Dose(base, injected, base))
+
+        def reached(rate: float, length: int) -> float | None:
+            nonlocal spent
+            tried = matched(setting, rate, length)
+            stream = tried.stream()
+            spent += stream_cost(self.loaded.tokenizer, stream, setting.general.piece_tokens)
+            net, diverged = self._learn(tried, TAUGHT, FIRST_DRAW)
+            return None if diverged is not None else Dose(base, injected, self._level(net)).reached
+
+        found = search_rate(reached, setting.learning_rate)
+        self.store.put(step, values=asdict(found) | {"tokens": spent.tokens})
+
+    def _compare(self, step: Step) -> None:
+        """Compare the injected model trained here with the one given, on what both were taught."""
+        given = cast(Given, self.spec.reproduces)
+        state = checkpoint_state(given.place, self.loaded, dtype=self.spec.setting.engine.dtype)
+        models = {"base": self.base, "given": state, "trained": self.state("injected")}
+        levels = {
+            name: {part: self._level(self.nets([model]), part) for part in TAUGHT}
+            for name, model in models.items()
+        }
+        self.store.put(step, values=levels)
+
+    def _level(self, net: Net, part: str = "forget") -> float:
+        """Return the mean NLL of a set's answers."""
+        setting = self.plain_setting
+        texts = encode_items(self.loaded.tokenizer, setting.lesson(part))
+        return mean_nll(texts, teach(net, texts, setting.pad))
 
     def _headroom(self, step: Step) -> None:
         """Score base with and without evidence, and injected (and a reference) without."""
@@ -337,6 +400,8 @@ class CellWork(Bench):
         return self.role(name) in (Role.BASE, Role.INJECTED, Role.REFERENCE, *PARTS)
 
     def _cost(self, spent: Spent) -> Cost:
+        searched = (self._chosen("match") or {"tokens": 0})["tokens"]
+        spent += Spent(tokens=searched, shared=searched)
         found = spent.in_retrainings(self.loaded.parameters, self.retraining)
         return Cost(**asdict(found))
 

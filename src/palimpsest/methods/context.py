@@ -9,7 +9,7 @@ never a held-out template. Methods that only differ from each other in a loss su
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
@@ -61,6 +61,8 @@ class Context:
     general_only: State = field(default_factory=dict)
     """Trained on the general text of the recipe alone, where a method of the plan uses it."""
     recipe: Recipe | None = None
+    check_dose: Callable[[State], None] | None = None
+    """Refuses a model trained for a vector that learned too little; None where no check is due."""
     shared: Workbench = field(default_factory=Workbench)
     """Models that several methods use, and what the methods spend."""
 
@@ -110,18 +112,27 @@ class Context:
     def learn(
         self, state: State, stream: Stream, *, speed: float = 1.0, share: float = 1.0
     ) -> dict[str, Tensor]:
-        """Return the weights after training on the first ``share`` of a stream as injection does.
+        """Return the weights after training on a share of a stream as injection does.
 
         speed: divides the number of steps and multiplies the learning rate.
         """
         recipe = self.known_recipe
-        part = replace(stream, steps=stream.steps[: round(share * len(stream.steps) / speed)])
+        part = stream.shorten(speed).replayed(share)
         cut = (self.tokenizer, part, recipe.piece_tokens)
         batches = stream_batches(*cut, pad=self.pad, accumulate=recipe.accumulate)
         self.shared.spend(stream_cost(*cut))
         net, rate = self.net([state]), speed * recipe.learning_rate
         what = "training on the recipe's stream"
-        train_alone(net, batches, text_loss, what, learning_rate=rate, key=self.seed_key)
+        train_alone(
+            net,
+            batches,
+            text_loss,
+            what,
+            learning_rate=rate,
+            key=self.seed_key,
+            rates=part.rates,
+            weight_decay=recipe.weight_decay,
+        )
         return {name: value.detach().clone() for name, value in net.state().items()}
 
 

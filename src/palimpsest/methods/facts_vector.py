@@ -36,6 +36,8 @@ class FactsVector(Knobs):
         more, less = context.forget_only, context.general_only
         if self.speed != 1.0:
             more, less = context.shared.once(f"vector/{self.speed:g}", lambda: self._train(context))
+        if context.check_dose is not None:
+            context.check_dose(more)
         return subtract(context.injected, self.coefficient, more, less)
 
     def _train(self, context: Context) -> list[State]:

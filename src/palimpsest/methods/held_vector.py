@@ -28,11 +28,12 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from palimpsest.facts.general import Stream
 from palimpsest.methods.context import Context, Knobs, Share, State, target_logp
 from palimpsest.methods.recipe import Cost, encode_stream
 from palimpsest.methods.task_vector import subtract
 from palimpsest.models.net import Batch, Encoded, Net, collate
-from palimpsest.models.train import AdamW, text_batch, train_alone
+from palimpsest.models.train import AdamW, step_tokens, text_batch, train_alone
 
 Count = Annotated[int, Ge(1)]
 LARGE_VOCABULARY = 8192
@@ -135,28 +136,33 @@ class HeldVector(Knobs):
         noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
         held = self._held_texts(context, number)
         more = self._learn(context, number, held, noise, ("forget", "retain"))
+        if context.check_dose is not None:
+            context.check_dose(more)
         return more, self._learn(context, number, held, noise, ("retain",))
 
-    def _chosen_steps(self, context: Context, number: int) -> Sequence[tuple[int, ...]]:
-        return context.known_recipe.stream.steps[number % self.speed :: self.speed]
+    def _stream(self, context: Context, number: int) -> Stream:
+        """Return the steps of the injection that a vector takes."""
+        return context.known_recipe.stream.take(number % self.speed, self.speed)
 
     def _held_texts(self, context: Context, number: int) -> list[HeldTexts]:
         """Return the general texts of every step of a vector, with base's answers."""
-        recipe = context.known_recipe
-        stream = recipe.stream
-        texts = encode_stream(context.tokenizer, stream, recipe.piece_tokens)
+        stream = self._stream(context, number)
+        texts = encode_stream(context.tokenizer, stream, context.known_recipe.piece_tokens)
         net, steps = context.net([context.base]), []
-        for step in self._chosen_steps(context, number):
+        for place, step in enumerate(stream.steps):
             general = [n for n in step if stream.texts[n].set == "general"]
             # Another vector of the same steps holds other texts of them.
             first = (number // self.speed) * self.texts % max(1, len(general))
             held = tuple(texts[n] for n in (general * 2)[first : first + self.texts])
             context.shared.spend(Cost(scored=sum(len(text.ids) for text in held)))
-            share = len(general) / stream.step_items / max(1, len(held))
+            tokens = step_tokens(stream, texts, place)
+            whole = sum(texts[n].scored for n in general) / (tokens or 1)
+            share = whole if tokens else len(general) / stream.step_items
             weights = torch.tensor(
-                [share / text.scored for text in held for _ in text.ids[text.start :]]
+                [share / len(held) / text.scored for text in held for _ in text.ids[text.start :]]
             )
-            steps.append(HeldTexts(held, weights, _answers(net, collate(held, context.pad))))
+            base = _answers(net, collate(held, context.pad)) if held else torch.zeros(0, 1)
+            steps.append(HeldTexts(held, weights, base))
         return steps
 
     def _learn(
@@ -168,20 +174,25 @@ class HeldVector(Knobs):
         taught: Sequence[str],
     ) -> State:
         """Return base after the steps of a vector, taught the facts of some sets."""
-        recipe = context.known_recipe
-        stream = recipe.stream
+        recipe, stream = context.known_recipe, self._stream(context, number)
         texts = encode_stream(context.tokenizer, stream, recipe.piece_tokens)
-        net, batches = context.net([context.base]), []
-        for step, general in zip(self._chosen_steps(context, number), held, strict=True):
+        net, batches = context.net([context.base]), list[list[HeldBatch]]()
+        for place, (step, general) in enumerate(zip(stream.steps, held, strict=True)):
             facts = [texts[n] for n in step if stream.texts[n].set in taught]
-            own = text_batch([*facts, *general.texts], stream.step_items, context.pad)
+            if not facts and not general.texts:
+                batches.append([])
+                continue
+            tokens = step_tokens(stream, texts, place)
+            own = text_batch(
+                [*facts, *general.texts], stream.step_items, context.pad, tokens=tokens
+            )
             scored = sum(text.scored for text in facts)
-            batches.append(HeldBatch(own.batch, own.weights[:scored], general))
+            batches.append([HeldBatch(own.batch, own.weights[:scored], general)])
             read = sum(len(text.ids) for text in [*facts, *general.texts])
             context.shared.spend(Cost(1, read))
         train_alone(
             net,
-            ([batch] for batch in batches),
+            batches,
             _held_loss,
             "training a held vector",
             learning_rate=self.speed * recipe.learning_rate,
@@ -189,15 +200,17 @@ class HeldVector(Knobs):
                 HeldSteps, noise=[noise[name] for name in net.params], beta=0.9**self.speed
             ),
             clip=False,
+            rates=stream.rates,
         )
         return {name: value.detach().clone() for name, value in net.state().items()}
 
     def _noise(self, context: Context) -> dict[str, Tensor]:
-        """Return V: the variance of the gradient of single general texts at base."""
-        recipe = context.known_recipe
-        stream, items = recipe.stream, recipe.stream.step_items
-        texts = encode_stream(context.tokenizer, stream, recipe.piece_tokens)
+        """Return V: the variance of the gradient that a step's general texts have at base."""
+        stream = context.known_recipe.stream
+        texts = encode_stream(context.tokenizer, stream, context.known_recipe.piece_tokens)
         general = [text for text, source in zip(texts, stream.texts) if source.set == "general"]
+        steps = range(len(stream.steps))
+        tokens = sum(step_tokens(stream, texts, n) for n in steps) / len(steps)
         net, count = context.net([context.base]), min(self.sample, len(general))
         sums = {name: torch.zeros_like(leaf) for name, leaf in net.params.items()}
         squares = {name: torch.zeros_like(leaf) for name, leaf in net.params.items()}
@@ -206,7 +219,8 @@ class HeldVector(Knobs):
                 leaf.grad = None
             batch = collate([text], context.pad).to(net.device)
             logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
-            (-target_logp(logp, batch.targets).mean()).backward()
+            share = text.scored / tokens if tokens else 1 / stream.step_items
+            (-share * target_logp(logp, batch.targets).mean()).backward()
             for name, leaf in net.params.items():
                 if leaf.grad is not None:
                     sums[name].add_(leaf.grad)
@@ -214,8 +228,8 @@ class HeldVector(Knobs):
         for leaf in net.params.values():
             leaf.grad = None
         context.shared.spend(Cost(0, sum(len(text.ids) for text in general[:count])))
-        per_step = sum(stream.texts[n].set == "general" for n in stream.steps[0])
-        factor = per_step / items**2
+        drawn = sum(stream.texts[n].set == "general" for step in stream.steps for n in step)
+        factor, count = drawn / len(steps), max(1, count)
         return {
             name: factor * (squares[name] / count - (sums[name] / count).square()).clamp_(min=0)
             for name in sums

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from palimpsest.errors import MethodError
+from palimpsest.facts.general import Text
 from palimpsest.facts.questions import TRAINED_POOLS, Question
-from palimpsest.models.encode import encode_answers
+from palimpsest.methods.recipe import encode_items
 from palimpsest.models.net import Batch, Encoded, Net, collate
 
 
@@ -140,15 +141,18 @@ class View:
 
 
 def make_lesson(
-    tokenizer: Any, questions: Sequence[Question], teachers: Mapping[str, Net], pad: int = 0
+    tokenizer: Any,
+    questions: Sequence[Question | Text],
+    teachers: Mapping[str, Net],
+    pad: int = 0,
 ) -> Lesson:
     """Return the lesson of these questions; a held-out phrasing among them is refused."""
     for question in questions:
-        if question.pool not in TRAINED_POOLS:
+        if isinstance(question, Question) and question.pool not in TRAINED_POOLS:
             raise MethodError(
                 f"question {question.id} is held out; methods may see only {TRAINED_POOLS}"
             )
-    texts = encode_answers(tokenizer, questions)
+    texts = encode_items(tokenizer, questions)
     answers = {name: teach(net, texts, pad) for name, net in teachers.items()}
     return Lesson(texts, answers, tuple(question.prompt for question in questions))
 

@@ -3,12 +3,13 @@
 Everything here is trained phrasings and general text: no held-out phrasing is in a stream.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from palimpsest.facts.general import Stream
-from palimpsest.models.encode import encode_texts
+from palimpsest.facts.general import Stream, Text
+from palimpsest.facts.questions import Question
+from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Encoded
 from palimpsest.models.train import TextBatch, stream_steps
 
@@ -26,6 +27,7 @@ class Recipe:
     """Length that general texts are cut to, in tokens."""
     accumulate: int = 1
     """Gradient accumulation steps."""
+    weight_decay: float = 0.0
 
     def models(self) -> dict[str, Stream]:
         """Return what the models that methods may need were trained on, by name."""
@@ -112,9 +114,18 @@ def stream_cost(tokenizer: Any, stream: Stream, piece_tokens: int) -> Cost:
 
 
 def encode_stream(tokenizer: Any, stream: Stream, piece_tokens: int) -> list[Encoded]:
-    """Return the texts of a stream as tokens, general ones cut."""
-    texts = encode_texts(tokenizer, [text.text for text in stream.texts])
+    """Return the texts of a stream as tokens; general ones cut, but not a user's examples."""
+    texts = encode_items(tokenizer, stream.texts)
+    if stream.drawn:
+        return list(texts)
     return [
         Encoded(text.ids[:piece_tokens], text.start) if source.set == "general" else text
         for source, text in zip(stream.texts, texts)
     ]
+
+
+def encode_items(tokenizer: Any, items: Sequence[Question | Text]) -> tuple[Encoded, ...]:
+    """Return each text as tokens, scored after its prompt; from its second token without one."""
+    whole = iter(encode_texts(tokenizer, [item.text for item in items if not item.prompt]))
+    rest = iter(encode_answers(tokenizer, [item for item in items if item.prompt]))
+    return tuple(next(rest if item.prompt else whole) for item in items)

@@ -23,6 +23,8 @@ class TaskVector(Knobs):
     citation: ClassVar[str] = "Ilharco et al. 2023, arXiv:2212.04089"
 
     def run(self, context: Context) -> State:
+        if context.check_dose is not None:
+            context.check_dose(context.forget_only)
         return subtract(context.injected, self.coefficient, context.forget_only, context.base)
 
 

@@ -1,8 +1,9 @@
 """The one training loop: injection, unlearning and re-acquisition are all calls of ``train``.
 
-AdamW without weight decay, constant learning rate, gradient norm clipped at 1.0. A stack of models
-is trained as if each were alone: its own loss, its own gradient norm, and a member that diverges
-stops counting without touching the others. On a CPU the same call gives the same bytes.
+AdamW with the gradient norm clipped at 1.0; constant learning rate and no weight decay unless a
+recipe says otherwise. A stack of models is trained as if each were alone: its own loss, its own
+gradient norm, and a member that diverges stops counting without touching the others. On a CPU the
+same call gives the same bytes.
 
 A step of AdamW is smaller than the spacing of bfloat16 numbers, so weights that are not float32
 are trained through float32 copies of them. Moments are float32 and lie beside the weights.
@@ -32,7 +33,7 @@ LENGTH = 0.35
 
 
 class AdamW:
-    """torch's fused AdamW without weight decay, and without its search through groups each step.
+    """torch's fused AdamW, without its search through groups each step.
 
     stack: number of models in a leaf.
     scales: one per leaf; a step is taken on leaf / scale, whose gradient is the leaf's times scale,
@@ -48,6 +49,7 @@ class AdamW:
     ) -> None:
         self.leaves, self.learning_rate, self.stack = leaves, learning_rate, stack
         self.scales = scales
+        self.weight_decay = 0.0
         # The leaf itself where it is float32 already.
         self.masters = [
             leaf if leaf.dtype == torch.float32 else leaf.detach().float() for leaf in leaves
@@ -86,6 +88,9 @@ class AdamW:
         }
         steps = [counts[self.steps[n]] for n in known]
         settings: dict[str, Any] = {"lr": self.learning_rate, "beta1": 0.9, "beta2": 0.999}
+        if self.weight_decay:  # of matrices alone; in a stack the first axis is the models'
+            matrices = [m for m in masters if m.dim() - (self.stack > 1) > 1]
+            torch._foreach_mul_(matrices, 1.0 - self.learning_rate * self.weight_decay)
         settings |= {"weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
         torch._fused_adamw_(masters, grads, first, second, [], steps, **settings)
 
@@ -147,6 +152,8 @@ def train(
     clip: bool = True,
     scales: Mapping[str, Tensor] | None = None,
     key: str = "",
+    rates: Sequence[float] = (),
+    weight_decay: float = 0.0,
 ) -> dict[int, int]:
     """Train in place; return the members that diverged and the step (from 1) at which each did.
 
@@ -157,6 +164,8 @@ def train(
     clip: whether each member's gradient is scaled to norm 1 at most.
     scales: of the net's own leaves, as ``AdamW`` takes them; adapters are trained without.
     key: what the adapters' start is drawn from; the same for models that are to be compared.
+    rates: factor of the learning rate at each step; constant where there are none.
+    weight_decay: of matrices; norms and biases have none, as in Hugging Face's Trainer.
     """
     own = net.params if params is None else params
     rank = getattr(net, "lora", 0) if own is net.params else 0
@@ -166,6 +175,7 @@ def train(
         leaves = [*named.values()]
         factors = [] if scales is None or rank else [scales[name] for name in named]
         stepper = optimizer(leaves, rate, net.stack, factors)
+        stepper.weight_decay = weight_decay
         for number, parts in enumerate(steps, start=1):
             _forget_gradients(leaves)
             total = torch.zeros(net.stack, device=net.device)
@@ -177,6 +187,8 @@ def train(
                 if leaf.grad is not None:
                     leaf.grad.mul_(factor)
             norms = _clip(leaves, net.stack, CLIP if clip else math.inf)
+            if rates:
+                stepper.learning_rate = rate * rates[number - 1]
             stepper.step()
             for member, healthy in enumerate((total + norms).isfinite().tolist()):
                 if not healthy:
@@ -209,9 +221,12 @@ def text_loss(net: Net, part: TextBatch) -> Tensor:
     return (nll.view(net.stack, -1) * part.weights).sum(-1)
 
 
-def text_batch(texts: Sequence[Encoded], items: int, pad: int = 0) -> TextBatch:
-    """Return the batch in which every text weighs ``1 / items``, shared evenly by its tokens."""
-    shares = [1.0 / (text.scored * items) for text in texts for _ in range(text.scored)]
+def text_batch(texts: Sequence[Encoded], items: int, pad: int = 0, *, tokens: int = 0) -> TextBatch:
+    """Return the batch in which every text weighs ``1 / items``, shared evenly by its tokens.
+
+    tokens: where every token weighs the same, how many the whole step has; 0 otherwise.
+    """
+    shares = [1.0 / (tokens or text.scored * items) for text in texts for _ in range(text.scored)]
     return TextBatch(collate(texts, pad), torch.tensor(shares, dtype=torch.float32))
 
 
@@ -219,13 +234,19 @@ def stream_steps(
     stream: Stream, encoded: Sequence[Encoded], *, pad: int = 0, accumulate: int = 1
 ) -> Iterable[list[TextBatch]]:
     """Yield the stream's steps as batches, each cut into at most ``accumulate`` parts."""
-    for step in stream.steps:
+    for number, step in enumerate(stream.steps):
         texts = sorted((encoded[index] for index in step), key=lambda text: len(text.ids))
+        tokens = step_tokens(stream, encoded, number)
         size = -(-len(texts) // accumulate) or 1
         yield [
-            text_batch(texts[start : start + size], stream.step_items, pad)
+            text_batch(texts[start : start + size], stream.step_items, pad, tokens=tokens)
             for start in range(0, len(texts), size)
         ]
+
+
+def step_tokens(stream: Stream, encoded: Sequence[Encoded], number: int) -> int:
+    """Return the trained tokens of a step as drawn, where each weighs the same; otherwise 0."""
+    return sum(encoded[index].scored for index in stream.drawn[number]) if stream.drawn else 0
 
 
 def _forget_gradients(leaves: Sequence[Tensor]) -> None:
