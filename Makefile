@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-all lint bench reliability notebook pocket smollm2 gemma advisories clean
+.PHONY: demo test test-all lint bench reliability notebook docs pocket smollm2 gemma advisories clean
 
 demo: $(VENV)/.installed
 	$(BIN)/palimpsest demo
@@ -40,6 +40,11 @@ reliability: $(VENV)/.dev
 # Runs the notebook and writes its outputs into it.
 notebook: $(VENV)/.dev
 	$(BIN)/jupyter execute --inplace examples/tour.ipynb
+
+# The site of the docs, in build/site.
+docs: $(VENV)/.installed
+	$(PIP) install -q -c constraints.txt -e '.[models,docs]'
+	$(BIN)/mkdocs build --strict
 
 pocket: $(VENV)/.dev
 	$(BIN)/python -m tools.bake_pocket
