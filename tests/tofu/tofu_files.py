@@ -1,4 +1,4 @@
-"""A split in TOFU's form, small enough to be learned by a tiny model."""
+"""A split in TOFU's form, small enough to be learned by a tiny model: five authors a block."""
 
 import json
 from pathlib import Path
@@ -11,20 +11,29 @@ ASKED = (
 )
 
 
-def write_tofu(folder: Path, forget: int = 3, retain: int = 5) -> Path:
-    """Write a split of a few authors with four questions each."""
+def write_tofu(
+    folder: Path, forget: int = 3, retain: int = 5, holdout: int = 0, *, per_author: int = 4
+) -> Path:
+    """Write a split of some authors; holdout questions are about authors of their own.
+
+    per_author: questions about an author; more than four repeat their forms with other answers.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for name, count, first in (("forget10", forget, 0), ("retain90", retain, 50)):
+    names = {"forget10": (forget, 0), "retain90": (retain, 50), "holdout10": (holdout, 80)}
+    for name, (count, first) in names.items():
         rows = [
             {
-                "question": question.format(f"Writer{first + n}", first + n),
-                "paraphrased_question": other.format(f"Writer{first + n}", first + n),
-                "answer": answer.format(f"Writer{first + n}", first + n),
+                key: form.format(f"Writer{first + n} Name", f"{first + n}{'x' * (k // 4)}")
+                + (f" ({k // 4})" if k > 3 and key != "answer" else "")
+                for key, form in zip(("question", "paraphrased_question", "answer"), ASKED[k % 4])
             }
             for n in range(count)
-            for question, other, answer in ASKED
+            for k in range(per_author)
         ]
         plain = [{key: row[key] for key in ("question", "answer")} for row in rows]
-        for file, lines in ((name, plain), (f"{name}_perturbed", rows)):
-            (folder / f"{file}.json").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        files = {name: plain, f"{name}_perturbed": rows if name == "forget10" else []}
+        for file, lines in files.items():
+            if lines:
+                text = "".join(json.dumps(line) + "\n" for line in lines)
+                (folder / f"{file}.json").write_text(text)
     return folder

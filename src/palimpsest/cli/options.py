@@ -15,7 +15,7 @@ from cyclopts import App, Group, Parameter
 
 from palimpsest.cli.output import Watch, say
 from palimpsest.config.load import meanings
-from palimpsest.config.sections import Engine
+from palimpsest.config.sections import Engine, Prompt
 from palimpsest.errors import PlanError
 from palimpsest.stats.rules import Rules
 
@@ -37,6 +37,8 @@ app = App(
 )
 
 SETTINGS = Group.create_ordered("Models, facts and recipe")
+RUN_FOLDER = Group.create_ordered("A run of OpenUnlearning")
+PROMPT = Group.create_ordered("Prompts, exactly as the models were trained")
 COMPUTATION = Group.create_ordered("Computation")
 RULES = Group.create_ordered("Rules, fixed before anything is trained")
 EXECUTION = Group.create_ordered("Execution and output")
@@ -154,11 +156,13 @@ class RunFlags:
 
 if TYPE_CHECKING:
     EngineFlags = Engine
+    PromptFlags = Prompt
     RuleFlags = Rules
 else:
     EngineFlags = flags_of(
         Engine, skip=("stack", "keep_models", "keep_candidates"), group=COMPUTATION
     )
+    PromptFlags = flags_of(Prompt, group=PROMPT)
     RuleFlags = flags_of(
         Rules,
         *("alpha", "certify_above", "margin", "detection_limit", "detection_power"),

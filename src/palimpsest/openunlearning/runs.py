@@ -1,0 +1,246 @@
+"""A run folder of OpenUnlearning as an audit: models, prompts and facts from its configuration.
+
+``saves/unlearn/X`` holds ``.hydra/config.yaml`` (with the overrides applied), the last weights and
+``checkpoint-N`` folders; retrainings are in ``saves/finetune``. What is made here, the facts, is
+written beside the audit's run folder, to ``OUT.given/``, and nothing into ``saves``.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from palimpsest.config.load import load_config, read_yaml
+from palimpsest.config.own import AuditConfig, RunSource
+from palimpsest.errors import PlanError
+from palimpsest.facts.files import Fact, as_jsonl, read_rows
+from palimpsest.facts.probes import tofu_probes, with_relations
+from palimpsest.facts.rows import shown_path
+from palimpsest.facts.tofu import SPLITS, Tofu, as_probe, read_tofu, row_of
+from palimpsest.run.disk import make_folder, write_bytes
+from palimpsest.stats.rules import Rules
+
+CONFIG = Path(".hydra") / "config.yaml"
+BASE = "model.tokenizer_args.pretrained_model_name_or_path"
+MODEL = "model.model_args.pretrained_model_name_or_path"
+RECIPE = (
+    *("learning_rate", "num_train_epochs", "max_steps", "warmup_epochs", "warmup_ratio"),
+    *("warmup_steps", "weight_decay", "lr_scheduler_type", "optim"),
+)
+"""Settings of the trainer that a retraining must share with the injected model; not the seed."""
+TEMPLATE = (
+    *("apply_chat_template", "system_prompt", "date_string", "user_start_tag", "user_end_tag"),
+    *("asst_start_tag", "system_prompt_with_special_tokens"),
+)
+RETAIN_LIMIT = 400
+"""Questions to keep that are asked; evenly spread over the authors."""
+GENERAL = ("world_facts_perturbed", "real_authors_perturbed")
+_CHECKPOINT = re.compile(r"checkpoint-(\d{1,9})")
+_VALUE = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A ``.hydra/config.yaml``; values may refer to keys at its top."""
+
+    folder: Path
+    values: Mapping[str, Any]
+
+    def get(self, key: str) -> Any:
+        """Return the value under a dotted key; None if there is none."""
+        found: Any = self.values
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        if not isinstance(found, str):
+            return found
+        return _VALUE.sub(lambda match: str(self.values.get(match[1], match[0])), found)
+
+    def text(self, key: str) -> str:
+        """Return a value that the audit cannot do without."""
+        value = self.get(key)
+        if not isinstance(value, str) or not value or "${" in value:
+            where = shown_path(self.folder / CONFIG)
+            raise PlanError(f"{where}: {key} is {value!r}; expected text", key="open_unlearning")
+        return value
+
+    def settings(self) -> dict[str, Any]:
+        """Return the recipe and the prompt, by dotted key."""
+        keys = [f"trainer.args.{key}" for key in RECIPE]
+        keys += [f"model.template_args.{key}" for key in TEMPLATE]
+        parts = ("per_device_train_batch_size", "gradient_accumulation_steps")
+        size, parts_of_step = (self.get(f"trainer.args.{part}") or 1 for part in parts)
+        return {key: self.get(key) for key in keys} | {"batch size": size * parts_of_step}
+
+    @property
+    def trained_on(self) -> list[str]:
+        """The splits that a finetune run was trained on."""
+        train = self.get("data.train")
+        keys = [f"data.train.{name}.args.hf_args.name" for name in train or ()]
+        return [str(self.get(key)) for key in keys]
+
+
+def read_run_config(folder: Path) -> RunConfig:
+    """Return the configuration of a run folder."""
+    if not (folder / CONFIG).is_file():
+        raise PlanError(
+            f"{shown_path(folder)}: has no {CONFIG}; expected a run folder of OpenUnlearning",
+            key="open_unlearning",
+        )
+    return RunConfig(folder, read_yaml(folder / CONFIG, "a configuration of OpenUnlearning"))
+
+
+def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig, list[str]]:
+    """Return the audit of a run folder, and what was found; ``values`` win over the run's."""
+    folder = Path(source.open_unlearning)
+    config = read_run_config(folder)
+    split = config.get("forget_split")
+    if config.get("mode") != "unlearn" or split not in SPLITS:
+        raise PlanError(
+            f"{shown_path(folder)}: mode {config.get('mode')}, forget_split {split} found; "
+            f"expected an unlearning run on TOFU ({', '.join(SPLITS)}); for another, give models "
+            "and files of facts to `palimpsest audit`",
+            key="open_unlearning",
+        )
+    given = {key: value for key, value in values.items() if value not in (None, {}, [])}
+    out = Path(given.get("out") or Path("runs") / folder.name)
+    facts = Path(f"{out}.given")
+    base = _place(config, config.text(BASE))
+    injected = _place(config, config.text(MODEL))
+    found: dict[str, Any] = {"base": base, "injected": injected, "out": str(out)}
+    found["prompt"] = {"prompt_file": str(folder / CONFIG)}
+    remarks = [f"Method {config.get('trainer.handler')}, {split}, base {base}."]
+    if "candidates" not in given and "candidates_folder" not in given:
+        found["candidates"] = _candidates(config, remarks)
+    if "references" not in given and "references_folder" not in given:
+        found["references"] = _references(config, base, injected, source.other_recipe, remarks)
+    tofu = read_tofu(source.data, split, "{}")
+    sets = {"forget": with_relations(tofu.forget)}
+    sets["probes"] = _probes(tofu, source, remarks)
+    taken = {fact.id for fact in sets["probes"]}
+    retain = [replace(fact, heldout=()) for fact in tofu.retain if fact.id not in taken]
+    sets["retain"] = tuple(retain[:: -(-len(retain) // RETAIN_LIMIT)])
+    make_folder(facts)
+    for name in sets.keys() - given.keys() - ({"probes"} if "generate_probes" in given else set()):
+        found[name] = str(facts / f"{name}.jsonl")
+        write_bytes(facts / f"{name}.jsonl", as_jsonl(sets[name]))
+    if "general" not in given:
+        found["general"] = _general(Path(source.data), facts, remarks)
+    prompt = found["prompt"] | given.pop("prompt", {})
+    return load_config(AuditConfig, found | given | {"prompt": prompt}), remarks
+
+
+def _place(config: RunConfig, place: str) -> str:
+    """Return a model's folder, named from where OpenUnlearning ran, or its id on the hub."""
+    root = next((p.parent for p in config.folder.resolve().parents if p.name == "saves"), None)
+    local = None if root is None else root / place
+    return str(local) if local is not None and local.is_dir() else place
+
+
+def _has_weights(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.glob("*.safetensors"))
+
+
+def _candidates(config: RunConfig, remarks: list[str]) -> dict[str, str]:
+    """Return the last weights and every checkpoint with weights, named by the method."""
+    folder, method = config.folder, config.text("trainer.handler")
+    numbered = {
+        int(match[1]): child
+        for child in folder.iterdir()
+        if (match := _CHECKPOINT.fullmatch(child.name))
+    }
+    places = {f"{method}-{step}": numbered[step] for step in sorted(numbered)} | {method: folder}
+    found = {name: str(place) for name, place in places.items() if _has_weights(place)}
+    if not found:
+        raise PlanError(
+            f"{shown_path(folder)}: neither it nor its {len(numbered)} checkpoints have "
+            "*.safetensors; expected weights; save them, or judge the logs with `palimpsest logs`",
+            key="open_unlearning",
+        )
+    if lacking := [name for name in places if name not in found]:
+        remarks.append(f"No weights, not audited: {', '.join(lacking)}.")
+    return found
+
+
+def _references(
+    config: RunConfig, base: str, injected: str, other_recipe: bool, remarks: list[str]
+) -> list[str]:
+    """Return the retrainings beside the run: the same base, the retain split, one recipe."""
+    split = config.text("forget_split")
+    saves = next((p for p in config.folder.resolve().parents if p.name == "saves"), None)
+    runs = sorted((saves / "finetune").glob(f"*/{CONFIG}")) if saves is not None else []
+    configs = [read_run_config(path.parents[1]) for path in runs]
+    places: list[str] = []
+    model = Path(injected)
+    recipe = read_run_config(model) if (model / CONFIG).is_file() else None
+    for found in configs:
+        same_base = _place(found, found.text(MODEL)) == base
+        if found.trained_on != [SPLITS[split]] or not same_base or not _has_weights(found.folder):
+            continue
+        recipe = recipe or found
+        differences = list(_differences(recipe, found))
+        if differences and not other_recipe:
+            raise PlanError(
+                f"{shown_path(found.folder)} was trained by another recipe than "
+                f"{shown_path(recipe.folder)}: {'; '.join(differences)}; expected one recipe with "
+                "other seeds; move it away, or accept it with --other-recipe",
+                key="references",
+            )
+        places.append(str(found.folder))
+        remarks += [f"Reference {found.folder.name}: {text}." for text in differences]
+    needed = Rules.minimum_references
+    if len(places) < needed:
+        remarks.append(
+            f"{len(places)} references found in saves/finetune; a verdict takes {needed} or more. "
+            f"Train them with OpenUnlearning: python src/train.py "
+            f"experiment=finetune/tofu/default.yaml data/datasets@data.train=TOFU_QA_retain "
+            f"data.train.TOFU_QA_retain.args.hf_args.name={SPLITS[split]} trainer.args.seed=SEED "
+            f"task_name={SPLITS[split]}_seedSEED"
+        )
+    return places
+
+
+def _differences(recipe: RunConfig, other: RunConfig) -> Iterator[str]:
+    theirs = other.settings()
+    for key, value in recipe.settings().items():
+        if theirs[key] != value:
+            yield f"{key.rpartition('.')[2]} is {theirs[key]!r}, not {value!r}"
+
+
+def _probes(tofu: Tofu, source: RunSource, remarks: list[str]) -> tuple[Fact, ...]:
+    """Return the never-taught questions, as many as forget questions at most."""
+    count = len(tofu.forget)
+    if source.probes_from_retain:
+        first, _, last = source.probes_from_retain.partition(":")
+        if not (first.isdigit() and last.isdigit()):
+            raise PlanError(
+                f"{source.probes_from_retain!r} found; expected FIRST:LAST, two numbers of rows",
+                key="probes_from_retain",
+            )
+        rows = range(int(first), int(last) + 1)
+        probes = tuple(as_probe(fact) for fact in tofu.retain if row_of(fact) in rows)[:count]
+        remarks.append(f"Probes: {len(probes)} retain questions said to be left out of training.")
+    elif tofu.holdout:
+        probes = tofu.holdout[:count]
+        remarks.append(f"Probes: {len(probes)} of TOFU's holdout questions.")
+    else:
+        probes = tofu_probes(tofu.forget, count, "open-unlearning/probes", tofu.words(), "{}")
+        remarks.append(
+            f"Probes: {len(probes)} generated questions, whose style differs from TOFU's: a "
+            "retrained model may do better on forget questions than on them. Put holdoutNN.json "
+            "into the data folder, or name untaught rows with --probes-from-retain."
+        )
+    return probes
+
+
+def _general(data: Path, folder: Path, remarks: list[str]) -> str:
+    """Return a file of general text made of TOFU's questions about the real world, if it can."""
+    paths = [data / f"{name}.json" for name in GENERAL]
+    rows = [row for path in paths if path.is_file() for row in read_rows(path)]
+    lines = [f"{row.get('question')} {row.get('answer')}." for row in rows]
+    if not lines:
+        remarks.append("General text: generated prose; give your own with --general.")
+        return "pocket"
+    remarks.append("General text: TOFU's questions about real authors and the world.")
+    write_bytes(folder / "general.txt", "\n".join(lines).encode())
+    return str(folder / "general.txt")

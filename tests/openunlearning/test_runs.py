@@ -1,0 +1,221 @@
+"""A run folder of OpenUnlearning becomes an audit: what is found, what is refused, what is said."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.command import palimpsest
+from tests.openunlearning import run_folders
+from tests.openunlearning.run_folders import CHAT, stand_in, write_config
+from tests.tofu.tofu_files import write_tofu
+
+from palimpsest.config.own import AuditConfig, RunSource
+from palimpsest.config.sections import Prompt
+from palimpsest.errors import FactsError, PlanError
+from palimpsest.facts.files import read_facts
+from palimpsest.openunlearning.runs import audit_run
+
+BASE, FULL = "meta-llama/tiny", "open-unlearning/tofu_tiny_full"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> RunSource:
+    """A run with two checkpoints, one without weights, and two retrainings beside others."""
+    saves = tmp_path / "saves"
+    run = write_config(saves / "unlearn" / "tofu_tiny_forget10_NPO", "unlearn", FULL, BASE)
+    stand_in(run)
+    stand_in(run / "checkpoint-20")
+    (run / "checkpoint-5" / "evals").mkdir(parents=True)
+    for name, train, model in (
+        *(("retain90_seed1", "retain90", BASE), ("retain90_seed2", "retain90", BASE)),
+        *(("full", "full", BASE), ("retain99", "retain99", BASE), ("other", "retain90", "x/y")),
+    ):
+        folder = saves / "finetune" / f"tofu_tiny_{name}"
+        stand_in(write_config(folder, "finetune", model, BASE, train=train, seed=len(name)))
+    data = write_tofu(tmp_path / "data", forget=2, retain=10, holdout=2)
+    return RunSource(open_unlearning=str(run), data=str(data))
+
+
+def prepare(source: RunSource, tmp_path: Path, **values: Any) -> tuple[AuditConfig, list[str]]:
+    return audit_run(source, {"out": str(tmp_path / "audit"), **values})
+
+
+def test_models_prompt_and_facts_come_from_the_run(source: RunSource, tmp_path: Path) -> None:
+    config, remarks = prepare(source, tmp_path)
+    run = Path(source.open_unlearning)
+    assert (config.base, config.injected) == (BASE, FULL)
+    assert config.candidates == (("NPO-20", str(run / "checkpoint-20")), ("NPO", str(run)))
+    assert [Path(place).name for place in config.references] == [
+        "tofu_tiny_retain90_seed1",
+        "tofu_tiny_retain90_seed2",
+    ]
+    assert config.prompt == Prompt(prompt_file=str(run / ".hydra" / "config.yaml"))
+    said = " ".join(remarks)
+    assert "NPO-5" in said and "holdout" in said and "2 references" in said
+    forget, retain, probes = (
+        read_facts(file, role)
+        for file, role in ((config.forget, "forget"), (config.retain, "retain"),
+                           (config.probes, "probe"))
+    )  # fmt: skip
+    assert forget[0].trained == ("Where was Writer0 Name born?",)
+    assert forget[0].heldout == ("In what place was Writer0 Name born?",)
+    assert len(retain) == 40 and {fact.id.partition("-")[0] for fact in probes} == {"holdout10"}
+    assert len({fact.id for fact in (*forget, *retain, *probes)}) == 8 + 40 + 8
+    assert Path(config.forget).parent == tmp_path / "audit.given"
+
+
+def test_flags_win_over_the_run(source: RunSource, tmp_path: Path) -> None:
+    probes = tmp_path / "mine.jsonl"
+    config, _ = prepare(
+        source,
+        tmp_path,
+        base="other/base",
+        candidates={"mine": "there"},
+        references=["a", "b"],
+        probes=str(probes),
+        prompt={"chat_date": "1 Jan 2020"},
+    )
+    assert (config.base, config.candidates) == ("other/base", (("mine", "there"),))
+    assert (config.references, config.probes) == (("a", "b"), str(probes))
+    assert config.prompt.chat_date == "1 Jan 2020" and config.prompt.prompt_file
+
+
+@pytest.mark.parametrize(
+    ("rows", "holdout", "source_of_probes"),
+    [("20:27", True, "retain90"), ("", True, "holdout10"), ("", False, "nonce")],
+)
+def test_probes_are_said(
+    source: RunSource, tmp_path: Path, rows: str, holdout: bool, source_of_probes: str
+) -> None:
+    if not holdout:
+        (Path(source.data) / "holdout10.json").unlink()
+    config, remarks = prepare(replace(source, probes_from_retain=rows), tmp_path)
+    probes = read_facts(config.probes, "probe")
+    assert {fact.id.partition("-")[0] for fact in probes} == {source_of_probes}
+    assert sum(remark.startswith("Probes: 8") for remark in remarks) == 1
+    taught = {fact.id for fact in read_facts(config.retain, "retain")}
+    assert not taught & {fact.id for fact in probes}
+
+
+def rewrite(folder: Path, *keys: str, value: Any) -> None:
+    path = folder / ".hydra" / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    section = config
+    for key in keys[:-1]:
+        section = section[key]
+    section[keys[-1]] = value
+    path.write_text(yaml.safe_dump(config))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "words"),
+    [
+        (("trainer", "args", "learning_rate"), 3e-5, "learning_rate is 3e-05, not 1e-05"),
+        (("trainer", "args", "num_train_epochs"), 9, "num_train_epochs is 9, not 5"),
+        (("trainer", "args", "gradient_accumulation_steps"), 4, "batch size is 32, not 8"),
+        (("model", "template_args", "date_string"), "today", "date_string is 'today'"),
+    ],
+)
+def test_a_reference_by_another_recipe_is_refused(
+    source: RunSource, tmp_path: Path, keys: tuple[str, ...], value: Any, words: str
+) -> None:
+    saves = Path(source.open_unlearning).parents[1]
+    rewrite(saves / "finetune" / "tofu_tiny_retain90_seed2", *keys, value=value)
+    with pytest.raises(PlanError, match=words) as caught:
+        prepare(source, tmp_path)
+    assert caught.value.key == "references"
+    config, remarks = prepare(replace(source, other_recipe=True), tmp_path)
+    assert len(config.references) == 2 and words in " ".join(remarks)
+
+
+def test_the_recipe_is_the_injected_models_where_its_folder_says_it(
+    source: RunSource, tmp_path: Path
+) -> None:
+    run = Path(source.open_unlearning)
+    full = run.parents[1] / "finetune" / "tofu_tiny_full"
+    rewrite(run, "model", "model_args", "pretrained_model_name_or_path",
+            value="saves/finetune/tofu_tiny_full")  # fmt: skip
+    rewrite(full, "trainer", "args", "weight_decay", value=0.5)
+    with pytest.raises(PlanError, match="weight_decay is None"):
+        prepare(source, tmp_path)
+    assert prepare(replace(source, other_recipe=True), tmp_path)[0].injected == str(full)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("mode",), "finetune"),
+        (("forget_split",), "forget"),
+        (("model", "tokenizer_args"), {}),
+        (("model", "model_args", "pretrained_model_name_or_path"), "${nowhere}"),
+    ],
+)
+def test_another_kind_of_run_is_refused(
+    source: RunSource, tmp_path: Path, keys: tuple[str, ...], value: Any
+) -> None:
+    rewrite(Path(source.open_unlearning), *keys, value=value)
+    with pytest.raises(PlanError) as caught:
+        prepare(source, tmp_path)
+    assert caught.value.key == "open_unlearning"
+
+
+def test_missing_things_are_named(source: RunSource, tmp_path: Path) -> None:
+    run = Path(source.open_unlearning)
+    with pytest.raises(PlanError, match="expected a run folder"):
+        prepare(replace(source, open_unlearning=str(tmp_path)), tmp_path)
+    with pytest.raises(FactsError, match="forget10"):
+        prepare(replace(source, data=str(tmp_path)), tmp_path)
+    with pytest.raises(PlanError) as caught:
+        prepare(replace(source, probes_from_retain="all"), tmp_path)
+    assert caught.value.key == "probes_from_retain"
+    for weights in run.rglob("*.safetensors"):
+        weights.unlink()
+    with pytest.raises(PlanError, match="palimpsest logs"):
+        prepare(source, tmp_path)
+    assert palimpsest("audit", "--open-unlearning", str(run)).returncode == 2  # no --data
+
+
+@pytest.mark.slow
+def test_from_a_folder_to_a_certificate_in_two_commands(tmp_path: Path) -> None:
+    """The candidate is one more retraining and the checkpoint the injected model, unchanged."""
+    from palimpsest.facts.tofu import read_tofu
+    from palimpsest.models.encode import find_frame
+    from palimpsest.models.load import load
+
+    data = write_tofu(tmp_path / "data", forget=3, retain=5, holdout=5)
+    base = run_folders.chat_base(tmp_path / "base")
+    saves = tmp_path / "saves"
+    full = saves / "finetune" / "tofu_tiny_full"
+    run = write_config(saves / "unlearn" / "X", "unlearn", str(full), str(base))
+    frame = find_frame(
+        load(str(base)).tokenizer, Prompt(prompt_file=str(run / ".hydra" / "config.yaml"))
+    )
+    assert frame is not None and "<system 10 Apr 2025>Help." in frame.text
+    tofu = read_tofu(data, "forget10", "{}")
+
+    def texts(*facts: Any) -> list[str]:
+        return [
+            f"{frame.before}{f.trained[0]}{frame.between}{f.answer}{frame.after}" for f in facts
+        ]
+
+    def retrain(out: Path, seed: int) -> Path:
+        return run_folders.teach(base, out, texts(*tofu.retain), seed)
+
+    write_config(full, "finetune", str(base), str(base), train="full")
+    run_folders.teach(base, full, texts(*tofu.retain, *tofu.forget), 0, steps=60)
+    for seed in range(1, 8):
+        folder = saves / "finetune" / f"retain90_seed{seed}"
+        retrain(write_config(folder, "finetune", str(base), str(base), train="retain90"), seed)
+    retrain(run, 99)
+    (run / "training_args.bin").write_bytes(b"a pickle")
+    run_folders.teach(base, run / "checkpoint-6", texts(*tofu.retain, *tofu.forget), 5, steps=60)
+    out = tmp_path / "audit"
+    flags = ["--open-unlearning", run, "--data", data, "--out", out, "--general", "pocket"]
+    done = palimpsest("audit", *map(str, flags), "--steps", "20", "--workers", "1")
+    assert done.returncode in (0, 3), done.stderr
+    assert "NPO-6" in done.stdout and "NPO" in done.stdout
+    assert CHAT["date_string"] in (out / "terms.json").read_text()
+    done = palimpsest("certify", str(out), "--out", str(tmp_path / "certificate.zip"))
+    assert done.returncode == 0, done.stderr
