@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet  # noqa: F401  here, so that forked workers need not load it
 
 from palimpsest.errors import TrainingDiverged
 from palimpsest.run import disk

@@ -358,8 +358,6 @@ class StopSignal:
         self.reader, self.writer = os.pipe()
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if not threading.main_thread().is_alive():
-            return  # the interpreter is ending
         again, self.signum = self.signum is not None, self.signum or signum
         os.write(self.writer, b"x")
         if again:
@@ -397,6 +395,12 @@ def check_stop() -> None:
     """Raise ``Stopped`` if this process was asked to stop."""
     if _current is not None and _current.signum is not None and _current.owner == os.getpid():
         raise Stopped(_current.signum)
+
+
+def ignore_signals() -> None:
+    """Ignore SIGINT and SIGTERM from now on."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

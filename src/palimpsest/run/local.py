@@ -50,7 +50,7 @@ def prepare(*modules: str) -> None:
     if START == "forkserver":
         # Started on first use, multiprocessing's own helper would unblock the signals again.
         resource_tracker.ensure_running()
-        multiprocessing.set_forkserver_preload(list(modules))
+        multiprocessing.set_forkserver_preload(["__main__", *modules])
         with _environment_of_children(ONE_THREAD), shielded():
             forkserver.ensure_running()
 

@@ -35,13 +35,9 @@ def table_bytes(columns: Columns) -> bytes:
     lengths = {name: len(values) for name, values in table.items()}
     if len(set(lengths.values())) != 1:
         raise StoreError(f"a table has columns of lengths {lengths}; expected one common length")
-    arrays = [
-        pa.array(values, type=pa.string() if values.dtype == object else None)
-        for values in table.values()
-    ]
     sink = pa.BufferOutputStream()
     pq.write_table(
-        pa.Table.from_arrays(arrays, names=list(table)),
+        pa.Table.from_arrays([_arrow(values) for values in table.values()], names=list(table)),
         sink,
         version="2.6",
         data_page_version="1.0",
@@ -95,6 +91,23 @@ def concatenate(tables: Sequence[tuple[str, Table]], what: str) -> Table:
     return {name: np.concatenate([table[name] for _, table in tables]) for name in shape}
 
 
+def _arrow(values: Array) -> Any:
+    """Return an array as Arrow's; ``pa.array`` would import pandas first, where that is there."""
+    import numpy as np
+    import pyarrow as pa
+
+    if values.dtype == object:
+        texts = [text.encode("utf-8") for text in values]
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+        kind, parts = pa.string(), [ends, b"".join(texts)]
+    else:
+        bits = values.dtype == bool
+        kind = pa.from_numpy_dtype(values.dtype)
+        parts = [np.packbits(values, bitorder="little") if bits else np.ascontiguousarray(values)]
+    buffers = [None, *(pa.py_buffer(part) for part in parts)]
+    return pa.Array.from_buffers(kind, len(values), buffers)
+
+
 def _column(column: Any) -> Array:
     """Return a column as an array; ``to_numpy`` would import pandas first, where that is there."""
     import numpy as np
@@ -108,7 +121,7 @@ def _column(column: Any) -> Array:
     elif types.is_integer(column.type) or types.is_floating(column.type):
         array = np.from_dlpack(column.combine_chunks()).copy()
     else:
-        array = column.to_numpy()
+        array = np.array(column.to_pylist(), dtype=bool)
     return array
 
 
