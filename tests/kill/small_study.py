@@ -37,15 +37,15 @@ from pathlib import Path
 from typing import Any
 
 from countdown import Countdown
+from palimpsest.engine.matrix import StudyJob, run_cell, start
+from palimpsest.run.graph import CellWork
+from palimpsest.run.locks import holder
 
 from palimpsest import cli
 from palimpsest.certificate import certify
 from palimpsest.config.plan import Counts, MethodGrid, Plan
 from palimpsest.config.presets import preset
-from palimpsest.engine.matrix import StudyJob, run_cell, start
 from palimpsest.run import local, progress
-from palimpsest.run.graph import CellWork
-from palimpsest.run.locks import holder
 from palimpsest.run.store import Cell, Run, digest, file_digest
 
 SEED = os.environ.get("PALIMPSEST_SEED", "7")

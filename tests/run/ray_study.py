@@ -1,5 +1,6 @@
-"""Drives the Ray executor from a process of its own, as a study does; prints one JSON document.
+"""Drives the Ray executor from a process of its own, as a command does; prints one JSON document.
 
+ray_study.py plain FOLDER      a cluster of its own
 ray_study.py cluster FOLDER    two nodes, one of which is killed in the middle
 ray_study.py signal FOLDER     a cluster of its own, stopped by SIGTERM in the middle
 """
@@ -11,14 +12,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toy_job import toy_job, toy_run
+from toy import ToyJob, toy_terms
 
-from palimpsest.run import progress
-from palimpsest.run.executor import Event, Interrupted, Outcome
+from palimpsest.run.disk import Stopped
+from palimpsest.run.executor import Event, Outcome
 from palimpsest.run.ray import RayExecutor
+from palimpsest.run.status import read_progress
+from palimpsest.run.store import Run, code_version, package_versions
+
+
+def real_run(folder: Path, *cells: str) -> Run:
+    """Return a run of toy cells that was made by the code of this machine, as nodes check."""
+    terms = replace(toy_terms(cells), code=code_version(), packages=package_versions())
+    return Run.create_or_resume(folder, terms)
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -31,6 +41,11 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def plain(folder: Path) -> dict[str, Any]:
+    run = real_run(folder / "ray", "a", "fails-1", "dies-1")
+    return as_json(RayExecutor().execute(ToyJob(folder), run, workers=2))
+
+
 def cluster(folder: Path) -> dict[str, Any]:
     from ray.cluster_utils import Cluster
 
@@ -38,67 +53,61 @@ def cluster(folder: Path) -> dict[str, Any]:
     quiet = {"include_dashboard": False, "object_store_memory": 100 * 1024 * 1024}
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **quiet})
     second = nodes.add_node(num_cpus=1, object_store_memory=100 * 1024 * 1024)
-    held = ["held-1", "held-2"]
     events: list[Event] = []
     killed: list[str] = []
 
     def watch(event: Event) -> None:
         events.append(event)
-        begun = {e.cell for e in events if (e.kind, e.step) == ("step", "part-1")}
-        if len(begun) == 2 and not killed:
+        started = {e.cell for e in events if (e.kind, e.step) == ("step", "part-1")}
+        if len(started) == 2 and not killed:
             killed.append(event.cell)
             threading.Thread(target=lose_a_node).start()
 
     def lose_a_node() -> None:
         # Both workers wait in the middle of a cell.
-        until(lambda: {work.step for work in progress.read(run.path).at_work} == {"part-1"})
-        until(lambda: len(progress.read(run.path).at_work) == 2)
+        until(lambda: [w.step for w in read_progress(run.path).at_work] == ["part-1"] * 2)
         nodes.remove_node(second, allow_graceful=False)
         # A worker outlives its node for a moment, in which it must not finish.
         until(lambda: any(event.kind == "again" for event in events))
         (folder / "go").touch()
 
-    ray = RayExecutor(nodes.address)
-    calm = ["a", "b", "fails-1", "dies-1"]
-    run = toy_run(folder / "ray", [*calm, *held])
+    run = real_run(folder / "ray", "held-1", "held-2")
     # More workers than the cluster has room for: those that start do the work.
-    first = ray.execute(toy_job(run), run.path, calm, workers=3)
-    then = ray.execute(toy_job(run), run.path, run.cells, workers=2, on_event=watch)
+    ray = RayExecutor(nodes.address)
+    outcome = ray.execute(ToyJob(folder), run, workers=3, on_event=watch)
     nodes.shutdown()
-    return {
-        "first": as_json(first),
-        "then": as_json(then),
-        "again": sorted(event.step for event in events if event.kind == "again"),
-        "killed": len(killed),
-    }
+    again = sorted(event.step for event in events if event.kind == "again")
+    return as_json(outcome) | {"again": again, "killed": len(killed)}
 
 
 def stopped(folder: Path) -> dict[str, Any]:
-    run = toy_run(folder / "ray", ["held-1", "held-2", "held-3"])
+    run = real_run(folder / "ray", "held-1", "held-2", "held-3")
     handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
-    begun: set[str] = set()
+    started: set[str] = set()
 
     def watch(event: Event) -> None:
         if event.step == "part-1":
-            begun.add(event.cell)
-            if len(begun) == 2:
+            started.add(event.cell)
+            if len(started) == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        job = toy_job(run)
-        RayExecutor().execute(job, run.path, run.cells, workers=2, on_event=watch)
-    except Interrupted as error:
+        RayExecutor().execute(ToyJob(folder), run, workers=2, on_event=watch)
+    except Stopped as error:
         return {
-            "message": str(error),
             "exit": error.exit_code,
-            "steps": {cell: run.cell(cell).steps() for cell in run.cells},
-            "at work": len(progress.read(run.path).at_work),
+            "steps": {cell: run.cell(cell).step_names() for cell in run.cells},
+            "at work": len(read_progress(run.path).at_work),
             "handlers": handlers == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)],
         }
-    return {"message": "was not stopped"}
+    return {"exit": 0}
 
 
-MODES: dict[str, Callable[[Path], dict[str, Any]]] = {"cluster": cluster, "signal": stopped}
+MODES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "plain": plain,
+    "cluster": cluster,
+    "signal": stopped,
+}
 
 if __name__ == "__main__":
     try:
