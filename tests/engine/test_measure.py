@@ -1,111 +1,87 @@
-"""A model that cannot be measured says of what kind its failure is, and costs no other a row."""
+"""A model that cannot be measured costs no other a row; a beacon draws what is asked."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from palimpsest.engine.sources import Given, mixed_net
-from tests.study.test_cell import small_plan
+from tests.engine.small import cell_work, small_plan
 
 from palimpsest.adversaries import Unavailable
 from palimpsest.adversaries.wrappers import Interpolated
+from palimpsest.config.sections import Reacquisition
 from palimpsest.engine.measure import (
     Instrument,
     Measured,
     Teachers,
     injected_teachers,
     reference_teacher,
-    tables,
+    result_tables,
 )
-from palimpsest.engine.setting import make_setting
+from palimpsest.engine.setting import Setting
+from palimpsest.engine.work import CellWork
 from palimpsest.errors import ScoreError, TrainingDiverged
-from palimpsest.models.load import load, outline
-from palimpsest.models.net import Nets
+
+State = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def bench(tiny_checkpoint):  # type: ignore[no-untyped-def]
-    folder = tiny_checkpoint("qwen2-s")
-    loaded = load(str(folder))
-    nets = Nets(loaded, stack=4)
-    setting = make_setting(small_plan(folder).cells()[0], loaded.tokenizer)
-    state = {name: value.clone() for name, value in loaded.model.state_dict().items()}
-    teachers = Teachers(
-        *injected_teachers(nets([state]), setting), reference_teacher(nets([state]), setting)
-    )
-    return nets, state, Instrument(setting, teachers)
+def bench() -> CellWork:
+    return cell_work(small_plan())
 
 
-def broken(state: dict[str, torch.Tensor], value: float) -> dict[str, torch.Tensor]:
+@pytest.fixture(scope="module")
+def state(bench: CellWork) -> State:
+    return {name: value.clone() for name, value in bench.base.items()}
+
+
+@pytest.fixture(scope="module")
+def instrument(bench: CellWork, state: State) -> Instrument:
+    net, setting = bench.nets([state]), bench.setting
+    teachers = Teachers(*injected_teachers(net, setting), reference_teacher(net, setting))
+    return Instrument(setting, teachers)
+
+
+def test_the_sound_members_of_a_stack_keep_their_rows(
+    bench: CellWork, state: State, instrument: Instrument
+) -> None:
     name = "model.norm.weight"
-    return state | {name: torch.full_like(state[name], value)}
-
-
-def test_the_sound_members_of_a_stack_keep_their_rows(bench) -> None:  # type: ignore[no-untyped-def]
-    nets, state, instrument = bench
-    net = nets([state, broken(state, float("nan")), state])
+    broken = state | {name: torch.full_like(state[name], float("nan"))}
+    net = bench.nets([state, broken, state])
     results = instrument.measure(["first", "broken", "last"], net)
     assert results[1].failure is not None and results[1].failure.kind == "not_finite"
-    made = tables(results)
+    made = result_tables(results)
     assert set(made["items"]["model"]) == set(made["curves"]["model"]) == {"first", "last"}
     assert np.isfinite(made["items"]["nll_sum"]).all()
-    rows = np.array(made["items"]["model"])
-    assert np.allclose(
-        made["items"]["nll_sum"][rows == "first"], made["items"]["nll_sum"][rows == "last"]
-    )
-    with pytest.raises(ScoreError, match="broken: gives a score that is not finite"):
+    owners, sums = np.array(made["items"]["model"]), made["items"]["nll_sum"]
+    assert np.allclose(sums[owners == "first"], sums[owners == "last"])
+    with pytest.raises(ScoreError, match="broken"):
         results[1].check()
+    Measured("sound").check()
 
 
-def test_a_re_acquisition_that_diverges_names_its_step_and_the_rate(bench) -> None:  # type: ignore[no-untyped-def]
-    nets, state, instrument = bench
-    cell = instrument.setting.cell
-    trip = replace(cell.plan.round_trip, learning_rate=1e30)
-    wild = replace(instrument.setting, cell=replace(cell, plan=replace(cell.plan, round_trip=trip)))
-    (result,) = Instrument(wild, instrument.teachers).measure(["model"], nets([state]))
+def test_a_re_acquisition_that_diverges_names_its_step_and_the_rate(
+    bench: CellWork, state: State, instrument: Instrument
+) -> None:
+    rate = replace(instrument.setting.reacquisition, learning_rate=1e30)
+    wild = Instrument(replace(instrument.setting, reacquisition=rate), instrument.teachers)
+    (result,) = wild.measure(["model"], bench.nets([state]))
     assert result.failure is not None and result.failure.kind == "diverged"
-    assert result.failure.step is not None and "below 1e+30" in result.failure.reason
+    assert result.diverged is not None and "1e+30" in result.failure.reason
     assert result.items and not result.curves  # what was scored before is still there
-    assert tables([result]) == {}
-    with pytest.raises(TrainingDiverged, match=f"step {result.failure.step}: model"):
+    assert result_tables([result]) == {}
+    with pytest.raises(TrainingDiverged, match=f"step {result.diverged}"):
         result.check()
 
 
-def test_the_round_trip_is_spared_where_the_scores_say_so(bench) -> None:  # type: ignore[no-untyped-def]
-    nets, state, instrument = bench
-    seen = []
-
-    def never(scores: object) -> bool:
-        seen.append(scores)
-        return False
-
-    (result,) = instrument.measure(["model"], nets([state]), round_trip=never)
-    assert len(seen) == 1 and len(result.items) == 1 and not result.curves
-
-
-def test_a_control_of_two_checkpoints_has_the_weights_of_the_mixture(  # type: ignore[no-untyped-def]
-    tiny_checkpoint, tmp_path: Path
+def test_re_acquisition_is_left_out_where_it_is_not_asked_for(
+    bench: CellWork, state: State, instrument: Instrument
 ) -> None:
-    reference = Path(tiny_checkpoint("qwen2-s"))
-    loaded = load(str(reference))
-    with torch.no_grad():
-        for value in loaded.model.parameters():
-            value.add_(0.1)
-    loaded.model.save_pretrained(tmp_path / "injected")
-    loaded.tokenizer.save_pretrained(tmp_path / "injected")
-    given = [Given(str(place)) for place in (reference, tmp_path / "injected")]
-    states = [one.load(outline(str(reference))).model.state_dict() for one in given]
-    expected = Interpolated(*states, 0.75)
-    with mixed_net(*given, 0.25, outline(str(reference))) as (mixed, net):
-        made = mixed.model.state_dict()
-        assert all(torch.allclose(made[name], expected[name], atol=1e-6) for name in expected)
-        assert not torch.equal(made["model.norm.weight"], states[0]["model.norm.weight"])
-        assert net.params["model.norm.weight"].requires_grad
+    (result,) = instrument.measure(["model"], bench.nets([state]), reacquired=False)
+    assert len(result.items) == 1 and not result.curves
 
 
-def test_quantised_weights_cannot_be_mixed() -> None:
+def test_only_equal_architectures_of_floating_point_weights_can_be_mixed() -> None:
     one, other = ({"w": torch.tensor([n, 2], dtype=torch.int8)} for n in (0, 1))
     with pytest.raises(Unavailable, match=r"w is torch\.int8"):
         Interpolated(one, other, 0.5)["w"]
@@ -114,5 +90,35 @@ def test_quantised_weights_cannot_be_mixed() -> None:
         Interpolated({}, one, 0.5)["w"]
 
 
-def test_a_model_without_a_failure_passes_its_check() -> None:
-    Measured("sound").check()
+# -- what a beacon draws ---------------------------------------------------------------------------
+
+
+def drawn_setting(beacon: str) -> tuple[CellWork, Setting]:
+    # So many steps have no order in common by chance.
+    longer = Reacquisition(steps=40, chunks=2, learning_rate=1.5e-4, items=2)
+    work = cell_work(small_plan(beacon=beacon, reacquisition=longer))
+    return work, work.setting
+
+
+def test_a_beacon_draws_what_is_asked_and_leaves_what_is_trained() -> None:
+    (_, plain), (work, drawn) = (drawn_setting(text) for text in ("", "tuesday"))
+    assert plain.facts.forget == drawn.facts.forget and plain.facts.retain == drawn.facts.retain
+    assert plain.stream() == drawn.stream() and plain.seen("forget") == drawn.seen("forget")
+    subjects = [{fact.subject for fact in setting.facts.probe} for setting in (plain, drawn)]
+    assert not subjects[0] & subjects[1]
+    kept, known = (
+        {q.template for q in setting.facts.questions if q.pool == "evaluation"}
+        for setting in (drawn, plain)
+    )
+    assert len(kept) == 2 and kept < known
+    assert plain.drawn is None and drawn.drawn is not None and 1 <= drawn.drawn.rate < 2
+    orders = [
+        [step[0].batch.ids.tolist() for step in setting.reacquisition_steps]
+        for setting in (plain, drawn)
+    ]
+    assert orders[0] != orders[1]
+    # Adversaries are given the schedule as published, never the drawn one.
+    published = work.workshop.schedule(None)
+    assert published.learning_rate == drawn.reacquisition.learning_rate
+    for mine, theirs in zip(published.steps, plain.reacquisition_steps, strict=True):
+        assert mine[0].batch.ids.equal(theirs[0].batch.ids)
