@@ -186,7 +186,12 @@ def test_the_digest_of_an_adapter_covers_its_base(tiny_checkpoint, tmp_path, mak
     assert own.weights != checkpoint_digests(first).weights
     assert checkpoint_digests(str(adapter), first) == own
     other = checkpoint_digests(str(adapter), second)
-    assert (other.files, other.weights != own.weights) == (own.files, True)
+    assert other.files != own.files and other.weights != own.weights
+    base = Path(shutil.copytree(first, tmp_path / "base"))
+    assert checkpoint_digests(str(adapter), str(base)) == own
+    (base / "generation_config.json").write_text("{}")
+    edited = checkpoint_digests(str(adapter), str(base))
+    assert edited.weights == own.weights and edited.files != own.files
     copy = shutil.copytree(adapter, tmp_path / "again")
     (Path(copy) / "notes.txt").write_text("the same adapter")
     assert checkpoint_digests(str(copy)).weights == own.weights

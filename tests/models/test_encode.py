@@ -266,7 +266,7 @@ def test_a_chat_template_frames_question_and_answer(byte_tokenizer: Any) -> None
     (question,) = frame.put([Question("forget", "f", "trained", 0, "Who?", "Velkor")])
     (text,) = encode_answers(tokenizer, [question])
     assert tokenizer.decode(text.ids[: text.start]) == f"{start}Who?\n<assistant>"
-    assert tokenizer.decode(text.ids[text.start :]) == "Velkor"
+    assert tokenizer.decode(text.ids[text.start :]) == f"Velkor{frame.after}"
     tokenizer.chat_template = "{{ messages[0].content }}"
     with pytest.raises(ModelError, match="question and answer"):
         find_frame(tokenizer, Prompt(chat=True))

@@ -280,9 +280,11 @@ def render_turns(
     """Return conversations as a chat template writes them; the day it may ask for is given."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    settings = {**tokens, "date_string": date, "strftime_now": lambda form: date}
+    # transformers gives templates the clock; a macro of that name comes before it.
+    dated = "{% macro strftime_now(form) %}{{ fixed_date }}{% endmacro %}{{ '' }}" + template
+    values = {**tokens, "date_string": date, "fixed_date": date}
     given = [list(turns) for turns in conversations]
-    texts: list[str] = render_jinja_template(given, chat_template=template, **settings)[0]
+    texts: list[str] = render_jinja_template(given, chat_template=dated, **values)[0]
     return texts
 
 
