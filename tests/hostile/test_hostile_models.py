@@ -14,10 +14,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from palimpsest.config.sections import Prompt
+from palimpsest.engine.frame import FRAME_LIMIT, find_frame
 from palimpsest.errors import ModelError
 from palimpsest.models import inspect_folder, skeleton
 from palimpsest.models.checkpoint import checkpoint_digests, checkpoint_state
-from palimpsest.models.encode import FRAME_LIMIT, encode_texts, find_frame
+from palimpsest.models.encode import encode_texts
 from palimpsest.models.inspect_folder import CONFIG_LIMIT, TOKENIZER_LIMIT, read_header
 from palimpsest.models.load import load, outline, state_digest
 

@@ -9,15 +9,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from palimpsest.config.sections import Prompt
+from palimpsest.engine.frame import Frame, find_frame
 from palimpsest.errors import ModelError
 from palimpsest.facts.questions import Question
-from palimpsest.models.encode import (
-    Frame,
-    encode_answers,
-    encode_texts,
-    find_frame,
-    start_remark,
-)
+from palimpsest.models.encode import encode_answers, encode_texts, start_remark
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 

@@ -73,7 +73,7 @@ POCKET_MATRIX = Plan(
 # The defaults of the sections are the paper's steps, rates and items.
 PAPER_MATRIX = Plan(
     name="paper",
-    models=tuple(checkpoint.id for checkpoint in PAPER),
+    models=PAPER,
     general=General(source="wikitext-2.txt", train_pieces=2400),
     methods=PAPER_POOL,
     # Five are the fewest with which anything is certified; the exact test needs 19.

@@ -15,6 +15,7 @@ from palimpsest.config.load import as_dict
 from palimpsest.config.own import AuditConfig, check_candidate_name
 from palimpsest.config.sections import General, Reacquisition
 from palimpsest.engine.checkpoints import find_checkpoints, read_record, same_place
+from palimpsest.engine.frame import Frame, find_frame
 from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.engine.setting import Setting, used_questions
 from palimpsest.engine.spec import CellSpec, Given, SourcedModel, mixtures
@@ -33,7 +34,7 @@ from palimpsest.facts.questions import (
 from palimpsest.facts.rows import shown_path
 from palimpsest.models.checkpoint import Digests, check_weights, checkpoint_digests
 from palimpsest.models.device import check_lora, check_package
-from palimpsest.models.encode import Frame, find_frame, start_remark
+from palimpsest.models.encode import start_remark
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import TERMS, Run, Terms

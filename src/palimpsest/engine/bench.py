@@ -41,7 +41,7 @@ from palimpsest.models.load import Loaded, load
 from palimpsest.models.net import Nets
 from palimpsest.models.train import TextBatch
 from palimpsest.run.cell import CellStore
-from palimpsest.scoring.elicitation import Elicitation
+from palimpsest.scoring.answers import Elicitation
 from palimpsest.scoring.generation import Answerer, few_questions
 from palimpsest.scoring.reacquisition import tensor_scales
 from palimpsest.stats.beacon import Draw

@@ -5,12 +5,12 @@ from typing import Any
 
 from palimpsest.config.own import ExampleRecipe
 from palimpsest.config.sections import Prompt
+from palimpsest.engine.frame import find_frame, render_chats
 from palimpsest.engine.setting import TrainingExamples
 from palimpsest.errors import FactsError
 from palimpsest.facts.examples import ExampleFile, Row, row_messages, row_texts
 from palimpsest.facts.general import Text
 from palimpsest.facts.rows import shown_path
-from palimpsest.models.encode import find_frame, render_chats
 from palimpsest.models.load import Outline
 
 

@@ -28,10 +28,12 @@ from palimpsest.engine.checkpoints import (
     write_checkpoint,
 )
 from palimpsest.engine.examples import check_lengths, render_examples
+from palimpsest.engine.frame import Frame, find_frame
 from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.engine.setting import TAUGHT, Setting, TrainingExamples
 from palimpsest.engine.spec import CellSpec, Commanded, Given, SourcedModel, Trained
 from palimpsest.engine.trainer import LOG, TrainerFailed
+from palimpsest.engine.work import CellWork, planned_costs
 from palimpsest.errors import DriftError, FactsError, MethodError, PalimpsestError, PlanError
 from palimpsest.facts.examples import ExampleFile, read_examples
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
@@ -47,7 +49,6 @@ from palimpsest.facts.rows import shown_path
 from palimpsest.methods import candidates, used
 from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.encode import Frame, find_frame
 from palimpsest.models.load import Outline, check_compatible, load, outline, resolve
 from palimpsest.run import disk
 from palimpsest.run.disk import digest
@@ -316,6 +317,16 @@ class OwnInputs:
                     )
         _ = self.setting
         return known
+
+    def preview(self) -> Iterator[str]:
+        """Yield what each method costs, in retrainings, and what is worth knowing."""
+        if isinstance(self.config, RetrainConfig) and self.config.command:
+            yield f"your command is run {self.config.draws + self.config.with_forget} times"
+        if self.methods:
+            for name, cost in planned_costs(CellWork(self(self.cell))).items():
+                amount = "shows when it runs" if cost is None else f"{cost.retrainings:.2f}"
+                yield f"cost of {name} in retrainings: {amount}"
+        yield from (f"note: {remark}" for remark in self.remarks())
 
     def remarks(self) -> Iterator[str]:
         """Yield what is worth knowing of the inputs and not wrong."""

@@ -17,6 +17,7 @@ from palimpsest.config.own import TofuConfig
 from palimpsest.config.plan import cell_id
 from palimpsest.config.presets import PAPER_POOL
 from palimpsest.config.sections import General, Injection, MethodGrid, Reacquisition, Unlearning
+from palimpsest.engine.frame import Frame, find_frame
 from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.engine.setting import Setting
 from palimpsest.engine.spec import CellSpec, Given, SourcedModel, mixtures, trained_models
@@ -30,7 +31,7 @@ from palimpsest.facts.tofu import PLAIN, Items, Tofu, draw_items, read_tofu, rea
 from palimpsest.methods import candidates
 from palimpsest.methods.plugins import plugin_digest, plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.encode import Frame, encode_answers, find_frame
+from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import Run, Terms

@@ -19,15 +19,6 @@ GATED: frozenset[str] = frozenset({"qwen2", "smollm2", "olmo2"})
 
 
 @dataclass(frozen=True, slots=True)
-class PaperModel:
-    """One of the paper's pretrained models on the Hugging Face hub."""
-
-    id: str
-    family: str
-    parameters: int
-
-
-@dataclass(frozen=True, slots=True)
 class PocketSpec:
     """One pocket model: its architecture and its size."""
 
@@ -53,17 +44,18 @@ class PocketSpec:
         return self.name.removeprefix("pocket/")
 
 
-PAPER: tuple[PaperModel, ...] = (
-    PaperModel("Qwen/Qwen2.5-0.5B", "qwen2", 494_032_768),
-    PaperModel("Qwen/Qwen2.5-1.5B", "qwen2", 1_543_714_304),
-    PaperModel("HuggingFaceTB/SmolLM2-360M", "smollm2", 361_821_120),
-    PaperModel("HuggingFaceTB/SmolLM2-1.7B", "smollm2", 1_711_376_384),
-    PaperModel("EleutherAI/pythia-410m", "pythia", 405_334_016),
-    PaperModel("EleutherAI/pythia-1.4b", "pythia", 1_414_647_808),
-    PaperModel("openai-community/gpt2-medium", "gpt2", 354_823_168),
-    PaperModel("openai-community/gpt2-large", "gpt2", 774_030_080),
-    PaperModel("allenai/OLMo-2-0425-1B", "olmo2", 1_484_916_736),
+PAPER: tuple[str, ...] = (
+    "Qwen/Qwen2.5-0.5B",
+    "Qwen/Qwen2.5-1.5B",
+    "HuggingFaceTB/SmolLM2-360M",
+    "HuggingFaceTB/SmolLM2-1.7B",
+    "EleutherAI/pythia-410m",
+    "EleutherAI/pythia-1.4b",
+    "openai-community/gpt2-medium",
+    "openai-community/gpt2-large",
+    "allenai/OLMo-2-0425-1B",
 )
+"""The paper's pretrained models on the Hugging Face hub, in the order of the pocket models."""
 
 POCKET: tuple[PocketSpec, ...] = (
     PocketSpec("pocket/qwen2-s", "qwen2", 64, 3, 4),

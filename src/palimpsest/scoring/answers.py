@@ -115,6 +115,25 @@ def score(
     return [Scores(*rows) for rows in zip(nll, *divergences)]
 
 
+@dataclass(frozen=True)
+class Elicitation:
+    """Takes the measures of other ways of asking that a sheet has questions of."""
+
+    sheet: Sheet
+
+    def __call__(self, net: Net) -> list[dict[str, float]]:
+        """Return each member's mean log-probability of the answers, by kind of question."""
+        pools = np.array([question.pool for question in self.sheet.questions])
+        counts = np.array(self.sheet.tokens, np.float64)
+        return [
+            {
+                kind: -float((scores.nll_sum / counts)[pools == kind].mean())
+                for kind in dict.fromkeys(pools.tolist())
+            }
+            for scores in score(net, self.sheet)
+        ]
+
+
 def item_columns(model: str, stage: str, sheet: Sheet, scores: Scores) -> dict[str, Any]:
     """Return the rows of ``items.parquet`` for one model, as columns."""
     questions = sheet.questions
