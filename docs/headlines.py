@@ -48,7 +48,7 @@ def _trained_probes(study: PaperStudy) -> Values:
     excluded = [
         row["excluded by the screen"].count / row["excluded by the screen"].total
         for method, row in methods.items()
-        if method == "kl_reversion" or row["aim"] == "suppresses"
+        if method == "kl_reversion" or row["author's aim"] == "suppresses"
     ]
     pairs = tables.matched_forgetting(study)
     return {

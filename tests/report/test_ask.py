@@ -7,13 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.command import palimpsest
-from tests.shared_runs import tiny_study
 
 from palimpsest import load_run
 from palimpsest.report.results import Said, asked_models, cell_answers, read_run
 from palimpsest.report.terminal import asked_lines
-
-__all__ = ["tiny_study"]
 
 BASE = "pocket/qwen2-s"
 

@@ -149,10 +149,6 @@ class PaperStudy:
             return None
         return min(clearing, key=lambda name: bars[name].worst_axis, default=None)
 
-    def clears_absolute(self, cell: CellResult, name: str) -> bool:
-        """Return whether a candidate clears the absolute bar."""
-        return absolute_bar(cell.evaluation[name], self.survives(cell, name), self.rules).clears
-
     def selected(self, cell: CellResult) -> dict[str, str | None]:
         """Return what every selector picks in a cell; None where it abstains.
 
@@ -162,26 +158,24 @@ class PaperStudy:
         """
 
         def smallest(measure: str, names: Iterable[str]) -> str | None:
-            return min(names, key=lambda name: cell.evaluation[name].need(measure), default=None)
+            return min(names, key=lambda name: of[name].need(measure), default=None)
 
-        alive = self.survivors(cell)
+        alive, of = self.survivors(cell), cell.evaluation
+        absolute = [name for name in alive if absolute_bar(of[name], True, self.rules).clears]
         bars = [version.picks.get(cell.id) for version in self.versions[:2]] or [None, None]
         return {
             "certificate": None if cell.verdict is None else cell.verdict.candidate,
             "recalibrated": bars[0],
             "recalibrated, relearn veto": bars[1],
             "residual": smallest("residual", alive),
-            "absolute": smallest("residual", (n for n in alive if self.clears_absolute(cell, n))),
+            "absolute": smallest("residual", absolute),
             "trained-probe": smallest("oracle_kl", self.names[cell.id]),
         }
 
     # -- over cells --------------------------------------------------------------------------
 
     def average(
-        self,
-        values: Sequence[float],
-        cells: Sequence[str],
-        kind: Average = "mean",
+        self, values: Sequence[float], cells: Sequence[str], kind: Average = "mean"
     ) -> Estimate | None:
         return Estimate.average(values, cells, self.frozen, kind)
 

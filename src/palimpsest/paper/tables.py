@@ -60,7 +60,7 @@ def methods_table(study: PaperStudy) -> Table:
             m.need("retain_nll") - cell.evaluation.injected.need("retain_nll") for m, cell in models
         ]
         rows.append(
-            {"method": method, "aim": mine[0][0].models[mine[0][1]].aim}
+            {"method": method, "author's aim": mine[0][0].models[mine[0][1]].aim}
             | {"rated adequate": Share.of(candidate in adequate for candidate in mine)}
             | {"excluded by the screen": Share.of(not study.survives(*pair) for pair in mine)}
             | {"oracle-KL, median and quartiles": Estimate(*map(float, (middle, low, high)))}
