@@ -169,6 +169,7 @@ def tofu(
     if run.executor != "ray":
         check_device(config.engine.device)
     inputs = TofuInputs(config)
+    note(list(inputs.remarks()))
     first = inputs(next(iter(inputs.cells())))
     workers = run.workers or suitable_workers(first)
     if run.dry_run:
@@ -248,10 +249,13 @@ def _make(kind: type[Any], values: dict[str, Any], run: RunFlags) -> None:
     workers = run.workers or suitable_workers(spec, len(spec.models) + len(spec.methods))
     if run.dry_run:
         answer(f"would write {inputs.config.out}: {estimate_cells([spec]).line(workers)}")
+        for line in inputs.preview():
+            answer(line)
         return
     check_memory(spec)
     with run.options(workers) as options:
         made = make_models(inputs, options)
+    note(list(made.remarks))
     if run.json:
         answer({"folders": [str(folder) for folder in made.folders], "records": made.records})
     else:

@@ -25,6 +25,7 @@ SHORT = {
     Reason.UNDECIDED: "the best candidate passes too narrowly",
 }
 """Why nothing is certified, in a few words."""
+PROBES_FAIL = "the probes cannot show what was forgotten; candidates were compared all the same"
 
 
 def sentences(verdict: Verdict) -> list[str]:
@@ -37,7 +38,8 @@ def headline(verdict: Verdict) -> str:
     custom = " under custom rules" if verdict.rules.differences() else ""
     if verdict.candidate is None:
         assert verdict.reason is not None
-        return f"Uncertified ({verdict.reason}): {SHORT[verdict.reason]}."
+        short = PROBES_FAIL if probes_fail(verdict) else SHORT[verdict.reason]
+        return f"Uncertified ({verdict.reason}): {short}."
     pick = verdict.finding(verdict.candidate)
     assert pick.comparison is not None and verdict.references is not None
     grade = (
@@ -52,6 +54,12 @@ def headline(verdict: Verdict) -> str:
     )
 
 
+def probes_fail(verdict: Verdict) -> bool:
+    """Tell whether only the probes fail: the comparison does tell the injected model apart."""
+    probes = verdict.because in (Because.INJECTED, Because.INFERABLE)
+    return probes and verdict.detection_limit is not None
+
+
 def reasons(verdict: Verdict) -> list[str]:
     """Return why the verdict is what it is, and what the audit could have noticed."""
     if verdict.candidate is not None:
@@ -59,7 +67,7 @@ def reasons(verdict: Verdict) -> list[str]:
         more = [f"{count(others, 'more candidate passes', 'more candidates pass')}."]
         return [power_sentence(verdict), *more * bool(others), *_tries(verdict)]
     lines = [_why(verdict)]
-    if verdict.reason in (Reason.DISTINGUISHABLE, Reason.ALL_EXCLUDED):
+    if verdict.reason in (Reason.DISTINGUISHABLE, Reason.ALL_EXCLUDED) or probes_fail(verdict):
         lines += [refusal(finding) for finding in verdict.findings if not finding.clears][:3]
     elif verdict.findings and verdict.references and verdict.references.names:
         told = [f for f in verdict.findings if f.comparison is not None and f.comparison.rejected]
@@ -314,8 +322,14 @@ def _not_identifiable(verdict: Verdict) -> str:
     if verdict.because is Because.INJECTED:
         return (
             f"The screen does not find the forget facts in the injected model itself (p = "
-            f"{verdict.injected_p:.3g}), so surviving it means nothing. Check that the forget file "
-            "holds what was injected, and that base and injected are not swapped."
+            f"{verdict.injected_p:.3g}), so surviving it means nothing. "
+            + (
+                "The comparison with retrainings does tell the injected model apart, so it is the "
+                "probes that fail: use probes of the same kind as the forget facts."
+                if probes_fail(verdict)
+                else "Check that the forget file holds what was injected, and that base and "
+                "injected are not swapped."
+            )
         )
     return (
         f"Retraining alone gives {percent(verdict.inferable_share or 0.0)} of the injected model's "
