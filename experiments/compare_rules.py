@@ -67,12 +67,20 @@ def rules_table() -> str:
     head = "| model | run | models | second rule rejects |"
     head += "".join(f" third, {size} references |" for size in BAGS) + " audit certifies, 20 |"
     lines = [head, "|:---|:---|" + "---:|" * (3 + len(BAGS))]
+    always: dict[str, list[str]] = defaultdict(list)
     for run, model in dict.fromkeys((run, model) for run, model, _ in cells):
         of = [cells[run, model, size] for size in BAGS]
-        old = of[0]["old_rejected"] if run != "criteria" else "–"  # that run judged none
-        shown = [model, run, of[0]["judged"], old]
+        judged = of[0]["judged"]
+        # The stored answers of the criteria's run are of another form.
+        old = of[0]["old_rejected"] if run != "criteria" else judged
+        if {old, *(row["rejected"] for row in of)} == {judged}:
+            always[run].append(f"{model} {judged}")
+            continue
+        shown = [model, run, judged, "–" if run == "criteria" else old]
         shown += [row["rejected"] for row in of] + [of[-1]["certified"]]
         lines.append(f"| {' | '.join(shown)} |")
+    lines.append("\nRejected by both rules, with any number of references, in every cell:\n")
+    lines += [f"- `{run}`: {', '.join(kinds)}." for run, kinds in always.items()]
     return "\n".join(lines) + "\n"
 
 
