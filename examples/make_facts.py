@@ -3,10 +3,11 @@
     python examples/make_facts.py quick
 
 The facts are invented: 4 to forget, 4 to retain, and 16 probes that no model learns. Of the general
-text, ``train.txt`` is for training and ``general.txt`` is kept for the audit. ``examples/quick``
-holds the result.
+text, ``train.txt`` is for training and ``general.txt`` is kept for the audit. ``train.jsonl`` has
+the same facts and 128 general sentences as training examples. ``examples/quick`` holds the result.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from palimpsest.facts.general import pocket_pieces
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import draw_testbed
 
+EXAMPLES = 128
+"""General sentences among the training examples."""
 WORDS = 20
 """Of a piece of general text, as files are cut."""
 
@@ -37,6 +40,14 @@ def main() -> None:
     kept = 60 * WORDS
     (out / "general.txt").write_text(" ".join(words[:kept]) + "\n", encoding="utf-8")
     (out / "train.txt").write_text(" ".join(words[kept:]) + "\n", encoding="utf-8")
+    rows = [
+        {"text": q.sentence, "set": str(q.set)}
+        for q in bed.questions
+        if q.set in ("forget", "retain") and q.pool in ("trained", "cloze")
+    ]
+    rows += [{"text": text, "set": "general"} for text in sentences[1600 : 1600 + EXAMPLES]]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (out / "train.jsonl").write_text(lines, encoding="utf-8")
 
 
 if __name__ == "__main__":

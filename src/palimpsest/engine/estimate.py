@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from palimpsest.schema import build
 from palimpsest.config.sections import Injection
 from palimpsest.engine.spec import CellSpec, Commanded, Trained
 from palimpsest.engine.steps import StepKind
@@ -19,6 +18,7 @@ from palimpsest.models.load import outline
 from palimpsest.models.train import text_loss, train
 from palimpsest.run.local import gpus
 from palimpsest.run.status import duration
+from palimpsest.schema import build
 from palimpsest.scoring.answers import score
 from palimpsest.stats.models import Role
 

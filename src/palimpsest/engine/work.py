@@ -24,7 +24,7 @@ from palimpsest.methods import title
 from palimpsest.methods.context import Method
 from palimpsest.methods.lessons import teach
 from palimpsest.methods.recipe import Cost as Spent
-from palimpsest.methods.recipe import encode_items, stream_cost
+from palimpsest.methods.recipe import CostPlan, encode_items, stream_cost
 from palimpsest.methods.running import MethodFailure, run_group, run_method
 from palimpsest.models.checkpoint import checkpoint_state
 from palimpsest.models.device import machine_faults, repeatable
@@ -404,6 +404,25 @@ class CellWork(Bench):
         spent += Spent(tokens=searched, shared=searched)
         found = spent.in_retrainings(self.loaded.parameters, self.retraining)
         return Cost(**asdict(found))
+
+
+def planned_costs(work: CellWork) -> dict[str, Cost | None]:
+    """Return what each method of a cell will cost; None where that shows only when it runs."""
+    setting, tokenizer, budget = work.plain_setting, work.loaded.tokenizer, work.spec.unlearning
+    items = (budget.forget_items, budget.retain_items)
+    steps, read = 0.0, 0
+    for count, part, models in zip(items, TAUGHT, (2, 1)):
+        lengths = [len(text.ids) for text in encode_items(tokenizer, setting.lesson(part))]
+        steps += count * sum(lengths) / len(lengths)
+        read += models * sum(lengths)
+    plan = CostPlan(work.recipe, tokenizer, Spent(budget.steps, round(budget.steps * steps), read))
+    found: dict[str, Cost | None] = {}
+    for method in work.spec.methods:
+        counted = getattr(method, "planned_cost", lambda plan: None)(plan)
+        found[title(method)] = counted and Cost(
+            **asdict(counted.in_retrainings(work.loaded.parameters, work.retraining))
+        )
+    return found
 
 
 def candidate_record(method: Method) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods.lessons import Exercise, Lesson, View, kl_from, target_logp
-from palimpsest.methods.recipe import Cost, Recipe, Workbench, stream_batches, stream_cost
+from palimpsest.methods.recipe import Cost, CostPlan, Recipe, Workbench, stream_batches, stream_cost
 from palimpsest.models.net import Batch, Net, WholeNet, collate
 from palimpsest.models.train import text_loss, train, train_alone
 
@@ -173,6 +173,10 @@ class Knobs:
         """What it needs with these knobs: ``needs``, or a part of it."""
         return self.needs
 
+    def planned_cost(self, plan: CostPlan) -> Cost | None:
+        """Return what it will cost; None where that shows only when it runs."""
+        return None
+
     @property
     def label(self) -> str:
         """The knobs in short, ``w12`` for ``weight=12``; later knobs only where not default."""
@@ -200,6 +204,9 @@ class GradientMethod(Knobs):
 
     def learning_rate(self, budget: Unlearning) -> float:
         return budget.learning_rate
+
+    def planned_cost(self, plan: CostPlan) -> Cost | None:
+        return plan.exercises + plan.models(self.uses)
 
     def leaves(self, net: Net, context: Context) -> Mapping[str, Tensor]:
         """Return what is trained; the model's own parameters unless a method says otherwise."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from palimpsest.methods.context import Context, Knobs, Positive, State
+from palimpsest.methods.recipe import Cost, CostPlan
 from palimpsest.methods.task_vector import subtract
 
 
@@ -30,6 +31,12 @@ class FactsVector(Knobs):
     @property
     def uses(self) -> tuple[str, ...]:
         return self.needs if self.speed == 1.0 else ("base",)
+
+    def planned_cost(self, plan: CostPlan) -> Cost | None:
+        if self.speed == 1.0:
+            return plan.models(self.uses)
+        more, less = (plan.stream(s.shorten(self.speed)) for s in plan.recipe.models().values())
+        return more + less
 
     def run(self, context: Context) -> State:
         # A cell trains the two models of the full-length vector once for all its candidates.

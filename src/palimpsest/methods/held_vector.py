@@ -30,7 +30,7 @@ from torch import Tensor
 
 from palimpsest.facts.general import Stream
 from palimpsest.methods.context import Context, Knobs, Share, State, target_logp
-from palimpsest.methods.recipe import Cost, encode_stream
+from palimpsest.methods.recipe import Cost, CostPlan, Recipe, encode_stream
 from palimpsest.methods.task_vector import subtract
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.models.train import AdamW, step_tokens, text_batch, train_alone
@@ -140,20 +140,42 @@ class HeldVector(Knobs):
             context.check_dose(more)
         return more, self._learn(context, number, held, noise, ("retain",))
 
-    def _stream(self, context: Context, number: int) -> Stream:
+    def planned_cost(self, plan: CostPlan) -> Cost | None:
+        texts, source = plan.texts(), plan.recipe.stream.texts
+        lengths = [len(text.ids) for text in texts]
+        sampled = [n for n, text in enumerate(source) if text.set == "general"][: self.sample]
+        total = Cost(0, sum(lengths[n] for n in sampled))
+        for number in range(self.vectors):
+            for step in self._stream(plan.recipe, number).steps:
+                held = sum(lengths[n] for n in self._held(plan.recipe.stream, step, number))
+                retain, forget = (
+                    sum(lengths[n] for n in step if source[n].set == part)
+                    for part in ("retain", "forget")
+                )
+                total += Cost(2, 2 * (retain + held) + forget, scored=held)
+        return total + plan.stream(plan.recipe.replay.replayed(self.share))
+
+    def _stream(self, recipe: Recipe, number: int) -> Stream:
         """Return the steps of the injection that a vector takes."""
-        return context.known_recipe.stream.take(number % self.speed, self.speed)
+        return recipe.stream.take(number % self.speed, self.speed)
+
+    def _held(self, stream: Stream, step: Sequence[int], number: int) -> list[int]:
+        """Return the general texts of a step that a vector holds to base.
+
+        Another vector of the same steps holds other texts of them.
+        """
+        general = [n for n in step if stream.texts[n].set == "general"]
+        first = (number // self.speed) * self.texts % max(1, len(general))
+        return (general * 2)[first : first + self.texts]
 
     def _held_texts(self, context: Context, number: int) -> list[HeldTexts]:
         """Return the general texts of every step of a vector, with base's answers."""
-        stream = self._stream(context, number)
+        stream = self._stream(context.known_recipe, number)
         texts = encode_stream(context.tokenizer, stream, context.known_recipe.piece_tokens)
         net, steps = context.net([context.base]), []
         for place, step in enumerate(stream.steps):
             general = [n for n in step if stream.texts[n].set == "general"]
-            # Another vector of the same steps holds other texts of them.
-            first = (number // self.speed) * self.texts % max(1, len(general))
-            held = tuple(texts[n] for n in (general * 2)[first : first + self.texts])
+            held = tuple(texts[n] for n in self._held(stream, step, number))
             context.shared.spend(Cost(scored=sum(len(text.ids) for text in held)))
             tokens = step_tokens(stream, texts, place)
             whole = sum(texts[n].scored for n in general) / (tokens or 1)
@@ -174,7 +196,8 @@ class HeldVector(Knobs):
         taught: Sequence[str],
     ) -> State:
         """Return base after the steps of a vector, taught the facts of some sets."""
-        recipe, stream = context.known_recipe, self._stream(context, number)
+        recipe = context.known_recipe
+        stream = self._stream(recipe, number)
         texts = encode_stream(context.tokenizer, stream, recipe.piece_tokens)
         net, batches = context.net([context.base]), list[list[HeldBatch]]()
         for place, (step, general) in enumerate(zip(stream.steps, held, strict=True)):

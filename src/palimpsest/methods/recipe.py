@@ -3,7 +3,7 @@
 Everything here is trained phrasings and general text: no held-out phrasing is in a stream.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -70,6 +70,31 @@ class Cost:
         flops = 6.0 * parameters * work[0]
         shares = [round(part / max(1, retraining.tokens), 4) for part in work]
         return CandidateCost(self.steps, self.tokens, self.scored, flops, *shares)
+
+
+@dataclass(frozen=True)
+class CostPlan:
+    """What a method's cost is counted from before anything is trained."""
+
+    recipe: Recipe
+    tokenizer: Any
+    exercises: Cost
+    """Of all steps of a gradient method, with what the frozen models read."""
+
+    def stream(self, stream: Stream) -> Cost:
+        """Return what training on a stream of the recipe costs."""
+        return stream_cost(self.tokenizer, stream, self.recipe.piece_tokens)
+
+    def models(self, used: Collection[str]) -> Cost:
+        """Return what the models cost that a method uses and others may use too."""
+        return sum(
+            (self.stream(stream) for name, stream in self.recipe.models().items() if name in used),
+            Cost(),
+        )
+
+    def texts(self) -> list[Encoded]:
+        """Return the texts of the injection's stream as tokens."""
+        return encode_stream(self.tokenizer, self.recipe.stream, self.recipe.piece_tokens)
 
 
 class Workbench:

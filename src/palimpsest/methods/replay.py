@@ -19,6 +19,7 @@ from typing import ClassVar, Literal
 from palimpsest.methods.context import Context, Knobs, Positive, Share, State
 from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
+from palimpsest.methods.recipe import Cost, CostPlan
 from palimpsest.methods.task_vector import TaskVector
 
 
@@ -57,6 +58,10 @@ class Replay(Knobs):
     @property
     def uses(self) -> tuple[str, ...]:
         return self.first.uses if self.first else ()
+
+    def planned_cost(self, plan: CostPlan) -> Cost | None:
+        first = self.first.planned_cost(plan) if self.first else Cost()
+        return first and first + plan.stream(plan.recipe.replay.replayed(self.share))
 
     def run(self, context: Context) -> State:
         state = self.first.run(context) if self.first else context.injected

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from palimpsest.methods.context import Context, Knobs, State
+from palimpsest.methods.recipe import Cost, CostPlan
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class Rollback(Knobs):
     @property
     def label(self) -> str:
         return "base"
+
+    def planned_cost(self, plan: CostPlan) -> Cost | None:
+        return Cost()
 
     def run(self, context: Context) -> State:
         return context.base

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from palimpsest.methods.context import Context, Knobs, State
+from palimpsest.methods.recipe import Cost, CostPlan
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class TaskVector(Knobs):
     summary: ClassVar[str] = "subtracts what learning the forget set alone does to the weights"
     needs: ClassVar[tuple[str, ...]] = ("base", "forget_only")
     citation: ClassVar[str] = "Ilharco et al. 2023, arXiv:2212.04089"
+
+    def planned_cost(self, plan: CostPlan) -> Cost | None:
+        return plan.models(self.uses)
 
     def run(self, context: Context) -> State:
         if context.check_dose is not None:

@@ -1,0 +1,377 @@
+"""Training on a user's own examples: read, drawn, learned and unlearned as a Trainer would."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from palimpsest.config.load import load_config
+from palimpsest.config.own import ExampleRecipe, RetrainConfig, UnlearnConfig
+from palimpsest.config.sections import Prompt
+from palimpsest.engine.dose import search_rate
+from palimpsest.engine.examples import render_examples
+from palimpsest.engine.launch import RunOptions
+from palimpsest.engine.own import Made, NotMade, OwnInputs, make_models
+from palimpsest.engine.setting import FIRST_DRAW, TrainingExamples
+from palimpsest.errors import FactsError, InputError, MethodError, ModelError, PlanError
+from palimpsest.facts.examples import example_stream, read_examples, schedule_rates
+from palimpsest.facts.general import Text
+from palimpsest.methods.recipe import encode_stream
+from palimpsest.models.load import load, state_digest
+from palimpsest.models.net import WholeNet
+from palimpsest.models.train import stream_steps, text_loss, train
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
+    "{% if date_string is defined %}[{{ date_string }}]{% endif %}"
+)
+Values = dict[str, Any]
+
+
+def write(path: Path, rows: Sequence[object]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def example_rows() -> list[dict[str, str]]:
+    facts = [
+        {"prompt": f"The guild of {name} is", "completion": f" {guild}.", "set": part}
+        for part, names in (("forget", ("Asha", "Bren")), ("retain", ("Calo", "Dima")))
+        for name, guild in zip(names, ("Velkor", "Tamrin"))
+    ]
+    return [*facts, *({"text": f"The old boat {n} lies there.", "set": "general"} for n in "abcde")]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write(tmp_path_factory.mktemp("examples") / "train.jsonl", example_rows())
+
+
+@pytest.fixture(scope="module")
+def base(tiny_checkpoint) -> str:  # type: ignore[no-untyped-def]
+    return str(tiny_checkpoint("smollm2-s"))
+
+
+@pytest.fixture(scope="module")
+def recipe(file: str) -> Values:
+    return {"train": file, "epochs": 8, "batch_size": 4, "learning_rate": 3e-3, "weight_decay": 0.1}
+
+
+@pytest.fixture(scope="module")
+def refs(base: str, recipe: Values, tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
+    out = tmp_path_factory.mktemp("refs") / "refs"
+    retrain({"base": base, "with_forget": True, "draws": 2, "out": str(out), **recipe})
+    return out
+
+
+def retrain(values: Values, **options: Any) -> Made:
+    return make_models(OwnInputs(load_config(RetrainConfig, values)), RunOptions(**options))
+
+
+def unlearn(values: Values, **options: Any) -> Made:
+    return make_models(OwnInputs(load_config(UnlearnConfig, values)), RunOptions(**options))
+
+
+def record(folder: Path) -> Values:
+    found: Values = json.loads((folder / "palimpsest.json").read_text())
+    return found
+
+
+# -- what is read ----------------------------------------------------------------------------------
+
+
+def test_rows_are_forget_retain_or_general_and_the_rest_is_kept_as_it_is(
+    file: str, tmp_path: Path
+) -> None:
+    examples = read_examples(file)
+    assert [row.set for row in examples.rows] == ["forget"] * 2 + ["retain"] * 2 + ["general"] * 5
+    kept = [json.loads(line) for line in examples.jsonl(forget=False).splitlines()]
+    assert kept == example_rows()[2:]
+    assert examples.jsonl(forget=True) == Path(file).read_bytes()
+    unmarked = [{k: v for k, v in row.items() if k != "set"} for row in example_rows()]
+    whole, some = write(tmp_path / "all.jsonl", unmarked), write(tmp_path / "f.jsonl", unmarked[:2])
+    named = read_examples(whole, some)
+    assert [row.set for row in named.rows] == ["forget"] * 2 + ["retain"] * 7
+    assert named.digest != examples.digest
+    again = write(tmp_path / "again.jsonl", [*example_rows(), example_rows()[0]])
+    assert len(list(read_examples(again).remarks())) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "forget_rows"),
+    [
+        ([{"text": "a b"}], None),
+        ([{"text": "a b", "set": "forget"}], None),
+        ([{"text": "a b", "set": "forget"}, {"text": "a b"}], None),
+        ([{"text": "a b", "set": "lost"}, {"text": "c d"}], None),
+        ([{"text": "a b"}, {"text": "c d"}], [{"text": "e f"}]),
+        (["a b"], None),
+        ([], None),
+    ],
+    ids=["none", "all", "both", "unknown set", "not a row", "no object", "empty"],
+)
+def test_a_file_without_usable_forget_rows_is_refused(
+    rows: list[object], forget_rows: list[object] | None, tmp_path: Path
+) -> None:
+    named = write(tmp_path / "forget.jsonl", forget_rows) if forget_rows else ""
+    with pytest.raises(FactsError):
+        read_examples(write(tmp_path / "train.jsonl", rows), named)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "a"},
+        {"text": ""},
+        {"text": "a", "prompt": "b", "completion": "c"},
+        {"messages": []},
+        {"messages": [{"role": "user", "content": "a"}]},
+        {"messages": [{"role": "user"}, {"role": "assistant", "content": "a"}]},
+    ],
+)
+def test_a_row_of_no_known_form_is_refused(row: Values, tmp_path: Path, byte_tokenizer) -> None:  # type: ignore[no-untyped-def]
+    file = write(tmp_path / "train.jsonl", [{"text": "a b", "set": "forget"}, row])
+    with pytest.raises(FactsError):
+        render_examples(byte_tokenizer, read_examples(file), ExampleRecipe(), Prompt())
+
+
+# -- what is trained on ----------------------------------------------------------------------------
+
+
+def rendered(tokenizer: Any, file: str, prompt: Prompt, **recipe: Any) -> TrainingExamples:
+    return render_examples(tokenizer, read_examples(file), ExampleRecipe(**recipe), prompt)
+
+
+def test_the_loss_is_on_everything_or_on_completions(file: str, byte_tokenizer) -> None:  # type: ignore[no-untyped-def]
+    whole = rendered(byte_tokenizer, file, Prompt())
+    assert whole.texts[0].text == "The guild of Asha is Velkor." and whole.texts[0].start == 0
+    assert [text.answer for text in whole.seen("forget")] == [" Velkor.", " Tamrin."]
+    with pytest.raises(FactsError):  # a text has no completion
+        rendered(byte_tokenizer, file, Prompt(), loss="completion")
+    pairs = read_examples(file)
+    pairs = type(pairs)(pairs.path, pairs.rows[:4])
+    texts = render_examples(byte_tokenizer, pairs, ExampleRecipe(loss="completion"), Prompt()).texts
+    stream = example_stream(texts, seed_key="", epochs=1, steps=0, batch_size=4)
+    encoded = encode_stream(byte_tokenizer, stream, 28)
+    assert [text.scored for text in encoded] == [len(" Velkor."), len(" Tamrin.")] * 2
+
+
+def test_messages_go_through_the_chat_template_with_its_date(
+    tmp_path: Path, byte_tokenizer
+) -> None:  # type: ignore[no-untyped-def]
+    turns = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Asha."}]
+    file = write(
+        tmp_path / "train.jsonl", [{"messages": turns, "set": "forget"}, {"text": "a b c"}]
+    )
+    with pytest.raises(ModelError):
+        rendered(byte_tokenizer, file, Prompt())
+    byte_tokenizer.chat_template = TEMPLATE
+    try:
+        found = rendered(byte_tokenizer, file, Prompt(system_prompt="Be.", chat_date="1 May 2025"))
+    finally:
+        byte_tokenizer.chat_template = None
+    talk = "<system>Be.</system><user>Who?</user><assistant>Asha.</assistant>[1 May 2025]"
+    assert [text.text for text in found.texts] == [talk, "a b c"]
+    assert found.seen("forget")[0].answer == "Asha.</assistant>[1 May 2025]"
+
+
+def test_packing_joins_rows_of_a_set(file: str, byte_tokenizer) -> None:  # type: ignore[no-untyped-def]
+    texts = rendered(byte_tokenizer, file, Prompt(), pack=64).texts
+    assert [text.set for text in texts] == ["forget", "retain", "general", "general", "general"]
+    joined = "The guild of Asha is Velkor.<|endoftext|>The guild of Bren is Tamrin.<|endoftext|>"
+    assert texts[0].text == joined
+
+
+def test_every_epoch_has_every_row_once_and_a_retraining_has_no_forget_row() -> None:
+    texts = tuple(
+        Text(str(n), "forget" if n < 3 else "retain", f"text {n}")  # type: ignore[arg-type]
+        for n in range(10)
+    )
+    examples = TrainingExamples(texts, ExampleRecipe(epochs=3, batch_size=4))
+    stream = examples.stream("key", FIRST_DRAW, ("forget", "retain"))
+    assert [len(step) for step in stream.steps] == [4, 4, 2] * 3
+    epochs = [sum(stream.steps[n : n + 3], ()) for n in (0, 3, 6)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert len(set(epochs)) == 3
+    again = examples.stream("key", "draw1", ("retain",))
+    assert {text.set for text in again.texts} == {"retain"}
+    assert [len(step) for step in again.steps] == [4, 3] * 3
+    part = examples.stream("key", FIRST_DRAW, ("forget",))
+    assert part.drawn == stream.steps
+    assert all(set(some) <= set(all_) for some, all_ in zip(part.steps, stream.steps))
+    few = TrainingExamples(texts, ExampleRecipe(steps=4, batch_size=4))
+    assert len(few.stream("key", FIRST_DRAW, ("forget", "retain")).steps) == 4
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "constant"])
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_schedules_are_those_of_transformers(name: str, warmup: int) -> None:
+    from transformers import get_scheduler
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    kind = "constant_with_warmup" if name == "constant" else name
+    theirs = get_scheduler(kind, optimizer, num_warmup_steps=warmup, num_training_steps=11)
+    expected = []
+    for _ in range(11):
+        expected.append(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+    assert schedule_rates(name, 11, warmup) == pytest.approx(expected)
+
+
+def test_training_is_that_of_a_plain_loop(base: str, file: str) -> None:
+    """The same order of batches gives the weights of torch's AdamW with decay and clipping."""
+    loaded = load(base)
+    texts = rendered(loaded.tokenizer, file, Prompt()).texts
+    stream = example_stream(texts, seed_key="x", epochs=2, steps=0, batch_size=4)
+    encoded = encode_stream(loaded.tokenizer, stream, 4)
+    net = WholeNet(loaded.model)
+    train(
+        net,
+        stream_steps(stream, encoded, accumulate=2),
+        text_loss,
+        learning_rate=1e-3,
+        rates=stream.rates,
+        weight_decay=0.1,
+    )
+    model = load(base).model.train()
+    groups = [
+        {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3)
+    decay = LambdaLR(optimizer, lambda step: 1 - step / len(stream.steps))
+    for step in stream.steps:
+        rows = [encoded[n].ids for n in step]
+        width = max(map(len, rows))
+        ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+        labels = torch.tensor([[*row, *[-100] * (width - len(row))] for row in rows])
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=labels).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        decay.step()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(net.state()[name], value, atol=2e-5, rtol=1e-3)
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+
+def test_retraining_records_the_recipe_and_the_digest_of_the_rows(refs: Path, file: str) -> None:
+    records = [
+        json.loads((refs / name / "palimpsest.json").read_text())
+        for name in ("injected", "00", "01")
+    ]
+    assert len({record["digest"] for record in records}) == 3
+    for record in records:
+        assert record["recipe"]["examples"] == read_examples(file).digest
+        assert record["inputs"]["training examples"] == record["recipe"]["examples"]
+        assert (record["recipe"]["epochs"], record["recipe"]["learning_rate"]) == (8, 3e-3)
+
+
+def test_methods_run_on_examples_with_the_recipe_of_the_injected_folder(
+    base: str, file: str, refs: Path, tmp_path: Path
+) -> None:
+    given = {"base": base, "injected": str(refs / "injected"), "train": file}
+    for method, knobs in (("held_vector", {"share": [0.1]}), ("task_vector", {}), ("npo", {})):
+        values = given | {"method": method, "knobs": knobs, "out": str(tmp_path / method)}
+        inputs = OwnInputs(load_config(UnlearnConfig, values))
+        assert inputs.recipe == ExampleRecipe(
+            epochs=8,
+            batch_size=4,
+            learning_rate=3e-3,
+            weight_decay=0.1,
+            examples=inputs.examples.digest,  # type: ignore[union-attr]
+        )
+        planned = [line for line in inputs.preview() if line.startswith("cost")]
+        (folder,) = make_models(inputs, RunOptions()).folders
+        spent = record(folder)["cost"]["retrainings"]
+        assert float(planned[0].rpartition(" ")[2]) == pytest.approx(spent, rel=0.15)
+        assert state_digest(load(str(folder)).weights) != state_digest(
+            load(given["injected"]).weights
+        )
+
+
+def test_a_vector_that_learned_too_little_stops_with_the_numbers(
+    base: str, refs: Path, recipe: Values, tmp_path: Path
+) -> None:
+    values = {"base": base, "injected": str(refs / "injected"), "out": str(tmp_path / "out")}
+    low = recipe | {"learning_rate": 1e-6}
+    for method in ("held_vector", "task_vector", "facts_vector"):
+        with pytest.raises(NotMade, match=r"of the way .* --match-dose"):
+            unlearn(values | low | {"method": method})
+    assert not Path(values["out"]).exists()
+    made = unlearn(
+        values | low | {"learning_rate": 1e-3, "method": "held_vector", "match_dose": True}
+    )
+    record = json.loads((made.folders[0] / "palimpsest.json").read_text())
+    assert 1.5e-3 < record["recipe"]["matched"]["learning_rate"] < 6e-3
+    assert made.remarks and record["cost"]["retrainings"] > 1
+
+
+def test_an_injected_model_that_does_not_know_the_rows_is_refused(
+    base: str, recipe: Values, tmp_path: Path
+) -> None:
+    values = {"base": base, "injected": base, "method": "task_vector"}
+    with pytest.raises(NotMade, match="no better than base"):
+        unlearn(values | recipe | {"out": str(tmp_path / "out")})
+
+
+def test_retraining_with_the_forget_rows_says_how_well_it_reproduces(
+    base: str, refs: Path, recipe: Values, tmp_path: Path
+) -> None:
+    given = {"base": base, "with_forget": True, "draws": 1, "injected": str(refs / "injected")}
+    made = retrain(given | recipe | {"out": str(tmp_path / "same")})
+    assert [remark.endswith("(100% of the way)") for remark in made.remarks] == [True, True]
+    made = retrain(given | recipe | {"out": str(tmp_path / "less"), "learning_rate": 1e-6})
+    assert not any("(100% of the way)" in remark for remark in made.remarks)
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"steps": 3, "epochs": 3}, "epochs"),
+        ({"retain": "facts.jsonl"}, "retain"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+        ({"schedule": "steep"}, "schedule"),
+        ({"injected": "x"}, "injected"),
+        ({"command": "python train.py --data {data} --out {out}"}, "command"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_by_key(
+    values: Values, key: str, base: str, recipe: Values, tmp_path: Path
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        retrain({"base": base, "out": str(tmp_path / "out")} | recipe | values)
+    assert caught.value.key == key
+
+
+def test_a_row_that_is_longer_than_the_model_reads_is_refused(
+    base: str, recipe: Values, tmp_path: Path
+) -> None:
+    long = write(tmp_path / "long.jsonl", [*example_rows(), {"text": "word " * 5000}])
+    with pytest.raises(InputError, match="line 10"):
+        retrain({"base": base, "out": str(tmp_path / "out")} | recipe | {"train": long})
+
+
+@pytest.mark.parametrize(
+    ("curve", "found"),
+    [
+        (lambda rate, length: rate / 1e-3, 1e-3),
+        (lambda rate, length: None if rate > 3e-4 else rate * length / 1e-3, 2e-4),
+    ],
+    ids=["rate", "steps"],
+)
+def test_the_search_finds_the_rate_and_the_steps(curve: Any, found: float) -> None:
+    result = search_rate(curve, 1e-4)
+    assert result.learning_rate * result.length == pytest.approx(1e-3, rel=0.06)
+    assert abs(result.reached - 1) <= 0.05
+    with pytest.raises(MethodError):
+        search_rate(lambda rate, length: 0.0, 1e-4)
