@@ -1,11 +1,32 @@
-"""Invented facts are fresh, reproducible, and never made of words that a pocket model has met."""
+"""Phrasings are disjoint; invented facts are fresh and of words that no pocket model has met."""
+
+import hashlib
+import itertools
+import re
+from difflib import SequenceMatcher
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tools.evidence import ALIAS_TEMPLATES
 from tools.pocket_prose import world_sentences
 
-from palimpsest.errors import PlanError
-from palimpsest.facts.nonce import RELATIONS, Triple, draw, template_words, vocabulary, words_of
+import palimpsest.facts
+from palimpsest.errors import FactsError, PlanError
+from palimpsest.facts.nonce import (
+    POOLS,
+    RELATIONS,
+    SUBJECT,
+    Triple,
+    draw,
+    packaged,
+    render,
+    same_wording,
+    template_words,
+    vocabulary,
+    words_of,
+)
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -69,3 +90,82 @@ def test_more_facts_than_names_is_a_plan_error_with_the_key() -> None:
             draw(count, "cell", RELATIONS, taken, key="facts.probes")
         assert caught.value.key == "facts.probes"
         assert str(available if taken == NOTHING else 0) in str(caught.value)
+
+
+FACTS = Path(palimpsest.facts.__file__).parent
+POOL_SIZES = {"injection": 6, "cloze": 1, "evaluation": 4}
+POOL_SIZES |= {"calibration": 4, "prose": 6, "audit": 6}
+ALL = [
+    (relation, pool, template)
+    for relation, by_pool in POOLS.items()
+    for pool, templates in by_pool.items()
+    for template in templates
+]
+
+
+def test_eight_relations_have_twenty_seven_phrasings_in_six_pools():
+    assert len(RELATIONS) == 8
+    for pools in POOLS.values():
+        assert {pool: len(templates) for pool, templates in pools.items()} == POOL_SIZES
+    assert len({same_wording(template) for _, _, template in ALL}) == len(ALL) == 216
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_wording_of_two_pools_differs_by_more_than_one_word(relation):
+    own = [(pool, t.split()) for name, pool, t in ALL if name == relation]
+    for (pool, one), (other, two) in itertools.combinations(own, 2):
+        if pool != other and len(one) == len(two):
+            assert sum(a != b for a, b in zip(one, two)) > 1, (one, two)
+
+
+def near(one: str, other: str) -> bool:
+    """Whether two wordings share a run of four words, or most of their words in order."""
+    words = [same_wording(text).split() for text in (one, other)]
+    matcher = SequenceMatcher(None, *words, autojunk=False)
+    return matcher.ratio() >= 0.6 or matcher.find_longest_match().size > 3
+
+
+def test_a_near_duplicate_is_recognized():
+    assert near("The guild of {subject} is", "Of old, the guild of {subject} is")
+    assert near("{subject} was taught by", "{subject} was raised by")
+    assert not near("{subject} was taught by", "At school {subject} sat beside")
+
+
+def test_no_sealed_phrasing_is_near_one_of_another_pool_in_any_relation():
+    others = [template for _, pool, template in ALL if pool != "audit"]
+    sealed = [template for _, pool, template in ALL if pool == "audit"]
+    assert not [(one, two) for one in sealed for two in others if near(one, two)]
+
+
+def test_a_template_is_plain_short_english_that_stops_before_the_answer():
+    for _, _, template in ALL:
+        assert template.isascii()
+        assert template.count(SUBJECT) == 1
+        assert len(template.replace(SUBJECT, "").split()) <= 12
+        assert re.fullmatch(r"[A-Z{][a-z{} ,]*[a-z}]", template)
+        assert "  " not in template
+
+
+def test_the_vocabulary_is_small_and_lower_case():
+    words = template_words()
+    assert len(words) <= 350
+    assert {"the", "guild", "horse"} <= words
+    assert "subject" not in words
+    assert all(word == word.lower() for word in words)
+
+
+@given(st.text())
+def test_rendering_puts_any_subject_in_and_changes_nothing_else(subject):
+    assert render("The guild of {subject} is", subject) == "The guild of " + subject + " is"
+    for template in ("{0.__class__} of {subject} is", "{x!r:>{y}} {subject} is"):
+        assert render(template, "Asha Tren") == template.replace("{subject}", "Asha Tren")
+
+
+def test_phrasings_are_those_the_code_was_written_for() -> None:
+    assert packaged("templates.json", _digest("templates.json")).keys() == set(RELATIONS)
+    with pytest.raises(FactsError, match=r"templates\.json of the package was changed"):
+        packaged("templates.json", _digest("tofu_phrases.json"))
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256((FACTS / name).read_bytes()).hexdigest()
