@@ -34,6 +34,7 @@ app = App(
     help_flags=["--help", "-h"],
     help_format="plaintext",
     default_parameter=None,
+    suppress_keyboard_interrupt=False,  # it would end SIGTERM as Ctrl-C, without a word
 )
 
 SETTINGS = Group.create_ordered("Models, facts and recipe")
