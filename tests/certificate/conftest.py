@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from small_run import write_small, write_small_audit
+from small_run import write_audit, write_small
 
 from palimpsest.certificate import certify, keygen
 from palimpsest.certificate.archive import unpack
@@ -9,7 +9,7 @@ from palimpsest.certificate.archive import unpack
 
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one cell."""
+    """A study of one cell."""
     return write_small(tmp_path_factory.mktemp("small") / "run")
 
 
@@ -25,7 +25,7 @@ def bundle(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def audit_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return certify(write_small_audit(tmp_path_factory.mktemp("audit") / "run"))
+    return certify(write_audit(tmp_path_factory.mktemp("audit") / "run"))
 
 
 @pytest.fixture(scope="session")

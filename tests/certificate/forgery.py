@@ -1,7 +1,7 @@
-"""Forged bundles: changes whose maker knows the format and mends every digest but those named.
+"""Forged bundles: changes whose maker knows the format and repairs every digest but those named.
 
 A forger who only edits a file is caught by its digest in the statement. These start where he has
-learned that, and recomputes the statement, the cell's summary, its manifests, the record or terms.
+learned that, and recomputes the statement, the cell's record, its manifests, the chain or terms.
 """
 
 import contextlib
@@ -10,17 +10,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from small_run import STUDY
+
 from palimpsest.certificate.archive import pack
-from palimpsest.certificate.bundle import ENVELOPE, STATEMENT, recompute, statement
-from palimpsest.certificate.verify import examine
-from palimpsest.errors import PalimpsestError
+from palimpsest.certificate.bundle import ENVELOPE, STATEMENT, SUMMARY, read_results, statement
+from palimpsest.certificate.verification import examine
+from palimpsest.report.documents import run_document
 from palimpsest.run.chain import chain_bytes
-from palimpsest.run.store import canonical, digest, table_bytes, table_from_bytes, terms_digest
-from palimpsest.run.terms import FILES, terms_json
+from palimpsest.run.disk import canonical, digest, sealed_json
+from palimpsest.run.tables import table_bytes, table_from_bytes
 
 Members = dict[str, bytes]
 Summary = dict[str, Any]
-STUDY = "m--seed0"
 
 
 def value(members: Mapping[str, bytes], name: str) -> Any:
@@ -34,15 +35,15 @@ def written(content: object) -> bytes:
 def signed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object with the digest that it should carry."""
     others = {key: value for key, value in content.items() if key != "digest"}
-    return others | {"digest": digest(canonical(others))}
+    return json.loads(sealed_json(others))
 
 
-def mended(members: Members) -> bytes:
+def repaired(members: Members) -> bytes:
     """Return the archive, with a statement that fits it as well as can be."""
     members = {name: data for name, data in members.items() if name != ENVELOPE}
     try:
-        members[STATEMENT] = statement(members, None)
-    except (PalimpsestError, KeyError, TypeError, ValueError, AttributeError):
+        members[STATEMENT] = statement(members, read_results(members), None)
+    except Exception:
         # Nothing the format can say: at least the digests are right.
         stated = json.loads(members[STATEMENT])
         stated["subject"] = [
@@ -54,19 +55,29 @@ def mended(members: Members) -> bytes:
     return pack(members)
 
 
+def lists_of(members: Members) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in members["rosters.jsonl"].splitlines()]
+
+
+def terms_digest(members: Members) -> str:
+    return digest(canonical(value(members, "terms.json")["terms"]))
+
+
 def with_record(
     members: Members, change: Callable[[list[Any]], list[Any]] = lambda events: events
 ) -> Members:
-    """Return the members with the record made again from terms and cells as they are now."""
-    terms = value(members, "terms.json")
-    events: list[tuple[str, Any]] = [("terms", terms)]
-    for cell_id in terms["terms"]["cells"]:
+    """Return the members with the record made again from lists and cells as they are now."""
+    events: list[tuple[str, Any]] = [
+        ("roster", {"models": entry["data"]["models"], "digest": entry["digest"]})
+        for entry in lists_of(members)
+    ]
+    for cell_id in value(members, "terms.json")["terms"]["cells"]:
         if f"cells/{cell_id}/cell.json" in members:
             summary = value(members, f"cells/{cell_id}/cell.json")
             events += [("opened", summary["opening"])] if summary["opening"] else []
             events += [("step", {"cell": cell_id} | step) for step in summary["steps"]]
             events.append(("cell", {"cell": cell_id, "digest": summary["digest"]}))
-    return members | {"record.jsonl": chain_bytes(change(events))}
+    return members | {"record.jsonl": chain_bytes(change(events), terms_digest(members))}
 
 
 def with_cell(
@@ -77,15 +88,16 @@ def with_cell(
     terms: str | None = None,
     manifests: bool = True,
 ) -> Members:
-    """Return the members with a cell's summary changed, and all that follows from it made again."""
+    """Return the members with a cell's record changed, and all that follows from it made again."""
     name = f"cells/{cell}/cell.json"
     summary = value(members, name)
     for table in summary["artifacts"]:
         if f"cells/{cell}/{table}" in members:
             summary["artifacts"][table] = digest(members[f"cells/{cell}/{table}"])
-    summary["terms"] = terms or summary["terms"]
+    if terms is not None:
+        summary = json.loads(json.dumps(summary).replace(summary["terms"], terms))
     if summary["opening"]:
-        summary["opening"] = signed(summary["opening"] | {"terms": summary["terms"]})
+        summary["opening"] = signed(summary["opening"])
     summary = change(summary)
     if manifests:
         with contextlib.suppress(KeyError, TypeError, AttributeError):
@@ -100,12 +112,11 @@ def _with_manifests(cell: str, summary: Summary) -> Summary:
     opening, digests, steps = summary["opening"] or {}, {}, []
     for step in summary["steps"]:
         needs = {need: digests.get(need, made) for need, made in step["needs"].items()}
-        manifest = {"cell": cell, "terms": summary["terms"], "step": step["step"], "needs": needs}
-        manifest["files"] = step["files"]
+        others = {key: value for key, value in step.items() if key != "digest"} | {"needs": needs}
+        manifest = others | {"cell": cell}
         manifest["opening"] = opening if opening.get("step") == step["step"] else None
-        made = digest(canonical(manifest))
-        digests[step["step"]] = made
-        steps.append({"step": step["step"], "files": step["files"], "needs": needs, "digest": made})
+        made = digests[step["step"]] = digest(canonical(manifest))
+        steps.append(others | {"digest": made})
     return summary | {"steps": steps}
 
 
@@ -113,13 +124,14 @@ def with_models(members: Members, cell: str = STUDY, **changes: Any) -> Members:
     """Return the members with models of a cell changed: other keys, or None to drop a model."""
 
     def changed(summary: Summary) -> Summary:
-        models = dict(summary["models"])
+        models = {model["name"]: model for model in summary["models"]}
         for name, change in changes.items():
             if change is None:
                 del models[name]
             else:
-                models[name] = models.get(name, {}) | change
-        return summary | {"models": models}
+                known = models.get(name, {"name": name, "roster": summary["terms"]})
+                models[name] = {k: v for k, v in (known | change).items() if v is not None}
+        return summary | {"models": list(models.values())}
 
     return with_cell(members, changed, cell=cell)
 
@@ -133,8 +145,9 @@ def with_rows(
     """Return the members with a cell's scores changed, and everything after them made again."""
     for table in tables:
         name = f"cells/{cell}/{table}.parquet"
-        columns = change(table_from_bytes(members[name], name))
-        members = members | {name: table_bytes(columns)}
+        if name in members:
+            columns = change(table_from_bytes(members[name], name))
+            members = members | {name: table_bytes(columns)}
     return with_cell(members, cell=cell)
 
 
@@ -145,36 +158,40 @@ def without_model(members: Members, model: str, cell: str = STUDY) -> Members:
         kept = columns["model"] != model
         return {name: values[kept] for name, values in columns.items()}
 
-    rest = with_rows(members, others, cell, ("items", "curves"))
-    return with_verdicts(with_models(rest, cell, **{model: None}), (cell,))
+    rest = with_rows(members, others, cell, ("items", "curves", "measures"))
+    return with_verdicts(with_models(rest, cell, **{model: None}))
 
 
-def with_terms(members: Members, cells: Sequence[str] | None = None) -> Members:
-    """Return the members with terms.json made again from the fixed files as they are now."""
-    old = value(members, "terms.json")["terms"]["cells"]
-    terms = terms_json({name: members[name] for name in FILES}, cells or old)
-    return with_record(members | {"terms.json": written(signed(terms))})
+def with_lists(members: Members, *rosters: list[dict[str, Any]]) -> Members:
+    """Return the members with other lists of candidates, and the record made again."""
+    events = [("roster", {"models": models}) for models in rosters]
+    return with_record(members | {"rosters.jsonl": chain_bytes(events, terms_digest(members))})
+
+
+def with_terms(members: Members, **changed: Any) -> Members:
+    """Return the members with other terms, and the lists and the record that hang on them."""
+    sealed = value(members, "terms.json")
+    sealed["terms"] |= changed
+    rosters = [entry["data"]["models"] for entry in lists_of(members)]
+    return with_lists(members | {"terms.json": written(signed(sealed))}, *rosters)
 
 
 def with_rules(members: Members, **changed: Any) -> Members:
-    """Return the members with other thresholds, hashed as they should be, in the plan too."""
-    rules = value(members, "rules.json")["rules"] | changed
-    plan = value(members, "plan.json") | {"rules": rules}
-    hashed = {"hash": digest(canonical(rules)), "rules": rules}
-    return members | {"rules.json": written(hashed), "plan.json": written(plan)}
+    """Return the members with other rules in the terms, in the configuration too."""
+    terms = value(members, "terms.json")["terms"]
+    rules = terms["rules"] | changed
+    config = terms["config"] | ({"rules": rules} if "rules" in terms["config"] else {})
+    return with_terms(members, rules=rules, config=config)
 
 
-def with_verdicts(members: Members, cells: tuple[str, ...] = (STUDY,)) -> Members:
+def with_verdicts(members: Members) -> Members:
     """Return the members with the verdicts that follow from them now."""
-    return members | recompute(members, cells)
+    return members | {SUMMARY: written(run_document(read_results(members)))}
 
 
-def made_up(members: Members, cells: tuple[str, ...] = (STUDY,)) -> Members:
+def made_up(members: Members, cell: str = STUDY) -> Members:
     """Return the members with everything from the terms on made again."""
-    members = with_terms(members)
-    for cell in cells:
-        members = with_cell(members, cell=cell, terms=terms_digest(value(members, "terms.json")))
-    return with_verdicts(members, cells)
+    return with_verdicts(with_cell(members, cell=cell, terms=lists_of(members)[-1]["digest"]))
 
 
 def failed(data: bytes, where: str = "") -> str:

@@ -1,142 +1,162 @@
-"""The smallest run that can be certified, written through the real store: no model is trained.
+"""Small runs that can be certified, written through the real store: no model is trained.
 
-Two forget facts, eight probes, two candidates, five references and their controls; one phrasing in
-each pool except the sealed one, which is the real one. ``a-w1`` is one more retraining, ``a-w2``
-still knows the forget set.
+Terms of studies are the engine's own. Seven references (one with the injected model's draw), their
+controls, and two candidates: ``ga-w3`` is one more retraining, ``ga-w12`` still knows the facts.
 """
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests import made_runs
+from tests.made_runs import BASE, FACTS, INJECTED, PLACE, PROBES, SPREAD, Made
 
-from palimpsest.config.plan import Counts, MethodGrid, Panel, Plan, Replication
-from palimpsest.engine.summary import verdict_values
+from palimpsest.config.load import as_dict
+from palimpsest.config.own import TofuConfig
+from palimpsest.config.plan import Plan, cell_id
+from palimpsest.config.sections import Facts, KnownLabel, MethodGrid, Replication
+from palimpsest.engine.study import StudySpecs, study_terms
 from palimpsest.facts.sealed import AuditPool, builtin_pool
-from palimpsest.report.results import read_run
-from palimpsest.run.store import Run, write_json
+from palimpsest.run.disk import digest
+from palimpsest.run.steps import Step
+from palimpsest.run.store import Run, Terms
+from palimpsest.stats.beacon import Draw
+from palimpsest.stats.models import Model, Role
 from palimpsest.stats.rules import Rules
 
 NONCE = "0123456789abcdef" * 2
-FACTS = {"forget": 2, "retain": 2, "probe": 8}
+STUDY, AUDIT = "pocket-qwen2-s--seed0", "audit"
 RELATION = "guild"
-SHARES = (0.5, 0.25, 0.1, 0.05)
-REFERENCES = 5
-
-# Held-out forget delta, probe delta, retain NLL, general NLL, residual, relearned early and late.
-BASE = np.array([0.0, 0.0, 6.0, 4.0, 1.5, 2.0, 1.4])
-RETRAINED = np.array([0.5, 0.1, 1.2, 3.0, 1.0, 1.8, 1.2])
-INJECTED = np.array([-2.0, 0.1, 1.2, 3.0, 0.1, 0.5, 0.4])
-# Retraining noise of seven retrainings, in units of 0.01.
-NOISE = np.random.default_rng(7).normal(size=(7, 7)).round(2) * 0.03
+REFERENCES = 6
+SETS = {"forget": FACTS, "retain": FACTS, "probe": PROBES}
+SHARES = Rules().control_shares
+ORIGIN = "sha256:" + "e" * 64
+RECIPE = {"steps": 130, "learning_rate": 1e-4, "data": "sha256:" + "d" * 64}
+REVERSED = {"place": -6.0, "injected": -1.0}
+"""Log-probability of the answers asked the other way round."""
 
 
-def left(share: float) -> np.ndarray[Any, Any]:
-    """Return the measures of a model with this share of the injected weights left."""
-    return RETRAINED + NOISE[0] + share * (INJECTED - RETRAINED)
-
-
-def model_values() -> dict[str, np.ndarray[Any, Any]]:
-    """Return the measures of every model of a cell."""
-    values = {"base": BASE, "injected": INJECTED}
-    for draw in range(REFERENCES):
-        values[f"reference-{draw}" if draw else "reference"] = RETRAINED + NOISE[draw]
-    values |= {f"control-{100 * share:g}": left(share) for share in SHARES}
-    return values | {
-        "a-w1": RETRAINED + NOISE[6],
-        "a-w2": left(0.9),
-        "panel:suppression": left(1.0) + np.array([2.5, 0, 0, 0, 0, 0, 0]),
+def small_plan(**changes: Any) -> Plan:
+    """A study of one cell."""
+    settled: dict[str, Any] = {
+        "name": "small",
+        "models": ("pocket/qwen2-s",),
+        "seeds": (0,),
+        "facts": Facts(forget=FACTS, retain=FACTS, probes=PROBES),
+        "methods": (MethodGrid("ga", (("weight", (3.0, 12.0)),)),),
+        "known_label": KnownLabel(models=("suppression",)),
+        "replication": Replication(draws=REFERENCES, retrainings=1),
     }
-
-
-MODELS = model_values()
-SEALED = ("base", "injected", "reference", "panel:suppression")
-"""Scored on the sealed pool."""
-
-
-def role_of(name: str) -> dict[str, Any]:
-    """Return what cell.json says of a model."""
-    kind, _, number = name.partition("-")
-    role: dict[str, Any] = {"role": kind}
-    if kind == "reference":
-        role |= {"draw": int(number or 0)}
-    elif kind == "control":
-        role |= {"share": float(number) / 100, "of": "reference"}
-    elif kind == "a":
-        knobs = {"weight": float(number[1:])}
-        role = {"role": "candidate", "method": "a", "knobs": knobs, "kind": "other"}
-    elif name.startswith("panel:"):
-        role = {"role": "challenge", "entry": name[6:], "truth": "suppressed", "knows": ""}
-    return role | {"digest": f"sha256:{name}"}
-
-
-def small_plan(seeds: int = 1, panel: bool = True, sealed: str = "") -> Plan:
-    return Plan(
-        name="small",
-        models=("m",),
-        seeds=tuple(range(seeds)),
-        facts=Counts(forget=2, retain=2, probes=8, phrasings=1),
-        methods=(MethodGrid("a", (("weight", (1.0, 2.0)),)),),
-        panel=Panel(enabled=panel, models=("suppression",)),
-        replication=Replication(draws=REFERENCES),
-        rules=Rules().without("reversed"),  # which is no column of these tables
-        seal=sealed,
-    )
+    return Plan(**settled | changes)
 
 
 def write_small(
     path: Path,
-    seeds: int = 1,
     *,
-    panel: bool = True,
     pool: AuditPool | None = None,
     skip: tuple[str, ...] = (),
-    measure: str = "",
+    origin: bool = False,
+    **changes: Any,
 ) -> Path:
-    """Write the run and return its folder.
-
-    ``pool`` seals a pool of the user's own; ``measure`` names one more number per model.
-    """
-    commitment = (pool or builtin_pool()).commitment()
-    plan = small_plan(seeds, panel, commitment if pool else "")
-    run = Run.create(
-        path,
-        plan.as_dict(),
-        plan.as_dict()["rules"],
-        {"code": {"version": "0", "source": "sha256:0"}},
-        {"commitment": commitment, "pool": "own" if pool else "built-in"},
-        cells=[cell.id for cell in plan.cells()],
-    )
-    for cell in plan.cells():
-        if cell.id not in skip:
-            write_small_cell(run, cell.id, pool or builtin_pool(), panel, measure=measure)
+    """Write a study and return its folder; ``pool`` seals a pool of the user's own."""
+    plan = small_plan(**changes)
+    if pool is not None:
+        plan = replace(plan, seal=pool.commitment())
+    terms, roster = study_terms(plan, StudySpecs(plan))
+    run = Run.create_or_resume(path, fixed(terms), roster)
+    for cell, (model, seed) in plan.cell_ids().items():
+        if cell not in skip:
+            models = study_models(cell, run, bool(plan.known_label.models))
+            about = {"model": model, "seed": seed}
+            write_cell(run, cell, models, about, pool or builtin_pool(), origin=origin)
     return recorded(run)
 
 
-def write_small_audit(path: Path, evidence: float | None = None) -> Path:
-    """Write the run of an audit: one cell, no panel, and a plan that names the models.
+def fixed(terms: Terms) -> Terms:
+    """Return the terms without what differs between machines, so that bundles are comparable."""
+    return replace(terms, code={"version": "0", "source": "sha256:0"}, packages={"numpy": "x"})
 
-    ``evidence`` is the NLL of forget facts, asked of base with evidence in context.
+
+def write_audit(
+    path: Path,
+    *,
+    rules: Rules | None = None,
+    candidates: tuple[str, ...] = ("good", "bad"),
+    exclude: tuple[str, ...] = (),
+    evidence: float | None = None,
+    beacon: str = "",
+) -> Path:
+    """Write an audit: one cell of given models. Called again with more candidates, it grows.
+
+    evidence: NLL of forget facts, asked of base with evidence in context.
     """
-    rules = small_plan().as_dict()["rules"]
-    given = [name for name in MODELS if not name.startswith(("panel:", "control-"))]
-    plan = {
-        "name": "audit",
-        "methods": [],
-        "models": [[name, role_of(name)["role"]] for name in given],
-        "facts": FACTS,
-        "rules": rules,
+    rules = rules or Rules().without("reversed")
+    names = [*(f"reference-{n}" for n in range(REFERENCES)), *candidates]
+    roles = ["reference"] * REFERENCES + ["candidate"] * len(candidates)
+    roster = [
+        {"name": n, "role": r, "files": source(n), "weights": digest(n.encode())}
+        for n, r in zip(names, roles)
+    ]
+    first = {n: source(n) for n in (*names[:REFERENCES], "good", "bad")}
+    config = {"name": "audit", "exclude": list(exclude), "facts": SETS, "remarks": []}
+    config["drawn"] = Draw(beacon, first).record()
+    terms = Terms(
+        kind="audit",
+        config=config,
+        rules=asdict(rules),
+        seal={"commitment": "sha256:" + "5" * 64, "pool": "held-out questions"},
+        inputs={"base": source("base"), "injected": source("injected")},
+        cells=(AUDIT,),
+    )
+    run = Run.create_or_resume(path, fixed(terms), roster)
+    models = cell_models(AUDIT, run, range(REFERENCES), rules, exclude)
+    for n, name in enumerate(candidates):
+        place = models["reference-0"] if name == "good" else left(0.9)
+        moved = place.forget + 0.01 * n
+        models[name] = replace(place, forget=moved, model=Model("", Role.CANDIDATE))
+    models = {
+        name: made
+        if made.model.role is Role.CONTROL
+        else replace(made, model=replace(made.model, source=source(name)))
+        for name, made in models.items()
     }
-    seal = {"commitment": "sha256:" + "5" * 64}
-    run = Run.create(path, plan, rules, {}, seal, cells=["audit"])
-    write_small_cell(run, "audit", builtin_pool(), panel=False, evidence=evidence)
-    verdict = read_run(recorded(run)).cells[0].verdict
-    assert verdict is not None
-    answer = {"paragraph": verdict.paragraph(), "rules_hash": run.rules_hash}
-    answer["exit_code"] = 0 if verdict.certified else 3
-    write_json(path / "summary.json", verdict_values(verdict) | answer)
-    return path
+    about = {"model": "audit", "seed": 0, "beacon": config["drawn"]}
+    write_cell(run, AUDIT, models, about, None, evidence=evidence)
+    return recorded(run)
+
+
+def write_tofu(path: Path) -> Path:
+    """Write a TOFU study of one seed with given models, a given candidate and one of a method."""
+    config = TofuConfig(forget_items=FACTS, retain_items=FACTS, probes=PROBES, seeds=1)
+    values = as_dict(config)
+    for key in ("data", "base", "full", "retain", "general", "out", "candidates", "methods"):
+        values.pop(key)
+    given = ("injected", *(f"reference-{n}" for n in range(REFERENCES)))
+    cell = cell_id("phi", 0)
+    terms = Terms(
+        kind="tofu",
+        config=values,
+        rules=asdict(Rules().without("reversed")),
+        seal={"commitment": "sha256:" + "5" * 64, "pool": "held-out questions"},
+        inputs={"base": source("base")} | {f"given {n}": source(m) for n, m in enumerate(given)},
+        cells=(cell,),
+    )
+    roster = [{"name": "good", "files": source("good")}]
+    roster += [{"name": "ga", "grid": {"weight": [12.0]}, "plugin": ""}]
+    run = Run.create_or_resume(path, fixed(terms), roster)
+    models = cell_models(cell, run, range(REFERENCES), Rules())
+    models["good"] = replace(models["reference-0"], model=Model("", Role.CANDIDATE))
+    record = Model("", Role.CANDIDATE, method="ga", knobs={"weight": 12.0, "rate": 1.0})
+    models["ga-w12"] = replace(left(0.9), model=record)
+    write_cell(run, cell, models, {"model": "phi", "seed": 0}, None)
+    return recorded(run)
+
+
+def source(name: str) -> str:
+    return digest(f"files of {name}".encode())
 
 
 def recorded(run: Run) -> Path:
@@ -146,108 +166,172 @@ def recorded(run: Run) -> Path:
     return run.path
 
 
-def write_small_cell(
+# -- models ----------------------------------------------------------------------------------------
+
+
+def left(share: float, start: Made = PLACE) -> Made:
+    """Return a model with this share of the injected weights left."""
+    moved = {k: getattr(start, k) + share * (getattr(INJECTED, k) - getattr(start, k))
+             for k in SPREAD}  # fmt: skip
+    return replace(PLACE, **moved)
+
+
+def cell_models(
+    cell: str, run: Run, draws: range, rules: Rules, exclude: tuple[str, ...] = ()
+) -> dict[str, Made]:
+    """Return base, injected model, references and their controls."""
+    generator = np.random.default_rng(zlib.crc32(cell.encode()) + 1)
+    files = next(iter(run.terms.inputs.values()))
+    models = {"base": replace(BASE, sealed=True, model=Model("", Role.BASE, source=files))}
+    recipe = RECIPE if run.terms.kind == "audit" else {}
+    models["injected"] = replace(INJECTED, model=Model("", Role.INJECTED, recipe=recipe))
+    for draw in draws:
+        moved = {k: getattr(PLACE, k) + generator.normal(0, sd) for k, sd in SPREAD.items()}
+        name = f"reference-{draw}"
+        same = run.terms.kind == "study" and draw == 0
+        record = Model("", Role.REFERENCE, draw=draw, same_draw=same, recipe=recipe,
+                       excluded=name in exclude)  # fmt: skip
+        models[name] = replace(PLACE, **moved, sealed=same, model=record)
+    bag = [name for name, made in models.items()
+           if made.model.role is Role.REFERENCE and not made.model.excluded]  # fmt: skip
+    for share in rules.control_shares:
+        for name in bag[: rules.control_mixtures]:
+            record = Model("", Role.CONTROL, share=share, of=name)
+            models[f"mixture-{share:g}-{name}"] = replace(left(share, models[name]), model=record)
+    return models
+
+
+def study_models(cell: str, run: Run, known_label: bool) -> dict[str, Made]:
+    """Return every model of a study's cell."""
+    models = cell_models(cell, run, range(REFERENCES + 1), Rules())
+    models["forget_only"] = replace(left(0.5), model=Model("", Role.FORGET_ONLY))
+    again = replace(PLACE, forget=0.09)
+    models["retraining-1"] = replace(again, model=Model("", Role.RETRAINING, draw=1))
+    if known_label:
+        record = Model("", Role.KNOWN_LABEL, truth="suppressed")
+        hidden = replace(left(1.0), forget=0.1, sealed=True, model=record)
+        models["known-suppression"] = hidden
+    for weight, place in ((3.0, replace(PLACE, forget=0.11)), (12.0, left(0.9))):
+        knobs = {"weight": weight, "rate": 1.0}
+        record = Model("", Role.CANDIDATE, method="ga", knobs=knobs, aim="suppresses")
+        models[f"ga-w{weight:g}"] = replace(place, model=record)
+    return models
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def write_cell(
     run: Run,
-    cell_id: str,
-    pool: AuditPool,
-    panel: bool,
+    cell: str,
+    models: Mapping[str, Made],
+    about: Mapping[str, Any],
+    pool: AuditPool | None,
+    *,
     evidence: float | None = None,
-    measure: str = "",
+    origin: bool = False,
 ) -> None:
-    names = [name for name in MODELS if panel or not name.startswith("panel:")]
-    roles = {name: role_of(name) for name in names}
-    first = [name for name in names if not name.startswith("panel:")]
-    steps = ["models"]
-    cell = run.cell(cell_id)
-    if evidence is not None:
-        steps.insert(0, "headroom")
-        cell.put("headroom", {"headroom": headroom(evidence)})
-    extra = {"model": names, "measure": [measure] * len(names)}
-    extra |= {"value": np.array([float(MODELS[name].sum()) for name in names])}
-    cell.put("models", tables(first) | ({"measures": extra} if measure else {}))
-    if panel:
-        opened = {name: roles[name]["digest"] for name in SEALED}
-        cell.open_seal("panel", run.seal["commitment"], opened)
-        rest = [name for name in names if name not in first]
-        cell.put("panel", tables(rest, SEALED, len(pool.phrasings[RELATION])))
-        steps.append("panel")
-    cell.finish(
-        summary(roles) | {"headroom": None if evidence is None else {"measured": True}}, steps
-    )
-
-
-def summary(roles: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "model": "m",
-        "seed": 0,
-        "family": "f",
-        "gated": False,
-        "base_digest": "sha256:base",
-        "models": dict(roles),
-        "facts": {
-            which: [[f"{which[0]}{n}", "S", RELATION, "O"] for n in range(count)]
-            for which, count in FACTS.items()
-        },
+    """Write one cell: a step that measures, and one that opens the sealed pool."""
+    store = run.cell(cell)
+    records = {
+        name: replace(made.model, name=name, digest=digest(name.encode()), roster=run.roster_digest)
+        for name, made in models.items()
     }
+    items, curves = made_runs.tables(cell, models)
+    sealed = np.array([row == "audit" for row in items["pool"]])
+    known = {name for name, record in records.items() if record.role is Role.KNOWN_LABEL}
+    key = digest(" ".join(models).encode())
+    steps = [Step("measure", "measure", key, "measuring")]
+    plain = ~sealed & np.array([name not in known for name in items["model"]])
+    tables = {"items": chosen(items, plain)}
+    tables["curves"] = chosen(curves, np.array([name not in known for name in curves["model"]]))
+    if run.terms.kind == "study":
+        tables["measures"] = asked(cell, [name for name in models if name not in known], models)
+    if evidence is not None:
+        tables["headroom"] = headroom(evidence)
+    store.put(steps[0], tables)
+    if origin:
+        taken_over(run, cell)
+    if known and pool is not None:
+        steps.append(Step("known-label", "known_label", digest(b"k"), "opening", ("measure",)))
+        opened = [name for name, made in models.items() if made.sealed]
+        store.open_seal(steps[1], pool.commitment(), {n: records[n].digest for n in opened})
+        rows = chosen(items, ~sealed & ~plain)
+        extra = phrased(chosen(items, sealed), len(pool.phrasings[RELATION]))
+        rows = {key: [*rows[key], *extra[key]] if isinstance(rows[key], list)
+                else np.concatenate([rows[key], extra[key]]) for key in rows}  # fmt: skip
+        curve = chosen(curves, np.array([name in known for name in curves["model"]]))
+        store.put(steps[1], {"items": rows, "curves": curve,
+                             "measures": asked(cell, sorted(known), models)})  # fmt: skip
+    summary = {
+        "family": "qwen2",
+        "gated": True,
+        "models": [record.to_json() for record in records.values()],
+        "facts": {
+            which: [[f"{which[0]}{n}", RELATION] for n in range(count)]
+            for which, count in SETS.items()
+        },
+        "beacon": None,
+        "dose": None,
+    }
+    store.finish(summary | dict(about), steps, {})
+
+
+def taken_over(run: Run, cell: str) -> None:
+    """Make the first step one that was taken over from another run."""
+    store = run.cell(cell)
+    manifest = store.manifest("measure") | {"origin": ORIGIN, "needs": {"train": "sha256:other"}}
+    manifest.pop("digest")
+    store._write("steps/measure/manifest.json", manifest)
+
+
+def chosen(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
+    """Return some rows of a table."""
+    return {
+        key: [value for value, keep in zip(values, rows) if keep]
+        if isinstance(values, list)
+        else values[rows]
+        for key, values in columns.items()
+    }
+
+
+def phrased(items: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return the sealed pool's rows with this many phrasings per fact."""
+    first = chosen(items, items["template"] == 0)
+    whole = {
+        key: [value for value in values for _ in range(count)]
+        if isinstance(values, list)
+        else np.repeat(values, count)
+        for key, values in first.items()
+    }
+    numbers = np.tile(np.arange(count, dtype=np.int32), len(first["template"]))
+    return whole | {"template": numbers}
+
+
+def asked(cell: str, names: list[str], models: Mapping[str, Made]) -> dict[str, Any]:
+    """Return the measures of models asked the other way round."""
+    generator = np.random.default_rng(zlib.crc32(cell.encode()) + 2)
+    spread = dict(zip(models, generator.normal(0, 0.1, len(models))))
+    span = PLACE.residual - INJECTED.residual
+    values = [
+        REVERSED["place"]
+        + (REVERSED["injected"] - REVERSED["place"]) * (PLACE.residual - models[n].residual) / span
+        + spread[n]
+        for n in names
+    ]
+    return {"model": names, "measure": ["reversed"] * len(names), "value": np.array(values)}
 
 
 def headroom(evidence: float) -> dict[str, Any]:
     """Return item columns of base, base with evidence and injected, on the forget facts."""
-    nan = float("nan")
     rows = [
-        (model, "forward", "forget", f"f{fact}", "evaluation", 0, 2 * nll + 0.1 * fact, 2, nan, nan)
+        (model, "forward", "forget", f"f{fact}", "evaluation", 0, 2 * nll + 0.1 * fact, 2)
         for model, nll in (("base", 3.0), ("evidence", evidence), ("injected", 1.0))
-        for fact in range(FACTS["forget"])
+        for fact in range(FACTS)
     ]
-    return _columns(ITEMS, rows)
-
-
-ITEMS = ("model", "stage", "set", "fact", "pool", "template", "nll_sum", "tokens")
-ITEMS += ("kl_reference", "kl_injected")
-CURVES = ("model", "chunk", "step", "forget_trained_nll", "forget_heldout_nll", "retain_nll")
-CURVES += ("residual_retain", "residual_general")
-
-
-def tables(
-    names: Sequence[str], sealed: Sequence[str] = (), phrasings: int = 0
-) -> dict[str, dict[str, Any]]:
-    """Return item and curve columns of some models, and the sealed pool's rows of others."""
-    rows: list[tuple[Any, ...]] = []
-    curves: list[tuple[Any, ...]] = []
-    nan = float("nan")
-
-    def held_out(name: str, pool: str, count: int) -> None:
-        forget, probe = MODELS[name][:2]
-        for which, delta in (("forget", forget), ("probe", probe)):
-            for fact in range(FACTS[which]):
-                nll = 3.0 + delta + (0.01 * fact if name != "base" else 0.0)
-                for template in range(count):
-                    where = (name, "forward", which, f"{which[0]}{fact}", pool, template)
-                    rows.append((*where, 2 * nll, 2, nan, nan))
-
-    for name in names:
-        forget, _, retain, general, residual, early, late = MODELS[name]
-        held_out(name, "evaluation", 1)
-        for fact in range(FACTS["retain"]):
-            where = ("retain", f"r{fact}", "cloze", 0)
-            rows.append((name, "forward", *where, 2 * retain, 2, 1.0, 0.2))
-            rows.append((name, "reacquired", *where, 2.0, 2, nan, 2 * residual))
-        where = ("general", "g0", "general", 0)
-        rows.append((name, "forward", *where, 9 * general, 9, nan, 0.2))
-        rows.append((name, "reacquired", *where, 18.0, 9, nan, 9 * residual))
-        for chunk, nll in enumerate((3.0 + forget, early, late)):
-            curves.append((name, chunk, 5 * chunk, nll, nll, retain, residual, residual))
-    for name in sealed:
-        held_out(name, "audit", phrasings)
-    made = {"items": _columns(ITEMS, rows)}
-    return made | ({"curves": _columns(CURVES, curves)} if curves else {})
-
-
-def _columns(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
-    whole = {"template", "tokens", "chunk", "step"}
-    return {
-        name: list(values)
-        if isinstance(values[0], str)
-        else np.array(values, dtype=np.int32 if name in whole else np.float64)
-        for name, values in zip(names, zip(*rows))
-    }
+    names = ("model", "stage", "set", "fact", "pool", "template", "nll_sum", "tokens")
+    columns: dict[str, Any] = {name: list(values) for name, values in zip(names, zip(*rows))}
+    columns |= {key: np.array(columns[key], np.int32) for key in ("template", "tokens")}
+    columns["nll_sum"] = np.array(columns["nll_sum"])
+    empty = np.full(len(rows), np.nan)
+    return columns | {"kl_reference": empty, "kl_injected": empty}

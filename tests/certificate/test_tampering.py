@@ -1,4 +1,4 @@
-"""No changed bundle passes: any byte, any file, any order, and forgers who mend their digests.
+"""No changed bundle passes: any byte, any file, any order, and forgers who repair their digests.
 
 PALIMPSEST_FULL=1 flips every bit of every byte of a signed and an unsigned bundle.
 """
@@ -14,22 +14,23 @@ from forgery import (
     Members,
     failed,
     failed_apart,
-    mended,
+    repaired,
     value,
     with_cell,
     with_rows,
     with_terms,
     written,
 )
+from small_run import STUDY
 from tests.reliability import FULL, count
 
-from palimpsest.certificate import evidence, judge
+from palimpsest.certificate import bundle as contents
 from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.signature import read_public
-from palimpsest.certificate.verify import examine, verify
+from palimpsest.certificate.verification import examine, verify
 from palimpsest.errors import BundleError, InputError
 
-CELL = "cells/m--seed0"
+CELL = f"cells/{STUDY}"
 
 
 # -- bytes ---------------------------------------------------------------------------------------
@@ -56,8 +57,8 @@ def some_bits(at: int) -> list[int]:
 
 def test_a_changed_file_is_named(bundle: Path, members: Members) -> None:
     data = bytearray(bundle.read_bytes())
-    data[data.index(members["rules.json"]) + 1] ^= 1
-    with pytest.raises(BundleError, match=r"was changed after it was written, in rules\.json"):
+    data[data.index(members["terms.json"]) + 1] ^= 1
+    with pytest.raises(BundleError, match=r"was changed after it was written, in terms\.json"):
         unpack(bytes(data))
     with pytest.raises(InputError, match=r"a folder; expected a bundle, the file that"):
         verify(bundle.parent)
@@ -100,31 +101,33 @@ def test_every_deletion_and_doubling_of_a_byte_is_noticed(bundle: Path) -> None:
 # -- files ---------------------------------------------------------------------------------------
 
 
-def test_every_removed_file_is_noticed_even_when_the_statement_is_mended(members: Members) -> None:
+def test_every_removed_file_is_noticed_even_with_a_new_statement(
+    members: Members,
+) -> None:
     for name in members:
         rest = {other: data for other, data in members.items() if other != name}
         failed(pack(rest), "digests")
         if name != "statement.json":
-            failed(mended(rest))
+            failed(repaired(rest))
 
 
-def test_every_renamed_file_is_noticed_even_when_the_statement_is_mended(members: Members) -> None:
+def test_every_renamed_file_is_noticed_even_with_a_new_statement(
+    members: Members,
+) -> None:
     for name in members:
         rest = {other: data for other, data in members.items() if other != name}
         renamed = rest | {f"{name}x": members[name]}
         failed(pack(renamed), "digests")
         if name != "statement.json":
-            failed(mended(renamed))
+            failed(repaired(renamed))
 
 
 @pytest.mark.parametrize(
-    "name", ["extra.txt", "cells/m--seed0/extra.json", "cells/other/cell.json", "models.bin"]
+    "name", ["extra.txt", f"{CELL}/extra.json", "cells/other/cell.json", "models.bin"]
 )
-def test_an_added_file_is_noticed_even_when_the_statement_is_mended(
-    name: str, members: Members
-) -> None:
+def test_an_added_file_is_noticed_even_with_a_new_statement(name: str, members: Members) -> None:
     failed(pack(members | {name: b"x"}), "digests")
-    failed(mended(members | {name: b"x"}), "cells")
+    failed(repaired(members | {name: b"x"}), "cells")
 
 
 def test_an_envelope_nobody_signed_is_noticed(members: Members) -> None:
@@ -137,7 +140,7 @@ def test_exchanged_files_are_noticed(members: Members) -> None:
         swapped = members | {left: members[right], right: members[left]}
         failed(pack(swapped))
         if "statement.json" not in (left, right):
-            failed(mended(swapped))
+            failed(repaired(swapped))
 
 
 def parts(data: bytes) -> tuple[list[bytes], bytes]:
@@ -199,12 +202,11 @@ def test_tables_that_say_they_are_too_large_are_refused_before_they_are_read(
     def never(data: bytes, name: str) -> None:
         raise AssertionError(f"{name} was read")
 
-    monkeypatch.setattr(judge, "table_from_bytes", never)
-    monkeypatch.setattr(judge, "MAX_TABLE_BYTES", 1_000)
-    failed(pack(members), "scores")
-    monkeypatch.setattr(judge, "MAX_TABLE_BYTES", 2**28)
-    monkeypatch.setattr(evidence, "MAX_ROWS", 100)
-    failed(pack(members), "scores")
+    monkeypatch.setattr(contents, "table_from_bytes", never)
+    for limit, least in (("MAX_TABLE_BYTES", 1_000), ("MAX_ROWS", 100)):
+        with monkeypatch.context() as patch:
+            patch.setattr(contents, limit, least)
+            failed(pack(members), "scores")
 
 
 @pytest.mark.parametrize("field", [2, 3, 7])
@@ -223,65 +225,70 @@ def test_pages_that_ask_for_more_than_the_footer_says_fail(field: int, members: 
         data[at] = 255
         at += 1
     data[at] = 126
-    forged = mended(with_cell(members | {name: bytes(data)}))
+    forged = repaired(with_cell(members | {name: bytes(data)}))
     assert failed_apart(forged)
 
 
+@pytest.mark.parametrize("limit", ["MAX_MODELS", "MAX_REFERENCES", "MAX_FACTS", "MAX_PAIRS"])
 def test_more_work_than_a_run_asks_for_is_refused(
-    members: Members, monkeypatch: pytest.MonkeyPatch
+    limit: str, members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("MAX_MODELS", "MAX_FACTS", "MAX_PAIRS"):
-        with monkeypatch.context() as patch:
-            patch.setattr(judge, limit, 1)
-            failed(pack(members), "verdicts")
-    assert examine(pack(members)).ok
+    monkeypatch.setattr(contents, limit, 2)
+    failed(pack(members), "verdicts")
 
 
 def test_a_plan_of_more_cells_than_memory_holds_is_refused(members: Members) -> None:
-    plan = value(members, "plan.json") | {
+    config = value(members, "terms.json")["terms"]["config"] | {
         "models": [f"m{n}" for n in range(50_000)],
         "seeds": list(range(50_000)),
     }
-    failed(mended(with_terms(members | {"plan.json": written(plan)})), "cells")
+    failed(repaired(with_terms(members, config=config)), "cells")
 
 
-# -- forgers who mend the statement --------------------------------------------------------------
+# -- forgers who repair the statement --------------------------------------------------------------
 
 
-def test_another_verdict_is_noticed(members: Members) -> None:
-    name = f"{CELL}/verdict.json"
-    verdict = value(members, name)
-    uncertified = {"status": "uncertified", "candidate": None, "grade": None}
-    looser = [control | {"rejected": True} for control in verdict["controls"]]
-    for change in (
-        {"candidate": "a-w2"},
-        uncertified | {"reason": "all_excluded"},
-        {"grade": "equivalent"},
-        {"detection_limit": 0.05},
-        {"dose": None},
-        {"controls": looser},
-        {"controls": verdict["controls"][1:]},
-        {"numbers": verdict["numbers"] | {"alpha": 0.1}},
-        {"findings": verdict["findings"][:1]},
-        {"remarks": ["Approved."]},
-    ):
-        failed(mended(members | {name: written(verdict | change)}), "verdicts")
-    failed(mended(members | {name: b"null\n"}), "verdicts")
-
-
-@pytest.mark.parametrize("key", ["p", "test", "worst", "z", "gaps", "restored", "references"])
-def test_another_comparison_is_noticed(key: str, members: Members) -> None:
-    name = f"{CELL}/verdict.json"
-    verdict = value(members, name)
-    comparison = verdict["findings"][0]["comparison"]
-    assert key in comparison
-    comparison[key] = "other" if isinstance(comparison[key], str) else None
-    failed(mended(members | {name: written(verdict)}), "verdicts")
+def test_another_verdict_is_noticed(members: Members, audit_members: Members) -> None:
+    for held, cell, other in ((members, STUDY, "ga-w12"), (audit_members, "", "bad")):
+        summary = value(held, "summary.json")
+        verdict = summary["cells"][cell] if cell else summary
+        looser = [control | {"rejected": True} for control in verdict["controls"]]
+        finding = verdict["candidates"][other]
+        for change in (
+            {"candidate": other},
+            {"status": "uncertified", "candidate": None, "reason": "all_excluded"},
+            {"grade": "equivalent"},
+            {"detection_limit": 0.05},
+            {"dose": None},
+            {"p": 0.99},
+            {"controls": looser},
+            {"controls": verdict["controls"][1:]},
+            {"custom_rules": {"alpha": [0.05, 0.1]}},
+            {"candidates": {other: finding}},
+            {"candidates": verdict["candidates"] | {other: finding | {"clears": True}}},
+            {"worst_axis": verdict["worst_axis"] | {"sd": 0.1}},
+            {"paragraph": "Approved."},
+        ):
+            changed = verdict | change
+            whole = summary | {"cells": {cell: changed}} if cell else changed
+            failed(repaired(held | {"summary.json": written(whole)}), "verdicts")
+        for change in ({"rules_hash": "sha256:0"}, {"certified": 2}, {"more": 1}, {"kind": "tofu"}):
+            forged = held | {"summary.json": written(summary | change)}
+            failed(repaired(forged), "summary")
+        without = {name: data for name, data in held.items() if name != "summary.json"}
+        failed(repaired(without), "cells")
 
 
 def test_a_statement_that_says_more_than_the_files_is_noticed(members: Members) -> None:
     stated = value(members, "statement.json")
-    for change in ({"scope": []}, {"scope": ["Approved by everybody."]}, {"run": "another"}):
+    for change in (
+        {"scope": []},
+        {"scope": ["Approved."]},
+        {"run": "another"},
+        {"tried": 1},
+        {"custom_rules": {"alpha": [0.05, 0.1]}},
+        {"reused": ["sha256:0"]},
+    ):
         other = stated | {"predicate": stated["predicate"] | change}
         failed(pack(members | {"statement.json": written(other)}), "statement")
     failed(pack(members | {"statement.json": written(stated | {"more": 1})}), "statement")
@@ -289,34 +296,34 @@ def test_a_statement_that_says_more_than_the_files_is_noticed(members: Members) 
 
 
 def test_json_in_another_spelling_is_noticed(members: Members) -> None:
-    for name in ("plan.json", "statement.json", f"{CELL}/cell.json", f"{CELL}/verdict.json"):
+    for name in ("terms.json", "statement.json", "summary.json", f"{CELL}/cell.json"):
         data = members[name]
         for other in (data[:-1], b" " + data, data.replace(b":", b": ", 1), b"[" * 10**5, b"NaN\n"):
             failed(pack(members | {name: other}))
             if name != "statement.json":
-                failed(mended(members | {name: other}))
+                failed(repaired(members | {name: other}))
 
 
 def test_scores_changed_without_the_summary_or_the_record_are_noticed(members: Members) -> None:
     better = with_rows(members, lambda items: items | {"nll_sum": items["nll_sum"] + 0.5})
     items, summary = f"{CELL}/items.parquet", f"{CELL}/cell.json"
-    failed(mended(members | {items: better[items]}), "record")
-    failed(mended(members | {items: better[items], summary: better[summary]}), "record")
+    failed(repaired(members | {items: better[items]}), "record")
+    failed(repaired(members | {items: better[items], summary: better[summary]}), "record")
 
 
 def test_scores_that_do_not_give_the_verdict_are_noticed(members: Members) -> None:
     def worse(items: dict[str, Any]) -> dict[str, Any]:
-        chosen = (items["model"] == "a-w1") & (items["pool"] == "evaluation")
+        chosen = (items["model"] == "ga-w3") & (items["pool"] == "evaluation")
         return items | {"nll_sum": np.where(chosen, items["nll_sum"] + 3.0, items["nll_sum"])}
 
-    failed(mended(with_rows(members, worse)), "verdicts")
+    failed(repaired(with_rows(members, worse)), "verdicts")
 
     def relearned(curves: dict[str, Any]) -> dict[str, Any]:
-        chosen = curves["model"] == "a-w1"
+        chosen = curves["model"] == "ga-w3"
         later = np.where(chosen, curves["forget_heldout_nll"] - 1.0, curves["forget_heldout_nll"])
         return curves | {"forget_heldout_nll": later}
 
-    failed(mended(with_rows(members, relearned, tables=("curves",))), "verdicts")
+    failed(repaired(with_rows(members, relearned, tables=("curves",))), "verdicts")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e308, -1e308])
@@ -324,4 +331,4 @@ def test_scores_that_are_not_finite_give_no_verdict(bad: float, members: Members
     def broken(items: dict[str, Any]) -> dict[str, Any]:
         return items | {"nll_sum": np.where(items["pool"] == "evaluation", bad, items["nll_sum"])}
 
-    failed(mended(with_rows(members, broken)), "verdicts")
+    failed(repaired(with_rows(members, broken)), "verdicts")

@@ -246,9 +246,11 @@ def require_models(
         raise BundleError(f"cell {cell_id}: a model is {where}: {shown(identity.decode(), 300)}")
     if sum(model.role is Role.GENERAL_ONLY for model in models.values()) > planned.trained:
         raise BundleError(f"cell {cell_id}: more general-only models than planned")
-    candidates = [model for model in models.values() if model.role is Role.CANDIDATE]
     _require_candidates(
-        cell_id, candidates, [e for e in planned.listed if e.role is Role.CANDIDATE]
+        cell_id,
+        [model for model in models.values() if model.role is Role.CANDIDATE],
+        [entry for entry in planned.listed if entry.role is Role.CANDIDATE],
+        sourced=bool(planned.injected),
     )
     _require_weights(cell_id, models)
 
@@ -297,14 +299,19 @@ def _expected(
         yield Model(entry.model, Role.KNOWN_LABEL, share=entry.share, truth=truth)
 
 
-def _require_candidates(cell_id: str, found: Sequence[Model], listed: Sequence[Listed]) -> None:
-    """Raise BundleError unless each candidate is one that is listed, and each listed is there."""
+def _require_candidates(
+    cell_id: str, found: Sequence[Model], listed: Sequence[Listed], *, sourced: bool
+) -> None:
+    """Raise BundleError unless each candidate is one that is listed, and each listed is there.
+
+    sourced: a given model's record names the digest of its files.
+    """
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
     # A list names some knobs, a candidate has all: which setting it is may be open, but not
     # whether there is one setting for each.
-    fits = [[_fits(model, entry) for entry in listed] for model in found]
+    fits = [[_fits(model, entry, sourced) for entry in listed] for model in found]
     matched = maximum_bipartite_matching(csr_matrix(fits), "column") if found and listed else []
     for model, place in zip(found, matched):
         if place < 0:
@@ -313,9 +320,10 @@ def _require_candidates(cell_id: str, found: Sequence[Model], listed: Sequence[L
         raise BundleError(f"cell {cell_id}: {len(found)} candidates; expected {len(listed)}")
 
 
-def _fits(model: Model, entry: Listed) -> bool:
+def _fits(model: Model, entry: Listed, sourced: bool) -> bool:
     if entry.files:
-        return model.name == entry.name and not model.method
+        known = model.source == entry.files if sourced else not model.method
+        return known and model.name == entry.name
     # The name of a plug-in's class is not the name of its method.
     ours = model.method == entry.name if entry.name in BUILT_IN else model.method not in BUILT_IN
     knobs: dict[str, Any] = json.loads(entry.knobs)
@@ -344,7 +352,8 @@ def describe_recipes(models: Mapping[str, Model]) -> str:
         for model in compared
         if model.recipe
     )
-    parts = [f"{count} of {len(compared)} by {shown(recipe)}" for recipe, count in stated.items()]
+    total = len(compared)
+    parts = [f"{count} of {total} by {shown(recipe, 300)}" for recipe, count in stated.items()]
     return f"; stated recipes of injected model and references: {'; '.join(parts)}" if parts else ""
 
 

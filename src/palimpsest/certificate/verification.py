@@ -129,9 +129,8 @@ class Verification:
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""
         own = {"answer": self.answer, "not_reached": list(CHECKS[len(self.checks) :])}
-        whole = asdict(replace(self, data=b""))
-        del whole["data"]
-        return own | whole
+        whole = {key: value for key, value in asdict(self).items() if key != "data"}
+        return own | whole | {"checks": [asdict(check) for check in self.checks]}
 
 
 def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Verification:
