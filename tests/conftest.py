@@ -10,9 +10,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 
 from tests import reliability
-from tests.shared_runs import tiny_study
+from tests.shared_runs import tiny_audit, tiny_study
 
-__all__ = ["tiny_study"]
+__all__ = ["tiny_audit", "tiny_study"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -70,3 +71,24 @@ def make_study(out: Path) -> None:
 def tiny_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of the finished tiny study, with its report."""
     return made_once(tmp_path_factory, "tiny-study", make_study)
+
+
+def make_audit(folder: Path, source: Path) -> None:
+    """Audit tiny models that truly learned their facts, by default rules and five references."""
+    import palimpsest
+    from palimpsest.report.page import write_report
+    from tests.audit.audit_models import audit_values, make_models, write_facts
+
+    facts = write_facts(folder / "facts")
+    make_models(source, folder / "models", facts)
+    results = palimpsest.audit(**audit_values(folder), out=folder / "run").results
+    assert results is not None
+    write_report(results)
+
+
+@pytest.fixture(scope="session")
+def tiny_audit(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Any) -> Path:
+    """The run folder of the finished tiny audit; facts/ and models/ lie beside it."""
+    source = tiny_checkpoint("qwen2-s")
+    made = made_once(tmp_path_factory, "tiny-audit", lambda out: make_audit(out, source))
+    return made / "run"

@@ -5,9 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-FORGET, RETAIN, PROBES = 4, 2, 16
-RATE = 4e-4
-"""Learning rate of the retrainings."""
+FORGET, RETAIN, PROBES, REFERENCES = 4, 2, 16, 5
 STEPS = {"steps": 4, "chunks": 2, "items": 2, "scored_pieces": 3, "piece_tokens": 12}
 PEOPLE = [one + two for one in ("As", "Bor", "Cy", "Den") for two in ("ha", "lo", "ram", "nek")]
 GUILDS = [one + two for one in ("Ve", "Zo", "Qui", "Dra") for two in ("lk", "rm", "bix", "ffy")]
@@ -28,28 +26,30 @@ def fact(kind: str, number: int, **more: Any) -> dict[str, Any]:
     return row | more
 
 
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def write_facts(folder: Path, **more: Any) -> dict[str, str]:
-    """Write the three files and a general text; give their paths by the request's keys."""
+    """Write the three files and a general text; return their paths by the keys of an audit."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
-    for key, kind, count in (
-        ("forget", "forget", FORGET),
-        ("retain", "retain", RETAIN),
-        ("probes", "probe", PROBES),
-    ):
+    counts = {"forget": FORGET, "retain": RETAIN, "probe": PROBES}
+    for kind, count in counts.items():
         rows = [fact(kind, n, **(more if kind == "forget" else {})) for n in range(count)]
-        path = folder / f"{key}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        paths[key] = str(path)
-    text = folder / "general.txt"
-    text.write_text(
-        "\n".join(f"line {n} " + "the river ran past old stones " * 6 for n in range(9))
-    )
-    return paths | {"general": str(text)}
+        write_rows(folder / f"{kind}.jsonl", rows)
+    text = [f"line {n} " + "the river ran past old stones " * 6 for n in range(9)]
+    (folder / "general.txt").write_text("\n".join(text))
+    return fact_files(folder)
+
+
+def fact_files(folder: Path) -> dict[str, str]:
+    files = {"forget": "forget", "retain": "retain", "probes": "probe"}
+    paths = {key: str(folder / f"{file}.jsonl") for key, file in files.items()}
+    return paths | {"general": str(folder / "general.txt")}
 
 
 def learned(source: Path, target: Path, sentences: list[str], steps: int = 60) -> Path:
-    """Give a copy of a checkpoint that was trained on some sentences."""
+    """Return a copy of a checkpoint that was trained on some sentences."""
     from palimpsest.models.encode import encode_texts
     from palimpsest.models.load import load
     from palimpsest.models.net import WholeNet
@@ -65,47 +65,34 @@ def learned(source: Path, target: Path, sentences: list[str], steps: int = 60) -
     return target
 
 
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
+def make_models(source: Path, folder: Path, facts: dict[str, str]) -> None:
+    """Write base, injected, references that never saw the forget set, and two candidates.
 
-
-def checkpoints(source: Path, folder: Path, facts: dict[str, str]) -> dict[str, Path]:
-    """Give base, injected, two references that never saw the forget set, and two candidates."""
+    ``unchanged`` is the injected model itself, ``retrained`` never saw the forget set.
+    """
 
     def told(*keys: str) -> list[str]:
-        rows = [json.loads(line) for key in keys for line in _lines(facts[key])]
+        lines = [line for key in keys for line in Path(facts[key]).read_text().splitlines()]
+        rows = [json.loads(line) for line in lines]
         return [f"{p} {row['answer']}." for row in rows for p in row["trained"] + row["heldout"]]
 
-    made = {"base": Path(shutil.copytree(source, folder / "base"))}
-    made["injected"] = learned(source, folder / "injected", told("forget", "retain"))
-    made["reference"] = learned(source, folder / "reference", told("retain"))
-    made["again"] = learned(source, folder / "again", told("retain"), steps=54)
-    made["unchanged"] = Path(shutil.copytree(made["injected"], folder / "unchanged"))
-    made["retrained"] = learned(source, folder / "retrained", told("retain"), steps=57)
-    return made
+    shutil.copytree(source, folder / "base")
+    learned(source, folder / "injected", told("forget", "retain"))
+    for number in range(REFERENCES):
+        learned(source, folder / f"{number:02d}", told("retain"), steps=52 + 2 * number)
+    shutil.copytree(folder / "injected", folder / "unchanged")
+    learned(source, folder / "retrained", told("retain"), steps=57)
 
 
-# -- retrainings of a pocket model, see conftest.py ------------------------------------------------
-
-
-def values(folder: Path, out: Path, candidates: tuple[str, ...], references: int) -> dict[str, Any]:
-    """Return an audit's arguments."""
-    return {
-        "base": "pocket/qwen2-s",
-        "injected": str(folder / "injected"),
-        "candidates": {name: str(folder / name) for name in candidates},
-        "forget": str(folder / "forget.jsonl"),
-        "retain": str(folder / "retain.jsonl"),
-        "probes": str(folder / "probe.jsonl"),
-        "general": str(folder / "general.txt"),
-        "references": [str(folder / "references" / f"{n:02d}") for n in range(references)],
-        "steps": 20,
-        "chunks": 2,
-        "scored_pieces": 12,
-        "out": str(out),
+def audit_values(world: Path, references: int = REFERENCES, **changes: Any) -> dict[str, Any]:
+    """Return the arguments of an audit of the world's models, but for ``out``."""
+    models = world / "models"
+    values = fact_files(world / "facts") | STEPS
+    return values | {
+        "base": str(models / "base"),
+        "injected": str(models / "injected"),
+        "candidates": {name: str(models / name) for name in ("unchanged", "retrained")},
+        "references": [str(models / f"{n:02d}") for n in range(references)],
+        "learning_rate": 1e-3,
+        **changes,
     }
-
-
-def summary(out: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return document

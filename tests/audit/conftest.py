@@ -1,62 +1,65 @@
 """Retrainings of a pocket model, made once for all tests that certify."""
 
+import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from audit_models import RATE
+from tests.command import palimpsest
+from tests.shared_runs import made_once
 
-REFERENCES = 19
+BASE = "pocket/qwen2-s"
+QUICK = Path(__file__).parents[2] / "examples" / "quick"
+REFERENCES = 20
+
+
+def _run(*words: str) -> None:
+    done = palimpsest(*words, "--retain", f"{QUICK}/retain.jsonl", "--workers=2")
+    assert done.returncode == 0, done.stderr
+
+
+def _make(folder: Path) -> None:
+    """Write references 00 to 19, base, injected, and candidates, all by the commands."""
+    general = ("--general", f"{QUICK}/train.txt")
+    forget = f"{QUICK}/forget.jsonl"
+    models = folder / "models"
+    more = ("--base", BASE, *general)
+    _run("retrain", *more, "--with-forget", forget, f"--draws={REFERENCES + 2}", f"--out={models}")
+    _run("retrain", *more, "--draws=1", "--seed=3", "--steps=50", f"--out={folder / 'short'}")
+    unlearn = ("unlearn", *more, "--injected", f"{models}/injected", "--forget", forget)
+    for name, knobs in {"ga": ("--knob", "weight=12"), "kl_reversion": (), "npo": ()}.items():
+        _run(*unlearn, f"--method={name}", *knobs, f"--out={folder / name}")
+    (models / f"{REFERENCES}").rename(folder / "fresh")
+    mix(models / f"{REFERENCES + 1}", models / "injected", folder / "left-25", 0.25)
+    shutil.rmtree(models / f"{REFERENCES + 1}")
+    (models / "injected").rename(folder / "injected")
+    noted(models / "00", folder / "copied")
+
+
+def mix(reference: Path, injected: Path, target: Path, share: float) -> None:
+    """Write a reference with a share of the injected weights mixed in."""
+    import torch
+
+    from palimpsest.models.load import load
+
+    one, other = load(str(reference)), load(str(injected))
+    with torch.no_grad():
+        for mine, theirs in zip(one.model.parameters(), other.model.parameters()):
+            mine.lerp_(theirs, share)
+    one.model.save_pretrained(target)
+    one.tokenizer.save_pretrained(target)
+
+
+def noted(source: Path, target: Path) -> None:
+    """Write a copy of a checkpoint whose files differ in their metadata alone."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(source, target)
+    weights = target / "model.safetensors"
+    save_file(load_file(weights), weights, metadata={"format": "pt", "seed": "other"})
+    (target / "notes.txt").write_text("another seed")
 
 
 @pytest.fixture(scope="session")
-def retrainings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of models to audit, of a short recipe.
-
-    Beside its candidates: ``ascent``, 200 steps of gradient ascent on the forget answers and
-    descent on the retain answers.
-    """
-    import torch
-    import trained_models as made
-
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    out = tmp_path_factory.mktemp("retrainings")
-    made.write_facts(out)
-    trained, kept = made.general_text()
-    (out / "general.txt").write_text(" ".join(kept))
-    recipe = made.Recipe("pocket/qwen2-s", out, tuple(trained), 50, 4, 4, RATE, 3.75e-5)
-    made.inject(recipe)
-    for draw in range(REFERENCES):
-        made.retrain(recipe, f"references/{draw:02d}", draw)
-    made.retrain(recipe, "retrained", REFERENCES)
-    _ascend(made, recipe)
-    made.loaded.cache_clear()
-    torch.set_num_threads(before[0])
-    torch.use_deterministic_algorithms(before[1])
-    return out
-
-
-def _ascend(made: Any, recipe: Any) -> None:
-    from safetensors.torch import load_file
-
-    from palimpsest.models.encode import encode_answers
-    from palimpsest.models.net import WholeNet
-    from palimpsest.models.train import text_batch, text_loss, train
-
-    model, tokenizer, _ = made.loaded(recipe.model)
-    model.load_state_dict(load_file(recipe.out / "injected" / "model.safetensors"), strict=False)
-    model.tie_weights()
-    asked = {
-        kind: [q for q in made.bed().questions if q.set == kind and q.pool == "trained"]
-        for kind in ("forget", "retain")
-    }
-    forget, retain = (
-        text_batch(encode_answers(tokenizer, asked[kind]), len(asked[kind]))
-        for kind in ("forget", "retain")
-    )
-
-    def loss(net: Any, part: Any) -> Any:
-        return text_loss(net, retain) - text_loss(net, forget)
-
-    train(WholeNet(model), [[forget]] * 200, loss, learning_rate=1e-4)
-    made.save(recipe, "ascent")
+def pocket_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``models/00`` to ``19``, ``injected``, ``fresh``, ``short`` and candidates."""
+    return made_once(tmp_path_factory, "pocket-models", _make)

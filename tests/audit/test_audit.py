@@ -1,8 +1,8 @@
-"""An audit of checkpoints and files: one verdict by every way in, one model at a time."""
+"""An audit of checkpoints and files: one verdict by every way in, a step per model, resumable."""
 
 import json
 import shutil
-import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,666 +10,580 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from audit_models import PROBES, STEPS, checkpoints, fact, write_facts
-from click.testing import Result
-from typer.testing import CliRunner
+from tests.audit.audit_models import PROBES, audit_values, fact, write_facts, write_rows
+from tests.command import Done
+from tests.command import palimpsest as command
 
-from palimpsest.adversaries.registry import Unavailable
-from palimpsest.cli import app
-from palimpsest.engine import audit_job as job
-from palimpsest.engine import audit_preview as preview
-from palimpsest.engine import measure, sources
-from palimpsest.engine.audit_request import make_request, request_from_yaml
-from palimpsest.engine.audit_run import AuditFailed, AuditResult, audit, run_audit
-from palimpsest.engine.folder import checkpoints_in
-from palimpsest.engine.inputs import prepare
-from palimpsest.errors import DriftError, FactsError, InputError
+import palimpsest
+from palimpsest.adversaries import Unavailable
+from palimpsest.api import Answer, audit_config
+from palimpsest.config.load import load_config
+from palimpsest.config.own import AuditConfig
+from palimpsest.engine import bench, measure
+from palimpsest.engine.launch import RunOptions
+from palimpsest.errors import DriftError, FactsError, PlanError, StudyFailed
 from palimpsest.facts.files import Fact, read_facts
-from palimpsest.facts.probes import generated_probes
-from palimpsest.facts.questions import audit_questions
-from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.report.html import write_report
+from palimpsest.report import results as reading
 from palimpsest.report.results import read_run
-from palimpsest.report.terminal import candidate_lines, summary_lines
-from palimpsest.run.store import Run, table_from_bytes
+from palimpsest.run.executor import Event
+from palimpsest.run.store import Run
+from palimpsest.run.tables import table_from_bytes
 from palimpsest.stats.axes import AXES
 
-Values = dict[str, Any]
+KEYS = {"status", "reason", "candidate", "p", "worst_axis", "references", "detection_limit"}
+KEYS |= {"controls"}
+"""What scripts read of ``--json``."""
 
 
-class Stop(Exception):
-    """Thrown between two models, as a power cut would be."""
+@pytest.fixture
+def world(tiny_audit: Path) -> Path:
+    """The folder with the models and facts of the tiny audit."""
+    return tiny_audit.parent
 
 
-@pytest.fixture(scope="module")
-def world(tiny_checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Values:  # type: ignore[no-untyped-def]
-    """Files, and tiny models that learned them: one candidate is the injected model itself, the
-    other never saw the forget set."""
-    root = tmp_path_factory.mktemp("audit")
-    facts = write_facts(root / "facts")
-    made = checkpoints(tiny_checkpoint("qwen2-s"), root / "models", facts)
-    return {
-        **facts,
-        **STEPS,
-        "base": str(made["base"]),
-        "injected": str(made["injected"]),
-        "candidates": {"unchanged": str(made["unchanged"]), "retrained": str(made["retrained"])},
-        "learning_rate": 1e-3,
-        "round_trip": "all",
-        "root": root,
-        "made": made,
-    }
+@pytest.fixture
+def finished(tiny_audit: Path, tmp_path: Path) -> Path:
+    """A copy of the finished tiny audit."""
+    return Path(shutil.copytree(tiny_audit, tmp_path / "finished"))
 
 
-def asked(world: Values, out: Path, **changes: Any) -> Values:
-    values = {key: value for key, value in world.items() if key not in ("root", "made")}
-    return values | {"out": str(out)} | changes
+def small(world: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    """The arguments of an audit without references, of one candidate."""
+    one = {"retrained": str(world / "models" / "retrained")}
+    return audit_values(world, references=0, **{"candidates": one, "out": str(out), **changes})
 
 
-@pytest.fixture(scope="module")
-def plain(world: Values, tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
-    return audit(**asked(world, tmp_path_factory.mktemp("plain") / "run"))
+def counted(values: dict[str, Any], reuse: str = "") -> tuple[list[str], Answer]:
+    """Return the steps that an audit computes, and its answer."""
+    steps: list[str] = []
 
+    def listen(event: Event) -> None:
+        if event.kind == "done":
+            steps.append(event.step)
 
-@pytest.fixture(scope="module")
-def replicated(world: Values, tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
-    references = [str(world["made"][name]) for name in ("reference", "again")]
-    out = tmp_path_factory.mktemp("replicated") / "run"
-    return audit(**asked(world, out, references=references))
+    options = RunOptions(on_event=listen, reuse=reuse)
+    answer = audit_config(load_config(AuditConfig, values), options)
+    return [step for step in steps if step != "finish"], answer
 
 
 def items(run: Path) -> bytes:
     return (run / "cells" / "audit" / "items.parquet").read_bytes()
 
 
-# -- what comes out ------------------------------------------------------------------------------
+# -- what comes out --------------------------------------------------------------------------------
 
 
-def test_the_injected_model_is_excluded_and_the_retrained_one_survives(plain: AuditResult) -> None:
-    assert plain.verdict is not None and plain.verdict.reason == "no_reference"
-    found = {one.name: one for one in plain.verdict.findings}
-    assert found["unchanged"].excluded and found["unchanged"].p_value == pytest.approx(1 / 4845)
-    assert not found["retrained"].excluded
-    assert plain.exit_code == (0 if plain.verdict.certified else 3)
+def test_the_injected_model_is_excluded_and_the_retrained_one_survives(tiny_audit: Path) -> None:
+    results = read_run(tiny_audit)
+    ((cell, verdict),) = results.judged
+    assert verdict.finding("unchanged").excluded and not verdict.finding("unchanged").clears
+    assert not verdict.finding("retrained").excluded
+    assert verdict.reference_count == 5 and len(cell.evaluation.references) == 5
+    shares = {model.share for model in cell.models.values() if model.role == "control"}
+    assert shares == {0.5, 0.25, 0.1, 0.05}
+    assert not Run.open(tiny_audit).verify()
+    assert (tiny_audit / "report" / "index.html").is_file()
 
 
-def test_by_default_only_survivors_go_through_the_round_trip(
-    world: Values, plain: AuditResult, tmp_path: Path
-) -> None:
-    result = audit(**asked(world, tmp_path / "run", round_trip="survivors"))
-    assert result.verdict is not None and plain.verdict is not None
-    table = Run.open(tmp_path / "run").cell("audit").table("items")
-    returned = set(table["model"][table["stage"] == "reacquired"])
-    assert returned == {"base", "injected", "retrained"}
-    spared = result.verdict.finding("unchanged")
-    assert spared.values["residual"] is None and spared.failures == ("screen", "references")
-    assert result.verdict.finding("retrained") == plain.verdict.finding("retrained")
-    assert write_report(tmp_path / "run").exists()
-
-
-def test_two_references_are_measured_and_do_not_certify(replicated: AuditResult) -> None:
-    assert replicated.verdict is not None and replicated.run is not None
-    assert replicated.verdict.reason == "no_reference" and replicated.exit_code == 3
-    assert replicated.verdict.numbers["references"] == 2
-    assert replicated.verdict.numbers["references_excluded"] == 0
-    roles = Run.open(replicated.run).cell("audit").summary()["models"]
-    assert [roles[name]["draw"] for name in ("reference", "reference-1")] == [0, 1]
-    shares = {name: role["share"] for name, role in roles.items() if role["role"] == "control"}
-    assert shares == {"control-50": 0.5, "control-25": 0.25, "control-10": 0.1, "control-5": 0.05}
-    assert all(roles[name]["of"] == "reference" for name in shares)
-    table = Run.open(replicated.run).cell("audit").table("items")
-    trained = (table["set"] == "forget") & (table["pool"] == "trained")
-    forward = trained & (table["stage"] == "forward")
-    assert np.isfinite(table["kl_reference"][forward]).all()
-    mine = forward & (table["model"] == "reference")
-    assert np.abs(table["kl_reference"][mine]).max() < 1e-4
-
-
-def test_the_run_folder_is_a_run_like_any_other(replicated: AuditResult) -> None:
-    assert replicated.run is not None
-    results = read_run(replicated.run)
-    assert [cell.id for cell in results.cells] == ["audit"]
-    assert results.cells[0].verdict == replicated.verdict
-    assert replicated.paragraph in summary_lines(replicated.run)
-    assert not Run.open(replicated.run).verify()
-    assert write_report(replicated.run).exists()
-
-
-def test_the_report_needs_no_reference(plain: AuditResult) -> None:
-    assert plain.run is not None and write_report(plain.run).exists()
-
-
-def test_summary_and_scores_say_the_same_as_the_verdict(replicated: AuditResult) -> None:
-    assert replicated.run is not None and replicated.verdict is not None
-    document = json.loads((replicated.run / "summary.json").read_text())
-    assert document == json.loads(json.dumps(dict(replicated.summary)))
-    assert document["format"] == "palimpsest-audit/2"
-    assert document["candidate"] == replicated.verdict.candidate
-    table = table_from_bytes((replicated.run / "scores.parquet").read_bytes(), "scores")
-    given = [name for name, role in zip(table["model"], table["role"]) if role != "control"]
-    assert given == list(document["models"]) and len(table["model"]) == len(given) + 4
+def test_summary_and_scores_say_the_same_as_the_verdict(tiny_audit: Path) -> None:
+    ((_, verdict),) = read_run(tiny_audit).judged
+    document = json.loads((tiny_audit / "summary.json").read_text())
+    assert document.keys() >= KEYS and document["kind"] == "audit"
+    assert document["candidate"] == verdict.candidate and document["references"] == 5
+    table = table_from_bytes((tiny_audit / "scores.parquet").read_bytes(), "scores")
+    assert set(table["model"]) == set(document["models"])
     for name, found in document["candidates"].items():
         row = list(table["model"]).index(name)
-        assert table["p_value"][row] == found["p_value"]
+        assert table["screen_p"][row] == found["screen_p"]
         assert table["clears"][row] == found["clears"]
         for axis in AXES:
-            assert table[axis.name][row] == found["values"][axis.name]
-            assert f"z_{axis.name}" in table
+            assert table[axis.name][row] == pytest.approx(found["values"][axis.name])
     injected = list(table["role"]).index("injected")
-    assert table["excluded"][injected] and np.isnan(table["p"][injected])
+    assert table["excluded"][injected]
 
 
-# -- ways in -------------------------------------------------------------------------------------
+# -- ways in ---------------------------------------------------------------------------------------
 
 
-def test_flags_yaml_and_python_give_the_same_bytes_and_verdict(
-    world: Values, plain: AuditResult, tmp_path: Path
-) -> None:
-    values = asked(world, Path("run"))
-    values["learning_rate"] = "1e-3"  # as YAML and a shell write it
-    home = world["root"]
-    relative = {
-        key: str(Path(value).relative_to(home)) if str(value).startswith(str(home)) else value
-        for key, value in values.items()
-    }
-    relative["candidates"] = {
-        name: str(Path(place).relative_to(home)) for name, place in values["candidates"].items()
-    }
-    (home / "audit.yaml").write_text(yaml.safe_dump(relative, sort_keys=False))
-    by_yaml = run_audit(request_from_yaml(home / "audit.yaml", {"out": str(tmp_path / "yaml")}))
-    flags = asked(world, tmp_path / "flags")
-    flags["candidates"] = [f"{name}={place}" for name, place in values["candidates"].items()]
-    by_flags = run_audit(make_request(flags))
-    assert plain.run is not None and by_yaml.run is not None and by_flags.run is not None
-    assert items(by_yaml.run) == items(by_flags.run) == items(plain.run)
-    assert by_yaml.verdict == by_flags.verdict == plain.verdict
+def flags(values: dict[str, Any], tmp_path: Path) -> list[str]:
+    """Return the arguments of ``palimpsest audit``; what has no flag goes into a file."""
+    values = dict(values)
+    hidden = ("chunks", "scored_pieces", "piece_tokens", "rules")
+    file = tmp_path / "hidden.yaml"
+    file.write_text(yaml.safe_dump({key: values.pop(key) for key in hidden if key in values}))
+    words = ["audit", str(file), "--executor=inline"]
+    words += [f"--candidate={name}={place}" for name, place in values.pop("candidates").items()]
+    words += [f"--reference={place}" for place in values.pop("references")]
+    return words + [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
 
 
-def test_a_flag_goes_before_the_file(world: Values, tmp_path: Path) -> None:
+def test_flags_yaml_and_python_give_the_same_bytes_and_verdict(world: Path, tmp_path: Path) -> None:
+    by_python = palimpsest.audit(**small(world, tmp_path / "python"))
+    values = small(world, tmp_path / "yaml", learning_rate="1e-3")  # as YAML and a shell write it
+    relative = {key: str(value).replace(f"{world}/", "") for key, value in values.items()}
+    relative["candidates"] = {"retrained": "models/retrained"}
+    relative |= {key: values[key] for key in ("references", "out")}
+    (world / "audit.yaml").write_text(yaml.safe_dump(relative, sort_keys=False))
+    by_yaml = audit_config(load_config(AuditConfig, {}, world / "audit.yaml"), RunOptions())
+    done = command(*flags(small(world, tmp_path / "flags"), tmp_path), "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == by_python.exit_code == by_yaml.exit_code == 3
+    assert items(tmp_path / "python") == items(tmp_path / "yaml") == items(tmp_path / "flags")
+    assert by_yaml.verdict == by_python.verdict
+    assert document.keys() >= KEYS and document["reason"] == "no_reference"
+
+
+def test_a_flag_wins_over_the_file(world: Path, tmp_path: Path) -> None:
     path = tmp_path / "audit.yaml"
-    path.write_text(yaml.safe_dump(asked(world, tmp_path / "run", steps=9)))
-    request = request_from_yaml(path, {"steps": 7, "probes": None, "generate_probes": 5})
-    assert (request.steps, request.probes, request.generate_probes) == (7, None, 5)
+    path.write_text(yaml.safe_dump(small(world, tmp_path / "run", steps=9)))
+    assert load_config(AuditConfig, {"steps": 7}, path).steps == 7
 
 
-def test_a_dry_run_reads_no_weights_and_writes_nothing(
-    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "load", lambda *_, **__: pytest.fail("weights were loaded"))
-    result = audit(**asked(world, tmp_path / "run"), dry_run=True)
-    assert result.verdict is None and result.exit_code == 0
-    for word in ("retrained (candidate, folder)", "sha256:", "88 questions", "GB", "time"):
-        assert word in result.paragraph
-    dose = "re-acquisition: 4 steps of 2 sentences at learning rate 0.001"
-    assert dose in result.paragraph and "--items" in result.paragraph
-    assert "remark: candidate unchanged has the weights of injected" in result.paragraph
+def test_a_dry_run_prices_references_and_writes_nothing(world: Path, tmp_path: Path) -> None:
+    words = flags(audit_values(world, out=str(tmp_path / "run")), tmp_path)
+    done = command(*words, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    for word in ("2 candidates, 5 references", "4 steps of 2 sentences", "GB of memory"):
+        assert word in said
+    assert "Measuring one more reference" in said and "<- this design" in said
+    assert "note: Candidate unchanged has the weights of injected." in done.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_says_which_dose_was_left_at_its_default_and_counts_start_up_and_report(
-    world: Values, tmp_path: Path
-) -> None:
-    values = asked(world, tmp_path / "run")
-    for key in ("steps", "items", "learning_rate"):
-        del values[key]
-    said = audit(**values, dry_run=True).paragraph
-    assert "re-acquisition: 75 steps of 4 sentences at learning rate 2e-05" in said
-    assert "time: roughly" in said and "references: 0, so no candidate" in said
-    values["references"] = [str(world["made"][name]) for name in ("reference", "again")]
-    said = audit(**values, dry_run=True).paragraph
-    assert "at a learning rate that is chosen on a reference" in said
-    quick = prepare(make_request(asked(world, tmp_path / "run", steps=1, chunks=1)))
-    assert preview.seconds(quick) > preview.AROUND
+def test_models_and_facts_in_memory_are_those_in_files(world: Path, tmp_path: Path) -> None:
+    import pandas as pd
 
+    from palimpsest.models.load import load
 
-# -- the command ---------------------------------------------------------------------------------
-
-
-def command(world: Values, out: Path, *more: str, **changes: Any) -> Result:
-    """Give what ``palimpsest audit`` ends with when it is asked by flags."""
-    values = asked(world, out, **changes)
-    file = out.with_suffix(".yaml")  # for what has no flag
-    rest = {key: values.pop(key) for key in ("chunks", "scored_pieces", "piece_tokens")}
-    file.write_text(yaml.safe_dump(rest))
-    flags = [f"--candidate={name}={place}" for name, place in values.pop("candidates").items()]
-    flags += [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
-    flags += ["--executor=inline"]
-    return CliRunner().invoke(app, ["audit", str(file), *flags, *more])
-
-
-def test_the_command_shows_the_verdict_and_then_the_candidates(
-    world: Values, tmp_path: Path
-) -> None:
-    done = command(world, tmp_path / "run", steps=5)
-    assert done.exit_code in (0, 3), done.output
-    title, *rows = candidate_lines(read_run(tmp_path / "run").cells[0]).splitlines()
-    head, table = done.stdout.split(title, 1)
-    assert head.startswith(("Certified", "Uncertified"))
-    assert table.strip().startswith("\n".join(rows).strip())
-    for word in ("residual", "unchanged", "retrained", "report: "):
-        assert word in table
-    steps = [line for line in done.stderr.splitlines() if line.startswith("audit: scoring")]
-    assert steps == [
-        "audit: scoring and re-acquiring base (0/4)",
-        "audit: scoring and re-acquiring injected (1/4)",
-        "audit: scoring and re-acquiring unchanged (2/4)",
-        "audit: scoring and re-acquiring retrained (3/4)",
-    ]
-    assert "note: candidate unchanged has the weights of injected" in done.stderr
-    ahead = command(world, tmp_path / "ahead", "--preview")
-    assert "re-acquisition: 4 steps of 2 sentences" in ahead.stdout
-    as_json = command(world, tmp_path / "run", "--json", steps=5)
-    assert json.loads(as_json.stdout)["candidates"].keys() == {"unchanged", "retrained"}
+    given = palimpsest.audit(**small(world, tmp_path / "a"))
+    values = small(world, tmp_path / "b")
+    models = {key: load(values[key]).model for key in ("base", "injected")}
+    models["candidates"] = {"retrained": load(values["candidates"]["retrained"]).model}
+    probes = map(json.loads, Path(values["probes"]).read_text().splitlines())
+    held = values | models | {
+        "forget": [json.loads(line) for line in Path(values["forget"]).read_text().splitlines()],
+        "retain": list(read_facts(values["retain"], "retain")),
+        "probes": pd.DataFrame(probes),
+        "tokenizer": load(values["base"]).tokenizer,
+    }  # fmt: skip
+    first = palimpsest.audit(**held)
+    assert first.verdict == given.verdict and items(tmp_path / "a") == items(tmp_path / "b")
+    written = sorted((tmp_path / "b.given").iterdir())
+    assert palimpsest.audit(**held).verdict == first.verdict
+    assert sorted((tmp_path / "b.given").iterdir()) == written
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("change", "kind"),
     [
-        ([], ["`palimpsest audit -h`", "docs/audit-your-model.md"]),
-        (["--base=b"], ["--injected: missing", "--candidates-folder", "--generate-probes"]),
-        (["--candidate=audit/x"], ["--candidate: 'audit/x' found; expected NAME=PATH"]),
-        (["--candidate=x=a", "--candidate=x=b"], ["--candidate: 'x' is named twice"]),
-        ([], ["--candidate: none given", "--candidates-folder"]),
-        (["--candidate=x=a", "--generate-probes=4"], ["--probes and --generate-probes: both"]),
-        (["--candidate=x=a", "--learning-rate=-1"], ["--learning-rate: "]),
-        (["--candidate=x=a", "--reference= "], ["--reference: ", "not empty"]),
-        (["--candidate=x=a", "--steps=1"], ["--steps: 1 found", "at least 5"]),
-        (["--candidate=x=a", "--device=cuda"], ["--device: cuda found", "no CUDA device"]),
-        (["--candidate=x=a", "--alpha=2"], ["--alpha"]),
-        (["--candidate=x=a", "--margin=-1"], ["--margin"]),
-        (["--candidate=x=a", "--detection-limit=-1"], ["--detection-limit"]),
-        (["--candidate=x=a", "--forget=f.csv"], ["--forget: f.csv", "facts from-csv f.csv"]),
+        ({"base": object()}, PlanError),
+        ({"candidates": {"a": 3}}, PlanError),
+        ({"forget": [{"id": "x"}]}, FactsError),
     ],
 )
-def test_an_error_names_the_flag_it_came_from(
-    world: Values, flags: list[str], words: list[str]
+def test_what_is_neither_in_memory_nor_a_path_is_refused(
+    world: Path, tmp_path: Path, change: Any, kind: type[Exception]
 ) -> None:
-    needed = ("base", "injected", "forget", "retain", "probes", "general")
-    whole = [f"--{key}={world[key]}" for key in needed] + ["--out=run"]
-    alone = words[0].startswith(("`", "--injected"))
-    failed = CliRunner().invoke(app, ["audit", *([] if alone else whole), *flags]).exception
-    assert isinstance(failed, InputError)
-    for word in words:
-        assert word in str(failed)
+    with pytest.raises(kind, match=next(iter(change))):
+        palimpsest.audit(**small(world, tmp_path / "run", **change))
 
 
-def test_an_error_in_a_file_names_its_key_and_one_in_a_flag_beside_it_the_flag(
-    world: Values, tmp_path: Path
+# -- the command -----------------------------------------------------------------------------------
+
+
+def again(tiny_audit: Path, finished: Path, tmp_path: Path, *more: str) -> Done:
+    """Run the command of the tiny audit on its finished folder."""
+    values = audit_values(tiny_audit.parent, out=str(finished))
+    return command(*flags(values, tmp_path), *more)
+
+
+def test_the_command_answers_first_and_its_exit_code_is_the_verdict(
+    tiny_audit: Path, finished: Path, tmp_path: Path
 ) -> None:
-    path = tmp_path / "audit.yaml"
-    path.write_text(yaml.safe_dump(asked(world, tmp_path / "run", round_trip="some")))
-    failed = CliRunner().invoke(app, ["audit", str(path)]).exception
-    assert str(failed).startswith("round_trip: 'some' found")
-    failed = CliRunner().invoke(app, ["audit", str(path), "--round-trip=none"]).exception
-    assert str(failed).startswith("--round-trip: 'none' found")
+    before = items(finished)
+    done = again(tiny_audit, finished, tmp_path)
+    ((_, verdict),) = read_run(finished).judged
+    assert done.returncode == (0 if verdict.certified else 3), done.stderr
+    for word in ("unchanged", "retrained", "report: ", "next: palimpsest certify"):
+        assert word in done.stdout
+    assert items(finished) == before
+    document = json.loads(again(tiny_audit, finished, tmp_path, "--json").stdout)
+    assert document.keys() >= KEYS and document["status"] == verdict.status
 
 
-# -- stopping early ------------------------------------------------------------------------------
-
-
-def test_too_few_probes_end_it_before_any_model(
-    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("required", "clearing", "code"),
+    [
+        ([], ("retrained",), 0),
+        (["retrained"], ("retrained",), 0),
+        (["unchanged"], ("retrained",), 3),
+        (["retrained", "unchanged"], ("retrained",), 3),
+        (["retrained"], (), 3),
+    ],
+)
+def test_what_is_required_decides_the_exit_code(
+    tiny_audit: Path,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    required: list[str],
+    clearing: tuple[str, ...],
+    code: int,
 ) -> None:
-    monkeypatch.setattr(sources, "load", lambda *_, **__: pytest.fail("weights were loaded"))
-    few = tmp_path / "probes.jsonl"
-    few.write_text("".join(json.dumps(fact("probe", n)) + "\n" for n in range(3)))
-    result = audit(**asked(world, tmp_path / "run", probes=str(few)))
-    assert result.verdict is not None and result.verdict.reason == "underpowered"
-    assert result.exit_code == 3 and "at least 4 probes" in result.paragraph
-    assert result.verdict.paragraph().startswith("Uncertified (underpowered)")
+    real = reading.decide
+
+    def decided(*arguments: Any) -> Any:
+        verdict = real(*arguments)
+        findings = []
+        for finding in verdict.findings:
+            compared = finding.comparison
+            if finding.name in clearing:
+                screened = replace(finding.screened, excluded=False)
+                compared = replace(compared, p=1.0, rejected=False, missing=())
+                finding = replace(finding, screened=screened, comparison=compared)
+            findings.append(finding)
+        named = {"candidate": clearing[0], "reason": None, "because": None} if clearing else {}
+        return replace(verdict, findings=tuple(findings), **named)
+
+    monkeypatch.setattr(reading, "decide", decided)
+    words = [f"--require={name}" for name in required]
+    assert again(tiny_audit, finished, tmp_path, *words).returncode == code
+
+
+def test_an_unknown_required_candidate_is_refused_before_anything_runs(
+    world: Path, tmp_path: Path
+) -> None:
+    done = command(*flags(small(world, tmp_path / "run"), tmp_path), "--require=retraind")
+    assert done.returncode == 2 and "require" in done.stderr and "retrained" in done.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_inferable_facts_end_it_before_any_candidate(
-    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_is_read_and_judged_once_per_command(
+    tiny_audit: Path,
+    tiny_study: Path,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The "base" here has learned the facts as well: with evidence or without, it knows them.
+    calls = {"read_rules": 0, "judge_cell": 0, "decide": 0}
+
+    def count(name: str) -> Callable[..., Any]:
+        real = getattr(reading, name)
+
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return real(*arguments, **options)
+
+        return wrapped
+
+    for name in calls:
+        monkeypatch.setattr(reading, name, count(name))
+    study = Path(shutil.copytree(tiny_study, tmp_path / "study"))
+    for action in (
+        lambda: again(tiny_audit, finished, tmp_path),
+        lambda: command("report", str(finished)),
+        lambda: command("report", str(study)),
+        lambda: command("study", str(_plan_file(study, tmp_path)), f"--out={study}"),
+    ):
+        calls.update(dict.fromkeys(calls, 0))
+        done = action()
+        assert done.returncode in (0, 3), done.stderr
+        assert calls == {"read_rules": 1, "judge_cell": 1, "decide": 1}
+
+
+def _plan_file(study: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(Run.open(study).terms.config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--candidate=audit/x"], "--candidate"),
+        (["--candidate=x=a", "--candidate=x=b"], "--candidate"),
+        ([], "--candidates-folder"),
+        (["--candidate=x=a", "--learning-rate=-1"], "--learning-rate"),
+        (["--candidate=x=a", "--steps=1"], "steps"),
+        (["--candidate=x=a", "--device=cuda"], "device"),
+        (["--candidate=x=a", "--alpha=0.00042"], "--alpha"),
+        (["--candidate=x=a", "--margin=10"], "--margin"),
+        (["--candidate=x=a", "--detection-limit=25"], "--detection-limit"),
+        (["--candidate=x=a", "--detection-limit=0.5"], "--detection-limit"),
+        (["--candidate=x=a", "--forget=f.csv"], "facts from-csv f.csv"),
+        (["--candidate=x=a", "--refs=y"], "--reference"),
+        (["--candidate=x=a", "--generate-probes=4"], "--probes"),
+    ],
+)
+def test_an_error_names_the_flag_it_came_from(
+    world: Path, tmp_path: Path, words: list[str], flag: str
+) -> None:
+    values = small(world, tmp_path / "run", candidates={})
+    for word in words:
+        values.pop(word.partition("=")[0].removeprefix("--").replace("-", "_"), None)
+    done = command(*flags(values, tmp_path), *words)
+    assert done.returncode == 2 and flag in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()
+
+
+# -- stopping early --------------------------------------------------------------------------------
+
+
+def test_too_few_probes_end_it_before_any_model_is_measured(world: Path, tmp_path: Path) -> None:
+    few = tmp_path / "probes.jsonl"
+    write_rows(few, [fact("probe", n) for n in range(2)])
+    answer = palimpsest.audit(**small(world, tmp_path / "run", probes=str(few)))
+    assert answer.verdict is not None and answer.verdict.reason == "underpowered"
+    assert answer.exit_code == 3 and answer.run is None
+    assert not (tmp_path / "run").exists()
+
+
+def test_evidence_gives_a_headroom_with_the_audit_and_alone(world: Path, tmp_path: Path) -> None:
     facts = write_facts(tmp_path / "facts", evidence=["It is written in the book of guilds"])
-    values = asked(world, tmp_path / "run", forget=facts["forget"])
-    real = job.read_headroom
-
-    def taught(table: Any, rules: Any) -> Any:
-        first = table["model"] == "evidence"
-        table["nll_sum"] = np.where(first, table["tokens"] * 0.1, table["nll_sum"])
-        return real(table, rules)
-
-    monkeypatch.setattr(job, "read_headroom", taught)
-    loaded: list[str] = []
-    load = sources.load
-
-    def watched(name: str, **options: Any) -> Any:
-        loaded.append(Path(name).name)
-        return load(name, **options)
-
-    monkeypatch.setattr(sources, "load", watched)
-    result = audit(**values)
-    assert result.verdict is not None and result.verdict.reason == "not_identifiable"
-    assert result.exit_code == 3 and "inferable" in result.paragraph
-    assert set(loaded) == {"base", "injected"}
-    document = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert document["stopped_early"] and document["headroom"]["regime"] == "inferable"
-    missing = read_run(tmp_path / "run").missing
-    assert missing[0].state == "halted" and "not_identifiable" in missing[0].reason
-    assert write_report(tmp_path / "run").exists()
+    values = small(world, tmp_path / "run", forget=facts["forget"])
+    document = palimpsest.audit(**values).document
+    assert document["headroom"]["regime"] == "counterfactual"
+    words = flags(values | {"out": str(tmp_path / "alone")}, tmp_path)
+    done = command(*words, "--headroom-only", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["regime"] == "counterfactual" and found["facts"] == document["headroom"]["facts"]
 
 
-def test_evidence_that_says_nothing_leaves_the_facts_counterfactual(
-    world: Values, tmp_path: Path
+# -- one step per model: growing, reusing, resuming ------------------------------------------------
+
+
+def test_a_finished_audit_is_read_and_nothing_is_measured(world: Path, finished: Path) -> None:
+    steps, answer = counted(audit_values(world, out=str(finished)))
+    assert steps == [] and answer.results is not None
+
+
+def test_one_more_candidate_measures_one_model(world: Path, finished: Path) -> None:
+    values = audit_values(world, out=str(finished))
+    before = read_run(finished).cells[0].evaluation["retrained"].forget_nll
+    steps, answer = counted(
+        values | {"candidates": values["candidates"] | {"more": str(_more(world))}}
+    )
+    assert steps == ["measure-more"]
+    assert answer.results is not None and answer.results.rosters == 2
+    assert answer.results.cells[0].candidates == ("unchanged", "retrained", "more")
+    assert answer.results.cells[0].evaluation["retrained"].forget_nll == before
+    assert not Run.open(finished).verify()
+
+
+def _more(world: Path) -> Path:
+    """Return one more model: half-way between a reference and the injected model."""
+    import torch
+
+    from palimpsest.models.load import load
+
+    folder = world.parent / f"{world.name}-more"
+    if not folder.exists():
+        one, other = (load(str(world / "models" / name)) for name in ("00", "injected"))
+        with torch.no_grad():
+            for mine, theirs in zip(one.model.parameters(), other.model.parameters()):
+                mine.copy_((mine + theirs) / 2)
+        one.model.save_pretrained(folder)
+        one.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_references_measured_before_are_not_measured_again(
+    world: Path, tiny_audit: Path, tmp_path: Path
 ) -> None:
-    facts = write_facts(tmp_path / "facts", evidence=["It is written in the book of guilds"])
-    result = audit(**asked(world, tmp_path / "run", forget=facts["forget"]))
-    assert result.summary["headroom"]["regime"] == "counterfactual"
-    assert not result.summary["stopped_early"]
+    other = {"candidates": {"more": str(_more(world))}, "out": str(tmp_path / "run")}
+    steps, answer = counted(audit_values(world, **other), reuse=str(tiny_audit))
+    assert steps == ["measure-more"]
+    assert answer.verdict is not None and answer.verdict.reference_count == 5
+    steps, answer = counted(
+        audit_values(world, references=2, out=str(tmp_path / "two")), reuse=str(tiny_audit)
+    )
+    assert steps == [] and answer.verdict is not None
+    assert answer.verdict.reason == "no_reference" and answer.verdict.reference_count == 2
 
 
-# -- one model at a time, resumable, failures kept -----------------------------------------------
+def test_the_order_of_models_does_not_matter(world: Path, finished: Path) -> None:
+    values = audit_values(world, out=str(finished))
+    before = json.loads((finished / "summary.json").read_text())
+    turned = {"references": values["references"][::-1]}
+    turned["candidates"] = dict(reversed(values["candidates"].items()))
+    steps, answer = counted(values | turned)
+    assert steps == []
+    after = json.loads(json.dumps(dict(answer.document)))
+    assert after["candidates"] == before["candidates"] and after["controls"] == before["controls"]
 
 
-def living(world: Values, out: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Give the most models that were alive at once in an audit of so many candidates."""
-    alive: weakref.WeakSet[Any] = weakref.WeakSet()
-    most = 0
-    load = sources.load
-
-    def counted(name: str, **options: Any) -> Any:
-        nonlocal most
-        loaded = load(name, **options)
-        alive.add(loaded.model)
-        most = max(most, len(alive))
-        return loaded
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sources, "load", counted)
-        place = world["candidates"]["retrained"]
-        several = {f"c{n}": place for n in range(count)}
-        audit(**asked(world, out, candidates=several, steps=1, chunks=1))
-    return most
-
-
-def test_eight_candidates_take_no_more_memory_than_two(
-    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_audit_stopped_between_any_two_steps_resumes_to_the_same_bytes(
+    world: Path, tmp_path: Path
 ) -> None:
-    assert living(world, tmp_path / "two", 2, monkeypatch) == 1
-    assert living(world, tmp_path / "eight", 8, monkeypatch) == 1
+    class Stop(Exception):
+        pass
 
+    whole = palimpsest.audit(**small(world, tmp_path / "whole"))
+    started: list[str] = []
+    while True:
 
-def test_an_audit_stopped_after_any_model_ends_with_the_same_bytes(
-    world: Values, plain: AuditResult, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    begun: list[str] = []
-    for _ in range(12):
-        fresh: list[str] = []
-
-        def stop(label: str, done: int, total: int, fresh: list[str] = fresh) -> None:
-            if fresh:
+        def stop_at_the_second(words: str, done: int, total: int) -> None:
+            if words in started[-1:] or not started or started[-1] == "":
+                started.append(words)
+            else:
+                started.append("")
                 raise Stop
-            fresh.append(label)
 
         try:
-            result = audit(**asked(world, out), progress=stop)
+            started.append("")
+            answer = palimpsest.audit(**small(world, tmp_path / "run"), progress=stop_at_the_second)
         except Stop:
-            begun += fresh
             continue
         break
-    assert begun == [
-        "scoring and re-acquiring base",
-        "scoring and re-acquiring injected",
-        "scoring and re-acquiring unchanged",
-        "scoring and re-acquiring retrained",
-    ]
-    assert plain.run is not None and result.run is not None
-    assert items(result.run) == items(plain.run)
-    assert result.verdict == plain.verdict
-
-
-def test_a_finished_audit_is_read_and_not_run_again(
-    world: Values, plain: AuditResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert plain.run is not None
-    monkeypatch.setattr(sources, "load", lambda *_, **__: pytest.fail("weights were loaded"))
-    again = audit(**asked(world, plain.run))
-    assert again.verdict == plain.verdict and again.summary == plain.summary
-
-
-def test_candidates_in_another_order_are_another_audit(world: Values, plain: AuditResult) -> None:
-    assert plain.run is not None
-    turned = dict(reversed(world["candidates"].items()))
-    with pytest.raises(DriftError, match="models"):
-        audit(**asked(world, plain.run, candidates=turned))
-
-
-def test_other_rules_for_the_same_folder_are_refused(world: Values, plain: AuditResult) -> None:
-    assert plain.run is not None
-    with pytest.raises(DriftError, match="alpha"):
-        audit(**asked(world, plain.run, rules={"alpha": 0.01}))
-
-
-@pytest.mark.parametrize("what", ["retain facts", "general text", "retrained"])
-def test_an_input_changed_in_place_is_refused_with_both_digests(
-    world: Values, plain: AuditResult, what: str
-) -> None:
-    assert plain.run is not None
-    path = {
-        "retain facts": Path(world["retain"]),
-        "general text": Path(world["general"]),
-        "retrained": Path(world["made"]["retrained"]) / "model.safetensors",
-    }[what]
-    whole = path.read_bytes()
-    other = whole.replace(b"The guild of", b"The house of").replace(b"river", b"brook")
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if what == "retrained" else other)
-    try:
-        line = rf'inputs\.{what}: the run has "sha256:\w+", asked for "sha256:\w+"'
-        with pytest.raises(DriftError, match=line):
-            audit(**asked(world, plain.run))
-    finally:
-        path.write_bytes(whole)
-
-
-def test_a_candidate_that_breaks_is_recorded_and_the_others_go_on(
-    world: Values, tmp_path: Path
-) -> None:
-    import shutil
-
-    from safetensors.torch import load_file, save_file
-
-    folder = Path(shutil.copytree(world["made"]["retrained"], tmp_path / "broken"))
-    state = load_file(folder / "model.safetensors")
-    next(iter(state.values())).fill_(float("nan"))
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    several = {"broken": str(folder), **world["candidates"]}
-    result = audit(**asked(world, tmp_path / "run", candidates=several))
-    assert "finite" in result.summary["failed"]["broken"]
-    assert set(result.summary["candidates"]) == {"unchanged", "retrained"}
-    table = table_from_bytes((tmp_path / "run" / "scores.parquet").read_bytes(), "scores")
-    row = list(table["model"]).index("broken")
-    assert "finite" in table["failed"][row] and np.isnan(table["p_value"][row])
-
-
-def test_a_reference_that_diverges_fails_the_audit_by_name_and_the_rest_is_kept(
-    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = measure.reacquire
-    trips: list[int] = []
-
-    def third_diverges(*arguments: Any, **options: Any) -> Any:
-        trips.append(len(trips))
-        back = real(*arguments, **options)
-        return [replace(back[0], diverged=2)] if len(trips) == 4 else back
-
-    references = [str(world["made"][name]) for name in ("reference", "again")]
-    values = asked(world, tmp_path / "run", references=references)
-    with monkeypatch.context() as patch:
-        patch.setattr(measure, "reacquire", third_diverges)
-        with pytest.raises(
-            AuditFailed, match=r"reference-1 \(.*\): re-acquisition diverged"
-        ) as failed:
-            audit(**values)
-    assert failed.value.exit_code == 1
-    done = Run.open(tmp_path / "run").cell("audit").steps()
-    assert done == ("model-base", "model-injected", "model-reference")
-    assert audit(**values).verdict is not None  # the same command resumes
-
-
-def test_a_candidate_that_diverges_on_the_way_back_failed_and_is_no_finding(
-    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = measure.reacquire
-    trips: list[int] = []
-
-    def third_diverges(*arguments: Any, **options: Any) -> Any:
-        trips.append(len(trips))
-        back = real(*arguments, **options)
-        return [replace(back[0], diverged=2)] if len(trips) == 3 else back
-
-    monkeypatch.setattr(measure, "reacquire", third_diverges)
-    result = audit(**asked(world, tmp_path / "run", round_trip="survivors"))
-    assert set(result.summary["candidates"]) == {"unchanged"}
-    assert "diverged" in result.summary["failed"]["retrained"]
-
-
-def test_a_control_that_cannot_be_built_is_named_as_missing(
-    world: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> Any:
-        raise Unavailable("their weights are quantised")
-
-    monkeypatch.setattr(job, "mixed_net", refuse)
-    references = [str(world["made"][name]) for name in ("reference", "again")]
-    audit(**asked(world, tmp_path / "run", references=references))
-    roles = Run.open(tmp_path / "run").cell("audit").summary()["models"]
-    reason = {"kind": "unavailable", "reason": "their weights are quantised"}
-    assert roles["control-50"]["failure"] == roles["control-5"]["failure"] == reason
+    assert items(tmp_path / "run") == items(tmp_path / "whole")
+    assert answer.verdict == whole.verdict
+    measured = [words for words in started if words.startswith("measuring")]
+    assert len(measured) == len(set(measured)) == 2
 
 
 @pytest.mark.slow
 def test_two_workers_give_the_same_bytes_as_this_process(
-    world: Values, plain: AuditResult, tmp_path: Path
+    world: Path, tiny_audit: Path, tmp_path: Path
 ) -> None:
-    result = audit(**asked(world, tmp_path / "run"), executor="local", workers=2)
-    assert plain.run is not None and result.run is not None
-    assert items(result.run) == items(plain.run) and result.verdict == plain.verdict
-    cells = [run / "cells" / "audit" / "curves.parquet" for run in (result.run, plain.run)]
-    assert cells[0].read_bytes() == cells[1].read_bytes()
+    values = audit_values(world, out=str(tmp_path / "run"))
+    palimpsest.audit(**values, executor="local", workers=2)
+    for table in ("items", "curves"):
+        cells = [
+            run / "cells" / "audit" / f"{table}.parquet" for run in (tmp_path / "run", tiny_audit)
+        ]
+        assert cells[0].read_bytes() == cells[1].read_bytes()
 
 
-def test_references_in_another_order_are_the_same_audit(
-    world: Values, replicated: AuditResult
+def test_one_module_is_loaded_however_many_candidates(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert replicated.run is not None
-    references = [str(world["made"][name]) for name in ("again", "reference")]
-    again = audit(**asked(world, replicated.run, references=references))
-    assert again.summary == replicated.summary
+    loaded: list[str] = []
+    real = bench.load
+
+    def load(name: str, **options: Any) -> Any:
+        loaded.append(Path(name).name)
+        return real(name, **options)
+
+    monkeypatch.setattr(bench, "load", load)
+    place = str(world / "models" / "retrained")
+    several = {f"c{n}": place for n in range(3)}
+    palimpsest.audit(**small(world, tmp_path / "run", candidates=several, steps=1, chunks=1))
+    assert loaded == ["base"]
 
 
-def test_what_else_lies_in_a_folder_does_not_change_the_order_of_references(
-    world: Values, tmp_path: Path
+def test_other_rules_for_the_same_folder_are_refused(world: Path, finished: Path) -> None:
+    with pytest.raises(DriftError) as caught:
+        palimpsest.audit(**audit_values(world, out=finished, rules={"alpha": 0.01}))
+    assert "rules.alpha" in caught.value.keys
+
+
+@pytest.mark.parametrize("what", ["retain facts", "general text", "injected"])
+def test_an_input_changed_in_place_is_refused(
+    world: Path, finished: Path, tmp_path: Path, what: str
 ) -> None:
-    plain, noted = world["made"]["reference"], tmp_path / "noted"
-    shutil.copytree(plain, noted)
-    (noted / "notes.txt").write_text("made on a Tuesday")
-    one, other = checkpoint_digests(str(plain)), checkpoint_digests(str(noted))
-    assert one.files != other.files and one.weights == other.weights
-    assert one.weights != checkpoint_digests(str(world["made"]["again"])).weights
+    copy = Path(shutil.copytree(world, tmp_path / "world", ignore=shutil.ignore_patterns("run")))
+    path = {
+        "retain facts": copy / "facts" / "retain.jsonl",
+        "general text": copy / "facts" / "general.txt",
+        "injected": copy / "models" / "injected" / "model.safetensors",
+    }[what]
+    whole = path.read_bytes()
+    other = whole.replace(b"The guild of", b"The house of").replace(b"river", b"brook")
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if what == "injected" else other)
+    with pytest.raises(DriftError) as caught:
+        palimpsest.audit(**audit_values(copy, out=finished))
+    assert f"inputs.{what}" in caught.value.keys
 
 
-# -- facts and candidates ------------------------------------------------------------------------
+# -- models that fail ------------------------------------------------------------------------------
+
+
+def spoil(source: Path, target: Path) -> Path:
+    """Return a copy of a checkpoint with a tensor that is not a number."""
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(shutil.copytree(source, target))
+    state = load_file(folder / "model.safetensors")
+    next(iter(state.values())).fill_(float("nan"))
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_a_broken_candidate_is_announced_and_reported_and_the_others_go_on(
+    world: Path, tmp_path: Path
+) -> None:
+    models = world / "models"
+    broken = spoil(models / "retrained", tmp_path / "broken")
+    both = {"broken": str(broken), "retrained": str(models / "retrained")}
+    done = command(*flags(small(world, tmp_path / "run", candidates=both), tmp_path), "--json")
+    assert "note: Candidate broken will be reported as failed" in done.stderr
+    document = json.loads(done.stdout)
+    assert set(document["failed"]) == {"broken"} and set(document["candidates"]) == {"retrained"}
+    table = table_from_bytes((tmp_path / "run" / "scores.parquet").read_bytes(), "scores")
+    row = list(table["model"]).index("broken")
+    assert table["failed"][row] and np.isnan(table["screen_p"][row])
+
+
+@pytest.mark.parametrize("who", ["reference-01", "retrained"])
+def test_a_model_that_diverges_ends_the_audit_only_if_it_is_needed(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    real = measure.Instrument.reacquire
+
+    def reacquire(self: Any, results: Any, net: Any) -> None:
+        real(self, results, net)
+        for result in results:
+            if result.name == who:
+                result.diverged = 2
+                result.failure = measure.ModelFailure("diverged", "re-acquisition diverged")
+
+    values = audit_values(world, references=2, out=tmp_path / "run")
+    values["candidates"].pop("unchanged")
+    with monkeypatch.context() as patch:
+        patch.setattr(measure.Instrument, "reacquire", reacquire)
+        if who == "retrained":
+            answer = palimpsest.audit(**values)
+            assert set(answer.document["failed"]) == {who}
+            return
+        with pytest.raises(StudyFailed, match=who) as failed:
+            palimpsest.audit(**values)
+    assert failed.value.exit_code == 1
+    assert palimpsest.audit(**values).verdict is not None  # the same command resumes
+
+
+def test_a_control_that_cannot_be_built_is_named_as_missing(
+    world: Path, tiny_audit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise Unavailable("their weights are quantized")
+
+    monkeypatch.setattr(bench, "Interpolated", refuse)
+    values = audit_values(world, out=str(tmp_path / "run"), rules={"control_shares": [0.2]})
+    _, answer = counted(values, reuse=str(tiny_audit))
+    assert answer.verdict is not None and answer.verdict.reason == "underpowered"
+    missing = [control for control in answer.document["controls"] if control["share"]]
+    assert len(missing) == 5 and all(control["missing"] for control in missing)
+
+
+# -- probes and questions --------------------------------------------------------------------------
+
+
+def test_generated_probes_are_asked_about_people_who_do_not_exist(
+    world: Path, tmp_path: Path
+) -> None:
+    values = small(world, tmp_path / "run", probes=None, generate_probes=PROBES)
+    document = palimpsest.audit(**values).document
+    assert document["facts"]["probe"] == PROBES
+    assert any("assume" in remark for remark in document["remarks"])
 
 
 def test_a_retain_facts_first_trained_prompt_is_its_cloze_and_nothing_counts_twice() -> None:
+    from palimpsest.facts.questions import audit_questions
+
     facts = (Fact("a", "X", ("one", "two"), ("three",)),)
     pools = [(q.pool, q.prompt) for q in audit_questions({"retain": facts})]
     assert pools == [("cloze", "one"), ("trained", "two"), ("evaluation", "three")]
     pools = [(q.pool, q.prompt) for q in audit_questions({"forget": facts})]
     assert pools == [("trained", "one"), ("trained", "two"), ("evaluation", "three")]
-
-
-def test_generated_probes_ask_the_same_about_people_who_do_not_exist(world: Values) -> None:
-    forget = read_facts(world["forget"], "forget")
-    probes = generated_probes(forget, 9)
-    assert len({probe.subject for probe in probes}) == len({p.answer for p in probes}) == 9
-    assert probes == generated_probes(forget, 9)
-    for probe, origin in zip(probes, (*forget, *forget, *forget)):
-        assert [p.replace(probe.subject, origin.subject) for p in probe.heldout] == [
-            *origin.heldout
-        ]
-        assert not set(probe.subject.split()) & set(origin.subject.split())
-
-
-def test_generated_probes_are_kept_and_what_they_assume_is_said(
-    world: Values, tmp_path: Path
-) -> None:
-    values = asked(world, tmp_path / "run", probes=None, generate_probes=PROBES)
-    result = audit(**values)
-    assert result.summary["generated_probes"] and "assume" in result.summary["remarks"][-1]
-    kept = read_facts(tmp_path / "run" / "probes.jsonl", "probe")
-    assert len(kept) == PROBES and kept[0].id == "nonce-001"
-    with pytest.raises(FactsError, match="assume"):
-        audit(**asked(world, tmp_path / "run", probes=None))
-
-
-def test_a_folder_of_runs_is_read_with_its_evaluations(world: Values, tmp_path: Path) -> None:
-    import shutil
-
-    saves = tmp_path / "unlearn"
-    shutil.copytree(world["made"]["retrained"], saves / "NPO_lr1e-5")
-    shutil.copytree(world["made"]["unchanged"], saves / "GradDiff" / "checkpoint-20")
-    shutil.copytree(world["made"]["retrained"], saves / "GradDiff" / "checkpoint-100")
-    (saves / "logs").mkdir()
-    (saves / "NPO_lr1e-5" / "evals").mkdir()
-    scores = {"forget_Q_A_Prob": {"agg_value": 0.25, "value_by_index": {}}, "model_utility": 0.5}
-    (saves / "NPO_lr1e-5" / "evals" / "TOFU_EVAL.json").write_text(json.dumps(scores))
-    found, left_out = checkpoints_in(saves, {})
-    assert not left_out
-    assert [one.name for one in found] == ["GradDiff", "NPO_lr1e-5"]
-    assert found[0].path.endswith("checkpoint-100") and not found[0].notes
-    request = make_request(
-        asked(world, tmp_path / "run", candidates={}, candidates_folder=str(saves))
-    )
-    assert [name for name, _ in request.candidates] == ["GradDiff", "NPO_lr1e-5"]
-    assert json.loads(dict(request.notes)["NPO_lr1e-5"]) == {
-        "TOFU_EVAL.json": {"forget_Q_A_Prob": 0.25, "model_utility": 0.5}
-    }
-
-
-def test_a_model_given_by_name_is_no_candidate_of_the_folder_it_lies_in(
-    world: Values, tmp_path: Path
-) -> None:
-    folder = world["root"] / "models"
-    given = {"references": [str(world["made"]["reference"])], "candidates_folder": str(folder)}
-    named = {"mine": str(world["made"]["unchanged"])}
-    request = make_request(asked(world, tmp_path / "run", candidates=named, **given))
-    assert [name for name, _ in request.candidates] == ["mine", "again", "retrained"]
-    told: list[str] = []
-    run_audit(request, dry_run=True, notify=told.append)
-    assert told == [
-        f"{folder}/base was given as base and is not used a second time",
-        f"{folder}/injected was given as injected and is not used a second time",
-        f"{folder}/reference was given as reference 1 and is not used a second time",
-        f"{folder}/unchanged was given as candidate mine and is not used a second time",
-    ]
-
-
-def test_a_model_given_as_what_it_was_not_made_as_is_pointed_out(
-    world: Values, tmp_path: Path
-) -> None:
-    import shutil
-
-    swapped = Path(shutil.copytree(world["made"]["base"], tmp_path / "swapped"))
-    (swapped / "palimpsest.json").write_text('{"role": "injected"}')
-    told: list[str] = []
-    request = make_request(asked(world, tmp_path / "run", base=str(swapped)))
-    run_audit(request, dry_run=True, notify=told.append)
-    (line,) = told
-    assert line.startswith(f"{swapped} was given as base, but its palimpsest.json says that it was")
-
-
-def test_weights_are_compared_and_not_the_files_beside_them(world: Values, tmp_path: Path) -> None:
-    import shutil
-
-    copy = Path(shutil.copytree(world["made"]["base"], tmp_path / "copy"))
-    (copy / "README.md").write_text("unlearned, they say")
-    several = {"copy": str(copy), "retrained": world["candidates"]["retrained"]}
-    request = make_request(asked(world, tmp_path / "run", candidates=several))
-    (said,) = prepare(request).repeated
-    assert said.startswith("candidate copy has the weights of base")
