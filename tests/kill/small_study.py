@@ -7,10 +7,10 @@ command `palimpsest study`, all but its report, on tiny cells of pocket/qwen2-s.
     kills N         SIGKILL to a study of one cell or its worker at N random instants, then resume
     crowds N        the same with two cells and two workers
     spawned N       the same with workers that are started afresh, as outside of tests
-    operations K    SIGKILL at every K-th store operation of a cell, then resume
+    operations N    SIGKILL at N disk operations of a cell, up to the last, then resume
     signals N       SIGTERM and SIGINT in turn, at random instants, then resume
     same LIST       other numbers of workers and executors, such as local-2,local-4,ray-2
-    nodes _         two Ray nodes, one of which is killed, then a signal, then a resume
+    nodes _         two Ray nodes, one of which is killed while both work
     full _          a file system without room, made larger for the second attempt
     readonly _      a file system that may only be read, then one that may be written
     deleted _       a cell's folder deleted under the worker, then a second attempt
@@ -31,25 +31,32 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from countdown import Countdown
-from palimpsest.engine.matrix import StudyJob, run_cell, start
-from palimpsest.run.graph import CellWork
-from palimpsest.run.locks import holder
+from toy import Countdown, digests
 
 from palimpsest import cli
 from palimpsest.certificate import certify
-from palimpsest.config.plan import Counts, MethodGrid, Plan
+from palimpsest.config.load import as_dict
+from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
-from palimpsest.run import local, progress
-from palimpsest.run.store import Cell, Run, digest, file_digest
+from palimpsest.config.sections import Facts, KnownLabel, MethodGrid
+from palimpsest.engine.launch import CellJob
+from palimpsest.engine.study import StudySpecs, run_study, study_terms
+from palimpsest.report import page
+from palimpsest.run import local
+from palimpsest.run.cell import CellStore
+from palimpsest.run.disk import file_digest, holder
+from palimpsest.run.status import progress_lines, read_progress
+from palimpsest.run.steps import CellWork, Step
+from palimpsest.run.store import Run
 
 SEED = os.environ.get("PALIMPSEST_SEED", "7")
 USUAL = local.START
+MEMORY = {"object_store_memory": 100 * 1024 * 1024}
 
 
 def small_plan(cells: int = 2) -> Plan:
@@ -58,13 +65,13 @@ def small_plan(cells: int = 2) -> Plan:
         plan,
         name="small",
         seeds=tuple(range(cells)),
-        facts=Counts(forget=2, retain=1, probes=8, phrasings=1),
+        facts=Facts(forget=2, retain=1, probes=8, phrasings=1),
         injection=replace(plan.injection, steps=1, fact_items=2, general_items=1),
         unlearning=replace(plan.unlearning, steps=1, forget_items=1, retain_items=1),
-        round_trip=replace(plan.round_trip, steps=1, chunks=1, items=2),
+        reacquisition=replace(plan.reacquisition, steps=1, chunks=1, items=2),
         general=replace(plan.general, train_pieces=4, scored_pieces=1, piece_tokens=8),
         methods=(MethodGrid("kl_reversion", (("weight", (3.0,)),)), MethodGrid("task_vector")),
-        panel=replace(plan.panel, models=("suppression", "router", "embedding")),
+        known_label=KnownLabel(models=("suppression", "router", "embedding")),
         replication=replace(plan.replication, draws=2),
     )
 
@@ -72,16 +79,15 @@ def small_plan(cells: int = 2) -> Plan:
 # -- one attempt -----------------------------------------------------------------------------------
 
 
-def study(folder: Path, *options: str) -> None:
+def study(folder: Path, *options: str, plan: Path | None = None) -> None:
     """Run or resume the study as the command does; ends the process with the exit code."""
-    arguments = [str(folder.parent / "plan.yaml"), "--out", str(folder), *options]
-    sys.argv = ["palimpsest", "study", *arguments]
-    cli.studies._answer = lambda run, as_json: None  # the report is no part of the study
+    plan = plan or folder.parent / "plan.yaml"
+    sys.argv = ["palimpsest", "study", str(plan), "--out", str(folder), *options]
     cli.main()
 
 
 def launch(folder: Path, work: Callable[..., None], *arguments: Any) -> int:
-    """Begin some work in a forked child with a process group of its own; gives back its pid."""
+    """Start some work in a forked child with a process group of its own; return its pid."""
     child = os.fork()
     if child:
         return child
@@ -127,9 +133,9 @@ def children(pid: int) -> set[int]:
 
 
 def until_spent(child: int, seconds: float) -> tuple[bool, float]:
-    """Wait until a child and its children have used so much CPU time, or are over.
+    """Wait until a child and its children have used this much CPU time, or are over.
 
-    Gives whether it still lives, and the CPU seconds seen.
+    Return whether it still lives, and the CPU seconds seen.
     """
     used: dict[int, int] = {}
     while not over(child):
@@ -145,14 +151,9 @@ def until_spent(child: int, seconds: float) -> tuple[bool, float]:
 # -- what is left afterwards -----------------------------------------------------------------------
 
 
-def log(folder: Path) -> list[dict[str, Any]]:
-    """What the workers wrote about their steps."""
-    return [line for _, line in progress.lines(folder)]
-
-
 def stored(folder: Path) -> list[str]:
-    """The steps that were stored, as often as they were."""
-    lines = [line for line in log(folder) if line["event"] == "done"]
+    """Return the steps that were stored, as often as they were."""
+    lines = [line for _, line in progress_lines(folder) if line["event"] == "done"]
     return [f"{line['cell']} {line['step']}" for line in lines]
 
 
@@ -161,70 +162,59 @@ def said(folder: Path) -> str:
 
 
 def over_at(folder: Path) -> float:
-    """When the last command on a folder was over; infinite if it never came to its end."""
+    """Return when the last command on a folder was over; infinite if it never came to its end."""
     path = Path(f"{folder}.over")
     return float(path.read_text()) if path.exists() else math.inf
 
 
-def snapshot(folder: Path) -> dict[str, str]:
-    """The digest of every file of a run but what its workers say and hold."""
-    kept = {p: p.relative_to(folder) for p in sorted(folder.rglob("*")) if p.is_file()}
-    passing = {"progress", "locks"}
-    return {str(name): file_digest(p) for p, name in kept.items() if name.parts[0] not in passing}
+def evidence(folder: Path) -> dict[str, str]:
+    """Return the digest of every file of a run but the tables and pages that show it."""
+    shown = ("summary.json", "scores.parquet")
+    return {name: found for name, found in digests(folder).items() if name not in shown}
 
 
-def repeated(folder: Path) -> list[str]:
-    """The steps that were stored more than once."""
-    steps = stored(folder)
-    return sorted(step for step in set(steps) if steps.count(step) > 1)
-
-
-def differing(expected: dict[str, str], found: dict[str, str]) -> list[str]:
-    return sorted(name for name in expected | found if expected.get(name) != found.get(name))
+def differing(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    return sorted({name for name, _ in expected.items() ^ found.items()})
 
 
 def held(folder: Path) -> list[str]:
-    """The locks of a run that a live process holds."""
+    """Return the locks of a run that a live process holds."""
     return sorted(path.name for path in (folder / "locks").glob("*.lock") if holder(path))
 
 
 class Study:
-    """An undisturbed study of so many cells, and what is done to others like it."""
+    """An undisturbed study, and what is done to others like it."""
 
     def __init__(self, base: Path, cells: int) -> None:
         self.base = base
         self.plan = small_plan(cells)
         self.workers = ("--workers", str(cells))
         base.mkdir()
-        (base / "plan.yaml").write_text(json.dumps(self.plan.as_dict()))
+        (base / "plan.yaml").write_text(json.dumps(as_dict(self.plan)))
         whole = base / "whole"
-        run = start(self.plan, whole)
-        self.cells = run.cells
-        for cell in self.cells:  # here, in this process, which so loads all that children need
-            run_cell(whole, cell)
-        self.expected = snapshot(whole)
-        self.certificate = digest(certify(whole, base / "whole.zip").read_bytes())
+        # Here, in this process, which so loads all that children need.
+        self.cells = run_study(self.plan, whole).cells
+        self.expected = evidence(whole)
+        self.certificate = file_digest(certify(whole, base / "whole.zip"))
         local.START = "fork"
         child = launch(base / "timed", study, *self.workers)
         _, self.seconds = until_spent(child, 3600.0)
         assert ended(child) == 0, said(base / "timed")
-        assert snapshot(base / "timed") == self.expected
+        assert evidence(base / "timed") == self.expected
         self.draw = random.Random(SEED)
 
     def compared(self, folder: Path, what: str, *, resume: bool = True) -> dict[str, Any]:
-        """What differs from the undisturbed study, after one more command if asked."""
+        """Return what differs from the undisturbed study, after one more command if asked."""
         code = ended(launch(folder, study)) if resume else 0
-        found = snapshot(folder)
-        different = differing(self.expected, found)
-        certificate = ""
-        if not different:
-            certificate = digest(certify(folder, self.base / "other.zip").read_bytes())
+        different = differing(self.expected, evidence(folder))
+        same = not different and file_digest(certify(folder, self.base / "other.zip"))
+        steps = stored(folder)
         result = {
             "what": what,
             "exit": code,
             "different": different,
-            "verdict": certificate == self.certificate,
-            "repeated": repeated(folder),
+            "certificate": same == self.certificate,
+            "repeated": sorted(step for step in set(steps) if steps.count(step) > 1),
             "locks": held(folder),
             "said": said(folder),
         }
@@ -234,15 +224,16 @@ class Study:
     # -- ends ----------------------------------------------------------------------------------
 
     def kills(self, count: str) -> list[dict[str, Any]]:
-        results, landed, number = [], 0, 0
+        results: list[dict[str, Any]] = []
+        landed = number = 0
         while landed < int(count) and number < 2 * int(count) + 8:
             folder = self.base / f"killed-{number}"
             # One instant in each of `count` equal parts of the study, whose end is uncertain.
             share = 0.95 * (landed + self.draw.random()) / int(count)
             child = launch(folder, study, *self.workers)
             living, _ = until_spent(child, share * self.seconds)
-            begun = {line["pid"] for line in log(folder) if "cell" in line}
-            workers = sorted(begun & children(child))
+            started = {line["pid"] for _, line in progress_lines(folder) if "cell" in line}
+            workers = sorted(started & children(child))
             target = workers[0] if workers and number % 2 else child
             if living:
                 with contextlib.suppress(ProcessLookupError):
@@ -251,13 +242,10 @@ class Study:
             hit = living and (code == -9 or target != child)
             result = self.compared(folder, "study" if target == child else "worker")
             results.append(result | {"share": round(share, 4), "killed": code, "landed": hit})
-            with open(self.base / "progress.jsonl", "a") as file:  # for whoever waits
-                file.write(json.dumps(results[-1]) + "\n")
             landed, number = landed + hit, number + 1
         return results
 
-    def crowds(self, count: str) -> list[dict[str, Any]]:
-        return self.kills(count)
+    crowds = kills
 
     def spawned(self, count: str) -> list[dict[str, Any]]:
         forked, local.START = self.seconds, USUAL
@@ -268,43 +256,26 @@ class Study:
         finally:
             self.seconds, local.START = forked, "fork"
 
-    def operations(self, stride: str) -> list[dict[str, Any]]:
-        def one_cell(folder: Path, fault: int) -> None:
-            counted = Countdown(fault or None)
-            run_cell(folder, self.cells[0])
+    def operations(self, count: str) -> list[dict[str, Any]]:
+        def inline(folder: Path, fatal: int) -> None:
+            counted = Countdown(fatal or None)
+            run_study(self.plan, folder)
             (self.base / "operations").write_text(str(counted.operations))
 
-        def begun(folder: Path) -> Path:
-            start(self.plan, folder)
-            return folder
-
-        first = begun(self.base / "counted")
-        assert ended(launch(first, one_cell, 0)) == 0, said(first)
+        assert ended(launch(self.base / "counted", inline, 0)) == 0, said(self.base / "counted")
         total = int((self.base / "operations").read_text())
         results = []
-        for number in range(1, total + 1, int(stride)):
-            folder = begun(self.base / f"operation-{number}")
-            code = ended(launch(folder, one_cell, number))
-            again = ended(launch(folder, one_cell, 0))
-            one = f"cells/{self.cells[0]}/"
-            expected = {n: d for n, d in self.expected.items() if n.startswith(one)}
-            found = {n: d for n, d in snapshot(folder).items() if n.startswith(one)}
-            results.append(
-                {
-                    "what": number,
-                    "of": total,
-                    "killed": code,
-                    "exit": again,
-                    "different": differing(expected, found),
-                    "repeated": repeated(folder),
-                    "said": said(folder),
-                }
-            )
-            shutil.rmtree(folder)
+        for number in sorted({round(total * n / int(count)) for n in range(1, int(count) + 1)}):
+            folder = self.base / f"operation-{number}"
+            code = ended(launch(folder, inline, number))
+            again = ended(launch(folder, inline, 0))
+            result = self.compared(folder, str(number), resume=False)
+            results.append(result | {"of": total, "killed": code, "exit": again})
         return results
 
     def signals(self, count: str) -> list[dict[str, Any]]:
-        results, landed = [], 0
+        results: list[dict[str, Any]] = []
+        landed = 0
         while landed < int(count):
             folder = self.base / f"stopped-{len(results)}"
             signum = (signal.SIGTERM, signal.SIGINT)[landed % 2]
@@ -323,12 +294,9 @@ class Study:
             left["failed"] = [p.read_text() for p in folder.rglob("failed.json")]
             # A process takes its time to end: the command may be over while the process is not.
             after = over_at(folder) - sent
-            late = living and code == 0 and after < 0
-            hit = living and not late
-            left |= {"share": round(share, 4), "after": after, "late": late, "landed": hit}
+            hit = living and not (code == 0 and after < 0)
+            left |= {"share": round(share, 4), "after": after, "landed": hit}
             results.append(self.compared(folder, signum.name) | left)
-            with open(self.base / "progress.jsonl", "a") as file:
-                file.write(json.dumps(results[-1]) + "\n")
             landed += hit
         return results
 
@@ -340,8 +308,7 @@ class Study:
             folder = self.base / name
             kind, workers = name.split("-")
             local.START = USUAL
-            options = ("--executor", kind, "--workers", workers)
-            code = ended(launch(folder, study, *options))
+            code = ended(launch(folder, study, "--executor", kind, "--workers", workers))
             local.START = "fork"
             results.append(self.compared(folder, name, resume=False) | {"exit": code})
         return results
@@ -366,7 +333,7 @@ class Study:
         return self.mounted("readonly", "ro,size=64m", "remount,rw")
 
     def mounted(self, name: str, first: str, then: str) -> list[dict[str, Any]]:
-        """Two attempts on a file system of their own, the first of which it makes impossible."""
+        """Make two attempts on a file system of their own, which makes the first impossible."""
         place = self.base / name
         place.mkdir()
         # Mounts of this process alone (CLONE_NEWNS), where it may have any.
@@ -375,25 +342,18 @@ class Study:
             return [{"skipped": "mounting a file system needs root"}]
         subprocess.run(["mount", "-t", "tmpfs", "-o", first, "none", place], check=True)
         try:
-            (self.base / f"{name}.yaml").write_text((self.base / "plan.yaml").read_text())
-            folder = place / "run"
+            folder, kept = place / "run", self.base / f"{name}-kept"
 
             def work(_: Path) -> None:
-                sys.argv = ["palimpsest", "study", str(self.base / f"{name}.yaml")]
-                sys.argv += ["--out", str(folder)]
-                cli.studies._answer = lambda run, as_json: None
-                cli.main()
+                study(folder, plan=self.base / "plan.yaml")
 
-            told = self.base / f"{name}-attempt"
-            code = ended(launch(told, work))
-            left = {"first": code, "message": said(told)}
+            code = ended(launch(kept, work))
+            left = {"first": code, "message": said(kept)}
             left["torn"] = Run.open(folder).verify() if (folder / "terms.json").exists() else ()
             subprocess.run(["mount", "-o", then, place], check=True)
-            again = ended(launch(told, work))
-            shutil.copytree(folder, self.base / f"{name}-kept")
-            Path(f"{self.base / name}-kept.said").write_text(said(told))
-            result = self.compared(self.base / f"{name}-kept", name, resume=False)
-            return [result | left | {"exit": again}]
+            again = ended(launch(kept, work))
+            shutil.copytree(folder, kept)
+            return [self.compared(kept, name, resume=False) | left | {"exit": again}]
         finally:
             subprocess.run(["umount", place], check=True)
 
@@ -415,13 +375,8 @@ class Study:
         child = launch(folder, study)
         while not over(child) and not held(folder):
             time.sleep(0.001)
-
-        def beside(_: Path) -> None:
-            study(folder)
-
-        code = ended(launch(other, beside))
-        told = {"second": code, "message": said(other), "first": child}
-        told["alive"] = not over(child)
+        code = ended(launch(other, lambda _: study(folder)))
+        told = {"second": code, "message": said(other), "first": child, "alive": not over(child)}
         os.kill(child, signal.SIGKILL)
         ended(child)
         return [self.compared(folder, "second") | told]
@@ -433,33 +388,30 @@ class HeldWork:
 
     work: CellWork
     go: Path
-    begun: int = 0
+    started: int = 0
 
     def __post_init__(self) -> None:
-        self.steps = self.work.steps
+        self.steps, self.finish, self.keep = self.work.steps, self.work.finish, self.work.keep
 
-    def do(self, step: str, cell: Cell) -> None:
-        self.begun += 1
-        while self.begun == 2 and not self.go.exists():
+    def do(self, step: Step, store: CellStore) -> None:
+        self.started += 1
+        while self.started == 2 and not self.go.exists():
             time.sleep(0.02)
-        self.work.do(step, cell)
-
-    def finish(self, cell: Cell) -> Any:
-        return self.work.finish(cell)
+        self.work.do(step, store)
 
 
 @dataclass(frozen=True)
 class HeldJob:
-    """A real study, held until the file beside its run folder is there."""
+    """A real study, held until the file `go` is there."""
 
-    run_path: Path
+    go: Path
 
     def cell(self, cell_id: str) -> HeldWork:
-        return HeldWork(StudyJob(self.run_path).cell(cell_id), self.run_path.parent / "go")
+        return HeldWork(CellJob(StudySpecs(small_plan())).cell(cell_id), self.go)
 
 
 def two_nodes(folder: Path) -> None:
-    """The study on two Ray nodes, of which the second is killed while both are at work."""
+    """Run the study on two Ray nodes, of which the second is killed while both are at work."""
     from ray.cluster_utils import Cluster
     from small_study import HeldJob  # by the name under which the nodes find it
 
@@ -467,44 +419,38 @@ def two_nodes(folder: Path) -> None:
     from palimpsest.run.ray import RayExecutor
 
     os.environ.setdefault("RAY_worker_niceness", "0")
-    os.environ["PYTHONPATH"] += f":{Path(__file__).parent}"
-    memory = {"object_store_memory": 100 * 1024 * 1024}
-    head = {"num_cpus": 1, "include_dashboard": False, **memory}
+    head = {"num_cpus": 1, "include_dashboard": False, **MEMORY}
     nodes = Cluster(initialize_head=True, head_node_args=head)
-    doomed = nodes.add_node(num_cpus=1, **memory)
-    run = start(small_plan(), folder)
-    begun: list[str] = []
+    doomed = nodes.add_node(num_cpus=1, **MEMORY)
+    plan = small_plan()
+    run = Run.create_or_resume(folder, *study_terms(plan, StudySpecs(plan)))
+    started: list[str] = []
     killed: list[str] = []
-    events: list[Event] = []
+    again: list[str] = []
+    go = folder.parent / "go"
 
     def watch(event: Event) -> None:
-        events.append(event)
+        if event.kind == "again":
+            again.append(event.step)
         if event.kind != "step" or killed:
             return
-        begun.append(event.worker)
-        if sorted(begun.count(worker) for worker in {*begun}) == [2, 2]:
+        started.append(event.worker)
+        if sorted(started.count(worker) for worker in {*started}) == [2, 2]:
             # Both workers have stored a step and are held at their second one.
             killed.append(event.step)
             nodes.remove_node(doomed, allow_graceful=False)
             # A worker outlives its node for a moment, in which it must not go on.
-            while len(progress.read(run.path).at_work) > 1:
+            while len(read_progress(run.path).at_work) > 1:
                 time.sleep(0.05)
-            (folder.parent / "go").touch()
+            go.touch()
 
     try:
-        with run.lock("palimpsest study"):
-            ray = RayExecutor(nodes.address)
-            job = HeldJob(run.path)
-            outcome = ray.execute(job, run.path, run.cells, workers=2, on_event=watch)
+        ray = RayExecutor(nodes.address)
+        outcome = ray.execute(HeldJob(go), run, workers=2, on_event=watch)
     finally:
         nodes.shutdown()
-    answer = {
-        "done": list(outcome.done),
-        "failed": {cell: failure.reason for cell, failure in outcome.failed.items()},
-        "killed": killed,
-        "again": sorted(event.step for event in events if event.kind == "again"),
-    }
-    (folder.parent / "nodes.json").write_text(json.dumps(answer))
+    answer = {"done": outcome.done, "failed": list(outcome.failed), "killed": killed}
+    (folder.parent / "nodes.json").write_text(json.dumps(answer | {"again": again}))
 
 
 def main(base: Path) -> None:
@@ -512,10 +458,11 @@ def main(base: Path) -> None:
     # Whatever a library prints must not end up between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    page.write_report = lambda results: base  # the report is no part of the study
     studies: dict[int, Study] = {}
     for line in sys.stdin:
         mode, argument = line.split()
-        cells = 1 if mode in ("kills", "operations") else 2
+        cells = 1 if mode in ("kills", "operations", "signals", "same", "full", "second") else 2
         if cells not in studies:
             studies[cells] = Study(base / f"cells-{cells}", cells)
         done = getattr(studies[cells], mode)(argument)
