@@ -47,6 +47,7 @@ def _run_command() -> None:
     with stop_signals():
         try:
             app(sys.argv[1:], exit_on_error=False, print_error=False)
+            check_stop()  # a signal that came after the last write
         except CycloptsError as error:
             _fail(_usage(error), 2)
         except PalimpsestError as error:
