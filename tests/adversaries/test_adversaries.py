@@ -1,24 +1,25 @@
 """Known-label models are what their labels say, and the same whoever builds them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from palimpsest.engine.matrix import StudyJob, start
-from tests.study.test_cell import small_plan
+from tests.engine.small import bare_plan, cell_work, only_cell
 
-from palimpsest.adversaries import KnownLabel, Knows, chosen, entries, names
+from palimpsest.adversaries import KnownLabel, Knows, chosen, entries
 from palimpsest.adversaries.known import tampering
 from palimpsest.adversaries.known.basic import PAIRS, rescale
 from palimpsest.adversaries.known.hidden import TRIGGER
 from palimpsest.adversaries.known.penalties import fit_penalty
 from palimpsest.adversaries.workshop import OWN_FRAMES, OWN_PHRASINGS, Schedule, text_nlls
 from palimpsest.adversaries.wrappers import Gated, Penalized
-from palimpsest.config.plan import Counts
+from palimpsest.config.plan import Plan
+from palimpsest.config.sections import General, Injection, Reacquisition, Unlearning
 from palimpsest.criteria.whitebox import quantize
-from palimpsest.engine.work import StudyWork
+from palimpsest.engine.study import StudySpecs, study_terms
 from palimpsest.facts.nonce import POOLS, same_wording
 from palimpsest.facts.questions import Question
 from palimpsest.models.encode import encode_answers
@@ -27,65 +28,78 @@ from palimpsest.models.net import collate
 from palimpsest.run.store import Run
 
 ROUNDS = 5
+SLOW = ("undo-20", "circuit-breaker", "rescaled-retrained", "curve-mimic")
 DRAWN = (
-    *("fuzzy-router", "low-rank", "undo-20", "circuit-breaker", "baked-suppression"),
-    *("sub-quantum", "rescaled-retrained", "curve-mimic"),
+    *("fuzzy-router", "low-rank", "baked-suppression", "sub-quantum"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
 )
 """One of every way to draw random numbers and to train."""
 
 
 @pytest.fixture(scope="module")
-def plan():
-    plan = small_plan("pocket/qwen2-s")
-    return replace(
-        plan,
-        facts=Counts(forget=2, retain=2, probes=3, phrasings=2),
-        injection=replace(plan.injection, steps=40, learning_rate=1e-3, fact_items=4),
-        unlearning=replace(plan.unlearning, steps=30, learning_rate=1e-3),
-        round_trip=replace(plan.round_trip, steps=10, chunks=5, learning_rate=5e-4),
-        general=replace(plan.general, train_pieces=24, piece_tokens=16),
-        panel=replace(plan.panel, models=names()),
-        replication=replace(plan.replication, draws=1, retrainings=0),
-        methods=(),
+def plan() -> Plan:
+    return bare_plan(
+        injection=Injection(steps=40, learning_rate=1e-3, fact_items=4, general_items=2),
+        unlearning=Unlearning(30, 1e-3, 2.5e-4, forget_items=2, retain_items=2),
+        reacquisition=Reacquisition(steps=10, chunks=5, learning_rate=5e-4, items=2),
+        general=General(train_pieces=24, scored_pieces=2, piece_tokens=16),
     )
 
 
 @pytest.fixture(scope="module")
-def run(plan, tmp_path_factory) -> Run:
-    run = start(plan, tmp_path_factory.mktemp("adversaries") / "run")
-    work, cell = StudyJob(run.path).cell(run.cells[0]), run.cell(run.cells[0])
+def run(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    terms = study_terms(plan, StudySpecs(plan))
+    run = Run.create_or_resume(tmp_path_factory.mktemp("adversaries") / "run", *terms)
+    work, cell = cell_work(plan), only_cell(run).for_work()
     for step in work.steps:
         if step.name.startswith("train-"):
-            work.do(step.name, cell)
+            work.do(step, cell)
     return run
 
 
-def workshop(run: Run):
+def workshop(plan: Plan, run: Run):
     """Return a workshop with nothing in its caches, as another worker would have it."""
-    work: StudyWork = StudyJob(run.path).cell(run.cells[0])
-    work.cell = run.cell(run.cells[0])
+    work = cell_work(plan)
+    work.store = only_cell(run)
     return work.workshop
 
 
 @pytest.fixture(scope="module")
-def shop(run):
-    return workshop(run)
+def shop(plan, run):
+    return workshop(plan, run)
 
 
 @pytest.fixture(scope="module")
-def other(run):
-    return workshop(run)
+def other(plan, run):
+    return workshop(plan, run)
 
 
-@pytest.fixture(scope="module")
-def made(shop):
+class Made(dict):  # type: ignore[type-arg]
+    """The adversaries by name, each built when it is first asked for."""
+
+    def __init__(self, shop) -> None:
+        super().__init__()
+        self.shop = shop
+
+    def __missing__(self, name: str):
+        self[name] = build(name, self.shop)
+        return self[name]
+
+
+def build(name: str, shop):
+    (entry,) = chosen([name])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tampering, "ROUNDS", ROUNDS)
-        return {entry.name: entry.build(shop) for entry in entries()}
+        return entry.build(shop)
+
+
+@pytest.fixture(scope="module")
+def made(shop) -> Made:
+    return Made(shop)
 
 
 def net_of(shop, built):
-    return shop.nets.another(built) if isinstance(built, dict) else built
+    return shop.nets.another(built) if isinstance(built, Mapping) else built
 
 
 def nlls(shop, built, group: str = "forget") -> np.ndarray:
@@ -135,7 +149,9 @@ def test_an_adversary_is_built_alike_by_another_worker(other, made, name: str) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tampering, "ROUNDS", ROUNDS)
         again = entry.build(other)
-    states = [built if isinstance(built, dict) else built.state() for built in (made[name], again)]
+    states = [
+        built if isinstance(built, Mapping) else built.state() for built in (made[name], again)
+    ]
     assert state_digest(states[0]) == state_digest(states[1])
     assert all(bool(torch.isfinite(value).all()) for value in states[0].values())
 
@@ -272,6 +288,7 @@ def test_sub_quantum_hiding_rounds_to_the_injected_model_in_four_bits(shop, made
     assert _nearer(shop, hidden)
 
 
+@pytest.mark.slow
 def test_more_noise_is_farther_from_the_unlearned_model(shop, made) -> None:
     start = shop.matched("base")
     moved = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from palimpsest.adversaries.wrappers import Routed, Suppressed, subject_patterns
-from palimpsest.criteria import MEASURES, inside
+from palimpsest.criteria import MEASURES, measures
 from palimpsest.criteria.exam import Exam
 from palimpsest.criteria.gauge import Gauge
 from palimpsest.criteria.measures import Measurer
@@ -105,7 +105,7 @@ def test_states_of_the_last_layer_read_out_to_the_models_logits() -> None:
     found = gauge.inner_states(net, exam.heldout)
     with torch.no_grad():
         expected = torch.log_softmax(net.logits(gauge.heldout), -1)
-        read = inside.read_lens(gauge.forward, gauge.weights(net), found)[:, -1]
+        read = measures.read_lens(gauge.forward, gauge.weights(net), found)[:, -1]
     assert torch.allclose(read, expected, atol=1e-5)
 
 
@@ -117,11 +117,11 @@ def test_a_model_patched_with_its_own_states_is_unchanged_and_with_others_is_not
     with torch.no_grad():
         plain = gauge.injected.logits(batch)
     for layer in range(len(own)):
-        same = inside.patch_layer(gauge.injected, batch, layer, own[layer].unsqueeze(0))
+        same = measures.patch_layer(gauge.injected, batch, layer, own[layer].unsqueeze(0))
         assert torch.allclose(same, plain, atol=1e-4)
-    moved = inside.patch_layer(gauge.injected, batch, len(own) - 1, other[-1].unsqueeze(0))
+    moved = measures.patch_layer(gauge.injected, batch, len(own) - 1, other[-1].unsqueeze(0))
     with torch.no_grad():  # the reference's last states through the injected model's head
-        expected = inside.read_lens(gauge.forward, gauge.injected.params, other[None, -1:])[0, 0]
+        expected = measures.read_lens(gauge.forward, gauge.injected.params, other[None, -1:])[0, 0]
         assert torch.allclose(torch.log_softmax(moved[0], -1), expected, atol=1e-4)
 
 

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 from tests.made_runs import matrix_run
 
-from palimpsest.criteria import catalogue
+from palimpsest import criteria as catalogue
 from palimpsest.criteria.measures import PASSES
 from palimpsest.criteria.page import report_trial
 from palimpsest.criteria.trial import (
