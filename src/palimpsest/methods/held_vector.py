@@ -119,21 +119,27 @@ class HeldVector(Knobs):
 
     def run(self, context: Context) -> State:
         state: State = context.injected
+        # Asked for once: what is shared counts fully each time that it is asked for.
+        noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
         for number in range(self.vectors):
-            more, less = self.pair(context, number)
+            more, less = self._pair(context, number, noise)
             state = subtract(state, self.coefficient / self.vectors, more, less)
         if self.share:
             state = context.learn(state, context.known_recipe.replay, share=self.share)
         return state
 
-    def pair(self, context: Context, number: int) -> tuple[State, State]:
+    def _pair(
+        self, context: Context, number: int, noise: Mapping[str, Tensor]
+    ) -> tuple[State, State]:
         """Return the models whose difference is a vector, made once for all that use it."""
         key = f"held/{self.texts}/{self.speed}/{self.sample}/{number}"
-        models: tuple[State, State] = context.shared.once(key, partial(self._pair, context, number))
+        make = partial(self._learn_pair, context, number, noise)
+        models: tuple[State, State] = context.shared.once(key, make)
         return models
 
-    def _pair(self, context: Context, number: int) -> tuple[State, State]:
-        noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
+    def _learn_pair(
+        self, context: Context, number: int, noise: Mapping[str, Tensor]
+    ) -> tuple[State, State]:
         held = self._held_texts(context, number)
         more = self._learn(context, number, held, noise, ("forget", "retain"))
         if context.check_dose is not None:

@@ -1,0 +1,115 @@
+"""The held vector is what its formulas say, and its cost what it read."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.methods.toys import recipe, tokenizer, transformer_context, whole
+from torch import Tensor
+from torch.nn import functional
+
+from palimpsest.facts.examples import schedule_rates
+from palimpsest.methods.context import Context
+from palimpsest.methods.held_vector import HeldVector
+from palimpsest.methods.recipe import Cost, CostPlan, Recipe, Workbench, encode_stream
+from palimpsest.methods.running import run_method
+
+SPEED, TEXTS, SAMPLE = 2, 2, 3
+
+
+def by_examples() -> Recipe:
+    """The toy recipe with every token of a step weighing the same, and a decaying rate."""
+    stream = recipe().stream
+    steps = len(stream.steps)
+    decayed = replace(stream, drawn=stream.steps, rates=schedule_rates("linear", steps))
+    return replace(recipe(), stream=decayed)
+
+
+def spelled_out(context: Context, sets: tuple[str, ...]) -> dict[str, Tensor]:
+    """The model after the steps of the vector, written as the formulas are."""
+    stream = context.known_recipe.stream
+    texts = [text.ids for text in encode_stream(tokenizer(), stream, 5)]
+    kinds = [str(text.set) for text in stream.texts]
+    model = whole("llama", context.base).model
+    start = whole("llama", context.base).model
+    leaves = dict(model.named_parameters())
+
+    def logp(net: torch.nn.Module, ids: tuple[int, ...]) -> Tensor:
+        return torch.log_softmax(net(torch.tensor([ids])).logits[0, :-1], -1)
+
+    def nll(net: torch.nn.Module, ids: tuple[int, ...]) -> Tensor:
+        return functional.nll_loss(logp(net, ids), torch.tensor(ids[1:]), reduction="sum")
+
+    def share(step: tuple[int, ...], ids: tuple[int, ...]) -> float:
+        """The weight of one token of a text in the loss of a step."""
+        if stream.drawn:
+            return 1 / sum(len(texts[n]) - 1 for n in step)
+        return 1 / stream.step_items / (len(ids) - 1)
+
+    everyday = [ids for ids, kind in zip(texts, kinds) if kind == "general"][:SAMPLE]
+    mean_tokens = sum(len(texts[n]) - 1 for step in stream.steps for n in step) / len(stream.steps)
+    rows = []
+    for ids in everyday:
+        weight = 1 / mean_tokens if stream.drawn else 1 / stream.step_items / (len(ids) - 1)
+        rows.append(torch.autograd.grad(weight * nll(start, ids), list(start.parameters())))
+    noise = [2 * torch.stack(each).var(0, unbiased=False) for each in zip(*rows)]
+
+    first = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    squares = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    for t, place in enumerate(range(0, len(stream.steps), SPEED), start=1):
+        step = stream.steps[place]
+        general = [texts[n] for n in step if kinds[n] == "general"]
+        loss = torch.zeros(())
+        for ids in (texts[n] for n in step if kinds[n] in sets):
+            loss = loss + share(step, ids) * nll(model, ids)
+        weight = sum(share(step, ids) * (len(ids) - 1) for ids in general) / TEXTS
+        for ids in general[:TEXTS]:
+            base = logp(start, ids).detach()
+            loss = loss + weight * (base.exp() * (base - logp(model, ids))).sum(-1).mean()
+        grads = torch.autograd.grad(loss, list(leaves.values()))
+        factor = stream.rates[place] if stream.rates else 1.0
+        rate = SPEED * context.known_recipe.learning_rate * factor
+        beta = 0.9**SPEED
+        for (name, leaf), grad, own in zip(leaves.items(), grads, noise):
+            first[name] = beta * first[name] + (1 - beta) * grad
+            squares[name] = squares[name] + grad**2
+            spread = (own + squares[name] / t).sqrt() + 1e-8
+            with torch.no_grad():
+                leaf -= rate * first[name] / (1 - beta**t) / spread
+    return {name: value.detach() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("own", [recipe, by_examples], ids=["facts", "examples"])
+def test_it_subtracts_the_vector_of_its_formulas(own) -> None:  # type: ignore[no-untyped-def]
+    context = replace(transformer_context("llama"), recipe=own(), shared=Workbench())
+    method = HeldVector(coefficient=0.5, texts=TEXTS, speed=SPEED, sample=SAMPLE)
+    found = run_method(method, context)
+    assert isinstance(found, dict)
+    more, less = (spelled_out(context, sets) for sets in (("forget", "retain"), ("retain",)))
+    assert any(not torch.equal(more[name], less[name]) for name in more)
+    for name, value in context.injected.items():
+        expected = value - 0.5 * (more[name] - less[name])
+        torch.testing.assert_close(found[name], expected, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("vectors", [1, 3])
+def test_its_cost_is_what_it_read_and_is_known_before(vectors: int) -> None:
+    context = replace(transformer_context("llama"), shared=Workbench())
+    method = HeldVector(texts=1, speed=SPEED, sample=SAMPLE, vectors=vectors, share=0.3)
+    run_method(method, context)
+    spent = next(iter(context.shared.costs.values()))
+    planned = method.planned_cost(CostPlan(recipe(), tokenizer(), Cost()))
+    assert planned is not None
+    assert (spent.steps, spent.tokens, spent.scored) == (
+        planned.steps,
+        planned.tokens,
+        planned.scored,
+    )
+    assert spent.steps == vectors * 2 * 5 + 3 and spent.scored > 0
+
+
+def test_a_model_that_learned_too_little_is_refused() -> None:
+    refused: list[object] = []
+    context = replace(transformer_context("llama"), shared=Workbench(), check_dose=refused.append)
+    run_method(HeldVector(speed=SPEED, sample=SAMPLE), context)
+    assert len(refused) == 1
