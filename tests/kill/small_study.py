@@ -6,15 +6,10 @@ command `palimpsest study`, all but its report, on tiny cells of pocket/qwen2-s.
 
     kills N         SIGKILL to a study of one cell or its worker at N random instants, then resume
     crowds N        the same with two cells and two workers
-    spawned N       the same with workers that are started afresh, as outside of tests
     operations N    SIGKILL at N disk operations of a cell, up to the last, then resume
     signals N       SIGTERM and SIGINT in turn, at random instants, then resume
     same LIST       other numbers of workers and executors, such as local-2,local-4,ray-2
-    nodes _         two Ray nodes, one of which is killed while both work
     full _          a file system without room, made larger for the second attempt
-    readonly _      a file system that may only be read, then one that may be written
-    deleted _       a cell's folder deleted under the worker, then a second attempt
-    second _        a second command while the first one works, and after it was killed
 
 The study's CPU time, not the clock, says when to strike, so that a busy machine spreads the
 instants as evenly as an idle one.
@@ -32,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +39,15 @@ from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
 from palimpsest.config.sections import Facts, KnownLabel, MethodGrid
-from palimpsest.engine.launch import CellJob
-from palimpsest.engine.study import StudySpecs, run_study, study_terms
+from palimpsest.engine.study import run_study
 from palimpsest.report import page
 from palimpsest.run import local
-from palimpsest.run.cell import CellStore
 from palimpsest.run.disk import file_digest, holder
-from palimpsest.run.status import progress_lines, read_progress
-from palimpsest.run.steps import CellWork, Step
+from palimpsest.run.status import progress_lines
 from palimpsest.run.store import Run
 
 SEED = os.environ.get("PALIMPSEST_SEED", "7")
 USUAL = local.START
-MEMORY = {"object_store_memory": 100 * 1024 * 1024}
 
 
 def small_plan(cells: int = 2) -> Plan:
@@ -247,15 +238,6 @@ class Study:
 
     crowds = kills
 
-    def spawned(self, count: str) -> list[dict[str, Any]]:
-        forked, local.START = self.seconds, USUAL
-        try:
-            # A worker that is started afresh loads torch first.
-            self.seconds = forked + 8.0
-            return self.kills(count)
-        finally:
-            self.seconds, local.START = forked, "fork"
-
     def operations(self, count: str) -> list[dict[str, Any]]:
         def inline(folder: Path, fatal: int) -> None:
             counted = Countdown(fatal or None)
@@ -313,144 +295,29 @@ class Study:
             results.append(self.compared(folder, name, resume=False) | {"exit": code})
         return results
 
-    def nodes(self, _: str) -> list[dict[str, Any]]:
-        folder = self.base / "nodes"
-        for _ in range(3):
-            code = ended(launch(folder, two_nodes))
-            if code == 0 or "timed out during startup" not in said(folder):
-                break
-        else:
-            return [{"skipped": "Ray itself did not start within its 30 seconds, three times"}]
-        answer = json.loads((self.base / "nodes.json").read_text()) if code == 0 else {}
-        return [self.compared(folder, "nodes", resume=False) | answer | {"exit": code}]
-
-    # -- a disk that will not ------------------------------------------------------------------
-
     def full(self, _: str) -> list[dict[str, Any]]:
-        return self.mounted("full", "size=1500k", "remount,size=64m")
-
-    def readonly(self, _: str) -> list[dict[str, Any]]:
-        return self.mounted("readonly", "ro,size=64m", "remount,rw")
-
-    def mounted(self, name: str, first: str, then: str) -> list[dict[str, Any]]:
-        """Make two attempts on a file system of their own, which makes the first impossible."""
-        place = self.base / name
+        """Make two attempts on a file system of their own, which has no room for the first."""
+        place, kept = self.base / "full", self.base / "full-kept"
         place.mkdir()
         # Mounts of this process alone (CLONE_NEWNS), where it may have any.
         apart = ctypes.CDLL(None).unshare(0x00020000) == 0
         if not apart or subprocess.call(["mount", "--make-rprivate", "/"]) != 0:
             return [{"skipped": "mounting a file system needs root"}]
-        subprocess.run(["mount", "-t", "tmpfs", "-o", first, "none", place], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "none", place], check=True)
         try:
-            folder, kept = place / "run", self.base / f"{name}-kept"
+            folder = place / "run"
 
             def work(_: Path) -> None:
                 study(folder, plan=self.base / "plan.yaml")
 
             code = ended(launch(kept, work))
-            left = {"first": code, "message": said(kept)}
-            left["torn"] = Run.open(folder).verify() if (folder / "terms.json").exists() else ()
-            subprocess.run(["mount", "-o", then, place], check=True)
+            left = {"first": code, "message": said(kept), "torn": Run.open(folder).verify()}
+            subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
             again = ended(launch(kept, work))
             shutil.copytree(folder, kept)
-            return [self.compared(kept, name, resume=False) | left | {"exit": again}]
+            return [self.compared(kept, "full", resume=False) | left | {"exit": again}]
         finally:
             subprocess.run(["umount", place], check=True)
-
-    def deleted(self, _: str) -> list[dict[str, Any]]:
-        folder = self.base / "deleted"
-        child = launch(folder, study)
-        # After the first step of the first cell, so that something is lost.
-        while not over(child) and not stored(folder):
-            time.sleep(0.001)
-        shutil.rmtree(folder / "cells" / self.cells[0], ignore_errors=True)
-        code = ended(child)
-        # What was stored before is made again; so is what was made from it.
-        first = {"first": code, "message": said(folder), "lost": stored(folder)}
-        first["sound"] = Run.open(folder).cell(self.cells[1]).finished()
-        return [self.compared(folder, "deleted") | first]
-
-    def second(self, _: str) -> list[dict[str, Any]]:
-        folder, other = self.base / "shared", self.base / "second"
-        child = launch(folder, study)
-        while not over(child) and not held(folder):
-            time.sleep(0.001)
-        code = ended(launch(other, lambda _: study(folder)))
-        told = {"second": code, "message": said(other), "first": child, "alive": not over(child)}
-        os.kill(child, signal.SIGKILL)
-        ended(child)
-        return [self.compared(folder, "second") | told]
-
-
-@dataclass
-class HeldWork:
-    """The work of a cell that waits before a worker's second step until a file `go` is there."""
-
-    work: CellWork
-    go: Path
-    started: int = 0
-
-    def __post_init__(self) -> None:
-        self.steps, self.finish, self.keep = self.work.steps, self.work.finish, self.work.keep
-
-    def do(self, step: Step, store: CellStore) -> None:
-        self.started += 1
-        while self.started == 2 and not self.go.exists():
-            time.sleep(0.02)
-        self.work.do(step, store)
-
-
-@dataclass(frozen=True)
-class HeldJob:
-    """A real study, held until the file `go` is there."""
-
-    go: Path
-
-    def cell(self, cell_id: str) -> HeldWork:
-        return HeldWork(CellJob(StudySpecs(small_plan())).cell(cell_id), self.go)
-
-
-def two_nodes(folder: Path) -> None:
-    """Run the study on two Ray nodes, of which the second is killed while both are at work."""
-    from ray.cluster_utils import Cluster
-    from small_study import HeldJob  # by the name under which the nodes find it
-
-    from palimpsest.run.executor import Event
-    from palimpsest.run.ray import RayExecutor
-
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    head = {"num_cpus": 1, "include_dashboard": False, **MEMORY}
-    nodes = Cluster(initialize_head=True, head_node_args=head)
-    doomed = nodes.add_node(num_cpus=1, **MEMORY)
-    plan = small_plan()
-    run = Run.create_or_resume(folder, *study_terms(plan, StudySpecs(plan)))
-    started: list[str] = []
-    killed: list[str] = []
-    again: list[str] = []
-    go = folder.parent / "go"
-
-    def watch(event: Event) -> None:
-        if event.kind == "again":
-            again.append(event.step)
-        if event.kind != "step" or killed:
-            return
-        started.append(event.worker)
-        if sorted(started.count(worker) for worker in {*started}) == [2, 2]:
-            # Both workers have stored a step and are held at their second one.
-            killed.append(event.step)
-            nodes.remove_node(doomed, allow_graceful=False)
-            # A worker outlives its node for a moment, in which it must not go on.
-            while len(read_progress(run.path).at_work) > 1:
-                time.sleep(0.05)
-            go.touch()
-
-    try:
-        ray = RayExecutor(nodes.address)
-        outcome = ray.execute(HeldJob(go), run, workers=2, on_event=watch)
-    finally:
-        nodes.shutdown()
-    answer = {"done": outcome.done, "failed": list(outcome.failed), "killed": killed}
-    (folder.parent / "nodes.json").write_text(json.dumps(answer | {"again": again}))
 
 
 def main(base: Path) -> None:
@@ -462,7 +329,7 @@ def main(base: Path) -> None:
     studies: dict[int, Study] = {}
     for line in sys.stdin:
         mode, argument = line.split()
-        cells = 1 if mode in ("kills", "operations", "signals", "same", "full", "second") else 2
+        cells = 2 if mode == "crowds" else 1
         if cells not in studies:
             studies[cells] = Study(base / f"cells-{cells}", cells)
         done = getattr(studies[cells], mode)(argument)

@@ -35,14 +35,6 @@ print("held", flush=True)
 while True:
     holder(Path(sys.argv[1]))
 """
-CONTEND = """
-path = Path(sys.argv[1])
-for _ in range(15):
-    with lock(path, "worker", wait=500):
-        os.close(os.open(path.with_name("inside"), os.O_CREAT | os.O_EXCL))  # fails if not alone
-        path.with_name("count").write_text(str(int(path.with_name("count").read_text()) + 1))
-        path.with_name("inside").unlink()
-"""
 
 
 @contextmanager
@@ -92,15 +84,6 @@ def test_a_lock_ends_with_its_owner_though_a_forked_child_lives_on(path: Path) -
             pass
 
 
-def test_a_command_that_waits_gets_the_folder_when_it_is_free(path: Path) -> None:
-    with child(HOLD, path) as process:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        with lock(path, "second", wait=500):
-            assert (holder(path) or "").startswith("second (pid")
-
-
 def test_a_lock_is_not_shared_within_a_process_and_its_file_stays(path: Path) -> None:
     with lock(path, "first"):
         assert held_here(path)
@@ -118,12 +101,3 @@ def test_asking_who_holds_a_lock_never_makes_a_claim_fail(path: Path) -> None:
         while time.monotonic() < end:
             with lock(path, "worker"):
                 pass
-
-
-def test_never_two_at_a_time(path: Path) -> None:
-    path.with_name("count").write_text("0")
-    environment = os.environ | {"PYTHONPATH": str(Path(palimpsest.__file__).parents[1])}
-    command = [sys.executable, "-c", HEAD + CONTEND, str(path)]
-    workers = [subprocess.Popen(command, env=environment) for _ in range(4)]
-    assert [worker.wait() for worker in workers] == [0] * 4
-    assert path.with_name("count").read_text() == "60"

@@ -38,17 +38,12 @@ def test_the_steps_of_one_cell_go_to_all_free_workers() -> None:
     scheduler.done(0)
     tasks = [scheduler.next(worker) for worker in range(4)]
     assert tasks == [*(Task("c", f"part-{n}") for n in range(3)), None]
-
-
-def test_the_finish_comes_after_every_step_and_ends_the_work() -> None:
-    scheduler = schedule({"c": wide(2)})
-    order = []
-    while (task := scheduler.next("w")) is not None:
-        order.append(task.step)
-        scheduler.done("w")
-    assert order == ["train", "part-0", "part-1", FINISH]
+    for worker in range(3):
+        assert scheduler.next(3) is None
+        scheduler.done(worker)
+    assert scheduler.next(0) == Task("c", FINISH) and scheduler.progress("c") == (4, 4)
+    scheduler.done(0)
     assert scheduler.over and scheduler.finished == ["c"]
-    assert scheduler.progress("c") == (3, 3)
 
 
 def test_a_worker_stays_with_its_cell_and_else_follows_the_plan() -> None:
@@ -113,15 +108,6 @@ def test_a_step_lost_once_is_begun_again_and_lost_twice_has_failed() -> None:
     assert scheduler.next(1) == Task("x", "a")
     lost = scheduler.lost(1, "killed")
     assert lost[1] is not None and lost[1].kind == "worker lost" and scheduler.over
-
-
-def test_stored_steps_are_not_handed_out() -> None:
-    scheduler = schedule({"x": wide(2), "y": chain("a")}, {"x": ["train", "part-1"], "y": ["a"]})
-    assert [scheduler.next(n) for n in range(3)] == [
-        Task("x", "part-0"),
-        Task("y", FINISH),
-        None,
-    ]
 
 
 def test_a_transient_step_is_done_again_only_where_another_needs_it() -> None:

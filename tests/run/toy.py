@@ -197,29 +197,16 @@ class HookedDisk(Disk):
             self.hook("write", path)
             file.write(data[len(data) // 2 :])
 
-    def append(self, path: Path, data: bytes) -> None:
-        self.hook("append", path)
-        super().append(path, data)
+    def __getattribute__(self, name: str) -> Any:
+        operation = super().__getattribute__(name)
+        if name not in ("append", "sync", "rename", "link", "make_folder", "remove"):
+            return operation
 
-    def sync(self, path: Path) -> None:
-        self.hook("sync", path)
-        super().sync(path)
+        def with_hook(*arguments: Any) -> None:
+            self.hook(name, [item for item in arguments if isinstance(item, Path)][-1])
+            operation(*arguments)
 
-    def rename(self, source: Path, path: Path) -> None:
-        self.hook("rename", path)
-        super().rename(source, path)
-
-    def link(self, source: Path, path: Path) -> None:
-        self.hook("link", path)
-        super().link(source, path)
-
-    def make_folder(self, path: Path) -> None:
-        self.hook("make_folder", path)
-        super().make_folder(path)
-
-    def remove(self, path: Path) -> None:
-        self.hook("remove", path)
-        super().remove(path)
+        return with_hook
 
 
 @contextmanager
