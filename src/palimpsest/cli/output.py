@@ -44,6 +44,7 @@ class Watch:
         self._run: Path | None = None
         self._live: Any = None
         self._seen: Any = ""
+        self._left = ""
         self._next = 0.0
 
     def __enter__(self) -> "Watch":
@@ -79,16 +80,14 @@ class Watch:
 
     def _time_left(self) -> str:
         """Return the time left, looked up at most every few seconds."""
-        from palimpsest.report.live import duration
-        from palimpsest.run.status import status
+        from palimpsest.run.status import duration, status
 
-        if self._run is None or time.monotonic() < self._next:
-            return ""
-        self._next = time.monotonic() + 5
-        with contextlib.suppress(Exception):
-            seconds = status(self._run).seconds_left
-            return "" if seconds is None else f", {duration(seconds)} left"
-        return ""
+        if self._run is not None and time.monotonic() >= self._next:
+            self._next = time.monotonic() + 5
+            with contextlib.suppress(Exception):
+                seconds = status(self._run).seconds_left
+                self._left = "" if seconds is None else f", about {duration(seconds)} left"
+        return self._left
 
     def _view(self) -> Any:
         """Return what ``status`` shows now, for the thread that draws it."""
