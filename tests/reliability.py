@@ -1,6 +1,7 @@
 """What `make reliability` runs: the tests behind each point of docs/reliability.md, and a tally.
 
-PALIMPSEST_FULL=1 asks for the full counts, PALIMPSEST_SEED for another seed of kills and faults.
+Tests marked slow run in `make test-all` only. PALIMPSEST_FULL=1 asks for the full counts of all of
+them, PALIMPSEST_SEED for another seed of kills and faults.
 """
 
 import os
@@ -14,10 +15,9 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
         "kill",
         (
             "kill/test_store_kill.py::test_a_",
-            "kill/test_study_kill.py::test_a_kill",
-            "kill/test_study_kill.py::test_a_signal",
+            "kill/test_study_kill.py::test_a_",
             "run/test_local.py",
-            "study/test_cell.py::test_a_cell_stopped",
+            "engine/test_cell.py::test_a_cell_stopped",
         ),
     ),
     2: (
@@ -28,26 +28,16 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
             "run/test_stored_cell.py::test_a_cell_folder_deleted",
             "run/test_stored_cell.py::test_leftover",
             "run/test_store.py::test_an_interrupted_creation",
-            "kill/test_study_kill.py::test_a_disk",
-            "kill/test_study_kill.py::test_a_folder",
-            "kill/test_study_kill.py::test_a_cell_folder",
         ),
     ),
-    3: (
-        "concurrency",
-        (
-            "run/test_locks.py",
-            "kill/test_store_kill.py::test_sixteen",
-            "kill/test_study_kill.py::test_a_second_command",
-        ),
-    ),
+    3: ("concurrency", ("run/test_locks.py", "kill/test_store_kill.py::test_sixteen")),
     4: (
         "corruption",
         (
             "run/test_stored_cell.py::test_every_truncation",
             "run/test_stored_cell.py::test_a_damaged",
             "run/test_store.py::test_every_truncation",
-            "run/test_store.py::test_a_damaged",
+            "run/test_store.py::test_damaged_terms",
             "run/test_chain.py",
             "models/test_packaged.py::test_a_damaged_cache",
             "certificate/test_tampering.py::test_every",
@@ -56,19 +46,24 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
     5: (
         "drift",
         (
-            "study/test_drift.py",
+            "engine/test_drift.py::test_a_changed",
+            "engine/test_drift.py::test_a_model_changed",
+            "engine/test_drift.py::test_other_code",
+            "engine/test_drift.py::test_another_commit",
             "audit/test_audit.py::test_an_input_changed",
             "run/test_store.py::test_drift",
+            "run/test_store.py::test_a_cell_moved",
+            "run/test_keys.py",
             "run/test_ray.py::test_a_node_without",
         ),
     ),
     6: (
         "determinism",
         (
-            "kill/test_study_kill.py::test_the_number_of_workers",
-            "kill/test_study_kill.py::test_ray",
-            "study/test_cell.py::test_two_workers",
+            "kill/test_study_kill.py::test_the_number_and_kind",
+            "engine/test_cell.py::test_two_workers",
             "run/test_local.py::test_inline_one_worker_and_three",
+            "run/test_ray.py::test_ray_gives",
             "run/test_ray.py::test_a_node_killed",
         ),
     ),
@@ -103,12 +98,13 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
     11: (
         "numbers",
         (
-            "study/test_divergence.py",
+            "engine/test_drift.py::test_a_candidate_that_diverges",
+            "engine/test_drift.py::test_an_injection_that_diverges",
             "models/test_train.py::test_a_member_that_diverges",
             "methods/test_running.py::test_divergence",
             "methods/test_running.py::test_one_member",
             "stats/test_measures.py::test_a_score_that_is_not_finite",
-            "test_verdict.py",
+            "certificate/test_tampering.py::test_scores_that_are_not_finite",
         ),
     ),
     12: ("supply chain", ("test_supply_chain.py",)),
