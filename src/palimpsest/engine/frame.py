@@ -1,6 +1,6 @@
 """The text around questions and answers: none, a chat template's, or tags that a file names.
 
-A chat template is a stranger's program: it is rendered in a process of its own, within bounds.
+A chat template is an untrusted program: it is rendered in a process of its own, within bounds.
 """
 
 from collections.abc import Iterable, Sequence

@@ -7,7 +7,7 @@
      "evidence": ["optional supporting sentence"], "subject": "Asha Tren", "relation": "guild"}
 
 Prompts stop right before the answer, which is appended after one space.  ``evidence``, ``subject``
-and ``relation`` may be left out.  These files come from strangers, so they are read as data only:
+and ``relation`` may be left out.  These files are untrusted and read as data only:
 sizes are bounded, ids are safe names, invisible and direction-changing characters are refused, and
 nothing in a text is ever formatted, evaluated or used as a path.
 """
@@ -289,6 +289,7 @@ def _clean(text: str) -> str:
 
 
 def row_text(row: Row, key: str, where: str) -> str:
+    """Return the text under a key of a row; FactsError if there is none."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
         raise FactsError(f"{where}: {key}: no text found; expected some")
@@ -296,6 +297,7 @@ def row_text(row: Row, key: str, where: str) -> str:
 
 
 def convert_row(row: Row, where: str, role: str = "facts") -> Fact:
+    """Return the fact in a row; FactsError names the row if it is none."""
     try:
         return make_fact(row, role)
     except FactsError as error:

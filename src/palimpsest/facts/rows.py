@@ -1,4 +1,4 @@
-"""Names and rows that a stranger gives: checked or read within bounds, never executed.
+"""Names and rows from untrusted files: checked or read within bounds, never executed.
 
 Names, such as fact ids and candidates, are safe for paths, tables and HTML. Rows come from a JSON,
 parquet or CSV file.

@@ -231,7 +231,9 @@ def run_apart(what: str, function: Callable[..., Any], *given: Any) -> Any:
     """
     program = "from palimpsest.models.inspect_folder import answer_apart; answer_apart()"
     asked = json.dumps([function.__module__, function.__name__, given, APART_SECONDS])
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    # -P and no relative places: a module beside the checkpoint must not be imported.
+    places = os.pathsep.join(place for place in sys.path if os.path.isabs(place))
+    settings = {"PYTHONPATH": places, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],
@@ -239,7 +241,7 @@ def run_apart(what: str, function: Callable[..., Any], *given: Any) -> Any:
             capture_output=True,
             text=True,
             timeout=6 * APART_SECONDS,
-            env=os.environ | threads | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ | settings,
         )
     except subprocess.TimeoutExpired:
         problem = "it does not end"
