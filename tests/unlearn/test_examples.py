@@ -298,6 +298,17 @@ def test_methods_run_on_examples_with_the_recipe_of_the_injected_folder(
         )
 
 
+def test_a_held_vector_of_adapters_is_merged(base: str, recipe: Values, tmp_path: Path) -> None:
+    shared = {"base": base} | recipe | {"engine": {"lora": 8}, "learning_rate": 1e-2}
+    injected = retrain(shared | {"with_forget": True, "draws": 1, "out": str(tmp_path / "refs")})
+    place = str(injected.folders[0])
+    more = {"injected": place, "method": "held_vector", "out": str(tmp_path / "out")}
+    (folder,) = unlearn(shared | more).folders
+    before, after = (load(str(each)).weights for each in (place, folder))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and not any("norm" in name or "embed" in name for name in changed)
+
+
 def test_a_vector_that_learned_too_little_stops_with_the_numbers(
     base: str, refs: Path, recipe: Values, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ from palimpsest.methods.context import Context, Knobs, Share, State, target_logp
 from palimpsest.methods.recipe import Cost, CostPlan, Recipe, encode_stream
 from palimpsest.methods.task_vector import subtract
 from palimpsest.models.net import Batch, Encoded, Net, collate
-from palimpsest.models.train import AdamW, step_tokens, text_batch, train_alone
+from palimpsest.models.train import AdamW, step_tokens, text_batch, train_alone, trained_leaves
 
 Count = Annotated[int, Ge(1)]
 LARGE_VOCABULARY = 8192
@@ -225,10 +225,9 @@ class HeldVector(Knobs):
             _held_loss,
             "training a held vector",
             learning_rate=self.speed * recipe.learning_rate,
-            optimizer=partial(
-                HeldSteps, noise=[noise[name] for name in net.params], beta=0.9**self.speed
-            ),
+            optimizer=partial(HeldSteps, noise=list(noise.values()), beta=0.9**self.speed),
             clip=False,
+            key=context.seed_key,
             rates=stream.rates,
         )
         return {name: value.detach().clone() for name, value in net.state().items()}
@@ -241,21 +240,22 @@ class HeldVector(Knobs):
         steps = range(len(stream.steps))
         tokens = sum(step_tokens(stream, texts, n) for n in steps) / len(steps)
         net, count = context.net([context.base]), min(self.sample, len(general))
-        sums = {name: torch.zeros_like(leaf) for name, leaf in net.params.items()}
-        squares = {name: torch.zeros_like(leaf) for name, leaf in net.params.items()}
-        for text in general[:count]:
-            for leaf in net.params.values():
-                leaf.grad = None
-            batch = collate([text], context.pad).to(net.device)
-            logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
-            share = text.scored / tokens if tokens else 1 / stream.step_items
-            (-share * target_logp(logp, batch.targets).mean()).backward()
-            for name, leaf in net.params.items():
-                if leaf.grad is not None:
-                    sums[name].add_(leaf.grad)
-                    squares[name].addcmul_(leaf.grad, leaf.grad)
-        for leaf in net.params.values():
-            leaf.grad = None
+        sums, squares = dict[str, Tensor](), dict[str, Tensor]()
+        with trained_leaves(net, context.seed_key) as leaves:
+            for name, leaf in leaves.items():
+                sums[name] = torch.zeros_like(leaf, dtype=torch.float32, requires_grad=False)
+                squares[name] = torch.zeros_like(sums[name])
+            for text in general[:count]:
+                batch = collate([text], context.pad).to(net.device)
+                logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
+                share = text.scored / tokens if tokens else 1 / stream.step_items
+                (-share * target_logp(logp, batch.targets).mean()).backward()
+                for name, leaf in leaves.items():
+                    if leaf.grad is not None:
+                        grad = leaf.grad.float()
+                        sums[name].add_(grad)
+                        squares[name].addcmul_(grad, grad)
+                    leaf.grad = None
         context.shared.spend(Cost(0, sum(len(text.ids) for text in general[:count])))
         drawn = sum(stream.texts[n].set == "general" for step in stream.steps for n in step)
         factor, count = drawn / len(steps), max(1, count)

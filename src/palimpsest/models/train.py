@@ -11,7 +11,7 @@ are trained through float32 copies of them. Moments are float32 and lie beside t
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -171,7 +171,7 @@ def train(
     rank = getattr(net, "lora", 0) if own is net.params else 0
     rate = RATE * learning_rate if rank else learning_rate
     diverged: dict[int, int] = {}
-    with adapted(net.models, rank, key) if rank else nullcontext(own) as named:
+    with trained_leaves(net, key) if own is net.params else nullcontext(own) as named:
         leaves = [*named.values()]
         factors = [] if scales is None or rank else [scales[name] for name in named]
         stepper = optimizer(leaves, rate, net.stack, factors)
@@ -199,6 +199,12 @@ def train(
                 break
         _forget_gradients(leaves)  # or the last ones stay as long as the net
     return diverged
+
+
+def trained_leaves(net: Net, key: str) -> AbstractContextManager[Mapping[str, Tensor]]:
+    """Provide what is trained of a net: its own leaves, or adapters drawn from ``key``."""
+    rank = getattr(net, "lora", 0)
+    return adapted(net.models, rank, key) if rank else nullcontext(net.params)
 
 
 def train_alone(
