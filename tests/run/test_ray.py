@@ -16,7 +16,7 @@ from ray_study import real_run
 from toy import STEPS, ToyJob, digests, work
 
 import palimpsest
-from palimpsest.errors import DriftError, InputError, PalimpsestError
+from palimpsest.errors import DriftError, InputError
 from palimpsest.run.executor import make_executor
 from palimpsest.run.ray import RayExecutor, _check_node
 from palimpsest.run.status import progress_lines
@@ -117,7 +117,7 @@ def test_a_ray_that_cannot_start_in_time_is_one_error(
 ) -> None:
     run = real_run(tmp_path / "run", "a")
     monkeypatch.setattr("palimpsest.run.ray.ray_library", lambda: SlowRay)
-    with pytest.raises(PalimpsestError):
+    with pytest.raises(InputError):
         make_executor("ray").execute(ToyJob(tmp_path), run)
 
 

@@ -213,8 +213,7 @@ class Work:
 
     def next(self, worker: str) -> Task | None:
         """Return the next step for a worker, which starts it now."""
-        task = self.scheduler.next(worker)
-        if task is not None:
+        if (task := self.scheduler.next(worker)) is not None:
             self._tell("step", task, self.scheduler.step(task).words, worker=worker)
         return task
 
@@ -275,7 +274,7 @@ class Work:
         return ({} if self._reuse is None else stored_steps(self._reuse)) | stored_steps(self.run)
 
     def _failed(self, task: Task, failure: Failure) -> None:
-        self.run.cell(task.cell).fail(self.scheduler.cells[task.cell].failure)
+        self.run.cell(task.cell).fail(self.scheduler.failures[task.cell])
         self._tell("failed", task, failure.reason)
 
     def _tell(
@@ -343,11 +342,11 @@ def make_executor(name: str, **options: Any) -> Executor:
     from palimpsest.run.local import LocalExecutor
     from palimpsest.run.ray import RayExecutor
 
-    kinds: dict[str, Callable[..., Executor]] = {"local": LocalExecutor, "ray": RayExecutor}
-    kinds["inline"] = InlineExecutor
-    if name not in kinds:
+    if name == "ray":
+        return RayExecutor(**options)
+    if name not in ("local", "inline"):
         raise InputError(f"executor: {name!r} found; expected local, ray or inline")
-    return kinds[name](**options)
+    return LocalExecutor() if name == "local" else InlineExecutor()
 
 
 # -- many workers ----------------------------------------------------------------------------------
@@ -383,16 +382,12 @@ def run_on(pool: Pool, work: Work, workers: int) -> None:
         pool.stop(at_once=stop.signum is not None)
         if stop.signum is not None:
             work.run.sweep()
-            raise _stopped(stop.signum, work.run)
-
-
-def _stopped(signum: int, run: Run) -> Stopped:
-    finished = sum(run.cell(cell).ended() for cell in run.cells)
-    return Stopped(
-        signum,
-        f"{finished} of {len(run.cells)} cells are finished, and the finished steps of the others "
-        "are kept",
-    )
+            finished = sum(work.run.cell(cell).ended() for cell in work.run.cells)
+            raise Stopped(
+                stop.signum,
+                f"{finished} of {len(work.run.cells)} cells are finished, and the finished steps "
+                "of the others are kept",
+            )
 
 
 def _hand_out(work: Work, pool: Pool, workers: int, stop: StopSignal) -> None:

@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from palimpsest.errors import DriftError, InputError, PalimpsestError
+from palimpsest.errors import DriftError, InputError
 from palimpsest.run.executor import ONE_THREAD, Executor, Message, Result, Work, Worker, run_on
 from palimpsest.run.steps import Task
 from palimpsest.run.store import TERMS, Run, code_version, differences, package_versions
@@ -70,19 +70,12 @@ class RayExecutor(Executor):
         handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=self.address or "local", **options)
-        except (ConnectionError, ValueError, TimeoutError) as error:
+        except Exception as error:  # Ray raises what it likes here, after 30 seconds of its own
             raise InputError(
-                f"Ray address {self.address!r}: no cluster answers ({error}); expected one such as "
-                "'auto' or 'host:6379'; start it with `ray start --head`, or leave the address out"
-            ) from error
-        except Exception as error:
-            if "timed out during startup" not in str(error):
-                raise
-            # Ray gives its processes 30 seconds, whatever else the machine is doing.
-            raise PalimpsestError(
-                f"Ray did not start on this machine ({' '.join(str(error).split())}); expected it "
-                "within its own limit; try again when the machine is less busy, or use "
-                "--executor local"
+                f"Ray {'at ' + self.address if self.address else 'on this machine'} does not "
+                f"answer ({' '.join(str(error).split())}); expected a cluster such as 'auto' or "
+                "'host:6379'; start it with `ray start --head`, leave the address out to start one "
+                "here, or use --executor local"
             ) from error
         try:
             with _quiet(ray):

@@ -12,7 +12,7 @@ nothing else.
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from graphlib import TopologicalSorter
@@ -133,8 +133,6 @@ class Task:
 class CellState:
     """The steps of one cell that are to be done."""
 
-    place: int
-    """In the plan."""
     steps: dict[str, Step]
     """In plan order, with FINISH at the end."""
     graph: TopologicalSorter[str]
@@ -144,11 +142,6 @@ class CellState:
     ready: list[tuple[int, str]] = field(default_factory=list)
     """A heap by place in the plan."""
     failures: dict[int, Failure] = field(default_factory=dict)
-
-    @property
-    def failure(self) -> Failure:
-        """The failure of a failed cell: of its first failed step in plan order."""
-        return self.failures[min(self.failures)]
 
     def order(self, step: str) -> int:
         return list(self.steps).index(step)
@@ -168,7 +161,6 @@ class Scheduler:
         self.finished: list[str] = []
         self.cells: dict[str, CellState] = {}
         self.running: dict[Hashable, Task] = {}
-        self._open: list[tuple[int, str]] = []  # heap of cells that may have ready steps
         self._last: dict[Hashable, str] = {}
         self._lost: Counter[Task] = Counter()
         for cell_id, planned in cells.items():
@@ -176,35 +168,29 @@ class Scheduler:
             names = tuple(step.name for step in wanted)
             finish = Step(FINISH, FINISH, "", "finishing", names, cost=0.1)
             steps = {step.name: step for step in (*wanted, finish)}
-            needs = {name: set(step.needs) & set(names) for name, step in steps.items()}
-            graph = TopologicalSorter(needs)
+            graph = TopologicalSorter(
+                {name: set(step.needs) & set(names) for name, step in steps.items()}
+            )
             graph.prepare()
             done = len(planned) - len(wanted)
-            self.cells[cell_id] = CellState(len(self.cells), steps, graph, done, len(planned))
+            self.cells[cell_id] = CellState(steps, graph, done, len(planned))
             self.left += len(steps)
-            self._release(cell_id)
+            self._release(cell_id, graph.get_ready())
 
-    def _release(self, cell_id: str) -> None:
-        """Make the steps ready whose needs are done."""
-        for name in self.cells[cell_id].graph.get_ready():
-            self._push(cell_id, name)
-
-    def _push(self, cell_id: str, step: str) -> None:
+    def _release(self, cell_id: str, steps: Iterable[str]) -> None:
+        """Make steps ready whose needs are done."""
         cell = self.cells[cell_id]
-        if not cell.ready:
-            heappush(self._open, (cell.place, cell_id))
-        heappush(cell.ready, (cell.order(step), step))
-        self.ready += 1
+        for name in steps:
+            heappush(cell.ready, (cell.order(name), name))
+            self.ready += 1
 
     def next(self, worker: Hashable) -> Task | None:
         """Return the next step for a worker, or None when no step is ready."""
+        if not self.ready:
+            return None
         cell_id = self._last.get(worker)
         if cell_id is None or not self.cells[cell_id].ready:
-            while self._open and not self.cells[self._open[0][1]].ready:
-                heappop(self._open)
-            if not self._open:
-                return None
-            cell_id = self._open[0][1]
+            cell_id = next(name for name, cell in self.cells.items() if cell.ready)
         task = Task(cell_id, heappop(self.cells[cell_id].ready)[1])
         self.ready -= 1
         self.running[worker] = task
@@ -220,8 +206,7 @@ class Scheduler:
         self.left -= 1
         if task.step == FINISH:
             self.finished.append(task.cell)
-        else:
-            self._release(task.cell)
+        self._release(task.cell, cell.graph.get_ready() if task.step != FINISH else ())
         return task
 
     def failed(self, worker: Hashable, failure: Failure) -> Task:
@@ -240,7 +225,7 @@ class Scheduler:
             failure = Failure("worker lost", reason, task.step)
             return self.failed(worker, failure), failure
         del self.running[worker]
-        self._push(task.cell, task.step)
+        self._release(task.cell, [task.step])
         return task, None
 
     @property
@@ -250,8 +235,9 @@ class Scheduler:
 
     @property
     def failures(self) -> dict[str, Failure]:
-        """The failure of each failed cell."""
-        return {c: cell.failure for c, cell in self.cells.items() if cell.failures}
+        """The failure of each failed cell: of its first failed step in plan order."""
+        failed = {name: cell.failures for name, cell in self.cells.items() if cell.failures}
+        return {name: failures[min(failures)] for name, failures in failed.items()}
 
     def step(self, task: Task) -> Step:
         """Return the step of a task."""

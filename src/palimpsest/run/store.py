@@ -107,20 +107,15 @@ def _environment() -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
 class Run:
     """A run folder; from ``create_or_resume`` or ``open``."""
 
-    def __init__(
-        self,
-        path: Path,
-        terms: Terms,
-        environment: Mapping[str, Any],
-        rosters: Sequence[Entry],
-    ) -> None:
-        self.path = path
-        self.terms = terms
-        self.environment = environment
-        self.rosters = tuple(rosters)
+    path: Path
+    terms: Terms
+    environment: dict[str, Any]
+    """The machine on which the run was created; not part of its terms."""
+    rosters: tuple[Entry, ...]
 
     # -- making and opening ------------------------------------------------------------------
 
@@ -155,9 +150,7 @@ class Run:
             _check_new(path, terms)
         disk.make_folder(path)
         with _repairing(path):
-            if not new:
-                _check_terms(path, terms)
-            if not _intact(path):
+            if new or not _check_terms(path, terms):
                 sealed = {"format": FORMAT, "terms": asdict(terms), "environment": _environment()}
                 disk.write_sealed(path / TERMS, sealed)
             events = [("roster", {"models": list(entry)}) for entry in _rosters(path, terms)]
@@ -307,14 +300,9 @@ def _read_terms(path: Path) -> tuple[Terms, dict[str, Any]]:
     return Terms(**stored | {"cells": tuple(stored["cells"])}), sealed["environment"]
 
 
-def _intact(path: Path) -> bool:
-    with contextlib.suppress(StoreError):
-        return bool(_read_terms(path))
-    return False
-
-
-def _check_terms(path: Path, terms: Terms) -> None:
-    """Refuse terms other than the run's; damaged ones are proved by the rosters and the cells."""
+def _check_terms(path: Path, terms: Terms) -> bool:
+    """Refuse terms other than the run's; return False when they are damaged, but the rosters hang
+    on the same ones."""
     try:
         known, _ = _read_terms(path)
     except DamagedArtifact as damage:
@@ -325,9 +313,8 @@ def _check_terms(path: Path, terms: Terms) -> None:
                 f"{damage}; it was made under other terms than asked for now; expected the "
                 f"configuration the run was made with; restore {TERMS} from a copy"
             ) from damage
-        return
-    before, now = asdict(known), json.loads(canonical(asdict(terms)))
-    before = json.loads(canonical(before))
+        return False
+    before, now = (json.loads(canonical(asdict(each))) for each in (known, terms))
     found = [change for key in before for change in differences(key, before[key], now[key])]
     if found:
         lines = [f"{key}: {what}" for key, what in found]
@@ -338,6 +325,7 @@ def _check_terms(path: Path, terms: Terms) -> None:
             f"--reuse {path} what both have in common is taken from there)",
             keys=(key for key, _ in found),
         )
+    return True
 
 
 def _rosters(path: Path, terms: Terms) -> Iterator[Sequence[Mapping[str, Any]]]:
