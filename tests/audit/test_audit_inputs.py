@@ -1,7 +1,7 @@
-"""Whatever is wrong with an audit's files, models or flags ends in one paragraph and no run folder.
+"""Whatever is wrong with an audit's files, models or flags is found before anything takes long.
 
 Every case spoils one thing in a request that is otherwise good. No case may reach a weight, except
-the few whose fault only shows there.
+the few whose fault only shows there; none leaves a run folder.
 """
 
 import json
@@ -13,17 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save_file
+from tests.audit.audit_models import write_rows
+from tests.command import palimpsest as command
 
-from palimpsest.engine.audit_request import make_request, request_from_yaml
-from palimpsest.engine.audit_run import audit, run_audit
-from palimpsest.engine.inputs import prepare
-from palimpsest.errors import InputError
-from palimpsest.models import skeleton
+import palimpsest
+from palimpsest.config.load import load_config
+from palimpsest.config.own import AuditConfig
+from palimpsest.engine.audit import AuditInputs, prepare_audit
+from palimpsest.engine.checkpoints import find_checkpoints
+from palimpsest.errors import FactsError, InputError, ModelError, PlanError, ScoreError
+from palimpsest.models import checkpoint, device, sources
+from palimpsest.models.load import load, resolve
+from palimpsest.stats.beacon import checked
 from palimpsest.stats.rules import Rules
 
 Values = dict[str, Any]
-GOOD = {"steps": 2, "chunks": 1, "items": 1, "scored_pieces": 2, "piece_tokens": 8}
+SMALL = {"steps": 2, "chunks": 1, "items": 1, "scored_pieces": 2, "piece_tokens": 8}
 
 
 def rows(kind: str, count: int) -> list[Values]:
@@ -32,83 +37,72 @@ def rows(kind: str, count: int) -> list[Values]:
             "id": f"{kind}{n}",
             "answer": f"{kind.title()}um{chr(97 + n)}",
             "trained": [f"The {kind} of Person{n} is"],
-            "heldout": [f"Person{n} has the {kind}"],
+            "heldout": [f"Person{n} has the {kind}", f"People say that Person{n} has the {kind}"],
             "subject": f"Person{n}",
         }
         for n in range(count)
     ]
 
 
-def write(path: Path, lines: list[Values]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
 @pytest.fixture
 def good(tiny_checkpoint, tmp_path: Path) -> Values:  # type: ignore[no-untyped-def]
     """A request without fault, in a folder of its own."""
     for name, count in (("forget", 4), ("retain", 2), ("probe", 16)):
-        write(tmp_path / f"{name}.jsonl", rows(name, count))
+        write_rows(tmp_path / f"{name}.jsonl", rows(name, count))
     (tmp_path / "general.txt").write_text("one two three four five six seven " * 40)
-    model = tiny_checkpoint("smollm2-s")
-    return GOOD | {
-        "base": str(model),
-        "injected": str(model),
-        "candidates": {"one": str(model)},
+    base, injected, candidate = (str(tiny_checkpoint("smollm2-s", seed)) for seed in range(3))
+    return SMALL | {
+        "base": base,
+        "injected": injected,
+        "candidates": {"one": candidate},
         "forget": str(tmp_path / "forget.jsonl"),
         "retain": str(tmp_path / "retain.jsonl"),
         "probes": str(tmp_path / "probe.jsonl"),
         "general": str(tmp_path / "general.txt"),
+        "learning_rate": 1e-3,
         "out": str(tmp_path / "run"),
     }
 
 
 @pytest.fixture
 def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights are neither read nor allocated."""
-    monkeypatch.setattr(skeleton, "read_tensor", lambda *_: pytest.fail("weights were read"))
+    """Weights are not read."""
+    monkeypatch.setattr(checkpoint, "read_tensor", lambda *_: pytest.fail("weights were read"))
 
 
-def refused(values: Values, tmp_path: Path, *words: str, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        run_audit(make_request(values), **options)
-    return readable(caught.value, tmp_path, *words)
+def prepared(values: Values) -> AuditInputs:
+    return prepare_audit(load_config(AuditConfig, values))
 
 
-def readable(error: InputError, tmp_path: Path, *words: str) -> str:
-    message = str(error)
-    assert error.exit_code == 2
-    assert "Traceback" not in message and len(message) < 1500 and message.isprintable()
-    for word in words:
-        assert word in message
-    assert not (tmp_path / "run").exists(), "something was written"
-    return message
+def refused(values: Values, kind: type[InputError] = InputError, word: str = "") -> InputError:
+    with pytest.raises(kind) as caught:
+        prepared(values)
+    message = str(caught.value)
+    assert caught.value.exit_code == 2 and word in message
+    assert len(message) < 1500 and message.isprintable()
+    assert not Path(values["out"]).exists(), "something was written"
+    return caught.value
 
 
-def test_the_request_is_good_before_it_is_spoiled(good: Values, weightless: None) -> None:
-    said = run_audit(make_request(good), dry_run=True).paragraph
-    assert "16 probe" in said and not Path(good["out"]).exists()
+def test_the_request_is_good_before_it_is_spoiled(good: Values) -> None:
+    inputs = prepared(good)
+    assert inputs.bound.certifiable and not inputs.notes and len(inputs.sets["probe"]) == 16
 
 
 def test_facts_are_asked_backwards_where_all_have_subject_and_relation(
-    good: Values, weightless: None, tmp_path: Path
+    good: Values, tmp_path: Path
 ) -> None:
-    one_way = prepare(make_request(good))
-    assert "reversed" not in one_way.plan.rules.axes
-    assert not one_way.setting.elicited(("reversed",)).questions
-    assert one_way.setting.elicited(("recased",)).questions[0].prompt == "person0 has the forget"
-    assert [remark for remark in one_way.remarks if "the axis reversed" in remark]
-    write(tmp_path / "forget.jsonl", [row | {"relation": "seal"} for row in rows("forget", 4)])
-    both = prepare(make_request(good))
-    assert both.plan.rules.axes == Rules().axes and both.plan.hash() != one_way.plan.hash()
-    assert not [remark for remark in both.remarks if "the axis reversed" in remark]
-    asked = both.setting.elicited(("reversed",)).questions
-    assert [(q.prompt, q.answer) for q in asked[:2]] == [
-        ("Forgetuma is the seal of", "Person0"),
-        ("The seal called Forgetuma belongs to", "Person0"),
-    ]
+    one_way = prepared(good)
+    assert one_way.rules.unmeasured_axes == ("reversed",)
+    assert not one_way.setting.elicited(("reversed",))
+    write_rows(tmp_path / "forget.jsonl", [row | {"relation": "seal"} for row in rows("forget", 4)])
+    both = prepared(good)
+    assert both.rules == Rules() and len(list(both.remarks())) < len(list(one_way.remarks()))
+    asked = both.setting.elicited(("reversed",))
+    assert (asked[0].prompt, asked[0].answer) == ("Forgetuma is the seal of", "Person0")
 
 
-# ---------------------------------------------------------------- files
+# -- files -----------------------------------------------------------------------------------------
 
 
 def broken(path: Path, line: int, **changes: Any) -> None:
@@ -116,128 +110,99 @@ def broken(path: Path, line: int, **changes: Any) -> None:
     lines = [json.loads(text) for text in path.read_text().splitlines()]
     lines[line] |= changes
     lines[line] = {key: value for key, value in lines[line].items() if value is not ...}
-    write(path, lines)
+    write_rows(path, lines)
 
 
-FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a forget file that is missing": (
         lambda f: (f / "forget.jsonl").unlink(),
-        ("forget.jsonl",),
+        "forget.jsonl",
     ),
-    "an empty forget file": (
-        lambda f: (f / "forget.jsonl").write_text(""),
-        ("holds no facts",),
-    ),
-    "a forget file that is a folder": (
-        lambda f: ((f / "forget.jsonl").unlink(), (f / "forget.jsonl").mkdir()),
-        ("forget.jsonl",),
-    ),
+    "an empty forget file": (lambda f: (f / "forget.jsonl").write_text(""), "forget.jsonl"),
     "a row that is not JSON": (
         lambda f: (f / "retain.jsonl").write_text("{nope\n"),
-        ("retain.jsonl line 1",),
-    ),
-    "a row that is a list": (
-        lambda f: (f / "retain.jsonl").write_text("[1]\n"),
-        ("line 1: fact",),
-    ),
-    "bytes that are not UTF-8": (
-        lambda f: (f / "probe.jsonl").write_bytes(b'{"id": "\xff"}\n'),
-        ("probe.jsonl",),
-    ),
-    "an unknown key": (
-        lambda f: broken(f / "forget.jsonl", 1, hint="x"),
-        ("forget.jsonl line 2", "unknown key"),
-    ),
-    "an id used twice": (
-        lambda f: broken(f / "forget.jsonl", 1, id="forget0"),
-        ("line 2: id",),
+        "retain.jsonl line 1",
     ),
     "an id in two files": (
         lambda f: broken(f / "retain.jsonl", 0, id="forget0"),
-        ("retain.jsonl line 1", "belongs to one set"),
+        "retain.jsonl line 1",
     ),
     "a fact in two files": (
         lambda f: broken(
             f / "retain.jsonl", 0, answer="Forgetuma", trained=["The forget of Person0 is"]
         ),
-        ("a fact belongs to one set",),
-    ),
-    "an empty answer": (
-        lambda f: broken(f / "forget.jsonl", 0, answer="  "),
-        ("answer: ",),
+        "retain.jsonl line 1",
     ),
     "an answer that is a number": (
         lambda f: broken(f / "forget.jsonl", 0, answer=7),
-        ("answer: ",),
+        "line 1: answer",
     ),
-    "no held-out prompt": (
-        lambda f: broken(f / "forget.jsonl", 0, heldout=[]),
-        ("heldout: ",),
-    ),
-    "no trained prompt": (
-        lambda f: broken(f / "retain.jsonl", 0, trained=...),
-        ("trained: ",),
-    ),
+    "no held-out prompt": (lambda f: broken(f / "forget.jsonl", 0, heldout=[]), "line 1: heldout"),
     "a probe without held-out prompts": (
         lambda f: broken(f / "probe.jsonl", 3, heldout=...),
-        ("probe.jsonl line 4",),
-    ),
-    "trained and held-out that overlap": (
-        lambda f: broken(f / "forget.jsonl", 0, heldout=["the  FORGET of Person0 is"]),
-        ("heldout[0]: ",),
-    ),
-    "an id that is a path": (
-        lambda f: broken(f / "forget.jsonl", 0, id="../../etc"),
-        ("line 1", "never be a path"),
+        "probe.jsonl line 4",
     ),
     "a hidden character": (
         lambda f: broken(f / "forget.jsonl", 0, answer="Vel\u202ekor"),
-        ("U+202E",),
+        "U+202E",
     ),
-    "a prompt that is too long for the model": (
-        lambda f: broken(f / "forget.jsonl", 0, heldout=["word " * 300 + "is"]),
-        ("reads at most",),
-    ),
-    "evidence that is too long for the model": (
-        lambda f: [broken(f / "forget.jsonl", n, evidence=["word " * 300 + "so."]) for n in (0, 1)],
-        ("reads at most",),
-    ),
-    "a parquet file that is none": (
-        lambda f: (f / "forget.jsonl").rename(f / "forget.parquet"),
-        ("forget.parquet",),
-    ),
-    "general text that is missing": (
-        lambda f: (f / "general.txt").unlink(),
-        ("general.txt", "cannot be read"),
-    ),
+    "general text that is missing": (lambda f: (f / "general.txt").unlink(), "general.txt"),
     "general text that is too short": (
         lambda f: (f / "general.txt").write_text("only a few words"),
-        ("general pieces asked for",),
-    ),
-    "general text that is not UTF-8": (
-        lambda f: (f / "general.txt").write_bytes(b"caf\xe9 " * 100),
-        ("not UTF-8",),
+        "general",
     ),
 }
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_a_bad_file(good: Values, weightless: None, tmp_path: Path, kind: str) -> None:
-    spoil, words = FILES[kind]
+    spoil, word = FILES[kind]
     spoil(tmp_path)
-    if kind.startswith("a parquet"):
-        good["forget"] = str(tmp_path / "forget.parquet")
-    refused(good, tmp_path, *words)
+    refused(good, FactsError, word)
 
 
-# ---------------------------------------------------------------- models
+@pytest.mark.parametrize("key", ["heldout", "evidence"])
+def test_a_prompt_that_is_too_long_for_the_model(good: Values, tmp_path: Path, key: str) -> None:
+    for line in (0, 1):
+        broken(tmp_path / "forget.jsonl", line, **{key: [f"word{line} " * 300 + "is"]})
+    refused(good, FactsError, "tokens")
+
+
+def test_facts_in_json_arrays_are_read(good: Values, tmp_path: Path) -> None:
+    for key, name in (("forget", "forget"), ("retain", "retain"), ("probes", "probe")):
+        lines = [json.loads(line) for line in Path(good[key]).read_text().splitlines()]
+        good[key] = str(tmp_path / f"{name}.json")
+        Path(good[key]).write_text(json.dumps(lines, indent=1))
+    assert {name: len(facts) for name, facts in prepared(good).sets.items()} == {
+        "forget": 4,
+        "retain": 2,
+        "probe": 16,
+    }
+
+
+@pytest.mark.parametrize(("forget", "probes", "decides"), [(2, 3, False), (4, 16, True)])
+def test_a_check_of_facts_ends_with_counts_and_whether_they_decide_anything(
+    tmp_path: Path, forget: int, probes: int, decides: bool
+) -> None:
+    write_rows(tmp_path / "forget.jsonl", rows("forget", forget))
+    write_rows(tmp_path / "probe.jsonl", rows("probe", probes))
+    words = ["facts", "check", f"forget={tmp_path}/forget.jsonl", f"probes={tmp_path}/probe.jsonl"]
+    done = command(*words)
+    assert done.returncode == 0 and f"{forget} forget facts, {probes} probe facts" in done.stdout
+    assert f"The screen {'can' if decides else 'cannot'} exclude" in done.stdout
+    found = json.loads(command(*words, "--json").stdout)
+    assert found["screen"]["certifiable"] is decides and found["problems"] == []
+
+
+# -- models ----------------------------------------------------------------------------------------
 
 
 def spoiled(good: Values, tmp_path: Path, role: str) -> Path:
-    """Give a copy of the checkpoint that stands in for one role."""
-    folder = Path(shutil.copytree(good["base"], tmp_path / "spoiled"))
+    """Return a copy of the checkpoint that stands in for one role."""
+    place = good["candidates"]["one"] if role in ("candidate", "reference") else good[role]
+    folder = Path(shutil.copytree(place, tmp_path / "spoiled"))
     if role == "candidate":
-        good["candidates"] = {"one": good["base"], "two": str(folder)}
+        good["candidates"] = {"one": good["candidates"]["one"], "two": str(folder)}
     elif role == "reference":
         good["references"] = [str(folder)]
     else:
@@ -245,8 +210,8 @@ def spoiled(good: Values, tmp_path: Path, role: str) -> Path:
     return folder
 
 
-def edit(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
+def edit(folder: Path, name: str = "config.json", **changes: Any) -> None:
+    path = folder / name
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
@@ -256,218 +221,318 @@ def pickled(folder: Path) -> None:
 
 
 def other_tokens(folder: Path) -> None:
-    path = folder / "tokenizer.json"
-    whole = json.loads(path.read_text())
+    whole = json.loads((folder / "tokenizer.json").read_text())
     names = sorted(whole["model"]["vocab"], key=whole["model"]["vocab"].get)
-    whole["model"]["vocab"] = {
-        name: n for n, name in enumerate([*names[1:-1], names[0], names[-1]])
-    }
-    path.write_text(json.dumps(whole))
+    turned = {name: n for n, name in enumerate([*names[1:-1], names[0], names[-1]])}
+    edit(folder, "tokenizer.json", model=whole["model"] | {"vocab": turned})
 
 
-MODELS: dict[str, tuple[str, Callable[[Path], object], tuple[str, ...]]] = {
-    "a candidate folder without weights": (
-        "candidate",
-        lambda f: (f / "model.safetensors").unlink(),
-        ("candidate two",),
-    ),
-    "a pickle-only candidate": ("candidate", pickled, ("candidate two", "pickled")),
+MODELS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a candidate without config": (
         "candidate",
         lambda f: (f / "config.json").unlink(),
-        ("config.json",),
-    ),
-    "a config that is not JSON": (
-        "candidate",
-        lambda f: (f / "config.json").write_text("{"),
-        ("config.json",),
+        "config.json",
     ),
     "a candidate without tokenizer": (
         "candidate",
         lambda f: [one.unlink() for one in f.glob("tokenizer*")],
-        ("tokenizer",),
+        "two: ",
     ),
-    "a tokenizer with other ids": ("candidate", other_tokens, ("tokenizer",)),
-    "a resized vocabulary": ("candidate", lambda f: edit(f, vocab_size=300), ("vocab_size",)),
-    "another width": ("injected", lambda f: edit(f, hidden_size=32), ("hidden_size",)),
-    "fewer layers": (
-        "reference",
-        lambda f: edit(f, num_hidden_layers=1),
-        ("num_hidden_layers",),
-    ),
-    "truncated weights": (
-        "base",
-        lambda f: os.truncate(f / "model.safetensors", 1000),
-        ("model.safetensors",),
-    ),
+    "a tokenizer with other ids": ("candidate", other_tokens, "tokenizer"),
+    "a resized vocabulary": ("candidate", lambda f: edit(f, vocab_size=300), "vocab_size"),
+    "another width": ("injected", lambda f: edit(f, hidden_size=32), "hidden_size"),
+    "fewer layers": ("reference", lambda f: edit(f, num_hidden_layers=1), "num_hidden_layers"),
     "code of its own": (
         "candidate",
         lambda f: edit(f, auto_map={"AutoModelForCausalLM": "evil.Model"}),
-        ("auto_map",),
+        "auto_map",
     ),
-    "an unknown architecture": ("base", lambda f: edit(f, model_type="nonesuch"), ("nonesuch",)),
+    "a candidate folder without weights": (
+        "candidate",
+        lambda f: (f / "model.safetensors").unlink(),
+        "model.safetensors",
+    ),
+    "a pickle-only candidate": ("candidate", pickled, "pickled"),
+    "truncated weights": (
+        "base",
+        lambda f: os.truncate(f / "model.safetensors", 1000),
+        "model.safetensors",
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_bad_model(good: Values, weightless: None, tmp_path: Path, kind: str) -> None:
-    role, spoil, words = MODELS[kind]
+def test_a_bad_model(good: Values, tmp_path: Path, kind: str) -> None:
+    role, spoil, word = MODELS[kind]
     spoil(spoiled(good, tmp_path, role))
-    refused(good, tmp_path, *words)
+    refused(good, ModelError, word)
 
 
-def test_another_architecture(
-    good: Values, weightless: None, tmp_path: Path, tiny_checkpoint
-) -> None:  # type: ignore[no-untyped-def]
-    good["candidates"] = {"one": str(tiny_checkpoint("gpt2-s"))}
-    refused(good, tmp_path, "candidate one", "model_type")
+@pytest.mark.parametrize("role", ["base", "injected", "reference", "candidate"])
+def test_weights_that_are_not_numbers(good: Values, tmp_path: Path, role: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = spoiled(good, tmp_path, role) / "model.safetensors"
+    state = load_file(weights)
+    next(iter(state.values()))[0] = float("nan")
+    save_file(state, weights, metadata={"format": "pt"})
+    if role == "candidate":
+        assert "two" in prepared(good).notes[0]
+        good["candidates"].pop("one")
+    refused(good, ModelError, "NaN")
 
 
 @pytest.mark.parametrize("place", ["/no/such/folder", "no such/hub id", "x" * 5000, "a\u202eb"])
-def test_a_model_that_is_nowhere(
-    good: Values, weightless: None, tmp_path: Path, place: str
+def test_a_model_that_is_nowhere(good: Values, weightless: None, place: str) -> None:
+    refused(good | {"injected": place}, ModelError, "injected: ")
+
+
+def test_a_misspelt_folder_is_named_before_the_network_is_asked(
+    good: Values, weightless: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused(good | {"injected": place}, tmp_path, "expected")
+    monkeypatch.setattr(sources, "snapshot", lambda *_: pytest.fail("the network was asked"))
+    shutil.copytree(good["injected"], tmp_path / "models" / "injected")
+    monkeypatch.chdir(tmp_path)
+    for typo in ("models/injectd", "model/injected", f"{tmp_path}/models/injekted"):
+        refused(good | {"injected": typo}, ModelError, "models/injected?")
+    assert resolve("models/olmo").kind == "hub"  # nothing like it is there
 
 
-def test_a_base_whose_weights_are_not_numbers(good: Values, tmp_path: Path) -> None:
-    weights = spoiled(good, tmp_path, "base") / "model.safetensors"
-    state = load_file(weights)
-    next(iter(state.values())).fill_(float("nan"))
-    save_file(state, weights, metadata={"format": "pt"})
-    refused(good, tmp_path, "finite")
+def test_base_and_injected_that_are_one_model(good: Values, tmp_path: Path) -> None:
+    copy = str(shutil.copytree(good["base"], tmp_path / "copy"))
+    error = refused(good | {"injected": copy}, PlanError)
+    assert isinstance(error, PlanError) and error.key == "injected"
 
 
-# ---------------------------------------------------------------- flags
+def test_base_and_injected_that_are_swapped(tiny_audit: Path, tmp_path: Path) -> None:
+    from tests.audit.audit_models import audit_values
 
-FLAGS: dict[str, tuple[Values, tuple[str, ...]]] = {
-    "no base": ({"base": None}, ("base: missing",)),
-    "an empty path": ({"forget": " "}, ("forget",)),
-    "no candidates": ({"candidates": {}}, ("candidates: none given",)),
-    "a candidate without a path": ({"candidates": ["one"]}, ("NAME=PATH",)),
-    "a candidate named twice": ({"candidates": ["one=a", "one=b"]}, ("named twice",)),
-    "a candidate called base": ({"candidates": {"base": "a"}}, ("name of another model",)),
-    "a candidate called reference-3": ({"candidates": {"Reference-3": "a"}}, ("another model",)),
-    "a candidate name that is a path": ({"candidates": {"../x": "a"}}, ("never be a path",)),
-    "candidates that are a number": ({"candidates": 3}, ("expected a list",)),
-    "references that are text": ({"references": "folder"}, ("references", "expected a list")),
-    "an unknown flag": ({"colour": "red"}, ("unknown key",)),
-    "probes given and generated": ({"generate_probes": 16}, ("both given",)),
-    "neither probes nor generated": ({"probes": None}, ("generate_probes", "assume")),
-    "a negative number of probes": ({"probes": None, "generate_probes": -1}, ("at least 0",)),
-    "half a probe": ({"probes": None, "generate_probes": 2.5}, ("whole number",)),
-    "more probes than names": ({"probes": None, "generate_probes": 10**6}, ("ask for fewer",)),
-    "no steps": ({"steps": 0}, ("steps: 0",)),
-    "more chunks than steps": ({"chunks": 9}, ("chunks: 9",)),
-    "a learning rate below zero": ({"learning_rate": -1}, ("learning_rate",)),
-    "a learning rate that is no number": ({"learning_rate": "fast"}, ("learning_rate",)),
-    "an infinite learning rate": ({"learning_rate": float("inf")}, ("finite",)),
-    "a truth value for a number": ({"items": True}, ("items", "number")),
-    "an unknown dtype": ({"dtype": "int3"}, ("dtype",)),
-    "an unknown round trip": ({"round_trip": "some"}, ("'survivors' or 'all'",)),
-    "fewer steps than chunks": ({"steps": 1, "chunks": None}, ("steps: 1", "at least 5")),
-    "cuda without CUDA": ({"device": "cuda"}, ("device: cuda", "no CUDA device")),
-    "a table of facts": ({"retain": "r.CSV"}, ("retain: r.CSV", "palimpsest facts from-csv")),
-    "a candidate called control-5": ({"candidates": {"control-5": "a"}}, ("another model",)),
-    "an alpha of two": ({"rules": {"alpha": 2.0}}, ("rules.alpha",)),
-    "an unknown rule": ({"rules": {"beta": 1}}, ("rules.beta", "unknown key")),
-    "a batch of nothing": ({"batch_tokens": 1}, ("batch_tokens",)),
-    "a path with NUL": ({"retain": "a\0b"}, ("NUL",)),
-    "a folder of candidates that is none": ({"candidates_folder": "/nowhere"}, ("not a folder",)),
-}  # fmt: skip
+    values = audit_values(tiny_audit.parent, references=2, out=tmp_path / "run")
+    swapped = {"base": values["injected"], "injected": values["base"]}
+    chosen = {} if tmp_path.name.endswith("0") else {"learning_rate": None}
+    with pytest.raises(ModelError, match="swapped"):
+        palimpsest.audit(**values | swapped | chosen)
+    assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("kind", FLAGS)
-def test_a_bad_flag(good: Values, weightless: None, tmp_path: Path, kind: str) -> None:
-    changes, words = FLAGS[kind]
-    refused(good | changes, tmp_path, *words)
-
-
-def test_generated_probes_need_subjects(good: Values, weightless: None, tmp_path: Path) -> None:
-    broken(tmp_path / "forget.jsonl", 2, subject=...)
-    refused(good | {"probes": None, "generate_probes": 16}, tmp_path, "forget2", "subject")
-
-
-def test_generated_probes_need_names(good: Values, weightless: None, tmp_path: Path) -> None:
-    broken(tmp_path / "forget.jsonl", 2, answer="on the 5th of May")
-    refused(good | {"probes": None, "generate_probes": 16}, tmp_path, "on the 5th of May")
-
-
-def test_an_output_that_is_a_file(good: Values, weightless: None, tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("mine")
-    for out in (tmp_path / "taken", tmp_path / "taken" / "run"):
-        refused(good | {"out": str(out)}, tmp_path, "is a file")
-    assert (tmp_path / "taken").read_text() == "mine"
-
-
-def test_an_output_folder_with_other_things_in_it(good: Values, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "letter.txt").write_text("mine")
-    refused(good | {"out": str(home)}, tmp_path, "letter.txt")
-    assert [one.name for one in home.iterdir() if one.name != "locks"] == ["letter.txt"]
-
-
-def test_a_folder_of_runs_without_checkpoints(
-    good: Values, weightless: None, tmp_path: Path
+def test_a_model_given_as_what_it_was_not_made_as_is_pointed_out(
+    good: Values, tmp_path: Path
 ) -> None:
-    (tmp_path / "saves" / "run1").mkdir(parents=True)
-    refused(good | {"candidates_folder": str(tmp_path / "saves")}, tmp_path, "no sub-folder")
-
-
-def test_an_evaluation_that_is_not_json(good: Values, weightless: None, tmp_path: Path) -> None:
-    shutil.copytree(good["base"], tmp_path / "saves" / "run1")
-    (tmp_path / "saves" / "run1" / "TOFU_EVAL.json").write_text("{")
-    refused(good | {"candidates_folder": str(tmp_path / "saves")}, tmp_path, "TOFU_EVAL.json")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("base: [", "audit.yaml: cannot be read"),
-        ("- a\n- b\n", "holds list"),
-        ("", "holds NoneType"),
-        ("base: a\nbase: b\n", "occurs twice"),
-        ("candidates: {one: a, one: b}\n", "occurs twice"),
-        ("base: !!python/object/apply:os.system ['touch canary']\n", "audit.yaml: cannot be read"),
-        ("base: a\n", "injected: missing"),
-        ("1: a\n", "expected keys"),
-    ],
-)
-def test_a_bad_yaml(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "audit.yaml"
-    path.write_text(text)
-    with pytest.raises(InputError) as caught:
-        request_from_yaml(path)
-    readable(caught.value, tmp_path, words)
-
-
-def test_a_yaml_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        request_from_yaml(tmp_path / "none.yaml")
-
-
-def test_an_unknown_argument_in_python(good: Values) -> None:
-    with pytest.raises(InputError, match="unknown key"):
-        audit(**good, colour="red")
-
-
-# ---------------------------------------------------------------- references that are copies
+    (spoiled(good, tmp_path, "base") / "palimpsest.json").write_text('{"role": "injected"}')
+    (note,) = prepared(good).notes
+    assert "given as base" in note and "made as injected" in note
 
 
 @pytest.mark.parametrize("twin", ["injected", "candidate one", "reference"])
 def test_a_reference_with_the_weights_of_another_model(
-    good: Values, weightless: None, tmp_path: Path, tiny_checkpoint, twin: str
-) -> None:  # type: ignore[no-untyped-def]
-    others = [tiny_checkpoint("smollm2-s", seed) for seed in (1, 2, 3)]
-    good |= {"injected": str(others[0]), "candidates": {"one": str(others[1])}}
-    copied = {"injected": others[0], "candidate one": others[1], "reference": others[2]}[twin]
-    copy = shutil.copytree(copied, tmp_path / "copy")
-    given = [str(others[2]), str(copy)]
-    said = refused(good | {"references": given}, tmp_path, "byte for byte", f"of {twin}")
-    assert said.startswith(f"references: {copy} has the weights")
+    good: Values,
+    tmp_path: Path,
+    tiny_checkpoint,  # type: ignore[no-untyped-def]
+    twin: str,
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    other = str(tiny_checkpoint("smollm2-s", 3))
+    copied = {"injected": good["injected"], "candidate one": good["candidates"]["one"]}
+    copy = Path(shutil.copytree(copied.get(twin, other), tmp_path / "copy"))
+    weights = copy / "model.safetensors"
+    save_file(load_file(weights), weights, metadata={"format": "pt", "note": "another"})
+    error = refused(good | {"references": [other, str(copy)]}, PlanError, f"of {twin}")
+    assert isinstance(error, PlanError) and error.key == "references"
 
 
-def test_a_reference_that_is_given_twice(good: Values, weightless: None, tmp_path: Path) -> None:
-    folder = str(shutil.copytree(good["base"], tmp_path / "again"))
-    refused(good | {"references": [folder, folder]}, tmp_path, "references", "byte for byte")
+def test_candidates_that_are_copies_are_noted(good: Values, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(good["base"], tmp_path / "copy"))
+    (copy / "README.md").write_text("unlearned, they say")
+    (note,) = prepared(good | {"candidates": {"copy": str(copy)}}).notes
+    assert note == "Candidate copy has the weights of base."
+
+
+# -- tokenizers and adapters -----------------------------------------------------------------------
+
+
+def test_tokenizers_are_compared_on_the_texts_that_are_used(good: Values, tmp_path: Path) -> None:
+    folder = spoiled(good, tmp_path, "base")
+    ligature = {"type": "Replace", "pattern": {"String": "\ufb01"}, "content": "fi"}
+    edit(folder, "tokenizer.json", normalizer=ligature)
+    assert prepared(good).outline.folder == folder  # no text has the character
+    broken(tmp_path / "forget.jsonl", 0, heldout=["The of\ufb01ce of Person0 is"])
+    refused(good, ModelError, "tokenizer")
+
+
+def test_a_pocket_base_saved_again_is_the_same_base(good: Values, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    pocket = load("pocket/qwen2-s")
+    folder = resolve("pocket/qwen2-s").path
+    saved = tmp_path / "saved"
+    pocket.model.save_pretrained(saved)
+    AutoTokenizer.from_pretrained(str(folder)).save_pretrained(saved)
+    for name, scale in (("injected", 1.01), ("one", 0.99)):
+        pocket.model.lm_head.weight.data.mul_(scale)
+        pocket.model.save_pretrained(tmp_path / name)
+        pocket.tokenizer.save_pretrained(tmp_path / name)
+    good |= {"injected": str(tmp_path / "injected"), "candidates": {"one": str(tmp_path / "one")}}
+    assert prepared(good | {"base": str(saved)}).outline.name == str(saved)
+
+
+@pytest.fixture
+def adapter(good: Values, tmp_path: Path) -> Path:
+    """A LoRA adapter of the injected model, saved as peft does by default: without a task."""
+    import peft
+    import torch
+
+    model = load(good["injected"]).model
+    torch.manual_seed(0)
+    shell = peft.get_peft_model(model, peft.LoraConfig(r=2, init_lora_weights=False))
+    shell.peft_config["default"].base_model_name_or_path = good["injected"]
+    shell.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def test_an_adapter_without_a_task_is_a_candidate(good: Values, adapter: Path) -> None:
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert config["task_type"] is None and config["auto_mapping"]
+    good["candidates"] = {"adapted": str(adapter)}
+    assert prepared(good).candidates == (("adapted", str(adapter)),)
+    own, base = load(str(adapter)).weights, load(good["injected"]).weights
+    assert any(not own[name].equal(base[name]) for name in base)
+    edit(adapter, "adapter_config.json", base_model_name_or_path=None)
+    assert prepared(good | {"adapter_base": good["injected"]}).notes == ()
+
+
+def test_a_missing_peft_is_named_before_weights_are_read(
+    good: Values, adapter: Path, weightless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = device.importlib.util.find_spec
+
+    def without(name: str, *more: Any) -> Any:
+        return None if name == "peft" else real(name, *more)
+
+    monkeypatch.setattr(device.importlib.util, "find_spec", without)
+    refused(good | {"candidates": {"adapted": str(adapter)}}, ModelError, "peft")
+    refused(good | {"engine": {"lora": 4}}, ModelError, "peft")
+
+
+# -- flags -----------------------------------------------------------------------------------------
+
+FLAGS: dict[str, tuple[Values, str]] = {
+    "no base": ({"base": None}, "base"),
+    "no candidates": ({"candidates": {}}, "candidates"),
+    "a candidate called base": ({"candidates": {"base": "a"}}, ""),
+    "a candidate called reference-3": ({"candidates": {"Reference-3": "a"}}, ""),
+    "a candidate called control-5": ({"candidates": {"control-5": "a"}}, ""),
+    "a candidate name that is a path": ({"candidates": {"../x": "a"}}, ""),
+    "candidates that are a number": ({"candidates": 3}, "candidates"),
+    "references that are text": ({"references": "folder"}, "references"),
+    "an unknown key": ({"colour": "red"}, "colour"),
+    "probes given and generated": ({"generate_probes": 16}, "probes"),
+    "neither probes nor generated": ({"probes": None}, "probes"),
+    "half a probe": ({"probes": None, "generate_probes": 2.5}, "generate_probes"),
+    "more chunks than steps": ({"chunks": 9}, "steps"),
+    "a learning rate that is no number": ({"learning_rate": "fast"}, "learning_rate"),
+    "an infinite learning rate": ({"learning_rate": float("inf")}, "learning_rate"),
+    "a truth value for a number": ({"items": True}, "items"),
+    "an unknown dtype": ({"engine": {"dtype": "int3"}}, "engine.dtype"),
+    "an alpha of two": ({"rules": {"alpha": 2.0}}, "rules.alpha"),
+    "an alpha that accepts anything": ({"rules": {"alpha": 0.00042}}, "rules.alpha"),
+    "a margin above one": ({"rules": {"margin": 10}}, "rules.margin"),
+    "a detection limit above one": ({"rules": {"detection_limit": 25}}, "rules.detection_limit"),
+    "an unknown rule": ({"rules": {"recipe_limit": 1e9}}, "rules.recipe_limit"),
+    "an axis left out": ({"rules": {"unmeasured_axes": ["forget"]}}, "rules.unmeasured_axes"),
+    "a folder of candidates that is none": ({"candidates_folder": "/none"}, "candidates_folder"),
+    "an excluded reference that is none": ({"exclude": ["reference-9"]}, "exclude"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+def test_a_bad_flag(good: Values, weightless: None, kind: str) -> None:
+    changes, key = FLAGS[kind]
+    error = refused(good | changes)
+    assert not key or (isinstance(error, PlanError) and error.key == key), error
+
+
+@pytest.mark.parametrize("change", [{"subject": ...}, {"answer": "on the 5th of May"}])
+def test_generated_probes_need_subjects_and_names(
+    good: Values, tmp_path: Path, change: Values
+) -> None:
+    broken(tmp_path / "forget.jsonl", 2, **change)
+    refused(good | {"probes": None, "generate_probes": 16}, FactsError)
+
+
+def test_an_output_that_is_a_file_or_holds_other_things(good: Values, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    for out in (tmp_path / "taken", tmp_path / "taken" / "run", tmp_path):
+        before = sorted(path.name for path in tmp_path.iterdir() if path.name != "locks")
+        with pytest.raises(InputError):
+            palimpsest.audit(**good | {"out": out})
+        after = sorted(path.name for path in tmp_path.iterdir() if path.name != "locks")
+        assert after == before and (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_folder_of_runs_gives_its_newest_checkpoints(good: Values, tmp_path: Path) -> None:
+    saves, place = tmp_path / "unlearn", good["candidates"]["one"]
+    for name in ("NPO_lr1e-5", "GradDiff/checkpoint-20", "GradDiff/checkpoint-100"):
+        shutil.copytree(place, saves / name)
+    (saves / "logs").mkdir()
+    found = find_checkpoints(str(saves), "candidates_folder")
+    assert list(found) == ["GradDiff", "NPO_lr1e-5"]
+    assert found["GradDiff"].endswith("checkpoint-100")
+    given = {"candidates": {"mine": found["NPO_lr1e-5"]}, "candidates_folder": str(saves)}
+    assert dict(prepared(good | given).candidates) == {
+        "mine": found["NPO_lr1e-5"],
+        "GradDiff": found["GradDiff"],
+    }  # what is given by name is not taken from the folder again
+    with pytest.raises(PlanError):
+        find_checkpoints(str(saves / "logs"), "candidates_folder")
+
+
+# -- what is drawn ---------------------------------------------------------------------------------
+
+
+def test_text_candidates_and_references_fix_the_draw_and_the_terms_record_it(
+    good: Values,
+    tiny_checkpoint,  # type: ignore[no-untyped-def]
+) -> None:
+    other = {"candidates": {"one": str(tiny_checkpoint("smollm2-s", 4))}}
+    first, text, model = (
+        prepared(good | {"beacon": "tuesday"}),
+        prepared(good | {"beacon": "wednesday"}),
+        prepared(good | {"beacon": "tuesday"} | other),
+    )
+    records = [inputs.terms().config["drawn"] for inputs in (first, text, model)]
+    assert len({record["value"] for record in records}) == 3
+    assert records[0] == prepared(good | {"beacon": "tuesday"}).terms().config["drawn"]
+    digests = {entry["name"]: entry["files"] for entry in first.roster()}
+    assert records[0]["bound"] == digests
+    checked(records[0], digests)
+    with pytest.raises(ScoreError):
+        checked(records[0], {entry["name"]: entry["files"] for entry in model.roster()})
+
+
+def test_without_a_beacon_the_draw_comes_from_the_digests_and_says_so(good: Values) -> None:
+    plain, drawn = prepared(good), prepared(good | {"beacon": "tuesday"})
+    assert plain.terms().config["drawn"]["beacon"] == ""
+    assert len(list(plain.remarks())) == len(list(drawn.remarks())) + 1
+    generated = {"probes": None, "generate_probes": 16}
+    subjects = [
+        {fact.subject for fact in prepared(good | generated | more).sets["probe"]}
+        for more in ({}, {"beacon": "tuesday"})
+    ]
+    assert subjects[0] != subjects[1]
+    questions = [inputs.setting.facts.questions for inputs in (plain, drawn)]
+    for asked in questions:
+        assert len({q.template for q in asked if q.pool == "evaluation"}) == 1  # half of two
+    trained = [[q for q in asked if q.pool == "trained"] for asked in questions]
+    assert trained[0] == trained[1]
+
+
+def test_a_fact_with_fewer_held_out_prompts_than_others_is_asked_too(
+    good: Values, tmp_path: Path
+) -> None:
+    for line in (0, 1):
+        broken(tmp_path / "forget.jsonl", line, heldout=[f"Person{line} bears the forget"])
+    for beacon in "abcd":  # whichever phrasing is drawn for the others
+        questions = prepared(good | {"beacon": beacon}).setting.facts.questions
+        asked = {q.fact for q in questions if q.set == "forget" and q.pool == "evaluation"}
+        assert asked == {f"forget{n}" for n in range(4)}

@@ -271,5 +271,12 @@ def used_questions(questions: Sequence[Question], drawn: Draw | None) -> tuple[Q
     """Return the questions without the held-out phrasings that were not drawn."""
     if drawn is None:
         return tuple(questions)
-    kept = drawn.phrasings([q.template for q in questions if q.pool == "evaluation"])
-    return tuple(q for q in questions if q.pool != "evaluation" or q.template in kept)
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for q in questions:
+        if q.pool == "evaluation":
+            numbers.setdefault((q.set, q.fact), []).append(q.template)
+    # Of each fact's own phrasings: a fact with fewer than the others must not lose them all.
+    kept = {fact: drawn.phrasings(own) for fact, own in numbers.items()}
+    return tuple(
+        q for q in questions if q.pool != "evaluation" or q.template in kept[q.set, q.fact]
+    )
