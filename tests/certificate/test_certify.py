@@ -143,6 +143,7 @@ def test_later_lists_are_said_and_dropped_candidates_too(tmp_path: Path) -> None
     write_audit(run, candidates=("good", "bad", "third"))
     text = said(certify(run), "rosters")
     assert text.startswith("3 candidates") and "2 lists" in text and "ATTENTION" not in text
+    assert "ATTENTION: not of 'third', which may have been made" in said(certify(run), "terms")
     write_audit(run, candidates=("good",))
     text = said(certify(run), "rosters")
     assert text.startswith("3 candidates") and "3 lists" in text
@@ -158,9 +159,9 @@ def test_steps_of_another_run_are_said(tmp_path: Path, bundle: Path) -> None:
 
 
 def test_excluded_references_and_a_beacon_are_verified(tmp_path: Path, audit_bundle: Path) -> None:
-    assert "drawn from the digests of the first list" in said(audit_bundle, "terms")
+    assert "drawn from the digests of 8 models" in said(audit_bundle, "terms")
     beacon = certify(write_audit(tmp_path / "run", exclude=("reference-1",), beacon="lottery"))
-    assert "from a published text and the digests of the first list" in said(beacon, "terms")
+    assert "from a published text and the digests of 8 models" in said(beacon, "terms")
     assert "left out by the terms: reference-1" in checked(beacon).verdicts[AUDIT]
 
 

@@ -126,7 +126,9 @@ def _plan_audit(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) ->
 
 
 def _plan_tofu(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> Planned:
-    config = build(TofuConfig, terms.config, "config")
+    derived = ("template", "remarks")
+    settings = {key: value for key, value in terms.config.items() if key not in derived}
+    config = build(TofuConfig, settings, "config")
     _require_count(config.seeds)
     if len(set(terms.cells)) != config.seeds:
         raise BundleError(f"the terms list {len(terms.cells)} cells; expected {config.seeds}")
@@ -216,13 +218,13 @@ def check_draw(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> 
     if Draw(record["beacon"], record["bound"]).record() != record:
         raise BundleError("the recorded draw does not follow from its text and digests")
     source = "a published text and the digests" if record["beacon"] else "the digests"
-    first = {entry.name: entry.files for entry in read_list(terms.kind, rosters[0])}
-    if record["bound"] == first:
-        return f"; schedule and phrasings were drawn from {source} of the first list"
-    return (
-        f"; ATTENTION: schedule and phrasings were drawn from {source} of another run's list, so "
-        "they may have been known when these candidates were made"
-    )
+    words = f"; schedule and phrasings were drawn from {source} of {len(record['bound'])} models"
+    listed = [entry for roster in rosters for entry in read_list(terms.kind, roster)]
+    late = {entry.name for entry in listed if record["bound"].get(entry.name) != entry.files}
+    if late:
+        words += f"; ATTENTION: not of {', '.join(map(shown, sorted(late)[:5]))}, which may have "
+        words += "been made when the draw was known"
+    return words
 
 
 # -- models ----------------------------------------------------------------------------------------

@@ -206,7 +206,8 @@ class AuditInputs:
         facts = {name: len(facts) for name, facts in self.sets.items()}
         config |= {"drawn": self.drawn.record(), "facts": facts, "remarks": list(self.remarks())}
         config["rate_reference"] = self.rate_reference
-        config["prompt"] = None if self.frame is None else self.frame.text
+        config["prompt"].pop("prompt_file")
+        config["template"] = None if self.frame is None else self.frame.text
         places = {"base": self.config.base, "injected": self.config.injected}
         inputs = {name: dict(self.digests)[place].files for name, place in places.items()}
         inputs |= {f"{name} facts": digest(as_jsonl(facts)) for name, facts in self.sets.items()}
@@ -478,10 +479,13 @@ def _check_texts(inputs: AuditInputs, outlines: Mapping[str, Outline]) -> None:
 
 
 def _recipe(place: str) -> dict[str, Any]:
-    """Return how a model was trained, where the record beside it says so."""
+    """Return how and on which data a model was trained, where the record beside it says so."""
     record = read_record(place)
-    recipe = record.get("recipe")
-    return dict(recipe) if isinstance(recipe, Mapping) else {}
+    recipe, inputs = record.get("recipe"), record.get("inputs")
+    if not isinstance(recipe, Mapping):
+        return {}
+    data = {"data": dict(inputs)} if isinstance(inputs, Mapping) else {}
+    return dict(recipe) | data
 
 
 def _with_digest(entry: SourcedModel) -> SourcedModel:
