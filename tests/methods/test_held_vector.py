@@ -11,7 +11,7 @@ from torch.nn import functional
 from palimpsest.facts.examples import schedule_rates
 from palimpsest.methods.context import Context
 from palimpsest.methods.held_vector import HeldVector
-from palimpsest.methods.recipe import Cost, CostPlan, Recipe, Workbench, encode_stream
+from palimpsest.methods.lessons import Cost, CostPlan, Recipe, Workbench, encode_stream
 from palimpsest.methods.running import run_method
 
 SPEED, TEXTS, SAMPLE = 2, 2, 3

@@ -13,7 +13,7 @@ from palimpsest.methods import candidates, title, used
 from palimpsest.methods.context import Context
 from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.recipe import Cost, Workbench, encode_stream, stream_cost
+from palimpsest.methods.lessons import Cost, Workbench, encode_stream, stream_cost
 from palimpsest.methods.replay import Replay
 from palimpsest.methods.running import FailureKind, MethodFailure, run_group, run_method
 from palimpsest.methods.task_vector import TaskVector

@@ -18,8 +18,7 @@ from palimpsest.config.plan import Unlearning
 from palimpsest.facts.general import Stream, injection_stream
 from palimpsest.facts.questions import Question
 from palimpsest.methods.context import Context, Exercise, Lesson, View
-from palimpsest.methods.lessons import make_lesson, teach
-from palimpsest.methods.recipe import Recipe
+from palimpsest.methods.lessons import Recipe, make_lesson, teach
 from palimpsest.models.fast import StackedNet
 from palimpsest.models.net import Batch, Encoded, WholeNet
 

@@ -26,9 +26,8 @@ from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import ASKED
 from palimpsest.methods import title
 from palimpsest.methods.context import Context
-from palimpsest.methods.lessons import make_lesson, teach
-from palimpsest.methods.recipe import Cost as Spent
-from palimpsest.methods.recipe import Recipe, stream_cost
+from palimpsest.methods.lessons import Cost as Spent
+from palimpsest.methods.lessons import Recipe, make_lesson, stream_cost, teach
 from palimpsest.methods.running import FailureKind, MethodFailure, run_method
 from palimpsest.models.checkpoint import (
     checkpoint_digests,

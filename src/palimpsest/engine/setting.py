@@ -196,7 +196,7 @@ class Setting:
 
     def injection_steps(self, stream: Stream) -> list[Any]:
         """The steps of a stream as batches."""
-        from palimpsest.methods.recipe import stream_batches
+        from palimpsest.methods.lessons import stream_batches
 
         return stream_batches(
             self.tokenizer,

@@ -22,9 +22,8 @@ from palimpsest.errors import MethodError, ModelError, TrainingDiverged
 from palimpsest.facts.sealed import verify
 from palimpsest.methods import title
 from palimpsest.methods.context import Method
-from palimpsest.methods.lessons import teach
-from palimpsest.methods.recipe import Cost as Spent
-from palimpsest.methods.recipe import CostPlan, encode_items, stream_cost
+from palimpsest.methods.lessons import Cost as Spent
+from palimpsest.methods.lessons import CostPlan, encode_items, stream_cost, teach
 from palimpsest.methods.running import MethodFailure, run_group, run_method
 from palimpsest.models.checkpoint import checkpoint_state
 from palimpsest.models.device import machine_faults, repeatable

@@ -21,8 +21,19 @@ from palimpsest.config.sections import Unlearning
 from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
-from palimpsest.methods.lessons import Exercise, Lesson, View, kl_from, target_logp
-from palimpsest.methods.recipe import Cost, CostPlan, Recipe, Workbench, stream_batches, stream_cost
+from palimpsest.methods.lessons import (
+    Cost,
+    CostPlan,
+    Exercise,
+    Lesson,
+    Recipe,
+    View,
+    Workbench,
+    kl_from,
+    stream_batches,
+    stream_cost,
+    target_logp,
+)
 from palimpsest.models.net import Batch, Net, WholeNet, collate
 from palimpsest.models.train import text_loss, train, train_alone
 

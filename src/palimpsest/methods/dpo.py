@@ -19,8 +19,7 @@ from torch.nn import functional
 
 from palimpsest.facts.questions import FactSet, Pool, Question
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
-from palimpsest.methods.lessons import Exercise, View, target_logp, teach
-from palimpsest.methods.recipe import Cost
+from palimpsest.methods.lessons import Cost, Exercise, View, target_logp, teach
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Encoded, Net, collate
 

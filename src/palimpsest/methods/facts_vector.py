@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from palimpsest.methods.context import Context, Knobs, Positive, State
-from palimpsest.methods.recipe import Cost, CostPlan
+from palimpsest.methods.lessons import Cost, CostPlan
 from palimpsest.methods.task_vector import subtract
 
 

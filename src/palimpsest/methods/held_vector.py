@@ -30,7 +30,7 @@ from torch import Tensor
 
 from palimpsest.facts.general import Stream
 from palimpsest.methods.context import Context, Knobs, Share, State, target_logp
-from palimpsest.methods.recipe import Cost, CostPlan, Recipe, encode_stream
+from palimpsest.methods.lessons import Cost, CostPlan, Recipe, encode_stream
 from palimpsest.methods.task_vector import subtract
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.models.train import AdamW, step_tokens, text_batch, train_alone, trained_leaves

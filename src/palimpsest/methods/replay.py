@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 from palimpsest.methods.context import Context, Knobs, Positive, Share, State
 from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.recipe import Cost, CostPlan
+from palimpsest.methods.lessons import Cost, CostPlan
 from palimpsest.methods.task_vector import TaskVector
 
 

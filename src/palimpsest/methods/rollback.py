@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from palimpsest.methods.context import Context, Knobs, State
-from palimpsest.methods.recipe import Cost, CostPlan
+from palimpsest.methods.lessons import Cost, CostPlan
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods import title, used
 from palimpsest.methods.context import Context, GradientMethod, Method, State, descend, stackable
-from palimpsest.methods.recipe import Cost, stream_cost
+from palimpsest.methods.lessons import Cost, stream_cost
 from palimpsest.models.device import raise_machine_fault
 
 

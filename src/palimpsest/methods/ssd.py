@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight
-from palimpsest.methods.lessons import target_logp
-from palimpsest.methods.recipe import Cost
+from palimpsest.methods.lessons import Cost, target_logp
 from palimpsest.models.net import Encoded, Net, collate
 
 
