@@ -12,7 +12,7 @@ interrupted: two workers that do the same step write the same files, so writing 
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,6 @@ MANIFEST = "manifest.json"
 CELL = "cell.json"
 OPENING = "opening.json"
 FAILED = "failed.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A stored file that is not what was recorded."""
-
-    path: Path
-    why: str
 
 
 class CellStore:
@@ -314,12 +306,12 @@ class CellStore:
         except (DamagedArtifact, KeyError) as error:
             return Failure("unknown", str(error), "")
 
-    def check(self) -> tuple[Damage, ...]:
-        """Return every damaged file of the cell and its steps; a damaged step is done again.
+    def check(self) -> dict[Path, str]:
+        """Return what is wrong with each damaged file of the cell and its steps.
 
         Steps that a finished cell was not made of do not count.
         """
-        damages = self._cell_damage() if self.ended() else []
+        damages = self._cell_damage() if self.ended() else {}
         names, kept = self.step_names(), set[str]()
         with contextlib.suppress(StoreError):
             summary = self.summary()
@@ -335,19 +327,19 @@ class CellStore:
                             self._check_file(path, expected)
         for name in (OPENING, FAILED):
             path = self.folder / name
-            if path.exists() and not any(damage.path == path for damage in damages):
+            if path.exists() and path not in damages:
                 with _collected(damages, path):
                     self._read(name)
-        return tuple(damages)
+        return damages
 
     def step_names(self) -> tuple[str, ...]:
         """Return the names of the steps that have a manifest, whatever their key."""
         return tuple(sorted(path.parent.name for path in self.folder.glob(f"steps/*/{MANIFEST}")))
 
-    def prepare(self) -> tuple[Damage, ...]:
+    def prepare(self) -> dict[Path, str]:
         """Make the cell ready for work; return what is damaged and will be made again."""
         if not self.folder.exists():
-            return ()
+            return {}
         damaged = self.check()
         self._restore_opening()
         disk.remove(self.folder / FAILED)
@@ -406,8 +398,8 @@ class CellStore:
             )
         return earlier[-1]
 
-    def _cell_damage(self) -> list[Damage]:
-        damages: list[Damage] = []
+    def _cell_damage(self) -> dict[Path, str]:
+        damages: dict[Path, str] = {}
         path = self.folder / CELL
         with _collected(damages, path):
             record = self._read(CELL)
@@ -438,11 +430,11 @@ def _is_weights(file: str) -> bool:
 
 
 @contextlib.contextmanager
-def _collected(damages: list[Damage], path: Path) -> Iterator[None]:
-    """Add the damage that is found meanwhile to the list instead of raising it."""
+def _collected(damages: dict[Path, str], path: Path) -> Iterator[None]:
+    """Note the damage that is found meanwhile instead of raising it."""
     try:
         yield
     except DamagedArtifact as error:
-        damages.append(Damage(path, str(error)))
+        damages[path] = str(error)
     except (KeyError, TypeError, AttributeError) as error:
-        damages.append(Damage(path, f"{path}: not what the store writes ({error!r})"))
+        damages[path] = f"{path}: not what the store writes ({error!r})"

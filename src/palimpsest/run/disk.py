@@ -171,8 +171,7 @@ def write_with(path: Path, writer: Callable[[Path], object]) -> str:
     with disk_errors(path, "write"), _temporary(path.parent) as temporary:
         writer(temporary)
         DISK.sync(temporary)
-        with open(temporary, "rb") as file:
-            written = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+        written = file_digest(temporary)
         DISK.rename(temporary, path)
         DISK.sync(path.parent)
     return written

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from palimpsest.errors import InputError, MachineError, PalimpsestError, StoreError
-from palimpsest.run.cell import MANIFEST, CellStore
+from palimpsest.run.cell import CellStore
 from palimpsest.run.disk import Stopped, StopSignal, check_stop, lock, stop_signals
 from palimpsest.run.status import COMMAND, note, worker_lock, write_graph
 from palimpsest.run.steps import (
@@ -181,8 +181,8 @@ class Work:
         to_do: dict[str, set[str]] = {}
         for cell_id in run.cells:
             store = run.cell(cell_id).for_work()
-            for damage in store.prepare():
-                note(run.path, COMMAND, "damaged", cell=cell_id, why=damage.why)
+            for why in store.prepare().values():
+                note(run.path, COMMAND, "damaged", cell=cell_id, why=why)
             try:
                 planned = job.cell(cell_id).steps
             except PalimpsestError as error:
@@ -241,15 +241,8 @@ class Work:
             store.sweep()
             return self.ended(worker, Result(0.0))
         task, failure = self.scheduler.lost(worker, why)
-        note(
-            self.run.path,
-            COMMAND,
-            "worker lost",
-            worker=worker,
-            cell=task.cell,
-            step=task.step,
-            why=why,
-        )
+        where = {"worker": worker, "cell": task.cell, "step": task.step}
+        note(self.run.path, COMMAND, "worker lost", **where, why=why)
         if failure is None:
             self._tell("again", task, f"{why}; the step is started again")
         else:
@@ -289,9 +282,9 @@ def stored_steps(run: Run) -> dict[str, tuple[CellStore, str]]:
     found: dict[str, tuple[CellStore, str]] = {}
     for cell_id in run.cells:
         store = run.cell(cell_id)
-        for path in sorted(store.folder.glob(f"steps/*/{MANIFEST}")):
+        for name in store.step_names():
             with contextlib.suppress(PalimpsestError, KeyError):
-                found[store.manifest(path.parent.name)["key"]] = (store, path.parent.name)
+                found[store.manifest(name)["key"]] = (store, name)
     return found
 
 

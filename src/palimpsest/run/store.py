@@ -230,10 +230,10 @@ class Run:
 
     def verify(self) -> tuple[str, ...]:
         """Return what is wrong with the folder, one sentence each; empty when it is sound."""
-        problems = []
+        problems: list[str] = []
         for cell_id in self.cells:
             cell = self.cell(cell_id)
-            problems += [damage.why for damage in cell.check()]
+            problems += cell.check().values()
             if not cell.ended():
                 problems.append(f"cell {cell_id}: not finished; expected every planned cell")
         planned = {cell_id.lower() for cell_id in self.cells}
