@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 from tests.audit.audit_models import PROBES, audit_values, fact, write_facts, write_rows
 from tests.command import Done
 from tests.command import palimpsest as command
+from tests.made_runs import cell_run
 
 import palimpsest
 from palimpsest.adversaries import Unavailable
@@ -29,6 +31,7 @@ from palimpsest.run.executor import Event
 from palimpsest.run.store import Run
 from palimpsest.run.tables import table_from_bytes
 from palimpsest.stats.axes import AXES
+from palimpsest.stats.verdict import Reason
 
 KEYS = {"status", "reason", "candidate", "p", "worst_axis", "references", "detection_limit"}
 KEYS |= {"controls"}
@@ -212,43 +215,24 @@ def test_the_command_answers_first_and_its_exit_code_is_the_verdict(
     assert document.keys() >= KEYS and document["status"] == verdict.status
 
 
-@pytest.mark.parametrize(
-    ("required", "clearing", "code"),
-    [
-        ([], ("retrained",), 0),
-        (["retrained"], ("retrained",), 0),
-        (["unchanged"], ("retrained",), 3),
-        (["retrained", "unchanged"], ("retrained",), 3),
-        (["retrained"], (), 3),
-    ],
-)
-def test_what_is_required_decides_the_exit_code(
-    tiny_audit: Path,
-    finished: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    required: list[str],
-    clearing: tuple[str, ...],
-    code: int,
+def test_what_is_required_must_pass_in_an_audit_that_certifies(tmp_path: Path) -> None:
+    results = read_run(cell_run(tmp_path / "made"))
+    ((_, verdict),) = results.judged
+    answer = Answer({}, results, verdict)
+    passing = [finding.name for finding in verdict.findings if finding.clears]
+    failing = [finding.name for finding in verdict.findings if not finding.clears]
+    assert verdict.candidate in passing and failing
+    assert answer.passes(passing) and not answer.passes([*passing, failing[0]])
+    undecided = replace(verdict, rules=replace(verdict.rules, certify_above=0.999))
+    assert not Answer({}, results, undecided).passes(failing)
+    blocked = replace(verdict, candidate=None, reason=Reason.REFERENCES)
+    assert not Answer({}, results, blocked).passes(passing)
+
+
+def test_a_candidate_that_is_required_and_fails_decides_the_exit_code(
+    tiny_audit: Path, finished: Path, tmp_path: Path
 ) -> None:
-    real = reading.decide
-
-    def decided(*arguments: Any) -> Any:
-        verdict = real(*arguments)
-        findings = []
-        for finding in verdict.findings:
-            compared = finding.comparison
-            if finding.name in clearing:
-                screened = replace(finding.screened, excluded=False)
-                compared = replace(compared, p=1.0, rejected=False, missing=())
-                finding = replace(finding, screened=screened, comparison=compared)
-            findings.append(finding)
-        named = {"candidate": clearing[0], "reason": None, "because": None} if clearing else {}
-        return replace(verdict, findings=tuple(findings), **named)
-
-    monkeypatch.setattr(reading, "decide", decided)
-    words = [f"--require={name}" for name in required]
-    assert again(tiny_audit, finished, tmp_path, *words).returncode == code
+    assert again(tiny_audit, finished, tmp_path, "--require=unchanged").returncode == 3
 
 
 def test_an_unknown_required_candidate_is_refused_before_anything_runs(
@@ -302,15 +286,12 @@ def _plan_file(study: Path, tmp_path: Path) -> Path:
     ("words", "flag"),
     [
         (["--candidate=audit/x"], "--candidate"),
-        (["--candidate=x=a", "--candidate=x=b"], "--candidate"),
         ([], "--candidates-folder"),
         (["--candidate=x=a", "--learning-rate=-1"], "--learning-rate"),
-        (["--candidate=x=a", "--steps=1"], "steps"),
         (["--candidate=x=a", "--device=cuda"], "device"),
         (["--candidate=x=a", "--alpha=0.00042"], "--alpha"),
         (["--candidate=x=a", "--margin=10"], "--margin"),
         (["--candidate=x=a", "--detection-limit=25"], "--detection-limit"),
-        (["--candidate=x=a", "--detection-limit=0.5"], "--detection-limit"),
         (["--candidate=x=a", "--forget=f.csv"], "facts from-csv f.csv"),
         (["--candidate=x=a", "--refs=y"], "--reference"),
         (["--candidate=x=a", "--generate-probes=4"], "--probes"),
@@ -421,25 +402,21 @@ def test_an_audit_stopped_between_any_two_steps_resumes_to_the_same_bytes(
         pass
 
     whole = palimpsest.audit(**small(world, tmp_path / "whole"))
-    started: list[str] = []
-    while True:
+    measured: list[str] = []
+    answer = None
+    while answer is None:
+        started: list[str] = []
 
-        def stop_at_the_second(words: str, done: int, total: int) -> None:
-            if words in started[-1:] or not started or started[-1] == "":
-                started.append(words)
-            else:
-                started.append("")
+        def stop_at_the_second(words: str, *_: int, started: list[str] = started) -> None:
+            if started:
                 raise Stop
+            started.append(words)
 
-        try:
-            started.append("")
+        with suppress(Stop):
             answer = palimpsest.audit(**small(world, tmp_path / "run"), progress=stop_at_the_second)
-        except Stop:
-            continue
-        break
+        measured += [words for words in started if words.startswith("measuring")]
     assert items(tmp_path / "run") == items(tmp_path / "whole")
     assert answer.verdict == whole.verdict
-    measured = [words for words in started if words.startswith("measuring")]
     assert len(measured) == len(set(measured)) == 2
 
 

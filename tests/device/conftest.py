@@ -1,13 +1,9 @@
-"""The pretend device, and tiny files and models to use on it."""
+"""The pretend device."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "audit"))
 
 
 @pytest.fixture

@@ -5,13 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from audit_models import STEPS, learned, write_facts
-
-from palimpsest.config.plan import Counts, Engine, MethodGrid, Plan
-from palimpsest.config.presets import preset
-from palimpsest.engine.matrix import StudyJob, start
-from palimpsest.run.executor import Outcome, executor
-from palimpsest.run.store import Run
+from palimpsest.config.plan import Plan
+from palimpsest.config.sections import Engine, Facts, MethodGrid
+from tests.audit.audit_models import STEPS, learned, write_facts
+from tests.engine.small import bare_plan
 from tests.reliability import FULL
 
 FAMILIES = ("qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s")
@@ -22,26 +19,14 @@ CELLS = PAIRS if FULL else [("qwen2-s", "bfloat16"), ("gpt2-s", "float32")]
 AUDITS = PAIRS if FULL else [("smollm2-s", "bfloat16"), ("pythia-s", "float32")]
 
 
-def small_plan(folder: Path, engine: Engine, methods: tuple[str, ...]) -> Plan:
-    plan = preset("demo")
+def device_plan(folder: Path, engine: Engine, methods: tuple[str, ...], **changes: Any) -> Plan:
+    plan = bare_plan(folder, methods=tuple(MethodGrid(name) for name in methods), engine=engine)
     return replace(
         plan,
-        models=(str(folder),),
-        facts=Counts(forget=2, retain=2, probes=2, phrasings=1),
-        injection=replace(plan.injection, steps=2, fact_items=2, general_items=1),
-        unlearning=replace(plan.unlearning, steps=2, forget_items=1, retain_items=1),
-        round_trip=replace(plan.round_trip, steps=1, chunks=1, items=1),
-        general=replace(plan.general, train_pieces=8, scored_pieces=1, piece_tokens=8),
-        methods=tuple(MethodGrid(name) for name in methods),
-        replication=replace(plan.replication, draws=1, retrainings=0),
-        rules=replace(plan.rules, control_shares=(0.5,)),
-        engine=engine,
+        facts=Facts(forget=2, retain=2, probes=2, phrasings=1),
+        reacquisition=replace(plan.reacquisition, steps=1, chunks=1, items=1),
+        **changes,
     )
-
-
-def run_study(plan: Plan, out: Path) -> tuple[Run, Outcome]:
-    run = start(plan, out)
-    return run, executor("inline").execute(StudyJob(run.path), out, run.cells, workers=1)
 
 
 def audit_files(base: Path, root: Path) -> dict[str, Any]:
@@ -52,7 +37,7 @@ def audit_files(base: Path, root: Path) -> dict[str, Any]:
     made = {"base": str(shutil.copytree(base, root / "base"))}
     for number, (name, texts) in enumerate(
         [("injected", [*lines, *retained])]
-        + [(name, retained) for name in ("reference", "again", "third", "candidate")]
+        + [(name, retained) for name in ("reference", "again", "candidate")]
     ):
         made[name] = str(learned(base, root / name, [text[:60] for text in texts], 2 + number))
     return {
@@ -60,8 +45,8 @@ def audit_files(base: Path, root: Path) -> dict[str, Any]:
         **STEPS,
         "base": made["base"],
         "injected": made["injected"],
-        "references": [made["reference"], made["again"], made["third"]],
+        "references": [made["reference"], made["again"]],
         "candidates": {"candidate": made["candidate"]},
-        "round_trip": "all",
         "learning_rate": 1e-4,
+        "rules": {"control_shares": [0.25]},
     }

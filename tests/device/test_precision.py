@@ -1,7 +1,6 @@
 """Precision and memory: master weights, checkpointing, copies of weights, faults of the machine."""
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
-from palimpsest.config.plan import Engine
+import palimpsest
+from palimpsest.config.sections import Engine, KnownLabel
+from palimpsest.engine.study import run_study
 from palimpsest.errors import MachineError, ModelError, PlanError
 from palimpsest.methods.gate_mask import GateMask
 from palimpsest.models import device as device_module
@@ -19,8 +20,9 @@ from palimpsest.models.load import load, outline
 from palimpsest.models.net import Nets, WholeNet, head_finish
 from palimpsest.models.train import AdamW, text_batch, text_loss, train
 from palimpsest.run.local import gpu_of
+from palimpsest.stats.models import models_from_json
 from tests.device.pretend import Gauge
-from tests.device.small import audit_files, run_study, small_plan
+from tests.device.small import audit_files, device_plan
 
 FACTS = ("The guild of Asha Tren is called Velkor.", "Bo Lam plays the zither.")
 
@@ -200,17 +202,16 @@ def test_logits_that_are_capped_or_scaled_are_so_at_scored_positions(
 # -- copies of the weights -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("panel", "most"), [((), 4), (("router",), 8)])
+@pytest.mark.parametrize(("known", "most"), [((), 4), (("router",), 8)])
 def test_a_study_has_one_student_on_the_device(
-    tiny_checkpoint: Any, far: str, tmp_path: Path, panel: tuple[str, ...], most: int
+    tiny_checkpoint: Any, far: str, tmp_path: Path, known: tuple[str, ...], most: int
 ) -> None:
     """Weights, gradients and two moments; a router is two models in training."""
     folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
-    plan = small_plan(folder, Engine(device=far, stack=1), ("npo",))
-    plan = replace(plan, panel=replace(plan.panel, enabled=bool(panel), models=panel))
+    label = KnownLabel(models=known)
+    plan = device_plan(folder, Engine(device=far, stack=1), ("npo",), known_label=label)
     with gauge:
-        _, outcome = run_study(plan, tmp_path / "run")
-    assert not outcome.failed, outcome.failed
+        run_study(plan, tmp_path / "run")
     copies = gauge.peak / each
     assert most - 1 < copies <= most + 0.25  # a tensor or two more are on their way
 
@@ -228,14 +229,10 @@ def counted(tiny_checkpoint: Any, folder: Path) -> tuple[Path, Gauge, int]:
 def test_an_audit_has_one_student_on_the_device(
     tiny_checkpoint: Any, far: str, tmp_path: Path
 ) -> None:
-    from palimpsest.engine.audit_request import make_request
-    from palimpsest.engine.audit_run import run_audit
-
     folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
     values = audit_files(folder, tmp_path)
-    values |= {"out": str(tmp_path / "run"), "device": far}
     with gauge:
-        run_audit(make_request(values), executor="inline")
+        palimpsest.audit(**values, out=tmp_path / "run", engine={"device": far})
     assert 3 < gauge.peak / each <= 4.25
 
 
@@ -272,14 +269,15 @@ def test_a_fault_of_the_machine_is_stored_nowhere(
         raise error
 
     monkeypatch.setattr(NPO, "loss", fail)
-    plan = small_plan(tiny_checkpoint("qwen2-s"), Engine(), ("npo",))
+    plan = device_plan(tiny_checkpoint("qwen2-s"), Engine(), ("npo",))
     with pytest.raises(MachineError, match="resume"):
         run_study(plan, tmp_path / "run")
     assert not list((tmp_path / "run").rglob("failed.json"))
-    assert not list((tmp_path / "run").rglob("candidates-*/manifest.json"))
+    assert not list((tmp_path / "run").rglob("unlearn-*/manifest.json"))
     monkeypatch.undo()
-    run, outcome = run_study(plan, tmp_path / "run")
-    assert not outcome.failed and "failure" not in str(run.cell(run.cells[0]).summary()["models"])
+    run = run_study(plan, tmp_path / "run")
+    models = models_from_json(run.cell(run.cells[0]).summary()["models"])
+    assert not [name for name, model in models.items() if model.failure]
 
 
 def test_other_errors_are_not_the_machine() -> None:

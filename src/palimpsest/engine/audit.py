@@ -81,34 +81,22 @@ class AuditInputs:
 
     def __call__(self, cell_id: str) -> CellSpec:
         config = self.config
-        references = [
-            SourcedModel(
-                Model(
-                    name,
-                    Role.REFERENCE,
-                    draw=n,
-                    recipe=_recipe(place),
-                    excluded=name in config.exclude,
-                ),
-                self._given(place),
-            )
-            for n, (name, place) in enumerate(self.references)
-        ]
         injected = Model("injected", Role.INJECTED, recipe=_recipe(config.injected))
-        models = [SourcedModel(injected, self._given(config.injected)), *references]
+        models = [self._given(injected, config.injected)]
+        for n, (name, place) in enumerate(self.references):
+            out = name in config.exclude
+            model = Model(name, Role.REFERENCE, draw=n, recipe=_recipe(place), excluded=out)
+            models.append(self._given(model, place))
         models += mixtures(models, self.rules)
-        models += [
-            SourcedModel(Model(name, Role.CANDIDATE), self._given(place))
-            for name, place in self.candidates
-        ]
+        models += [self._given(Model(name, Role.CANDIDATE), p) for name, p in self.candidates]
         return CellSpec(
             id=CELL,
             title="audit",
             seed=0,
-            base=self._given(config.base),
+            base=Given(config.base, dict(self.digests)[config.base], config.adapter_base),
             setting=self.setting,
             rules=self.rules,
-            models=tuple(_with_digest(entry) for entry in models),
+            models=tuple(models),
             measures=tuple(
                 axis.measure
                 for axis in chosen(self.rules)
@@ -121,8 +109,10 @@ class AuditInputs:
             ),
         )
 
-    def _given(self, place: str) -> Given:
-        return Given(place, dict(self.digests)[place], self.config.adapter_base)
+    def _given(self, model: Model, place: str) -> SourcedModel:
+        digests = dict(self.digests)[place]
+        given = Given(place, digests, self.config.adapter_base)
+        return SourcedModel(replace(model, source=digests.files), given)
 
     # -- facts and questions ---------------------------------------------------------------------
 
@@ -247,8 +237,12 @@ class AuditInputs:
             yield ONE_WAY
         if not config.beacon:
             yield SELF_DRAWN
-        problems = set_problems(_fact_files(config))
-        yield from (str(problem) for problem in problems if not problem.fatal)
+        files = _fact_files(config)
+        for problem in set_problems(files):
+            text = str(problem)
+            for name, file in files.items():  # the terms of a run hold no paths
+                text = text.replace(shown_path(file), f"{name} facts")
+            yield text
         if config.engine.dtype != "float32":
             yield (
                 f"Weights stored in another precision are rounded to {config.engine.dtype}; use "
@@ -272,14 +266,15 @@ def prepare_audit(config: AuditConfig, *, resumed: str = "") -> AuditInputs:
     candidates, references = _candidates(config), _references(config)
     places = {"base": config.base, "injected": config.injected}
     places |= {**references, **candidates}
-    _check_excluded(config, references)
+    if unknown := sorted(set(config.exclude) - set(references)):
+        known = ", ".join(references)
+        raise PlanError(f"{unknown[0]!r} found; expected some of {known}", key="exclude")
     facts = _read_facts(config, len(candidates))
     general = general_pieces(config.general, config.scored_pieces, f"{CELL}/general")
     outlines = _check_outlines(config, places)
     digests = {p: checkpoint_digests(p, config.adapter_base or None) for p in places.values()}
-    _check_copies(config, references, candidates, digests)
-    notes = [*_broken(config, places, candidates), *_copied(config, candidates, digests)]
-    notes += _swapped_roles(config, references)
+    notes = [*_check_copies(config, references, candidates, digests)]
+    notes += [*_broken(config, places, candidates), *_swapped_roles(config, references)]
     handed_in = {name: digests[place].files for name, place in (candidates | references).items()}
     earlier = _earlier_config(config.out) or _earlier_config(resumed)
     record = earlier.get("drawn")
@@ -348,14 +343,6 @@ def _references(config: AuditConfig) -> dict[str, str]:
 # -- checks, the cheap ones first ------------------------------------------------------------------
 
 
-def _check_excluded(config: AuditConfig, references: Mapping[str, str]) -> None:
-    if unknown := sorted(set(config.exclude) - set(references)):
-        raise PlanError(
-            f"{unknown[0]!r} found; expected names of references: {', '.join(references)}",
-            key="exclude",
-        )
-
-
 def _fact_files(config: AuditConfig) -> dict[str, str]:
     files = {"forget": config.forget, "retain": config.retain, "probe": config.probes}
     return {name: file for name, file in files.items() if file}
@@ -400,24 +387,24 @@ def _check_copies(
     references: Mapping[str, str],
     candidates: Mapping[str, str],
     digests: Mapping[str, Digests],
-) -> None:
-    """Refuse an injected model or a reference that is another's copy, by its weights alone."""
+) -> Iterator[str]:
+    """Refuse an injected model or a reference that is another's copy, by its weights alone; yield
+    the candidates that are."""
     seen = {digests[config.base].weights: "base"}
     given = {"injected": config.injected, **{f"candidate {n}": p for n, p in candidates.items()}}
     given |= {f"reference {shown_path(place)}": place for place in references.values()}
     for name, place in given.items():
         first = seen.setdefault(digests[place].weights, name)
-        if first != name and name == "injected":
+        if first != name and name.startswith("candidate "):
+            yield f"Candidate {name.partition(' ')[2]} has the weights of {first}."
+        elif first != name:
+            expected = "the model trained on the forget data"
+            if name != "injected":
+                expected = "an independent retraining without the forget set"
             raise PlanError(
-                "has the weights of base; expected the model trained on the forget data; give "
-                "that one",
-                key="injected",
-            )
-        if first != name and name.startswith("reference "):
-            raise PlanError(
-                f"{shown_path(place)} has the weights of {first}; expected an independent "
-                "retraining without the forget set; leave it out, or give another",
-                key="references",
+                f"{shown_path(place)} has the weights of {first}; expected {expected}; leave it "
+                "out, or give another",
+                key="injected" if name == "injected" else "references",
             )
 
 
@@ -428,7 +415,7 @@ def _broken(
 
     One diverged training of many does not end an audit.
     """
-    notes = []
+    notes: list[str] = []
     for name, place in places.items():
         try:
             check_weights(place, config.adapter_base or None)
@@ -437,15 +424,6 @@ def _broken(
                 raise ModelError(f"{name}: {error}") from error
             notes.append(f"Candidate {name} will be reported as failed: {error}.")
     return notes
-
-
-def _copied(
-    config: AuditConfig, candidates: Mapping[str, str], digests: Mapping[str, Digests]
-) -> Iterator[str]:
-    known = {digests[config.base].weights: "base", digests[config.injected].weights: "injected"}
-    for name, place in candidates.items():
-        if (copied := known.get(digests[place].weights)) is not None:
-            yield f"Candidate {name} has the weights of {copied}."
 
 
 def _swapped_roles(config: AuditConfig, references: Mapping[str, str]) -> Iterator[str]:
@@ -486,12 +464,6 @@ def _recipe(place: str) -> dict[str, Any]:
         return {}
     data = {"data": dict(inputs)} if isinstance(inputs, Mapping) else {}
     return dict(recipe) | data
-
-
-def _with_digest(entry: SourcedModel) -> SourcedModel:
-    if not isinstance(entry.source, Given):
-        return entry
-    return replace(entry, model=replace(entry.model, source=entry.source.digests.files))
 
 
 def preview_audit(inputs: AuditInputs, workers: int) -> list[str]:
