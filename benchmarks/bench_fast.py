@@ -10,19 +10,22 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import measuring
-import pocket
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palimpsest.config.plan import CellPlan
-from palimpsest.engine.setting import make_setting
+from palimpsest.config.plan import Plan
+from palimpsest.config.presets import PAPER_POOL, preset
+from palimpsest.config.sections import KnownLabel
+from palimpsest.engine.study import run_study, study_setting
 from palimpsest.models import net as nets
 from palimpsest.models.device import repeatable
 from palimpsest.models.fast import StackedNet
@@ -102,20 +105,35 @@ def _linear(p: Any, name: str, x: Tensor, across: bool = False) -> Tensor:
 SIDES: dict[str, type[StackedNet]] = {"fast": StackedNet, "plain": PlainNet}
 
 
-def cell_of(model: str, tiny: bool = False) -> CellPlan:
-    cell = pocket.cell_plan(tiny=tiny)
-    return CellPlan(model, 0, replace(cell.plan, models=(model,)))
+def plan_of(model: str, tiny: bool = False) -> Plan:
+    """Return a study of one cell: the demo's, with the paper's methods and no known-label models.
+
+    tiny: few steps, to warm up a process.
+    """
+    plan = preset("demo")
+    steps = {"steps": 4} if tiny else {}
+    return replace(
+        plan,
+        models=(model,),
+        seeds=(0,),
+        methods=PAPER_POOL[:1] if tiny else PAPER_POOL,
+        known_label=KnownLabel(models=()),
+        injection=replace(plan.injection, **steps),
+        unlearning=replace(plan.unlearning, **steps),
+        reacquisition=replace(plan.reacquisition, **steps),
+    )
 
 
 def phases(loaded: Loaded, steps: int) -> dict[str, Callable[[Any], Any]]:
     """Give what is timed, each a call with a net; a new batch has its tree still to be made."""
-    setting = make_setting(cell_of(loaded.name), loaded.tokenizer)
+    plan = plan_of(loaded.name)
+    setting = replace(study_setting(plan, next(iter(plan.cell_ids()))), tokenizer=loaded.tokenizer)
 
     def fresh(parts: list[TextBatch]) -> list[TextBatch]:
         return [replace(part, batch=replace(part.batch)) for part in parts]
 
     injection = setting.injection_steps(setting.stream())[:steps]
-    again = setting.way_back_steps[:steps]
+    again = setting.reacquisition_steps[:steps]
     rate = {"learning_rate": 1e-5}
     return {
         "injection": lambda net: train(net, map(fresh, injection), text_loss, **rate),
@@ -135,13 +153,12 @@ def check(loaded: Loaded) -> float:
 
 def time_cell(model: str, side: str) -> None:
     """Do a cell with one side's nets in this process, and print its seconds of the processor."""
-    import bench_cell
-
     nets.StackedNet = SIDES[side]  # type: ignore[misc]
-    bench_cell.engine(cell_of(model, tiny=True))
-    begun = time.process_time()
-    bench_cell.engine(cell_of(model))
-    print(json.dumps(time.process_time() - begun))
+    with tempfile.TemporaryDirectory() as folder:
+        run_study(plan_of(model, tiny=True), Path(folder) / "tiny")
+        start = time.process_time()
+        run_study(plan_of(model), Path(folder) / "whole")
+    print(json.dumps(time.process_time() - start))
 
 
 def main() -> None:
