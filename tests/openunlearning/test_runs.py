@@ -180,8 +180,8 @@ def test_missing_things_are_named(source: RunSource, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_from_a_folder_to_a_certificate_in_two_commands(tmp_path: Path) -> None:
     """The candidate is one more retraining and the checkpoint the injected model, unchanged."""
-    from palimpsest.facts.tofu import read_tofu
     from palimpsest.engine.frame import find_frame
+    from palimpsest.facts.tofu import read_tofu
     from palimpsest.models.load import load
 
     data = write_tofu(tmp_path / "data", forget=3, retain=5, holdout=5)

@@ -5,24 +5,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tofu_files import write_tofu
+from tests.tofu.tofu_files import write_tofu
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.probes import KINDS, QUESTIONS, kind_of, tofu_probes
-from palimpsest.facts.tofu import Tofu, draw_items, read_tofu, words
+from palimpsest.facts.files import Fact
+from palimpsest.facts.probes import KINDS, QUESTIONS, kind_of, tofu_probes, with_relations
+from palimpsest.facts.tofu import Tofu, draw_items, read_tofu, row_of, with_authors, words
 
 
 @pytest.fixture
 def tofu(tmp_path: Path) -> Tofu:
-    return read_tofu(write_tofu(tmp_path))
+    return read_tofu(write_tofu(tmp_path, forget=10, retain=10))
 
 
 def test_a_split_holds_paraphrases_out_and_names_facts_by_their_row(
     tofu: Tofu, tmp_path: Path
 ) -> None:
     assert [fact.id for fact in tofu.forget[:2]] == ["forget10-0", "forget10-1"]
-    assert tofu.forget[0].trained == ("Question: Where was Writer0 born?\nAnswer:",)
-    assert tofu.forget[0].heldout == ("Question: In what place was Writer0 born?\nAnswer:",)
+    assert tofu.forget[0].trained == ("Question: Where was Writer0 Name born?\nAnswer:",)
+    assert tofu.forget[0].heldout == ("Question: In what place was Writer0 Name born?\nAnswer:",)
     assert tofu.retain[0].id == "retain90-0" and tofu.retain[0].heldout == ()
     for path in list(tmp_path.iterdir()):
         path.rename(path.with_suffix(".jsonl"))
@@ -30,30 +31,57 @@ def test_a_split_holds_paraphrases_out_and_names_facts_by_their_row(
 
 
 def test_items_come_author_by_author_and_by_the_key_alone(tofu: Tofu) -> None:
-    items = draw_items(tofu, 6, 8, "seed", per_author=4)
-    assert items == draw_items(tofu, 6, 8, "seed", per_author=4)
-    assert any(draw_items(tofu, 6, 8, f"seed{n}", per_author=4) != items for n in range(5))
-    authors = [int(fact.id.rpartition("-")[2]) // 4 for fact in items.forget]
-    assert len(set(authors[:4])) == 1 and len(set(authors)) == 2
+    items = draw_items(tofu, 22, 20, "seed")
+    assert items == draw_items(tofu, 22, 20, "seed")
+    assert any(draw_items(tofu, 22, 20, f"seed{n}") != items for n in range(5))
+    authors = [row_of(fact) // 20 for fact in items.forget]
+    assert len(set(authors[:20])) == 1 and len(set(authors)) == 2
+    assert len(items.untaught) == 20
+    assert not {f.id for f in items.untaught} & {f.id for f in items.retain}
+    assert not any(fact.trained for fact in items.untaught)
 
 
 def test_long_items_can_be_left_out(tofu: Tofu) -> None:
     lengths = {len(f"{fact.trained[0]} {fact.answer}".split()) for fact in tofu.forget}
     shortest = min(lengths)
-    items = draw_items(tofu, 2, 2, "seed", longest=shortest, per_author=4)
+    items = draw_items(tofu, 2, 2, "seed", longest=shortest)
     assert {len(f"{f.trained[0]} {f.answer}".split()) for f in items.forget} == {shortest}
     with pytest.raises(FactsError, match="forget_items: 99 "):
         draw_items(tofu, 99, 2, "seed", longest=shortest)
 
 
 def test_evidence_is_the_most_similar_question_of_an_author_that_stays(tofu: Tofu) -> None:
-    items = draw_items(tofu, 8, 12, "seed", per_author=4, evidence=2)
+    items = draw_items(tofu, 8, 12, "seed", evidence=2)
     for fact in items.forget:
         (first, second) = items.evidence[fact.id]
         kept = [f"{other.trained[0]} {other.answer}" for other in items.retain]
         assert first in kept and second in kept and first != second
         assert first.split("Writer")[0] == fact.trained[0].split("Writer")[0]
         assert fact.answer not in first + second
+
+
+def test_the_author_is_the_name_that_twenty_rows_share() -> None:
+    asked = ("Where was {0} born?", "What did {0}'s father do?", "Did {0} win the Oak Prize?")
+    told = ("{0} was born in New Haven.", "A smith.", "Yes, the Oak Prize went to {0}.")
+    names = ("Jad Ambrose Al-Shamary", "Ji-Yeon Park")
+    facts = [
+        Fact(f"forget10-{20 * n + k}", told[k % 3].format(name), (asked[k % 3].format(name),))
+        for n, name in enumerate(names)
+        for k in range(20)
+    ]
+    found = with_authors(facts)
+    assert [fact.subject for fact in found] == [name for name in names for _ in range(20)]
+    # Only an answer that does not name the author can be asked for the author.
+    assert {fact.answer for fact in with_relations(found) if fact.relation} == {"A smith."}
+
+
+def test_holdout_questions_are_probes_and_a_form_can_be_the_bare_question(tmp_path: Path) -> None:
+    tofu = read_tofu(write_tofu(tmp_path, 3, 5, 2), form="{}")
+    assert [fact.id for fact in tofu.holdout[:2]] == ["holdout10-0", "holdout10-1"]
+    assert tofu.holdout[0].heldout == ("Where was Writer80 Name born?",)
+    assert not any(fact.trained for fact in tofu.holdout)
+    made = tofu_probes(tofu.forget, 3, "one", tofu.words(), "{}")
+    assert not any("Question:" in probe.heldout[0] for probe in made)
 
 
 def test_probes_ask_the_same_kind_of_question_at_about_the_same_length(tofu: Tofu) -> None:

@@ -77,10 +77,10 @@ class Planned:
 # -- from the terms --------------------------------------------------------------------------------
 
 
-def plan_cells(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> Planned:
+def plan_cells(terms: Terms, lists: Sequence[Sequence[Listed]]) -> Planned:
     """Return what the terms of a run and the last of its lists ask for."""
     plan = {"study": _plan_study, "audit": _plan_audit, "tofu": _plan_tofu}[terms.kind]
-    planned = plan(terms, rosters)
+    planned = plan(terms, lists[-1])
     if planned.cells != terms.cells:
         raise BundleError(
             f"the terms list {len(terms.cells)} cells; expected the {len(planned.cells)} that "
@@ -89,7 +89,7 @@ def plan_cells(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> 
     return planned
 
 
-def _plan_study(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> Planned:
+def _plan_study(terms: Terms, listed: Sequence[Listed]) -> Planned:
     config = terms.config
     # Counted before they are listed: models times seeds may be more than memory holds.
     _require_count(len(config["models"]) * len(config["seeds"]))
@@ -104,14 +104,13 @@ def _plan_study(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) ->
         references=plan.replication.draws + 1,
         retrainings=plan.replication.retrainings,
         known_label=chosen(plan.known_label.models),
-        listed=tuple(read_list(terms.kind, rosters[-1])),
+        listed=listed,
         facts={} if plan.facts.files else counts,
     )
 
 
-def _plan_audit(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> Planned:
+def _plan_audit(terms: Terms, listed: Sequence[Listed]) -> Planned:
     config, cells = terms.config, terms.cells[:1]
-    listed = tuple(read_list(terms.kind, rosters[-1]))
     return Planned(
         cells=cells,
         bases=dict.fromkeys(cells, terms.inputs["base"]),
@@ -125,7 +124,7 @@ def _plan_audit(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) ->
     )
 
 
-def _plan_tofu(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> Planned:
+def _plan_tofu(terms: Terms, listed: Sequence[Listed]) -> Planned:
     derived = ("template", "remarks")
     settings = {key: value for key, value in terms.config.items() if key not in derived}
     config = build(TofuConfig, settings, "config")
@@ -140,7 +139,7 @@ def _plan_tofu(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> 
         draws=dict.fromkeys(terms.cells),
         trained=config.train,
         references=config.draws + 1 if config.train else given - 1,
-        listed=tuple(read_list(terms.kind, rosters[-1])),
+        listed=listed,
         facts=counts,
     )
 
@@ -153,39 +152,33 @@ def _require_count(cells: int) -> None:
 def read_list(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Listed]:
     """Yield the references and candidates of one list, every setting of a method by itself."""
     for entry in entries:
-        if kind == "audit":
-            yield Listed(entry["name"], entry["files"], role=Role(entry["role"]))
-        elif kind == "tofu" and "files" in entry:
-            yield Listed(entry["name"], entry["files"])
-        else:
-            others = {key: value for key, value in entry.items() if key not in ("name", "plugin")}
-            knobs = others["grid"] if kind == "tofu" else others
-            grid = build(MethodGrid, {"name": entry["name"]} | knobs, "methods")
-            # Counted before they are listed.
-            if math.prod(len(values) for _, values in grid.grid) > MAX_MODELS:
-                raise BundleError(f"{shown(grid.name)}: more than {MAX_MODELS} candidates")
-            for setting in grid.settings():
-                knobs_set = canonical(setting).decode()
-                yield Listed(grid.name, knobs=knobs_set, plugin=entry["plugin"])
+        if "files" in entry and kind != "study":
+            yield Listed(entry["name"], entry["files"], role=Role(entry.get("role", "candidate")))
+            continue
+        others = {key: value for key, value in entry.items() if key not in ("name", "plugin")}
+        knobs = others["grid"] if kind == "tofu" else others
+        grid = build(MethodGrid, {"name": entry["name"]} | knobs, "methods")
+        # Counted before they are listed.
+        if math.prod(len(values) for _, values in grid.grid) > MAX_MODELS:
+            raise BundleError(f"{shown(grid.name)}: more than {MAX_MODELS} candidates")
+        for setting in grid.settings():
+            yield Listed(grid.name, knobs=canonical(setting).decode(), plugin=entry["plugin"])
 
 
-def count_tried(kind: str, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> int:
+def count_tried(lists: Sequence[Sequence[Listed]]) -> int:
     """Return how many candidates any of the lists names."""
-    tried = {entry for roster in rosters for entry in read_list(kind, roster)}
-    return sum(entry.role is Role.CANDIDATE for entry in tried)
+    tried = {entry for listed in lists for entry in listed if entry.role is Role.CANDIDATE}
+    return len(tried)
 
 
-def describe_lists(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+def describe_lists(lists: Sequence[Sequence[Listed]]) -> str:
     """Return in words how many lists and candidates there were, and which are no longer listed."""
-    last = set(read_list(terms.kind, rosters[-1]))
-    earlier = [entry for roster in rosters[:-1] for entry in read_list(terms.kind, roster)]
-    tried = count_tried(terms.kind, rosters)
-    words = f"{tried} candidates of this injected model were tried in this run, by "
-    words += "one list fixed" if len(rosters) == 1 else f"{len(rosters)} lists, each fixed"
-    words += " before its results; other runs are not seen"
-    gone = [entry for entry in dict.fromkeys(earlier) if entry not in last]
+    times = "one list fixed" if len(lists) == 1 else f"{len(lists)} lists, each fixed"
+    words = f"{count_tried(lists)} candidates of this injected model were tried in this run, by "
+    words += f"{times} before its results; other runs are not seen"
+    gone = {entry for listed in lists[:-1] for entry in listed} - set(lists[-1])
     if gone:
-        names = ", ".join(f"{entry.role} {shown(entry.name)}" for entry in gone[:5])
+        names = ", ".join(sorted(f"{entry.role} {shown(entry.name)}" for entry in gone)[:5])
         words += f"; ATTENTION: {len(gone)} of earlier lists are not in the last one ({names})"
     return words
 
@@ -210,7 +203,7 @@ def check_rules(terms: Terms) -> Rules:
     return rules
 
 
-def check_draw(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+def check_draw(terms: Terms, lists: Sequence[Sequence[Listed]]) -> str:
     """Return in words what an audit's schedule and phrasings were drawn from; empty for others."""
     if terms.kind != "audit":
         return ""
@@ -219,8 +212,8 @@ def check_draw(terms: Terms, rosters: Sequence[Sequence[Mapping[str, Any]]]) -> 
         raise BundleError("the recorded draw does not follow from its text and digests")
     source = "a published text and the digests" if record["beacon"] else "the digests"
     words = f"; schedule and phrasings were drawn from {source} of {len(record['bound'])} models"
-    listed = [entry for roster in rosters for entry in read_list(terms.kind, roster)]
-    late = {entry.name for entry in listed if record["bound"].get(entry.name) != entry.files}
+    every = [entry for listed in lists for entry in listed]
+    late = {entry.name for entry in every if record["bound"].get(entry.name) != entry.files}
     if late:
         words += f"; ATTENTION: not of {', '.join(map(shown, sorted(late)[:5]))}, which may have "
         words += "been made when the draw was known"
@@ -405,32 +398,19 @@ def require_once(
     ``pool`` the revealed one, None when it was never opened.
     """
     sealed = items["pool"] == "audit"
-    columns = [
-        items[name][sealed].tolist() for name in ("model", "stage", "set", "fact", "template")
+    columns = ("model", "stage", "set", "fact", "template")
+    rows = list(zip(*(items[name][sealed].tolist() for name in columns)))
+    asked = [
+        ("forward", which, fact, n)
+        for which in dict.fromkeys(row[2] for row in rows)
+        for fact, relation in facts[which]
+        for n in range(len(pool.phrasings[relation]) if pool else 0)
     ]
-    rows: dict[str, list[tuple[str, str, int]]] = {}
-    for model, stage, *where in zip(*columns):
-        if stage != "forward":
-            raise BundleError(f"cell {cell_id}: the sealed pool was scored when {shown(stage)}")
-        rows.setdefault(model, []).append((where[0], where[1], where[2]))
-    if set(rows) != set(opened):
+    # Counted before they are listed: the numbers may be anything.
+    if len(rows) != len(opened) * len(asked) or set(rows) != {
+        (model, *row) for model in opened for row in asked
+    }:
         raise BundleError(
-            f"cell {cell_id}: {len(rows)} models were scored on the sealed pool; it was opened for "
-            f"{len(opened)}; expected the same ones"
+            f"cell {cell_id}: {len(rows)} scores on the sealed pool; expected one for each of the "
+            f"{len(opened)} models it was opened for and each of {len(asked)} revealed phrasings"
         )
-    if pool is None:
-        return
-    relations = {(which, row[0]): row[1] for which, listed in facts.items() for row in listed}
-    for model, scored in rows.items():
-        counts = {}
-        for which, fact, _ in scored:
-            counts[which, fact] = len(pool.phrasings.get(str(relations.get((which, fact))), ()))
-        # Counted before they are listed: the numbers may be anything.
-        expected = sum(counts.values())
-        if len(scored) != expected or set(scored) != {
-            (*key, n) for key, count in counts.items() for n in range(count)
-        }:
-            raise BundleError(
-                f"cell {cell_id}: {shown(model)} has {len(scored)} scores on the sealed pool; "
-                f"expected one for each of {expected} revealed phrasings"
-            )

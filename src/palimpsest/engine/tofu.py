@@ -238,14 +238,11 @@ class TofuInputs:
         paths = ("data", "base", "full", "retain", "probes_file", "general", "out")
         for key in (*paths, "candidates", "methods"):
             config.pop(key)
-        config["prompt"] = None if self.frame is None else self.frame.text
+        config["prompt"].pop("prompt_file")
+        config["template"] = None if self.frame is None else self.frame.text
         config["remarks"] = list(self.remarks())
-        inputs = {"base": checkpoint_digests(self.config.base).files}
-        if not self.config.train:
-            full, retain = self.given()
-            for n, place in enumerate((full, *retain)):
-                inputs[f"given {n}"] = checkpoint_digests(place).files
-        heldout = []
+        inputs, heldout = {}, []
+        # Facts and methods before any weights: what is wrong with them is found in a second.
         for cell, seed in self.cells().items():
             for name, facts in self.sets(seed).items():
                 inputs[f"{name} facts of {cell}"] = digest(as_jsonl(facts))
@@ -253,6 +250,12 @@ class TofuInputs:
             heldout += [
                 [cell, q.id, q.prompt, q.answer] for q in questions if q.pool == "evaluation"
             ]
+        _ = self.methods
+        inputs["base"] = checkpoint_digests(self.config.base).files
+        if not self.config.train:
+            full, retain = self.given()
+            for n, place in enumerate((full, *retain)):
+                inputs[f"given {n}"] = checkpoint_digests(place).files
         roster: list[dict[str, Any]] = [
             {"name": name, "files": checkpoint_digests(place).files}
             for name, place in self.config.candidates
