@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import palimpsest
 from palimpsest.errors import FolderLocked, InputError, MachineError, ModelError, PalimpsestError
 from palimpsest.run import disk
 from palimpsest.run.cell import CellStore
-from palimpsest.run.disk import Stopped, lock, shielded, stop_signals
+from palimpsest.run.disk import Stopped, lock, stop_signals
 from palimpsest.run.executor import Event, OnEvent, Outcome, make_executor, silent
 from palimpsest.run.local import LocalExecutor
 from palimpsest.run.status import progress_lines, read_progress, status, worker_lock
@@ -288,16 +287,6 @@ def test_a_signal_is_noted_where_python_swallows_exceptions_and_raised_before_th
             signal.raise_signal(signal.SIGINT)
     assert os.listdir(quick) == [] and signal.getsignal(signal.SIGTERM) == before
     disk.write_bytes(quick / "later.json", b"{}")
-
-
-def test_a_process_started_shielded_sees_no_signal_until_it_listens() -> None:
-    with stop_signals() as stop, shielded():
-        # To this thread: another one that a library started would take it, unshielded.
-        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        time.sleep(0.01)
-        assert stop.signum is None
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        assert stop.signum == signal.SIGTERM
 
 
 class Translating(ToyCell):

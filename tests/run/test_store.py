@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -248,19 +246,6 @@ def test_the_code_is_all_that_can_change_a_result_and_nothing_that_only_shows_it
         for path, content in zip(files, kept):
             path.write_bytes(content)
     assert shown == {"certificate", "cli", "openunlearning", "paper", "report"}
-
-
-def test_the_store_loads_neither_torch_nor_numpy() -> None:
-    code = "import sys, palimpsest.run.store; print({'torch', 'numpy', 'pyarrow'} & {*sys.modules})"
-    source = str(Path(palimpsest.__file__).parents[1])
-    out = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": source},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert out.stdout == "set()\n"
 
 
 def test_a_folder_named_by_another_edition_is_refused(run: Run) -> None:
