@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from annotated_types import Ge
 
-from palimpsest.config.schema import YAML_LIMIT, build, read_yaml, unknown_key
+from palimpsest.config.load import YAML_LIMIT, read_yaml
 from palimpsest.errors import PlanError
+from palimpsest.schema import build, unknown_key
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest.errors import FactsError
-from palimpsest.facts.rows import candidate_name, name_problem, shown
+from palimpsest.config.own import check_candidate_name
+from palimpsest.errors import PlanError
+from palimpsest.facts.rows import name_problem, shown
 
 HOSTILE = [
     *("", " ", ".", "..", "../../x", "..\\..\\x", "/etc/passwd", "C:\\x", "C:x", "\\\\host\\share"),
@@ -24,22 +25,24 @@ TAKEN = ["base", "Injected", "reference", "reference-2", "forget_only", "general
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_that_could_be_a_path_or_act_is_refused(name: str) -> None:
     assert name_problem(name)
-    with pytest.raises(FactsError, match=r"^candidate name: ") as caught:
-        candidate_name(name)
+    with pytest.raises(PlanError) as caught:
+        check_candidate_name(name)
+    assert caught.value.key == "candidates"
     assert str(caught.value).isprintable() and str(caught.value).isascii()
     assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize("name", [*ORDINARY, "reference-like"])
-def test_an_ordinary_name_is_kept_as_it_is(name: str) -> None:
-    assert candidate_name(name) == name
+@pytest.mark.parametrize("name", [*ORDINARY, "references"])
+def test_an_ordinary_name_is_accepted(name: str) -> None:
+    assert name_problem(name) is None
+    check_candidate_name(name)
 
 
 @pytest.mark.parametrize("name", [*TAKEN, "retraining-1", "Control-50"])
 def test_a_candidate_cannot_take_the_name_of_another_model(name: str) -> None:
     assert name_problem(name) is None
-    with pytest.raises(FactsError, match=r"^candidate name: "):
-        candidate_name(name)
+    with pytest.raises(PlanError):
+        check_candidate_name(name)
 
 
 @given(st.text(max_size=12))

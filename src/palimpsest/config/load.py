@@ -246,6 +246,10 @@ def config_schema(kind: type = Plan) -> dict[str, Any]:
     }
     for name, section in classes.items():
         parts[name]["additionalProperties"] = False
+        for key, hint in typing.get_type_hints(section).items():
+            if _is_mapping(hint):  # what ``build`` also takes, and a file writes
+                pairs = {"type": "object", "additionalProperties": {"type": "string"}}
+                parts[name]["properties"][key] = pairs
         for key, meaning in meanings(section).items():
             parts[name]["properties"][key]["description"] = meaning
     if kind is Plan:

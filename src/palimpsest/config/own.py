@@ -23,7 +23,7 @@ from palimpsest.config.sections import (
     Unlearning,
 )
 from palimpsest.errors import PlanError
-from palimpsest.facts.rows import candidate_name
+from palimpsest.facts.rows import name_problem
 from palimpsest.stats.rules import Rules, refuse_unmeasured
 
 LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
@@ -137,9 +137,11 @@ def check_audit(config: AuditConfig) -> AuditConfig:
 
 def check_candidate_name(name: str) -> None:
     """Refuse a name that cannot stand in a table, or that another model of every run has."""
-    candidate_name(name)
-    if _TAKEN.fullmatch(name.lower()):
-        raise PlanError(f"{name!r} is the name of another model; rename it", key="candidates")
+    problem = name_problem(name)
+    if problem is None and _TAKEN.fullmatch(name.lower()):
+        problem = f"{name!r} is the name of another model of every run; rename it"
+    if problem is not None:
+        raise PlanError(problem, key="candidates")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,6 @@ NAME_LIMIT = 100
 """Longest name, in characters; it also stays within the 255 bytes file systems allow."""
 
 _DEVICES = r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])\Z"
-_MODELS = r"(base|injected|(forget|general)_only|reference|(reference|retraining|control)-[0-9]+)\Z"
-"""What the models of a cell are called in stored tables; no candidate may take such a name."""
 
 
 def shown(text: str, limit: int = 60) -> str:
@@ -54,16 +52,6 @@ def name_problem(name: str) -> str | None:
     elif not unicodedata.is_normalized("NFC", name):
         why = "expected composed letters (Unicode NFC); retype it"
     return f"{shown(name)} found; {why}" if why else None
-
-
-def candidate_name(name: str) -> str:
-    """Return the name if a candidate may have it: safe, and not one the tables use already."""
-    why = name_problem(name)
-    if why is None and re.match(_MODELS, name, re.IGNORECASE):
-        why = f"{name!r} found, the name of another model in every run; choose another"
-    if why is not None:
-        raise FactsError(f"candidate name: {why}")
-    return name
 
 
 FILE_LIMIT = 64 * 2**20

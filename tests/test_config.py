@@ -1,0 +1,206 @@
+"""A plan is checked whole before anything is trained, an error has its key, and keys are described.
+
+Flags win over a file, a file over its preset, a preset over the defaults.
+"""
+
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from palimpsest.config.load import as_dict, changed, config_keys, config_schema, load_config
+from palimpsest.config.own import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
+from palimpsest.config.plan import Plan
+from palimpsest.config.presets import PRESETS, preset
+from palimpsest.config.sections import MethodGrid
+from palimpsest.engine.study import StudySpecs, check_study
+from palimpsest.errors import PlanError
+from palimpsest.methods import candidates
+from palimpsest.models.families import POCKET
+from tests.command import palimpsest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples" / "plans").glob("*.yaml"))
+AUDIT = {"base": "b", "injected": "i", "candidates": {"mine": "c"}, "forget": "f.jsonl"}
+AUDIT |= {"retain": "r.jsonl", "general": "pocket", "out": "run"}
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_survives_the_trip_through_plain_values_and_yaml(name: str) -> None:
+    plan = preset(name)
+    assert load_config(Plan, json.loads(json.dumps(as_dict(plan)))) == plan
+    shown = palimpsest("study", name, "--show")
+    assert load_config(Plan, {}, shown.stdout) == plan
+
+
+def test_the_pocket_matrix_has_the_papers_820_candidates_and_14_replays_a_cell() -> None:
+    plan = preset("pocket")
+    gated = {spec.name for spec in POCKET if spec.gated}
+    methods = candidates(plan.methods)
+    counts = [
+        sum(method.name != "gate_mask" or model in gated for method in methods)
+        for model, _ in plan.cell_ids().values()
+    ]
+    assert len(counts) == 45 and sum(counts) == 820 + 45 * 14
+    assert set(counts) == {16 + 14, 20 + 14}
+
+
+def test_values_win_over_the_file_and_the_file_over_its_preset(tmp_path: Path) -> None:
+    text = "preset: pocket-small\ninjection:\n  learning_rate: 2e-5\nseeds: [7]\n"
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    base = preset("pocket-small")
+    expected = replace(base, injection=replace(base.injection, learning_rate=2e-5), seeds=(7,))
+    for source in (text, path, str(path)):
+        assert load_config(Plan, {}, source) == expected
+    assert load_config(Plan, {"seeds": [8]}, path) == replace(expected, seeds=(8,))
+    rules = changed(base, {"rules": {"alpha": 0.1}}).rules
+    assert rules == replace(base.rules, alpha=0.1)
+
+
+@pytest.mark.parametrize(
+    "text", ["- a\n- b\n", "a: [", "preset: none-such\n", "preset: 3\n", "\x00", "1: 2\n", "x: 1\n"]
+)
+def test_yaml_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    with pytest.raises(PlanError):
+        load_config(Plan, {}, path)
+    with pytest.raises(PlanError):
+        load_config(Plan, {}, tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"injektion": {}}, "injektion"),
+        ({"injection": {"stepz": 3}}, "injection.stepz"),
+        ({"injection": {"steps": -1}}, "injection.steps"),
+        ({"injection": {"steps": 1.5}}, "injection.steps"),
+        ({"injection": {"steps": True}}, "injection.steps"),
+        ({"injection": {"learning_rate": 0}}, "injection.learning_rate"),
+        ({"injection": {"learning_rate": "fast"}}, "injection.learning_rate"),
+        ({"facts": {"phrasings": 7}}, "facts.phrasings"),
+        ({"reacquisition": {"chunks": 80}}, "steps"),
+        ({"general": {"train_pieces": 3}}, "general.train_pieces"),
+        ({"rules": {"alpha": 1.5}}, "rules.alpha"),
+        ({"rules": {"alfa": 0.05}}, "rules.alfa"),
+        ({"models": []}, "models"),
+        ({"models": "pocket/qwen2-s"}, "models"),
+        ({"models": ["a", "a"]}, "models"),
+        ({"seeds": [0, 0]}, "seeds"),
+        ({"engine": {"dtype": "int4"}}, "engine.dtype"),
+        ({"methods": [{"weight": [1]}]}, "methods[0].name"),
+        ({"methods": [{"name": "ga", "weight": []}]}, "methods[0].weight"),
+    ],
+)
+def test_a_bad_plan_is_refused_by_the_name_of_its_key(change: dict[str, Any], key: str) -> None:
+    with pytest.raises(PlanError) as refusal:
+        changed(preset("pocket-small"), change)
+    assert refusal.value.key == key
+
+
+def test_more_facts_than_names_is_refused_before_training() -> None:
+    plan = preset("pocket-small")
+    plan = replace(plan, facts=replace(plan.facts, probes=100_000))
+    with pytest.raises(PlanError) as refusal:
+        check_study(plan, StudySpecs(plan))
+    assert refusal.value.key == "facts.probes"
+
+
+def test_more_cells_or_candidates_than_memory_holds_are_refused_uncounted() -> None:
+    small = as_dict(preset("pocket-small"))
+    knobs = {f"k{n}": list(range(9)) for n in range(30)}
+    for change in ({"seeds": list(range(60_000))}, {"methods": [{"name": "npo"} | knobs]}):
+        with pytest.raises(PlanError) as refusal:
+            load_config(Plan, small | change)
+        assert refusal.value.key in change
+
+
+def test_a_grid_gives_every_combination_in_the_order_written() -> None:
+    grid = MethodGrid("npo", (("beta", (0.1, 0.5)), ("weight", (3, 12))))
+    assert grid.settings() == (
+        {"beta": 0.1, "weight": 3},
+        {"beta": 0.1, "weight": 12},
+        {"beta": 0.5, "weight": 3},
+        {"beta": 0.5, "weight": 12},
+    )
+
+
+# -- the other configurations ----------------------------------------------------------------------
+
+
+def test_paths_in_a_file_start_at_its_folder_and_names_of_models_stay(tmp_path: Path) -> None:
+    (tmp_path / "candidate").mkdir()
+    text = yaml.safe_dump(AUDIT | {"base": "org/model", "candidates": {"mine": "candidate"}})
+    (tmp_path / "audit.yaml").write_text(text)
+    config = load_config(AuditConfig, {"out": "elsewhere"}, tmp_path / "audit.yaml")
+    assert (config.base, config.general, config.out) == ("org/model", "pocket", "elsewhere")
+    assert config.forget == str(tmp_path / "f.jsonl")
+    assert config.candidates == (("mine", str(tmp_path / "candidate")),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "key"),
+    [
+        (AuditConfig, {"candidates": {}}, "candidates"),
+        (AuditConfig, {"candidates": {"base": "x"}}, "candidates"),
+        (AuditConfig, {"steps": 2}, "steps"),
+        (AuditConfig, {"forget": "facts.csv"}, "forget"),
+        (AuditConfig, {"probes": "p.jsonl", "generate_probes": 3}, "probes"),
+        (AuditConfig, {"rules": {"margin": -1}}, "rules.margin"),
+        (TofuConfig, {"train": True, "full": "x"}, "train"),
+        (TofuConfig, {"full": "x"}, "retain"),
+        (TofuConfig, {"train": True, "candidates": {"a": "b"}}, "candidates"),
+        (RetrainConfig, {}, "out"),
+        (UnlearnConfig, {"retain": "r", "general": "g", "out": "o", "forget": "f"}, "injected"),
+    ],
+)
+def test_values_that_do_not_fit_together_are_refused_by_key(
+    kind: type, values: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(PlanError) as refusal:
+        load_config(kind, (AUDIT if kind is AuditConfig else {}) | values)
+    assert refusal.value.key == key
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Plan, AuditConfig, TofuConfig, RetrainConfig, UnlearnConfig])
+def test_every_key_has_a_meaning(kind: type) -> None:
+    assert [key.name for key in config_keys(kind) if not key.meaning] == []
+
+
+def test_the_documentation_is_what_its_generator_writes() -> None:
+    document = runpy.run_path(str(ROOT / "docs" / "plan_table.py"))["document"]
+    assert (ROOT / "docs" / "plan.md").read_text() == document()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_example_plans_can_be_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "examples")
+    plan = load_config(Plan, {}, path)
+    specs = StudySpecs(plan)
+    check_study(plan, specs)
+    assert specs.methods
+
+
+def test_the_schema_takes_the_examples_and_presets_and_refuses_a_misspelt_key() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient")
+    schema = json.loads(palimpsest("study", "--schema").stdout)
+    assert schema == json.loads(json.dumps(config_schema(Plan)))
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    plans = [yaml.safe_load(path.read_text()) for path in EXAMPLES]
+    for plan in [*plans, *(json.loads(json.dumps(as_dict(preset(name)))) for name in PRESETS)]:
+        assert not list(validator.iter_errors(plan))
+    for wrong in ({"injektion": {}}, {"injection": {"steps": 0}}, {"facts": {"forgot": 3}}):
+        assert list(validator.iter_errors(wrong))
