@@ -57,8 +57,8 @@ def nothing_built(monkeypatch, nothing_read):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """What may be endless gets four seconds of the processor."""
-    monkeypatch.setattr(inspect_folder, "APART_SECONDS", 4)
+    """What may be endless gets three seconds of the processor."""
+    monkeypatch.setattr(inspect_folder, "APART_SECONDS", 3)
 
 
 def refused(place, *names, **options):
@@ -503,7 +503,7 @@ MANY = {str(n): n for n in range(60_000)}
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        ("tokenizer.json", {"added_tokens": [{"id": n, "content": n} for n in range(10**6)]}),
+        ("tokenizer.json", {"added_tokens": [{"id": n, "content": n} for n in range(60_000)]}),
         ("tokenizer_config.json", {"added_tokens_decoder": MANY}),
         ("tokenizer_config.json", {"extra_special_tokens": MANY}),
         ("added_tokens.json", MANY),
@@ -641,13 +641,14 @@ def test_patterns_of_an_adapter_are_names(adapter, change):
     refused(adapter, next(iter(change)))
 
 
-def test_a_regular_expression_for_an_adapters_modules_has_little_time(adapter, folder, impatient):
+def test_a_regular_expression_for_an_adapters_modules_has_little_time(adapter, folder, monkeypatch):
     file = "adapter_model.safetensors"
     respoil(adapter, lambda s: [value.fill_(0.1) for value in s.values()], file)
     plain = state_digest(load(str(adapter)).weights)
     assert plain != state_digest(load(str(folder)).weights)
     edit(adapter, "adapter_config.json", target_modules=r"model\.layers\.\d+\.self_attn\.q_proj")
     assert state_digest(load(str(adapter)).weights) == plain
+    monkeypatch.setattr(inspect_folder, "APART_SECONDS", 1)
     edit(adapter, "adapter_config.json", target_modules=r"((\w|\.)+)+!")
     refused(adapter, "target_modules")
 
