@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import measuring
-from palimpsest.run.graph import FINISH, Step
 
-from palimpsest.run.executor import Work, silent
-from palimpsest.run.schedule import Scheduler
+from palimpsest.run.cell import CellStore
+from palimpsest.run.executor import Result, Work, Worker, silent
 from palimpsest.run.status import status
-from palimpsest.run.store import Cell, Run
-from palimpsest.run.worker import Result, Worker
+from palimpsest.run.steps import FINISH, Scheduler, Step
+from palimpsest.run.store import Run, Terms
 
 REFERENCES = 24
 CANDIDATES = 20
@@ -42,15 +41,19 @@ def steps() -> tuple[Step, ...]:
     references = tuple(f"train-reference-{n}" for n in range(REFERENCES))
     candidates = tuple(f"candidate-{n}" for n in range(CANDIDATES))
     return (
-        Step("train-base", "", cost=3.0),
-        Step("train-injected", "", ("train-base",), 3.0),
-        *(Step(name, "", ("train-base",), 3.0) for name in references),
-        *(Step(name, "", ("train-injected",), 1.0) for name in candidates),
-        Step("score-references", "", references),
-        Step("panel", "", ("train-injected",)),
-        Step("controls", "", ("train-injected", *references)),
-        Step("score", "", candidates),
+        _step("train-base", cost=3.0),
+        _step("train-injected", "train-base", cost=3.0),
+        *(_step(name, "train-base", cost=3.0) for name in references),
+        *(_step(name, "train-injected") for name in candidates),
+        _step("score-references", *references),
+        _step("known-label", "train-injected"),
+        _step("controls", "train-injected", *references),
+        _step("score", *candidates),
     )
+
+
+def _step(name: str, *needs: str, cost: float = 1.0) -> Step:
+    return Step(name, "toy", f"key of {name}", name, needs, cost=cost)
 
 
 STEPS = steps()
@@ -65,10 +68,13 @@ class Toy:
     def cell(self, cell_id: str) -> "Toy":
         return self
 
-    def do(self, step: str, cell: Cell) -> None:
-        cell.put(step, values={"loss": 0.5})
+    def do(self, step: Step, store: CellStore) -> None:
+        store.put(step, values={"loss": 0.5})
 
-    def finish(self, cell: Cell) -> Mapping[str, Any]:
+    def finish(self, store: CellStore) -> Mapping[str, Any]:
+        return {}
+
+    def keep(self, store: CellStore) -> Mapping[str, tuple[Step, str]]:
         return {}
 
 
@@ -94,7 +100,7 @@ def simulate(work: Any, workers: int, seconds: Mapping[str, float], act: Any) ->
             break
         clock, worker = heapq.heappop(busy)
         began = time.perf_counter()
-        work.ended(worker, Result("done", 0.0))
+        work.ended(worker, Result(0.0))
         command += time.perf_counter() - began
         idle.append(worker)
         done += 1
@@ -112,7 +118,8 @@ class Bare:
     """The scheduler alone, with the interface of the executors' `Work`."""
 
     def __init__(self, cells: Mapping[str, tuple[Step, ...]]) -> None:
-        self.scheduler = Scheduler(cells)
+        to_do = {cell: {step.name for step in steps} for cell, steps in cells.items()}
+        self.scheduler = Scheduler(cells, to_do)
         self.next = self.scheduler.next
 
     def ended(self, worker: str, result: Result) -> None:
@@ -121,7 +128,9 @@ class Bare:
 
 def on_folder(folder: Path, cells: list[str], workers: int, seconds: Mapping[str, float]) -> Any:
     """Run the simulation through a real run folder; return its measures."""
-    run = Run.create(folder / "run", {}, {}, {}, {"commitment": ""}, cells=cells)
+    seal = {"commitment": "none"}
+    terms = Terms("study", {}, {}, seal, inputs={}, cells=tuple(cells))
+    run = Run.create_or_resume(folder / "run", terms)
     job = Toy()
     made: dict[str, Worker] = {}
     spent: dict[str, float] = {"step": 0.0, FINISH: 0.0}
@@ -131,7 +140,7 @@ def on_folder(folder: Path, cells: list[str], workers: int, seconds: Mapping[str
         began = time.perf_counter()
         result = worker.do(task)
         spent[FINISH if task.step == FINISH else "step"] += time.perf_counter() - began
-        assert result.kind == "done", result
+        assert result.failure is None, result
 
     timed: dict[str, float] = {}
 
@@ -142,14 +151,14 @@ def on_folder(folder: Path, cells: list[str], workers: int, seconds: Mapping[str
         return result
 
     with run.lock("simulation"):
-        work = clocked("begin the work", lambda: Work(job, run, cells, silent))
+        work = clocked("begin the work", lambda: Work(job, run, silent))
         result = simulate(work, workers, seconds, act)
         clocked("write the record", run.record)
     number = len(cells) * len(STEPS)
     clocked("status at the end", lambda: status(run))
     assert not clocked("verify", run.verify)
     with run.lock("simulation"):
-        clocked("take it up again", lambda: Work(job, run, cells, silent))
+        clocked("take it up again", lambda: Work(job, run, silent))
     return result | {
         "worker milliseconds per step": 1e3 * spent["step"] / number,
         "worker milliseconds per finish": 1e3 * spent[FINISH] / len(cells),
