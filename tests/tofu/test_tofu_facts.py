@@ -1,6 +1,5 @@
 """TOFU's files as facts, and never-learned questions that resemble them."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -107,27 +106,6 @@ def test_no_name_of_a_probe_is_a_word_of_the_data(tofu: Tofu) -> None:
 def test_every_kind_of_question_has_forms() -> None:
     assert set(QUESTIONS) == {*KINDS, "other"}
     assert kind_of("How tall is a house?") == "other"
-
-
-@pytest.mark.parametrize(
-    ("spoil", "where"),
-    [
-        (lambda folder: (folder / "retain90.json").unlink(), "retain90"),
-        (lambda folder: (folder / "forget10.json").write_text("{\n"), "forget10.json line 1: "),
-        (lambda folder: (folder / "forget10.json").write_text('[\n{"question": 1}]'),
-         "forget10.json: row 1: question"),
-        (lambda folder: (folder / "retain90.json").write_bytes(
-            (folder / "forget10.json").read_bytes()), "forget10.json: forget10-0 .*retain90-0"),
-    ],
-)  # fmt: skip
-def test_files_that_are_missing_spoiled_or_of_two_splits_are_refused(
-    tmp_path: Path, spoil: Callable[[Path], object], where: str
-) -> None:
-    spoil(write_tofu(tmp_path))
-    with pytest.raises(FactsError, match=where):
-        read_tofu(tmp_path)
-    with pytest.raises(FactsError, match="split: "):
-        read_tofu(tmp_path, "forget20")
 
 
 def test_names_that_run_out_are_refused(tofu: Tofu) -> None:

@@ -117,28 +117,12 @@ def test_a_bad_file(good: TofuConfig, kind: str) -> None:
     refused(good, word)
 
 
-def edit(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another width": (lambda f: edit(f, hidden_size=32), "hidden_size"),
-    "code of its own": (
-        lambda f: edit(f, auto_map={"AutoModelForCausalLM": "evil.Model"}),
-        "auto_map",
-    ),
-    "no config": (lambda f: (f / "config.json").unlink(), "config.json"),
-}
-
-
 @pytest.mark.usefixtures("weightless")
-@pytest.mark.parametrize("kind", MODELS)
-def test_a_bad_checkpoint(good: TofuConfig, tmp_path: Path, kind: str) -> None:
+def test_a_checkpoint_of_another_width(good: TofuConfig, tmp_path: Path) -> None:
     full = Path(shutil.copytree(good.base, tmp_path / "full"))
-    spoil, word = MODELS[kind]
-    spoil(full)
-    refused(replace(good, train=False, full=str(full), retain=(good.base,)), word)
+    config = json.loads((full / "config.json").read_text()) | {"hidden_size": 32}
+    (full / "config.json").write_text(json.dumps(config))
+    refused(replace(good, train=False, full=str(full), retain=(good.base,)), "hidden_size")
 
 
 SETTINGS: dict[str, tuple[dict[str, Any], str]] = {

@@ -222,9 +222,9 @@ class TofuInputs:
 
     def remarks(self) -> Iterator[str]:
         """Yield what the never-learned questions are."""
-        (source,) = {self.probes(seed)[0] for seed in self.cells().values()}
-        yield f"Probes: {source}."
-        if source == GENERATED:
+        sources = sorted({self.probes(seed)[0] for seed in self.cells().values()})
+        yield f"Probes: {' or '.join(sources)}."
+        if GENERATED in sources:
             yield (
                 "Generated questions share TOFU's style only in part, so that a retrained model "
                 "may do better on forget questions than on them; TOFU's own holdout questions do "

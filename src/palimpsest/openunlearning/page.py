@@ -7,16 +7,8 @@ from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from palimpsest.openunlearning import show
 from palimpsest.openunlearning.models import Group, LogReport, Model, Outcome
-from palimpsest.openunlearning.show import (
-    COLUMNS,
-    LEGEND,
-    SCOPE,
-    level_rows,
-    sentences,
-    setting,
-    table_row,
-)
 
 SIDE = 400
 """Length of both axes of the picture."""
@@ -41,9 +33,7 @@ def render_page(report: LogReport) -> str:
     """Return the page; whatever a name holds is escaped."""
     folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined)
-    environment.globals.update(columns=COLUMNS, legend=LEGEND, scope=SCOPE, side=SIDE)
-    environment.globals.update(setting=setting, sentences=sentences)
-    environment.globals.update(table_row=table_row, level_rows=level_rows)
+    environment.globals.update(show=show, side=SIDE)
     groups = [(group, draw_picture(group)) for group in report.groups]
     page = environment.get_template("page.html.j2")
     return page.render(groups=groups, problems=report.problems)
