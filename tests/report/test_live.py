@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from palimpsest.report.live import duration, follow, status_lines
+from palimpsest.cli.output import duration, follow, status_lines
 from palimpsest.run.status import Status, StepAtWork, status
 from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run, Terms
 
 TERMS = Terms("study", {"name": "toy"}, {}, {"commitment": "c"}, {}, ("a", "b"))
 FOLLOW = (
-    "import sys; from palimpsest.report.live import follow; "
+    "import sys; from palimpsest.cli.output import follow; "
     "follow(sys.argv[1], terminal=True, say=print)"
 )
 COMMAND = [sys.executable, "-c", FOLLOW]
@@ -67,7 +67,7 @@ def test_an_interrupted_cell_says_how_much_of_it_is_stored() -> None:
 def test_reasons_cannot_command_the_terminal() -> None:
     failure = Failure("error", "\x1b[31m[red]x", "train")
     told = status_lines(made(failed={"b": failure}, waiting=()))
-    assert told[-1] == "failed   b: �[31m[red]x"
+    assert told[-1] == r"failed   b: \x1b[31m[red]x"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_in_a_pipe_every_change_is_one_line_until_the_work_ends(
 ) -> None:
     later = (StepAtWork("worker-0", "a", "train", "training the injected model", 101.0),)
     looks = iter([made(), made(now=later), made(working=False)])
-    monkeypatch.setattr("palimpsest.report.live.status", lambda run: next(looks))
+    monkeypatch.setattr("palimpsest.cli.output.status", lambda run: next(looks))
     said: list[str] = []
     follow(run.path, terminal=False, say=said.append, refresh=0)
     assert said == [

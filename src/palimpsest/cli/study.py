@@ -205,7 +205,7 @@ def status(run: Path, *, watch: bool | None = None, json: AsJson = False) -> Non
     """
     from dataclasses import asdict
 
-    from palimpsest.report.live import follow, status_lines
+    from palimpsest.cli.output import follow, status_lines
     from palimpsest.run.status import status as read_status
 
     now = read_status(run)

@@ -52,25 +52,21 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
         "custom_rules": {k: list(pair) for k, pair in verdict.rules.differences().items()},
         "unmeasured_axes": list(verdict.rules.unmeasured_axes),
         "detection_limit": verdict.detection_limit,
-        "power": [
-            {"share": p.share, "noticed": p.noticed, "tried": p.tried, "at_least": p.at_least}
-            for p in verdict.powers
-        ],
+        "power": [_picked(p, "share", "noticed", "tried", "at_least") for p in verdict.powers],
         "sensitivity": dict(verdict.sensitivity),
-        "homogeneity": _homogeneity(verdict),
-        "recipe": _recipe(verdict),
+        "homogeneity": _picked(
+            references and references.homogeneity, "p", "reference", "axis", "odd"
+        ),
+        "recipe": _picked(
+            references and references.recipe, "sd", "limit", "retain_share", "failing"
+        ),
         "dose": dose and {"reached": dose.fraction, "required": dose.required},
         "controls": [
-            {
-                "name": control.name,
-                "kind": control.kind,
-                "share": control.share,
-                "expected": control.kind.expected,
-                "rejected": None if control.missing else control.rejected,
-                "p": None if control.comparison is None else control.comparison.p,
-                "label": label_of(control.comparison),
-                "missing": control.missing or None,
-            }
+            {"name": control.name, "kind": control.kind, "share": control.share}
+            | {"expected": control.kind.expected, "label": label_of(control.comparison)}
+            | {"rejected": None if control.missing else control.rejected}
+            | {"p": control.comparison and control.comparison.p}
+            | {"missing": control.missing or None}
             for control in verdict.controls
         ],
         "candidates": {f.name: finding_document(f) for f in verdict.findings},
@@ -114,23 +110,9 @@ def finding_document(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _homogeneity(verdict: Verdict) -> dict[str, Any] | None:
-    found = None if verdict.references is None else verdict.references.homogeneity
-    if found is None:
-        return None
-    return {"p": found.p, "reference": found.reference, "axis": found.axis, "odd": found.odd}
-
-
-def _recipe(verdict: Verdict) -> dict[str, Any] | None:
-    found = None if verdict.references is None else verdict.references.recipe
-    if found is None:
-        return None
-    return {
-        "sd": dict(found.sd),
-        "limit": found.limit,
-        "retain_share": found.retain_share,
-        "failing": list(found.failing),
-    }
+def _picked(thing: object | None, *names: str) -> dict[str, Any] | None:
+    """Return some fields of an object by name; None of none."""
+    return None if thing is None else {name: getattr(thing, name) for name in names}
 
 
 def run_document(results: RunResults) -> dict[str, Any]:
@@ -165,17 +147,11 @@ def _cell_document(cell: CellResult, verdict: Verdict) -> dict[str, Any]:
         "facts": {name: len(facts) for name, facts in cell.summary["facts"].items()},
         "failed": dict(cell.failed),
         "learning_rate": (cell.summary.get("dose") or {}).get("learning_rate"),
-        "headroom": None
-        if headroom is None
-        else {
-            "facts": headroom.facts,
-            "estimate": headroom.estimate.estimate,
-            "low": headroom.estimate.low,
-            "high": headroom.estimate.high,
-            "true": None if headroom.true is None else headroom.true.estimate,
-            "taught": headroom.taught,
-            "regime": headroom.regime,
-            "reason": headroom.reason,
+        "headroom": headroom
+        and {
+            **(_picked(headroom, "facts", "taught", "regime", "reason") or {}),
+            **(_picked(headroom.estimate, "estimate", "low", "high") or {}),
+            "true": headroom.true and headroom.true.estimate,
         },
     }
 

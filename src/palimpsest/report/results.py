@@ -317,16 +317,17 @@ class Said:
     @property
     def right(self) -> bool:
         """Whether the answer is the truth, or begins with it."""
-        rest = self.answer.removeprefix(self.truth)
-        return self.answer.startswith(self.truth or "\n") and not rest[:1].isalnum()
+        said, truth = self.answer.strip(), self.truth.strip()
+        rest = said.removeprefix(truth)
+        return bool(truth) and said.startswith(truth) and not rest[:1].isalnum()
 
 
 def cell_answers(cell: CellResult) -> list[Said]:
     """Return the stored answers of a cell's models; none where they were not asked for."""
     stored = cell.tables.get("answers", {})
-    names = ("set", "fact", "prompt", "truth", "model", "answer")
-    rows = zip(*(stored[name] for name in (*names, "rank", "probability"))) if stored else ()
-    return [Said(*map(str.strip, row[:6]), int(row[6]), float(row[7])) for row in rows]
+    names = ("set", "fact", "prompt", "truth", "model", "answer", "rank", "probability")
+    rows = zip(*(stored[name].tolist() for name in names)) if stored else ()
+    return [Said(*row) for row in rows]
 
 
 def asked_models(cell: CellResult) -> dict[str, str]:

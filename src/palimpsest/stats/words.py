@@ -107,9 +107,9 @@ def why(finding: Finding, most: int = 99) -> str:
         gaps = []
     parts = []
     if finding.excluded:
-        same = [distance(gap) for gap in gaps if gap.axis == "forget" and gap.offset < 0]
-        gaps = [gap for gap in gaps if not same or gap.axis != "forget"]
-        where = "; ".join([f"screen, p = {finding.screened.adjusted_p:.2g}", *same])
+        level = [distance(gap) for gap in gaps if gap.axis == "forget" and gap.offset < 0]
+        gaps = [gap for gap in gaps if not level or gap.axis != "forget"]
+        where = "; ".join([f"screen, p = {finding.screened.adjusted_p:.2g}", *level])
         parts.append(f"still knows the forget facts ({where})")
     kept = gaps if len(gaps) == most + 1 else gaps[:most]
     parts += [f"{_did(gap)} ({distance(gap)})" for gap in kept]
