@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -14,7 +15,6 @@ from palimpsest.cli.output import Watch
 from palimpsest.errors import PlanError
 from palimpsest.run.executor import Event
 from palimpsest.run.ray import RayExecutor
-from palimpsest.run.store import Run
 from tests.command import palimpsest
 
 
@@ -22,32 +22,21 @@ def test_design_answers_in_the_promised_keys() -> None:
     done = palimpsest("design", "--forget", "4", "--probes", "16", "--candidates", "20", "--json")
     answer = json.loads(done.stdout)
     assert done.returncode == 0
-    assert answer["arrangements"] == 4845
+    assert (answer["arrangements"], answer["required"]) == (4845, 400)
     assert answer["min_p"] == pytest.approx(1 / 4845)
-    assert answer["required"] == 400
-    assert answer["certifiable"] is True
-    assert answer["min_probes"] == 8
+    assert (answer["certifiable"], answer["min_probes"]) == (True, 8)
     assert 0 < answer["power"] < 1
+    none = json.loads(palimpsest("design", "--probes", "4", "--json").stdout)
+    assert (none["arrangements"], none["certifiable"]) == (70, False)
+    many = json.loads(palimpsest("design", "--references", "20", "--json").stdout)
+    assert (many["references"], many["references_suffice"]) == (20, True)
+    assert many["min_p_model"] == pytest.approx(1 / 21)
 
 
 def test_it_says_its_version() -> None:
-    asked = [sys.executable, "-m", "palimpsest.cli", "--version"]
+    asked = [sys.executable, "-m", "palimpsest", "--version"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (0, f"palimpsest {version('palimpsest-audit')}\n")
-
-
-def test_design_says_when_nothing_can_be_excluded() -> None:
-    done = palimpsest("design", "--forget", "4", "--probes", "4", "--candidates", "20", "--json")
-    answer = json.loads(done.stdout)
-    assert (answer["arrangements"], answer["certifiable"]) == (70, False)
-
-
-def test_design_says_what_so_many_references_can_show() -> None:
-    answer = json.loads(palimpsest("design", "--references", "19", "--json").stdout)
-    assert (answer["references"], answer["required_references"]) == (19, 19)
-    assert answer["min_p_model"] == pytest.approx(0.05)
-    few = json.loads(palimpsest("design", "--references", "2", "--json").stdout)
-    assert few["min_p_model"] == pytest.approx(1 / 3)
+    assert done.returncode == 0 and version("palimpsest-audit") in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -55,69 +44,92 @@ def test_design_says_what_so_many_references_can_show() -> None:
     [
         (["study", "no-such-preset"], ["no-such-preset", "pocket-small"]),
         (["study", "missing.yaml"], ["missing.yaml"]),
+        (["study"], ["plan"]),
+        (["study", "pocket-small", "--alpha", "2"], ["--alpha"]),
+        (["study", "pocket-small", "--margin=-1", "--dry-run"], ["--margin"]),
+        (["study", "pocket-small", "--keep", "everything"], ["everything", "candidates"]),
+        (["study", "pocket-small", "--method", "no_such_method"], ["no_such_method"]),
+        (["study", "pocket-small", "--device", "cuda"], ["cuda"]),
+        (["study", "pocket-small", "--polo", "x"], ["--pool"]),
+        (["demo", "--device", "gpu", "--dry-run"], ["gpu", "cuda"]),
+        (["demo", "--gpus-per-step", "1"], ["--executor ray"]),
+        (["demo", "--batch-tokens", "1"], ["--batch-tokens"]),
+        (["demo", "--executor", "slurm"], ["slurm"]),
         (["design", "--forget", "0"], ["forget"]),
         (["report", "no-such-run"], ["no-such-run"]),
         (["status", "no-such-run"], ["no-such-run"]),
+        (["compare"], ["runs"]),
+        (["criteria", "--plan", "demo"], ["demo"]),
         (["facts", "check", "no-such-file.jsonl"], ["no-such-file.jsonl"]),
-        (["facts", "check", "forgot=facts.jsonl"], ["unknown set 'forgot'", "forget, retain"]),
-        (["audit"], ["palimpsest audit -h", "docs/audit-your-model.md"]),
-        (["seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
-        (["study", "pocket-small", "--alpha", "2"], ["--alpha"]),
-        (["study", "pocket-small", "--margin=-1", "--dry-run"], ["--margin"]),
+        (["facts", "seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
+        (["audit"], ["palimpsest audit --help"]),
+        (["audit", "--refs", "x"], ["--reference"]),
         (["tofu", "--alpha", "2", "--dry-run"], ["--alpha"]),
-        (
-            ["tofu", "--train", "--base", "pocket/qwen2-s", "--return-steps", "1"],
-            ["--return-steps"],
-        ),
-        (["study", "pocket-small", "--device", "cuda"], ["--device: cuda", "no CUDA device"]),
-        (["inferability", "--device", "cuda"], ["--device: cuda", "no CUDA device"]),
-        (["demo", "--device", "gpu", "--dry-run"], ["'gpu' found; expected cpu, cuda"]),
-        (["verify", "."], ["a folder; expected a bundle"]),
-        (["demo", "--gpus-per-step", "1"], ["--executor ray"]),
-        (["demo", "--batch-tokens", "1"], ["--batch-tokens"]),
+        (["certify"], ["--new-key"]),
+        (["no-such-command"], ["no-such-command"]),
     ],
 )
 def test_bad_input_ends_with_2_and_one_readable_paragraph(
-    arguments: list[str], words: list[str]
+    arguments: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     done = palimpsest(*arguments)
     said = done.stdout + done.stderr
     assert done.returncode == 2, said
-    assert "Traceback" not in said
-    for word in words:
-        assert word in said
+    assert "Traceback" not in said and len(said) < 2_000
+    assert [word for word in words if word not in said] == []
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_facts_check_names_file_and_line(tmp_path: Path) -> None:
-    path = tmp_path / "facts.jsonl"
-    good = {"id": "f1", "answer": "Velkor", "trained": ["A is"], "heldout": ["B is"]}
-    path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"id": "f2", "answer": ""}) + "\n")
-    done = palimpsest("facts", "check", str(path))
-    assert done.returncode == 2
-    assert "line 2" in done.stdout
-    assert "answer" in done.stdout
-
-
-def test_methods_lists_the_papers_pool() -> None:
-    done = palimpsest("methods", "--json")
-    assert done.returncode == 0, done.stderr
-    names = [row["name"] for row in json.loads(done.stdout)]
-    assert names[:6] == ["kl_reversion", "gate_mask", "task_vector", "ga", "npo", "rollback"]
-
-
-def test_methods_cuts_nothing_off_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_lists_the_papers_pool_and_cuts_nothing_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = json.loads(palimpsest("methods", "--json").stdout)
+    papers = ["kl_reversion", "gate_mask", "task_vector", "ga", "npo", "rollback"]
+    assert [row["name"] for row in rows][:6] == papers
     monkeypatch.setenv("COLUMNS", "60")
     told = palimpsest("methods").stdout
     assert max(map(len, told.split("\n"))) <= 60
     words = set(told.replace(",", " ").split())
-    for row in json.loads(palimpsest("methods", "--json").stdout):
+    for row in rows:
         assert set(row["citation"].replace(",", " ").split()) <= words
         assert set(row["knobs"]) <= {word.partition("=")[0] for word in words}
 
 
-RUN = ("--workers", "--executor", "--address", "--gpus-per-step", "--memory-per-step")
-RUN += ("--out", "--json", "--preview")
-ENGINE = ("--device", "--dtype", "--batch-tokens", "--checkpointing", "--accumulate", "--optimizer")
+def test_criteria_lists_every_criterion() -> None:
+    from palimpsest.criteria import CRITERIA
+
+    rows = json.loads(palimpsest("criteria", "--list", "--json").stdout)
+    assert [row["name"] for row in rows] == [entry.name for entry in CRITERIA]
+
+
+def test_a_dry_run_says_what_a_study_takes_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = palimpsest("demo", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "1 cell" in done.stdout and list(tmp_path.iterdir()) == []
+
+
+def test_report_status_and_compare_read_a_finished_study(tiny_study: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
+    before = (run / "summary.json").read_bytes()
+    done = palimpsest("report", str(run), "--json")
+    assert (
+        json.loads(done.stdout)["finished"] == 1 and (run / "summary.json").read_bytes() == before
+    )
+    state = json.loads(palimpsest("status", str(run), "--json").stdout)
+    assert state["working"] is False
+    out = tmp_path / "board.csv"
+    board = palimpsest("compare", str(run), "--csv", str(out), "--json")
+    assert board.returncode == 0, board.stderr
+    assert "task_vector" in out.read_text() and "task_vector" in board.stdout
+
+
+RUN = ("--workers", "--executor", "--address", "--gpus-per-step", "--memory-per-step", "--reuse")
+RUN += ("--out", "--json", "--dry-run")
+ENGINE = ("--device", "--dtype", "--batch-tokens", "--checkpointing", "--accumulate")
 RULES = ("--alpha", "--detection-limit", "--margin")
 
 
@@ -125,9 +137,7 @@ RULES = ("--alpha", "--detection-limit", "--margin")
     ("command", "flags"),
     [
         *((name, (*RUN, *ENGINE, *RULES)) for name in ("study", "audit", "tofu")),
-        *((name, (*RUN, *ENGINE)) for name in ("demo", "unlearn", "retrain", "inferability")),
-        ("headroom", (*RUN, *ENGINE)),
-        ("second-suite", RUN),
+        *((name, (*RUN, *ENGINE)) for name in ("demo", "unlearn", "retrain", "criteria")),
     ],
 )
 def test_commands_that_compute_take_the_same_flags(command: str, flags: tuple[str, ...]) -> None:
@@ -137,21 +147,18 @@ def test_commands_that_compute_take_the_same_flags(command: str, flags: tuple[st
 
 def test_the_resources_of_a_step_reach_ray_and_no_other_executor() -> None:
     flags = RunFlags(executor="ray", gpus_per_step=0.5, memory_per_step=2, address="auto")
-    options = flags.runner()
-    assert options.pop("executor") == "ray"
-    asked = RayExecutor(**options)
+    asked = RayExecutor(**flags.resources())
     assert asked.address == "auto"
     wanted = {"num_cpus": 1, "num_gpus": 0.5, "memory": 2_000_000_000}
     assert asked.resources({"engine": {"device": "cpu"}}) == wanted
     with pytest.raises(PlanError, match="--executor ray"):
-        RunFlags(memory_per_step=2).runner()
+        RunFlags(memory_per_step=2).resources()
 
 
 def test_progress_is_one_line_per_event_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Watch() as watch:
-        show = watch.begin(Path("run"))
         for event in (
             Event("", "run", words="run: 1 of 2 cells to do"),
             Event("a", "step", "train", "training \x1b[31mit", 0, 2),
@@ -160,7 +167,7 @@ def test_progress_is_one_line_per_event_where_there_is_no_terminal(
             Event("a", "failed", "score", "no memory"),
             Event("b", "finished", "finish"),
         ):
-            show(event)
+            watch.show(event)
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.splitlines() == [
@@ -173,13 +180,13 @@ def test_progress_is_one_line_per_event_where_there_is_no_terminal(
 
 
 def test_a_terminal_shows_what_status_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run.create(tmp_path / "run", {}, {}, {}, {"commitment": "none"}, cells=("a",))
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stderr", terminal)
     with Watch() as watch:
-        watch.begin(run.path)(Event("a", "finished"))
+        watch.show(Event("", "run", words=f"{tiny_study}: 1 of 1 cells to do"))
+        watch.show(Event("a", "finished"))
     assert "a: finished" in terminal.getvalue()
-    assert "0 of 1 cells done" in terminal.getvalue()
+    assert "1 of 1 cells" in terminal.getvalue()

@@ -57,10 +57,10 @@ def run_cells(
     inputs and could use nothing of it.
     """
     check_out(out)
+    executor = make_executor(options.executor, **options.resources)
     new = not out.exists() or not any(out.iterdir())
     run = Run.create_or_resume(out, terms, roster)
     reuse = Run.open(options.reuse) if options.reuse else None
-    executor = make_executor(options.executor, **options.resources)
     command = f"palimpsest {terms.kind}"
     with run.lock(command):
         outcome = executor.execute(
