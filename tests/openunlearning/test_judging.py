@@ -137,6 +137,18 @@ def test_two_logs_of_one_model_are_refused(world: World) -> None:
     assert {model.outcome for model in judge(world).values()} == {Outcome.NOT_JUDGED}
 
 
+def test_collections_that_repeat_a_model_are_judged_apart(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        world = World(tmp_path / name / "saves")
+        world.references()
+        world.candidate(name, -1.5, 0.4)
+    groups = read_logs([tmp_path]).groups
+    assert [group.title.rpartition(", ")[2] for group in groups] == ["one/saves", "two/saves"]
+    for name, group in zip(("one", "two"), groups):
+        (candidate,) = (model for model in group.models if model.role is Role.CANDIDATE)
+        assert (candidate.label, candidate.outcome) == (name, Outcome.STILL_KNOWS)
+
+
 def chat(date: str, tag: str = "Q") -> dict[str, Any]:
     return {"model": {"template_args": {**CHAT, "date_string": date, "user_start_tag": tag}}}
 

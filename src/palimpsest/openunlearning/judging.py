@@ -73,12 +73,30 @@ def read_logs(
         raise PlanError(f"{unknown} found; the logs are of {', '.join(names)}", key="role")
     models.sort(key=lambda model: (model.benchmark, model.base, model.split, model.place))
     titled = groupby(models, lambda model: f"{model.benchmark} {model.base} {model.split}")
-    groups = [judge_group(title, list(members), score, anchor) for title, members in titled]
+    groups = [
+        judge_group(part, logs, score, anchor)
+        for title, members in titled
+        for part, logs in _split_collections(title, list(members))
+    ]
     problems += [f"{group.title}: {text}" for group in groups for text in find_limits(group)]
     if unchecked := sum(not model.template for model in models):
         share = f"{unchecked} of {len(models)} logs"
         problems.append(f"no .hydra/config.yaml beside {share}: their prompts may differ unseen")
     return LogReport(tuple(groups), tuple(problems))
+
+
+def _split_collections(title: str, models: list[Model]) -> Iterator[tuple[str, list[Model]]]:
+    """Yield models that may be compared: if two ``saves`` have a log of one model, each alone."""
+    folders: dict[Path, list[Model]] = {}
+    for model in models:
+        saves = [folder for folder in model.path.parents if folder.name == "saves"]
+        folders.setdefault(saves[0] if saves else Path(), []).append(model)
+    if len({model.place for model in models}) == len(models):
+        yield title, models
+    else:
+        alone = len(folders) == 1
+        for folder, members in folders.items():
+            yield title if alone else f"{title}, {folder.parent.name}/{folder.name}", members
 
 
 def judge_group(
