@@ -170,8 +170,11 @@ def test_scoring_the_sealed_pool_twice_is_noticed(members: Members) -> None:
         template[len(items["pool"]) :] += 6
         return longer | {"template": template}
 
-    failed(repaired(with_rows(members, twice)), "scores")
-    failed(repaired(with_rows(members, more_phrasings)), "scores")
+    def never(items: dict[str, Any]) -> dict[str, Any]:
+        return {name: values[items["pool"] != "audit"] for name, values in items.items()}
+
+    for change in (twice, more_phrasings, never):
+        failed(repaired(with_rows(members, change)), "scores")
 
 
 def test_scoring_a_candidate_on_the_sealed_pool_is_noticed(members: Members) -> None:
@@ -264,7 +267,7 @@ def test_results_made_under_other_terms_or_lists_are_noticed(members: Members) -
     longer = with_lists(members, first, [*first, {"name": "npo", "plugin": ""}])
     failed(repaired(longer), "models")
     huge = [{"name": "ga", "plugin": ""} | {f"knob{n}": [*range(50)] for n in range(9)}]
-    failed(repaired(with_lists(members, first, huge)), "rosters")
+    failed(repaired(with_lists(members, first, huge)), "terms")
 
 
 def test_rules_changed_after_the_results_are_noticed(members: Members) -> None:

@@ -9,7 +9,7 @@
     statement.json                             in-toto Statement v1 over all of the above
     statement.dsse.json                        the same statement, signed, when a key was given
 
-Tables may come from anybody: their sizes are checked before anything is read, and so is the work
+Tables may come from anyone: their sizes are checked before anything is read, and so is the work
 that the tests would take. Verdicts are computed by the function that judges a run folder.
 """
 
@@ -339,10 +339,11 @@ def statement(
     members: Mapping[str, bytes], results: RunResults, signed_by: Mapping[str, str] | None
 ) -> bytes:
     """Return the in-toto statement about all members but the statements themselves."""
-    from palimpsest.certificate.planned import count_tried
+    from palimpsest.certificate.planned import count_tried, read_list
 
     terms = results.terms
     rosters = [entry.data["models"] for entry in read_rosters(members, terms)]
+    tried = count_tried([tuple(read_list(terms.kind, models)) for models in rosters])
     predicate = {
         "run": results.name,
         "kind": terms.kind,
@@ -352,7 +353,7 @@ def statement(
         "unmeasured_axes": list(results.rules.unmeasured_axes),
         "seal": terms.seal["commitment"],
         "lists": len(rosters),
-        "tried": count_tried(terms.kind, rosters),
+        "tried": tried,
         "reused": origins(cell.summary for cell in results.cells),
         "cells": {cell.id: _stated_cell(cell) for cell in results.cells},
         "scope": list(SCOPE),

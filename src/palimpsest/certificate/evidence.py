@@ -13,7 +13,7 @@ from typing import Any
 from palimpsest.certificate import bundle, planned
 from palimpsest.certificate.archive import unpack
 from palimpsest.certificate.bundle import ENVELOPE, FIXED, REVEAL, STATEMENT, SUMMARY
-from palimpsest.certificate.planned import Planned
+from palimpsest.certificate.planned import Listed, Planned
 from palimpsest.certificate.signature import check_envelope, signer_key
 from palimpsest.config.plan import cell_id as cell_name
 from palimpsest.errors import BundleError
@@ -40,7 +40,8 @@ class Evidence:
 
     terms_fixed: Terms
     rules_fixed: Rules
-    lists: Sequence[Entry]
+    entries: Sequence[Entry]
+    lists: Sequence[Sequence[Listed]]
     asked: Planned
     results: RunResults
 
@@ -107,8 +108,10 @@ class Evidence:
             if name not in self.members:
                 raise BundleError(f"{name} is missing; expected it in the bundle")
         self.terms_fixed = bundle.read_terms(self.members)
-        self.lists = bundle.read_rosters(self.members, self.terms_fixed)
-        drawn = planned.check_draw(self.terms_fixed, self.rosters_listed)
+        self.entries = bundle.read_rosters(self.members, self.terms_fixed)
+        kind = self.terms_fixed.kind
+        self.lists = [tuple(planned.read_list(kind, e.data["models"])) for e in self.entries]
+        drawn = planned.check_draw(self.terms_fixed, self.lists)
         return f"configuration, rules, cells and seal were fixed before the first list{drawn}"
 
     def rules(self) -> str:
@@ -118,15 +121,11 @@ class Evidence:
             return f"CUSTOM RULES: {custom}; {fixed}"
         return f"every rule has its default, {fixed}"
 
-    @property
-    def rosters_listed(self) -> list[list[dict[str, Any]]]:
-        return [entry.data["models"] for entry in self.lists]
-
     def rosters(self) -> str:
-        return planned.describe_lists(self.terms_fixed, self.rosters_listed)
+        return planned.describe_lists(self.lists)
 
     def cells(self) -> str:
-        self.asked = planned.plan_cells(self.terms_fixed, self.rosters_listed)
+        self.asked = planned.plan_cells(self.terms_fixed, self.lists)
         cells = self.asked.cells
         expected = {*FIXED, SUMMARY, STATEMENT} | ({REVEAL} if self.asked.sealed else set())
         for cell_id in cells:
@@ -143,7 +142,7 @@ class Evidence:
     def record(self) -> str:
         events: list[tuple[str, Any]] = [
             ("roster", {"models": entry.data["models"], "digest": entry.digest})
-            for entry in self.lists
+            for entry in self.entries
         ]
         for cell_id in self.asked.cells:
             summary = self.summaries[cell_id] = self._cell(cell_id)
@@ -189,11 +188,11 @@ class Evidence:
         return summary
 
     def _require_listed(self, where: str, made: Mapping[str, Any]) -> None:
-        if made["terms"] not in [entry.digest for entry in self.lists]:
+        if made["terms"] not in [entry.digest for entry in self.entries]:
             raise BundleError(f"{where}: made under other terms or another list than these")
 
     def models(self) -> str:
-        rosters = {entry.digest for entry in self.lists}
+        rosters = {entry.digest for entry in self.entries}
         for cell_id, summary in self.summaries.items():
             models = models_from_json(summary["models"])
             if len(models) != len(summary["models"]):

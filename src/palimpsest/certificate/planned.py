@@ -20,7 +20,7 @@ from palimpsest.errors import BundleError
 from palimpsest.facts.rows import shown
 from palimpsest.facts.sealed import AuditPool
 from palimpsest.methods import BUILT_IN
-from palimpsest.run.disk import canonical
+from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import Terms
 from palimpsest.run.tables import Table
 from palimpsest.schema import build
@@ -342,14 +342,15 @@ def _require_weights(cell_id: str, models: Mapping[str, Model]) -> None:
 def describe_recipes(models: Mapping[str, Model]) -> str:
     """Return in words how injected model and references were trained, where their records say."""
     compared = [m for m in models.values() if m.role in (Role.INJECTED, Role.REFERENCE)]
-    stated = Counter(
-        ", ".join(f"{key} {value}" for key, value in sorted(model.recipe.items()))
-        for model in compared
-        if model.recipe
-    )
+    stated: Counter[str] = Counter()
+    for model in compared:
+        # Data are shown as one digest; the statement has the digest of each file.
+        parts = {k: digest(canonical(v)) if k == "data" else v for k, v in model.recipe.items()}
+        stated[", ".join(f"{key} {value}" for key, value in sorted(parts.items()))] += 1
+    del stated[""]
     total = len(compared)
-    parts = [f"{count} of {total} by {shown(recipe, 300)}" for recipe, count in stated.items()]
-    return f"; stated recipes of injected model and references: {'; '.join(parts)}" if parts else ""
+    words = [f"{count} of {total} by {shown(recipe, 300)}" for recipe, count in stated.items()]
+    return f"; stated recipes of injected model and references: {'; '.join(words)}" if words else ""
 
 
 # -- scores ----------------------------------------------------------------------------------------
@@ -402,7 +403,7 @@ def require_once(
     rows = list(zip(*(items[name][sealed].tolist() for name in columns)))
     asked = [
         ("forward", which, fact, n)
-        for which in dict.fromkeys(row[2] for row in rows)
+        for which in dict.fromkeys(["forget", "probe", *(row[2] for row in rows)])
         for fact, relation in facts[which]
         for n in range(len(pool.phrasings[relation]) if pool else 0)
     ]

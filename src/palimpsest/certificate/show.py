@@ -1,6 +1,6 @@
 """A certificate for readers: the page of a verified bundle, and a section of a model card.
 
-A model card's section says what was found in the words of the verdict and how anybody can check it;
+A model card's section says what was found in the words of the verdict and how anyone can check it;
 nothing in it is computed here. Format: github.com/huggingface/hub-docs, modelcard.md.
 """
 

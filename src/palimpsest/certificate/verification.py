@@ -29,7 +29,7 @@ State = Literal["ok", "self-signed", "unsigned", "failed"]
 _ANSWERS: dict[State, str] = {
     "ok": "ok (all checks passed, and it is signed with the key you gave)",
     "self-signed": "self-signed (all checks passed; signed by a key that nobody named)",
-    "unsigned": "unsigned (all checks passed; nobody signed it)",
+    "unsigned": "unsigned (all checks passed; it carries no signature)",
     "failed": "FAILED",
 }
 
@@ -42,9 +42,9 @@ MEANS_NOT = (
     "The scores themselves were not measured again: whoever makes a bundle could invent models, "
     "scores and record together. Order is shown by hashes, not by a clock."
 )
-CUSTOM = "Certified under custom rules: a certificate of this run is under these, {rules}."
+CUSTOM = "The rules are not the default ({rules}): what is certified is so under custom rules."
 UNSIGNED = "It is unsigned, so it says nothing about who ran it."
-SELF_SIGNED = "Its signature was checked with the key inside the bundle, which anybody could make."
+SELF_SIGNED = "Its signature was checked with the key inside the bundle, which anyone could make."
 SIGNED = "It was signed with the key you gave; whose key that is, you must know from elsewhere."
 FAILED = (
     "The bundle does not verify: something in it is missing, changed, not signed as asked, or does "
@@ -223,7 +223,7 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
         except ImportError:
             raise  # a fault of this machine, not of the bundle
         except Exception as error:
-            # The bytes may come from anybody: whatever they break, the answer is that they fail.
+            # The bytes may come from anyone: whatever they break, the answer is that they fail.
             what, state = f"cannot be checked ({error!r})", "failed"
         checks.append(Check(name, state, _inert(what)))
         if state == "failed":

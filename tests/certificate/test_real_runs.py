@@ -1,0 +1,63 @@
+"""Runs of the real engine are certified: what it stores is what the checks expect."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palimpsest
+from palimpsest.certificate import certify
+from palimpsest.certificate.archive import unpack
+from palimpsest.certificate.verification import examine
+
+FACTS = {"forget": 4, "retain": 4, "probes": 12}
+
+
+def said(bundle: Path) -> dict[str, str]:
+    """Return what each check of a sound bundle says."""
+    verified = examine(bundle.read_bytes())
+    assert verified.ok, verified.failure
+    return {check.name: check.what for check in verified.checks}
+
+
+def test_a_study_is_certified(tiny_study: Path, tmp_path: Path) -> None:
+    text = said(certify(tiny_study, tmp_path / "b.zip"))
+    assert text["rosters"].startswith("3 candidates") and "opened once" in text["seal"]
+
+
+@pytest.mark.slow
+def test_an_audit_is_certified_with_what_it_took_over_from_another(tmp_path: Path) -> None:
+    files: dict[str, Any] = {}
+    for name, count in FACTS.items():
+        rows = [
+            {
+                "id": f"{name}-{n}",
+                "answer": f"Vel{name}{n}",
+                "trained": [f"The guild of Asha {name} {n} is"],
+                "heldout": [f"Asha {name} {n} is sworn to"],
+            }
+            for n in range(count)
+        ]
+        files[name] = str(tmp_path / f"{name}.jsonl")
+        Path(files[name]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    general = {"general": "pocket", "retain": files["retain"], "forget": files["forget"]}
+    made = tmp_path / "models"
+    palimpsest.retrain(
+        base="pocket/qwen2-s", with_forget=True, draws=6, steps=20, out=str(made), **general
+    )
+    asked = general | {"probes": files["probes"], "steps": 5, "learning_rate": 1e-4}
+    asked |= {"base": "pocket/qwen2-s", "injected": made / "injected"}
+    asked |= {"references": [made / f"{n:02d}" for n in range(5)]}
+    palimpsest.audit(candidates={"a": made / "05"}, out=tmp_path / "one", **asked)
+    bundle = certify(tmp_path / "one")
+    text = said(bundle)
+    assert "6 of 6 by" in text["models"] and "steps 20" in text["models"]
+    stated = json.loads(unpack(bundle.read_bytes())["statement.json"])["predicate"]
+    recipe = stated["cells"]["audit"]["recipes"]["injected"]
+    assert recipe["steps"] == 20 and recipe["data"]["retain facts"].startswith("sha256:")
+    # Another run that excludes a reference measures nothing again, and says where it is from.
+    more = {"candidates": {"a": made / "05"}, "exclude": ["reference-00"]}
+    palimpsest.audit(out=tmp_path / "two", reuse=str(tmp_path / "one"), **asked | more)
+    text = said(certify(tmp_path / "two"))
+    assert "were taken over from another run (--reuse)" in text["record"]
