@@ -121,15 +121,12 @@ def test_a_few_kills_signals_and_faults_change_no_byte(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_instant_changes_no_byte_and_repeats_no_step(server: Server) -> None:
-    wanted = 200 if FULL else 20
-    check_kills(server("kills", wanted), wanted)
-
-
-@pytest.mark.slow
-def test_a_kill_of_a_study_with_two_workers_changes_no_byte(server: Server) -> None:
-    wanted = 30 if FULL else 4
-    check_kills(server("crowds", wanted), wanted)
+@pytest.mark.parametrize(("mode", "full", "some"), [("kills", 200, 20), ("crowds", 30, 4)])
+def test_a_kill_at_any_instant_changes_no_byte_and_repeats_no_step(
+    server: Server, mode: str, full: int, some: int
+) -> None:
+    wanted = full if FULL else some
+    check_kills(server(mode, wanted), wanted)
 
 
 @pytest.mark.slow

@@ -13,14 +13,13 @@ import pytest
 from toy import STEPS, ToyCell, ToyJob, digests, toy_run, work
 
 import palimpsest
-from palimpsest.errors import FolderLocked, InputError, MachineError, ModelError, PalimpsestError
+from palimpsest.errors import FolderLocked, InputError, MachineError, PalimpsestError
 from palimpsest.run import disk
-from palimpsest.run.cell import CellStore
 from palimpsest.run.disk import Stopped, lock, stop_signals
 from palimpsest.run.executor import Event, OnEvent, Outcome, make_executor, silent
 from palimpsest.run.local import LocalExecutor
 from palimpsest.run.status import progress_lines, read_progress, status, worker_lock
-from palimpsest.run.steps import Failure, Step
+from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run
 
 PATH = f"{Path(palimpsest.__file__).parents[1]}:{Path(__file__).parent}"
@@ -81,35 +80,18 @@ def test_faults_cost_their_own_step_and_what_needs_it(quick: Path) -> None:
     assert {event.step for event in again if event.kind == "step"} == {"part-1"}
 
 
-class Choosy(ToyJob):
-    def cell(self, cell_id: str) -> ToyCell:
-        if cell_id == "b":
-            raise ModelError("no such model")
-        return super().cell(cell_id)
-
-
 def test_a_cell_whose_steps_cannot_be_planned_fails_alone(quick: Path) -> None:
-    run = toy_run(quick / "run")
-    outcome = work(run, Choosy(quick))
+    run = toy_run(quick / "run", "a", "unplanned-1")
+    outcome = work(run)
     failure = Failure("model_error", "no such model", "")
-    assert (outcome.done, outcome.failed) == (("a",), {"b": failure})
-    assert status(run).failed == {"b": failure}
-
-
-class OutOfMemory(ToyCell):
-    def do(self, step: Step, store: CellStore) -> None:
-        raise MachineError("out of memory")
-
-
-class OutOfMemoryJob(ToyJob):
-    def cell(self, cell_id: str) -> ToyCell:
-        return OutOfMemory(cell_id, self)
+    assert (outcome.done, outcome.failed) == (("a",), {"unplanned-1": failure})
+    assert status(run).failed == {"unplanned-1": failure}
 
 
 def test_a_fault_of_the_machine_ends_the_run_and_is_not_recorded(quick: Path) -> None:
-    run = toy_run(quick / "run")
+    run = toy_run(quick / "run", "memory-1", "a")
     with pytest.raises(MachineError):
-        LocalExecutor().execute(OutOfMemoryJob(quick), run)
+        execute(run)
     assert status(run).failed == {} and not status(run).working
 
 
@@ -289,26 +271,13 @@ def test_a_signal_is_noted_where_python_swallows_exceptions_and_raised_before_th
     disk.write_bytes(quick / "later.json", b"{}")
 
 
-class Translating(ToyCell):
-    """Like a library that turns a request to stop into an error of its own."""
-
-    def do(self, step: Step, store: CellStore) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        raise ValueError("could not determine the shape")
-
-
-class TranslatingJob(ToyJob):
-    def cell(self, cell_id: str) -> ToyCell:
-        return Translating(cell_id, self)
-
-
 def test_a_signal_that_a_library_turns_into_an_error_is_no_failure_of_the_step(
     quick: Path,
 ) -> None:
-    run = toy_run(quick / "run", "a")
+    run = toy_run(quick / "run", "stopped-1")
     with stop_signals(), pytest.raises(Stopped):
-        work(run, TranslatingJob(quick))
-    assert run.cell("a").failure() is None
+        work(run)
+    assert run.cell("stopped-1").failure() is None
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -4,7 +4,8 @@ A cell trains, measures a reference, makes candidates side by side and scores a 
 pool. What a cell does wrong is in its name: `fails...` raises in its second candidate,
 `diverges...` raises an error of Palimpsest there, `dies...` is killed there the first time,
 `doomed...` every time, `silent...` stores nothing there, `held...` waits there until a file `go`
-is beside the run.
+is beside the run, `memory...` runs out of memory there, `stopped...` gets SIGTERM there, which it
+turns into an error as a library would. The steps of `unplanned...` are not known.
 """
 
 import os
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet  # noqa: F401  here, so that forked workers need not load it
 
-from palimpsest.errors import TrainingDiverged
+from palimpsest.errors import MachineError, ModelError, TrainingDiverged
 from palimpsest.run import disk
 from palimpsest.run.cell import CellStore
 from palimpsest.run.disk import Disk, file_digest
@@ -101,6 +102,11 @@ class ToyCell:
             raise ValueError(f"{self.cell_id} was made to fail")
         if kind == "diverges":
             raise TrainingDiverged(7, "loss is nan")
+        if kind == "memory":
+            raise MachineError("out of memory")
+        if kind == "stopped":
+            signal.raise_signal(signal.SIGTERM)
+            raise ValueError("could not determine the shape")
         mark = base / f"{self.cell_id}-died"
         if kind == "doomed" or (kind == "dies" and not mark.exists()):
             mark.touch()
@@ -121,6 +127,8 @@ class ToyJob:
     """Where each computed step is noted."""
 
     def cell(self, cell_id: str) -> ToyCell:
+        if cell_id.startswith("unplanned"):
+            raise ModelError("no such model")
         return ToyCell(cell_id, self)
 
 
