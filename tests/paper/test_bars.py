@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from palimpsest.config.sections import PaperRules
 from palimpsest.errors import ScoreError
 from palimpsest.paper.bars import (
     Tolerances,
@@ -13,10 +14,8 @@ from palimpsest.paper.bars import (
     damage_bar,
     measure_tolerances,
     paper_references,
-    rated_adequate,
     relearn_veto,
 )
-from palimpsest.paper.rules import PaperRules
 from palimpsest.stats.measures import CellMeasures, ModelMeasures, RelearningCurve
 from palimpsest.stats.models import Model, Role
 
@@ -64,14 +63,6 @@ def cell(**candidates: dict[str, Any]) -> CellMeasures:
 
 def failures(measures: CellMeasures, name: str, noise: Tolerances = NOISE, **more: Any) -> tuple:
     return damage_bar(measures, name, True, noise, more.pop("rules", RULES), **more).failures
-
-
-def test_absolute_bar_is_screen_and_two_limits() -> None:
-    measures = cell(a={"retain": 0.5, "residual": 0.5}, b={"retain": 0.51, "residual": 0.4})
-    assert absolute_bar(measures["a"], True, RULES).clears
-    assert not absolute_bar(measures["a"], False, RULES).clears
-    bar = absolute_bar(measures["b"], True, RULES)
-    assert (bar.screen, bar.retain, bar.residual) == (True, False, True)
 
 
 def test_what_is_restored_towards_fails_the_absolute_bar_and_clears_the_other() -> None:
@@ -185,9 +176,3 @@ def test_one_draw_or_identical_draws_give_no_tolerances() -> None:
     for several in ([draws()[:1]], [draws()[:1] * 2], []):
         with pytest.raises(ScoreError, match="independent retrainings"):
             measure_tolerances(several, RULES)
-
-
-def test_rated_adequate_is_half_of_the_injected_models_own() -> None:
-    measures = cell(near={"oracle_kl": 2.0}, far={"oracle_kl": 2.01})
-    assert rated_adequate(measures["near"], measures.injected, RULES)
-    assert not rated_adequate(measures["far"], measures.injected, RULES)

@@ -91,7 +91,8 @@ def test_every_selector_picks_from_the_first_pool(study: PaperStudy) -> None:
 def test_the_screen_is_anchored_to_base(study: PaperStudy) -> None:
     cell = study.results.cell("qwen2-s--seed0")
     assert study.screens[cell.id].anchor == "base"
-    assert cell.screen is not None and cell.screen.anchor == "references"
+    screen = cell.verdict and cell.verdict.screen
+    assert screen is not None and screen.anchor == "references"
     assert study.survivors(cell) == [n for n in study.names[cell.id] if "kl_reversion" not in n]
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from palimpsest.cli.output import duration, follow, status_lines
-from palimpsest.run.status import Status, StepAtWork, status
+from palimpsest.cli.output import Watch, follow, status_lines
+from palimpsest.run.executor import Event
+from palimpsest.run.status import Status, StepAtWork, duration, status
 from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run, Terms
 
@@ -58,12 +59,6 @@ def test_a_run_without_a_process_says_how_to_resume() -> None:
     assert not any("left" in line for line in told)
 
 
-def test_an_interrupted_cell_says_how_much_of_it_is_stored() -> None:
-    idle = {"running": (), "waiting": ("a", "b"), "working": False, "now": ()}
-    told = status_lines(made(steps={"a": ("train", "models"), "b": ()}, **idle))
-    assert told[2:] == ["waiting  a: 2 of 4 steps done"]
-
-
 def test_reasons_cannot_command_the_terminal() -> None:
     failure = Failure("error", "\x1b[31m[red]x", "train")
     told = status_lines(made(failed={"b": failure}, waiting=()))
@@ -92,25 +87,30 @@ def test_in_a_pipe_every_change_is_one_line_until_the_work_ends(
     ]
 
 
-def test_a_terminal_is_refreshed_and_left_when_the_work_ends(run: Run) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_terminal_is_refreshed_until_the_work_ends_or_ctrl_c(run: Run, stopped: bool) -> None:
     with run.lock("work"):
         process, terminal = started(run)
         shown = read_until(terminal, "cells done")
+        if stopped:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0 and status(run).working
     shown += read_until(terminal, None)
-    assert process.wait(30) == 0
-    assert "0 of 2 cells done, 0 running" in shown
-    assert "Traceback" not in shown
+    assert process.wait(30) == 0 and "0 of 2 cells done, 0 running" in shown
+    assert "Traceback" not in shown and "interrupted" not in shown
 
 
-def test_ctrl_c_ends_following_cleanly(run: Run) -> None:
-    with run.lock("work"):
-        process, terminal = started(run)
-        shown = read_until(terminal, "cells done")
-        process.send_signal(signal.SIGINT)
-        shown += read_until(terminal, None)
-        assert process.wait(30) == 0
-        assert "Traceback" not in shown and "interrupted" not in shown
-        assert status(run).working
+def test_a_pipe_gets_a_line_per_step_with_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("palimpsest.cli.output.status", lambda run: made())
+    with Watch() as watch:
+        watch.show(Event("", "run", words="RUN: 1 of 1 cells to do"))
+        for done in (0, 1, 2):
+            watch.show(Event("a", "step", "train", "training", done, 4))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == "a: training (0/4)"
+    assert lines[2:] == [f"a: training ({n}/4, about 2.2 h left)" for n in (1, 2)]
 
 
 def started(run: Run) -> tuple[subprocess.Popen[bytes], int]:

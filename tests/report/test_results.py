@@ -1,12 +1,11 @@
 """A run read once: its cells, what is missing, and the same as pandas frames."""
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.made_runs import Made, cell_run, compared_cell, matrix_run, paper_run, write_run
+from tests.made_runs import Made, compared_cell, matrix_run, paper_run, write_run
 
 from palimpsest import load_run
 from palimpsest.errors import InputError
@@ -65,11 +64,6 @@ def test_a_cell_without_candidates_has_no_verdict(tmp_path: Path) -> None:
     assert results.cells[0].verdict is None and results.judged == ()
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError):
-        read_run(tmp_path)
-
-
 def test_a_verdict_does_not_depend_on_other_seeds(tmp_path: Path) -> None:
     cells = {f"qwen2-s--seed{k}": compared_cell(f"qwen2-s--seed{k}") for k in (0, 1)}
     alone = read_run(write_run(tmp_path / "a", {"qwen2-s--seed0": cells["qwen2-s--seed0"]}))
@@ -112,9 +106,3 @@ def test_a_table_that_no_cell_has_is_refused(many: LoadedRun, single: RunResults
         _ = many.answers
     with pytest.raises(InputError, match="items"):
         _ = LoadedRun(replace(single, cells=())).items
-
-
-def test_a_finished_run_gives_no_warning(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load_run(cell_run(tmp_path / "run")).results.missing == ()

@@ -9,9 +9,9 @@ from tests.made_runs import RULES, audit_run, cell_run, compared_cell, write_run
 
 from palimpsest import plots
 from palimpsest.errors import InputError
-from palimpsest.report.canvas import FAR, METHODS, jitter, method_styles, shortened
+from palimpsest.report.canvas import FAR
 from palimpsest.report.results import RunResults, read_run
-from palimpsest.report.table import Share, Table, as_csv, as_latex, as_markdown
+from palimpsest.report.table import Share, Table
 from palimpsest.report.tables import candidates_table, paper_tables, run_tables
 from palimpsest.stats import axes as axis_table
 from palimpsest.stats.axes import Axis, Side, Sign, chosen
@@ -100,16 +100,6 @@ def test_a_further_axis_reaches_verdict_tables_and_picture(
     assert labels[-1] == "probed"
 
 
-def test_a_hostile_name_reaches_no_format_unescaped(single: RunResults) -> None:
-    cell, verdict = single.judged[0]
-    name = "ga-</td>|${x}"
-    findings = (replace(verdict.findings[0], name=name), *verdict.findings[1:])
-    models = dict(cell.models) | {name: cell.models[verdict.findings[0].name]}
-    bad = replace(cell, verdict=replace(verdict, findings=findings), models=models)
-    table = candidates_table(replace(single, cells=(bad,)))
-    assert name in as_csv(table) and name not in as_markdown(table) and name not in as_latex(table)
-
-
 # -- figures ---------------------------------------------------------------------------------------
 
 
@@ -147,16 +137,3 @@ def test_figures_without_references(tmp_path: Path) -> None:
     audit = read_run(audit_run(tmp_path / "audit", ["mine"]))
     with pytest.raises(InputError):
         plots.diagnostic(audit)
-
-
-def test_methods_keep_their_style_and_others_get_marks_of_their_own() -> None:
-    few, many = method_styles(["npo", "ga"]), method_styles(["mine", "ga", "npo", "kl_reversion"])
-    assert few["npo"] == many["npo"] and list(many) == ["kl_reversion", "ga", "npo", "mine"]
-    styles = method_styles([*METHODS, *(f"mine-{k}" for k in range(20))])
-    assert len(set(styles.values())) == len(styles)
-
-
-def test_jitter_stays_within_its_row_and_long_names_keep_both_ends() -> None:
-    assert all(abs(jitter(place)) <= 0.3 for place in range(500))
-    short = shortened("a" * 200 + "-w3", 12)
-    assert len(short) == 12 and short.endswith("-w3") and "…" in short

@@ -192,13 +192,13 @@ def _conclude(result: "Answer", as_json: bool, explain: bool = False) -> int:
     if as_json:
         answer({**result.document, "report": None if page is None else str(page)})
         return result.exit_code
-    from palimpsest.report.terminal import audit_lines
+    from palimpsest.report.terminal import study_lines
 
     if result.results is None:
         assert result.verdict is not None
         paragraphs(f"{result.verdict.paragraph()} No model was loaded and nothing was written.")
         return result.exit_code
-    for block in audit_lines(result.results, explain=explain):
+    for block in study_lines(result.results, explain=explain):
         answer(block)
     answer(f"\nreport: {page}\nrun: {result.run}\nnext: palimpsest certify {result.run}")
     return result.exit_code
@@ -237,7 +237,7 @@ def unlearn(
 def _make(kind: type[Any], values: dict[str, Any], run: RunFlags) -> None:
     """Check the flags, do the work and say what was written."""
     from palimpsest.config.load import load_config
-    from palimpsest.engine.estimate import check_memory, estimate_cells, suitable_workers
+    from palimpsest.engine.estimate import check_memory, suitable_workers
     from palimpsest.engine.own import NotMade, OwnInputs, make_models
     from palimpsest.models.device import check_device
 
@@ -248,8 +248,7 @@ def _make(kind: type[Any], values: dict[str, Any], run: RunFlags) -> None:
     spec = inputs(inputs.cell)
     workers = run.workers or suitable_workers(spec, len(spec.models) + len(spec.methods))
     if run.dry_run:
-        answer(f"would write {inputs.config.out}: {estimate_cells([spec]).line(workers)}")
-        for line in inputs.preview():
+        for line in inputs.preview(workers):
             answer(line)
         return
     check_memory(spec)

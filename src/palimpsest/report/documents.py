@@ -176,22 +176,17 @@ def _score_row(name: str, cell: CellResult, results: RunResults) -> dict[str, An
     screened = finding.screened if finding is not None else None
     if screened is None and measured is not None:
         screened = screen_alone(measured, results.rules)
-    row: dict[str, Any] = {
-        "cell": cell.id,
-        "base": cell.base,
-        "family": cell.family,
-        "seed": cell.seed,
-        "model": name,
-        "role": str(model.role),
-        "method": model.method,
-        "aim": model.aim,
-        "knobs": json.dumps(dict(model.knobs)) if model.method else "",
+    far = None if comparison is None else _distance(comparison.worst.sd)
+    row: dict[str, Any] = {"cell": cell.id, "base": cell.base, "family": cell.family}
+    row |= {"seed": cell.seed, "model": name, "role": str(model.role), "method": model.method}
+    row |= {"aim": model.aim, "knobs": json.dumps(dict(model.knobs)) if model.method else ""}
+    row |= {
         "truth": model.truth,
         "label": finding.label if finding else label_of(comparison) if control else "",
         "p": _number(None if comparison is None else comparison.p),
         "rejected": comparison is not None and not comparison.accepted,
         "worst_axis": "" if comparison is None else comparison.worst.axis,
-        "worst_sd": _number(None if comparison is None else _distance(comparison.worst.sd)),
+        "worst_sd": _number(far),
         "screen_p": _number(None if screened is None else screened.test.p_value),
         "excluded": screened is not None and screened.excluded,
         "clears": finding is not None and finding.clears,

@@ -25,7 +25,6 @@ from palimpsest.stats.headroom import Headroom, read_headroom
 from palimpsest.stats.measures import CellMeasures, measure_cell
 from palimpsest.stats.models import Model, Role, models_from_json
 from palimpsest.stats.rules import Rules
-from palimpsest.stats.screen import Screen
 from palimpsest.stats.verdict import Verdict, decide
 from palimpsest.stats.words import percent
 
@@ -59,11 +58,6 @@ class CellResult:
     def candidates(self) -> tuple[str, ...]:
         """Candidates that were measured."""
         return self.evaluation.of_role(Role.CANDIDATE)
-
-    @property
-    def screen(self) -> Screen | None:
-        """Over the candidates; None when no candidate could be made."""
-        return None if self.verdict is None else self.verdict.screen
 
     def method(self, name: str) -> str:
         """Return the method of a candidate; in an audit, which knows none, its own name."""

@@ -51,10 +51,6 @@ def study_lines(results: RunResults, *, explain: bool = False) -> list[str]:
     return blocks + (["", *map(_wrapped, (*EXPLAINED, *axes))] if explain else [])
 
 
-audit_lines = study_lines
-"""The same order for audits."""
-
-
 def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
     """Return why the verdict is what it is: a sentence for each of a few refused, the power."""
     refused = [line.finding for line in lines if line.finding and not line.finding.clears]
