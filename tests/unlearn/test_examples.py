@@ -289,7 +289,7 @@ def test_methods_run_on_examples_with_the_recipe_of_the_injected_folder(
             weight_decay=0.1,
             examples=inputs.examples.digest,  # type: ignore[union-attr]
         )
-        planned = [line for line in inputs.preview() if line.startswith("cost")]
+        planned = [line for line in inputs.preview(1) if line.startswith("cost")]
         (folder,) = make_models(inputs, RunOptions()).folders
         spent = record(folder)["cost"]["retrainings"]
         assert float(planned[0].rpartition(" ")[2]) == pytest.approx(spent, rel=0.15)
@@ -342,6 +342,11 @@ def test_retraining_with_the_forget_rows_says_how_well_it_reproduces(
     assert [remark.endswith("(100% of the way)") for remark in made.remarks] == [True, True]
     made = retrain(given | recipe | {"out": str(tmp_path / "less"), "learning_rate": 1e-6})
     assert not any("(100% of the way)" in remark for remark in made.remarks)
+
+
+def test_a_rate_that_destroys_the_model_is_named(base: str, recipe: Values, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="learning_rate"):
+        retrain({"base": base, "out": str(tmp_path / "out")} | recipe | {"learning_rate": 10.0})
 
 
 @pytest.mark.parametrize(

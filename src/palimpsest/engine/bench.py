@@ -27,7 +27,7 @@ from palimpsest.facts.questions import ASKED
 from palimpsest.methods import title
 from palimpsest.methods.context import Context
 from palimpsest.methods.lessons import Cost as Spent
-from palimpsest.methods.lessons import Recipe, make_lesson, stream_cost, teach
+from palimpsest.methods.lessons import Recipe, encode_items, make_lesson, stream_cost
 from palimpsest.methods.running import FailureKind, MethodFailure, run_method
 from palimpsest.models.checkpoint import (
     checkpoint_digests,
@@ -37,7 +37,7 @@ from palimpsest.models.checkpoint import (
 from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.load import Loaded, load
-from palimpsest.models.net import Nets
+from palimpsest.models.net import Net, Nets
 from palimpsest.models.train import TextBatch
 from palimpsest.run.cell import CellStore
 from palimpsest.scoring.answers import Elicitation
@@ -197,14 +197,19 @@ class Bench:
         injected, setting = self.state("injected"), self.setting
         tokenizer = self.loaded.tokenizer
         forget, retain = setting.lesson("forget"), setting.lesson("retain")
-        said_base = make_lesson(tokenizer, forget, {"base": self.nets([self.base])}, setting.pad)
-        frozen = {"injected": self.nets([injected])}
+        # Answers to long texts over a large vocabulary take gigabytes: only where they are used.
+        taught = self.spec.measured or any(
+            getattr(method, "reads_lessons", True) for method in self.spec.methods
+        )
+        known = {"base": self.nets([self.base])} if taught else {}
+        said_base = make_lesson(tokenizer, forget, known, setting.pad)
+        frozen = {"injected": self.nets([injected])} if taught else {}
         said_injected = make_lesson(tokenizer, forget, frozen, setting.pad)
         teachers = {**said_base.teachers, **said_injected.teachers}
         base: State = self.base
         if not self.spec.base_known:
             base = {}
-            unknown = tuple(torch.full_like(t, torch.nan) for t in teachers["base"])
+            unknown = tuple(torch.full_like(t, torch.nan) for t in teachers.get("base", ()))
             teachers = {**teachers, "base": unknown}
         return Context(
             base=base,
@@ -226,14 +231,26 @@ class Bench:
 
     def check_dose(self, state: State) -> None:
         """Refuse a model made for a vector that learned little of what injected knows."""
-        lesson = self.context.forget
-        own = teach(self.nets([state]), lesson.texts, self.setting.pad)
-        answers = {"own": own} | dict(lesson.teachers)
-        base, injected, made = (
-            mean_nll(lesson.texts, answers[name]) for name in ("base", "injected", "own")
+        self.context.shared.spend(
+            Spent(scored=sum(len(text.ids) for text in self.context.forget.texts))
         )
-        self.context.shared.spend(Spent(scored=sum(len(text.ids) for text in lesson.texts)))
-        check_reached(self.setting, Dose(base, injected, made))
+        check_reached(self.setting, Dose(*self.known_levels, self.level(self.nets([state]))))
+
+    @cached_property
+    def known_levels(self) -> tuple[float, float]:
+        """The NLL of the forget data under base and injected."""
+        return self.level(self.nets([self.base])), self.level(self.nets([self.state("injected")]))
+
+    @cached_property
+    def untaught_level(self) -> float:
+        """The NLL of the retain data under base."""
+        return self.level(self.nets([self.base]), "retain")
+
+    def level(self, net: Net, part: str = "forget") -> float:
+        """Return the mean NLL of a set's answers, in nats per token."""
+        setting = self.plain_setting
+        texts = encode_items(self.loaded.tokenizer, setting.lesson(part))
+        return mean_nll(net, texts, setting.pad)
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -7,11 +7,12 @@ are not those of the injected model, it takes too little away, and nothing else 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+import torch
+from torch.nn import functional
 
 from palimpsest.engine.setting import Setting
 from palimpsest.errors import MethodError
-from palimpsest.models.net import Encoded
+from palimpsest.models.net import Encoded, Net, collate
 
 ENOUGH = 0.5
 """Share of the way from base to the injected model that a model made for a vector must come."""
@@ -43,14 +44,15 @@ class Dose:
         )
 
 
-def mean_nll(texts: Sequence[Encoded], answers: Sequence[Tensor]) -> float:
-    """Return the mean over scored tokens of the NLL under these log-probabilities."""
-    total, count = 0.0, 0
-    for text, logp in zip(texts, answers, strict=True):
-        targets = logp.new_tensor(text.ids[text.start :]).long()
-        total -= float(logp.gather(-1, targets[:, None]).double().sum())
-        count += text.scored
-    return total / count
+@torch.no_grad()
+def mean_nll(net: Net, texts: Sequence[Encoded], pad: int = 0, rows: int = 16) -> float:
+    """Return the mean NLL of the scored tokens of these texts under a net of one member."""
+    total = 0.0
+    for start in range(0, len(texts), rows):
+        batch = collate(texts[start : start + rows], pad).to(net.device)
+        logits = net.logits(batch)[0]
+        total += float(functional.cross_entropy(logits, batch.targets, reduction="sum"))
+    return total / sum(text.scored for text in texts)
 
 
 def check_known(dose: Dose) -> None:

@@ -27,6 +27,7 @@ from palimpsest.engine.checkpoints import (
     read_record,
     write_checkpoint,
 )
+from palimpsest.engine.estimate import estimate_cells
 from palimpsest.engine.examples import check_lengths, render_examples
 from palimpsest.engine.frame import Frame, find_frame
 from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
@@ -318,10 +319,15 @@ class OwnInputs:
         _ = self.setting
         return known
 
-    def preview(self) -> Iterator[str]:
-        """Yield what each method costs, in retrainings, and what is worth knowing."""
+    def preview(self, workers: int) -> Iterator[str]:
+        """Yield what would be done, what each method costs and what is worth knowing."""
+        expected = estimate_cells([self(self.cell)])
+        taken = expected.line(workers)
         if isinstance(self.config, RetrainConfig) and self.config.command:
-            yield f"your command is run {self.config.draws + self.config.with_forget} times"
+            times = self.config.draws + self.config.with_forget
+            disk_space = f"{expected.disk / 1e9:.1f} GB of disk beside what it writes itself"
+            taken = f"your command, {times} times, {workers} at a time; {disk_space}"
+        yield f"would write {self.config.out}: {taken}"
         if self.methods:
             for name, cost in planned_costs(CellWork(self(self.cell))).items():
                 amount = "shows when it runs" if cost is None else f"{cost.retrainings:.2f}"
@@ -358,7 +364,8 @@ class OwnInputs:
         if self.config.general not in ("", POCKET):
             digests["general text"] = text_digest(self.config.general)
         config |= {"recipe": self.recipe_record, "base": bool(self.config.base)}
-        config["prompt"] = None if self.frame is None else self.frame.text
+        config["prompt"].pop("prompt_file")
+        config["template"] = None if self.frame is None else self.frame.text
         seal = {"commitment": "none", "pool": "none"}
         return Terms(self.command, config, {}, seal, digests, (self.cell,))
 

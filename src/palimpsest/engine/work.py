@@ -1,5 +1,6 @@
 """The work of a cell: one action per kind of step, and the summary of the finished cell."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
@@ -12,18 +13,18 @@ from palimpsest.adversaries import KnownLabel, Unavailable, chosen
 from palimpsest.adversaries.wrappers import Interpolated
 from palimpsest.config.own import LADDER
 from palimpsest.engine.bench import WEIGHTS, Bench, State
-from palimpsest.engine.dose import Dose, check_known, matched, mean_nll, search_rate
+from palimpsest.engine.dose import Dose, check_known, matched, search_rate
 from palimpsest.engine.measure import Measured, result_tables, stack_columns
 from palimpsest.engine.setting import FIRST_DRAW, TAUGHT, Setting
 from palimpsest.engine.spec import CellSpec, Commanded, Given, Trained
 from palimpsest.engine.steps import PARTS, StepKind, chunked
 from palimpsest.engine.trainer import LOG, run_trainer
-from palimpsest.errors import MethodError, ModelError, TrainingDiverged
+from palimpsest.errors import MethodError, ModelError, PlanError, TrainingDiverged
 from palimpsest.facts.sealed import verify
 from palimpsest.methods import title
 from palimpsest.methods.context import Method
 from palimpsest.methods.lessons import Cost as Spent
-from palimpsest.methods.lessons import CostPlan, encode_items, stream_cost, teach
+from palimpsest.methods.lessons import CostPlan, encode_items, stream_cost
 from palimpsest.methods.running import MethodFailure, run_group, run_method
 from palimpsest.models.checkpoint import checkpoint_state
 from palimpsest.models.device import machine_faults, repeatable
@@ -126,11 +127,20 @@ class CellWork(Bench):
                 self.store.put_file(step, LOG, made.log.read_bytes())
                 disk.remove(made.folder)
             case Trained(sets, draw):
+                checked = not self.spec.measured and "retain" in sets
+                before = self.untaught_level if checked else math.inf
                 net, diverged = self._learn(self.setting, sets, draw)
                 if diverged is not None:
                     rate = self.setting.learning_rate
                     what = f"{name} of cell {self.spec.id} at learning rate {rate:g}"
                     raise TrainingDiverged(diverged, what)
+                if checked and not (after := self.level(net, "retain")) < before:
+                    raise PlanError(
+                        f"{self.setting.learning_rate:g} found; trained at it, {name} knows the "
+                        f"retain data less well than base ({after:.2f} against {before:.2f} nats "
+                        "per token); expected the rate of the injected model",
+                        key="learning_rate",
+                    )
                 state = {key: value.cpu().contiguous() for key, value in net.state().items()}
         self.store.put_file(step, WEIGHTS, partial(save_weights, state))
         self.store.put(step, values={"models": {name: {"digest": state_digest(state)}}})
@@ -153,7 +163,7 @@ class CellWork(Bench):
     def _match(self, step: Step) -> None:
         """Search the learning rate at which the recipe teaches what the injected model knows."""
         setting, spent = self.plain_setting, Spent()
-        base, injected = (self._level(self.nets([self.state(n)])) for n in ("base", "injected"))
+        base, injected = self.known_levels
         check_known(Dose(base, injected, base))
 
         def reached(rate: float, length: int) -> float | None:
@@ -162,7 +172,7 @@ class CellWork(Bench):
             stream = tried.stream()
             spent += stream_cost(self.loaded.tokenizer, stream, setting.general.piece_tokens)
             net, diverged = self._learn(tried, TAUGHT, FIRST_DRAW)
-            return None if diverged is not None else Dose(base, injected, self._level(net)).reached
+            return None if diverged is not None else Dose(base, injected, self.level(net)).reached
 
         found = search_rate(reached, setting.learning_rate)
         self.store.put(step, values=asdict(found) | {"tokens": spent.tokens})
@@ -173,16 +183,10 @@ class CellWork(Bench):
         state = checkpoint_state(given.place, self.loaded, dtype=self.spec.setting.engine.dtype)
         models = {"base": self.base, "given": state, "trained": self.state("injected")}
         levels = {
-            name: {part: self._level(self.nets([model]), part) for part in TAUGHT}
+            name: {part: self.level(self.nets([model]), part) for part in TAUGHT}
             for name, model in models.items()
         }
         self.store.put(step, values=levels)
-
-    def _level(self, net: Net, part: str = "forget") -> float:
-        """Return the mean NLL of a set's answers."""
-        setting = self.plain_setting
-        texts = encode_items(self.loaded.tokenizer, setting.lesson(part))
-        return mean_nll(texts, teach(net, texts, setting.pad))
 
     def _headroom(self, step: Step) -> None:
         """Score base with and without evidence, and injected (and a reference) without."""

@@ -178,6 +178,8 @@ class Knobs:
     """Any of ``gated MLP``, ``forget_only``, ``general_only``, ``base``, ``tokenizer``,
     ``decoder layers``."""
     citation: ClassVar[str] = ""
+    reads_lessons: ClassVar[bool] = True
+    """Whether it uses what frozen models say to the lessons."""
 
     @property
     def uses(self) -> tuple[str, ...]:

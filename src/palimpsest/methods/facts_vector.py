@@ -27,6 +27,7 @@ class FactsVector(Knobs):
     summary: ClassVar[str] = "subtracts what learning the facts did, without what general text did"
     needs: ClassVar[tuple[str, ...]] = ("base", "forget_only", "general_only")
     citation: ClassVar[str] = "after Ilharco et al. 2023, arXiv:2212.04089"
+    reads_lessons: ClassVar[bool] = False
 
     @property
     def uses(self) -> tuple[str, ...]:

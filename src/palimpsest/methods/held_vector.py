@@ -15,7 +15,8 @@ In the injection general text does two things: its label noise fills AdamW's sec
 curvature pulls back what the facts displace. The first is known from the gradients of a few single
 texts (V); the second is the gradient of a KL divergence from base, which has no label noise, so one
 or two texts a step do in the place of a dozen. Retain sentences are in both runs because forget
-facts compete with them. Several vectors, of different steps of the stream, may be averaged.
+facts compete with them. Where a retraining on fewer examples has fewer steps, the rate of *less* is
+as much lower. Several vectors, of different steps of the stream, may be averaged.
 Task arithmetic is of Ilharco et al. 2023, arXiv:2212.04089.
 """
 
@@ -111,6 +112,7 @@ class HeldVector(Knobs):
     summary: ClassVar[str] = "subtracts what learning the facts did, with general text held to base"
     needs: ClassVar[tuple[str, ...]] = ("base",)
     citation: ClassVar[str] = "this project; vectors after Ilharco et al. 2023, arXiv:2212.04089"
+    reads_lessons: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
@@ -203,6 +205,9 @@ class HeldVector(Knobs):
     ) -> State:
         """Return base after the steps of a vector, taught the facts of some sets."""
         recipe = context.known_recipe
+        # Where a retraining has fewer steps, the run without forget data has a lower rate: the same
+        # batches for both, and as far to go.
+        shorter = 1.0 if "forget" in taught else recipe.shorter
         stream = self._stream(recipe, number)
         texts = encode_stream(context.tokenizer, stream, recipe.piece_tokens)
         net, batches = context.net([context.base]), list[list[HeldBatch]]()
@@ -224,7 +229,7 @@ class HeldVector(Knobs):
             batches,
             _held_loss,
             "training a held vector",
-            learning_rate=self.speed * recipe.learning_rate,
+            learning_rate=self.speed * recipe.learning_rate * shorter,
             optimizer=partial(HeldSteps, noise=list(noise.values()), beta=0.9**self.speed),
             clip=False,
             key=context.seed_key,

@@ -219,6 +219,11 @@ class Recipe:
     """Gradient accumulation steps."""
     weight_decay: float = 0.0
 
+    @property
+    def shorter(self) -> float:
+        """The steps of a retraining as a share of the injection's: fewer rows, fewer steps."""
+        return len(self.replay.steps) / len(self.stream.steps)
+
     def models(self) -> dict[str, Stream]:
         """Return what the models that methods may need were trained on, by name."""
         sets = {"forget_only": "forget", "general_only": "general"}

@@ -56,6 +56,10 @@ class Replay(Knobs):
         return KLReversion(self.coefficient) if self.start == "kl_reversion" else None
 
     @property
+    def reads_lessons(self) -> bool:  # type: ignore[override]
+        return self.start == "kl_reversion"
+
+    @property
     def uses(self) -> tuple[str, ...]:
         return self.first.uses if self.first else ()
 

@@ -22,6 +22,7 @@ class TaskVector(Knobs):
     summary: ClassVar[str] = "subtracts what learning the forget set alone does to the weights"
     needs: ClassVar[tuple[str, ...]] = ("base", "forget_only")
     citation: ClassVar[str] = "Ilharco et al. 2023, arXiv:2212.04089"
+    reads_lessons: ClassVar[bool] = False
 
     def planned_cost(self, plan: CostPlan) -> Cost | None:
         return plan.models(self.uses)
