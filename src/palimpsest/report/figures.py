@@ -30,7 +30,7 @@ from palimpsest.report.results import CellResult, RunResults, cell_places
 from palimpsest.report.table import Share
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.items import Values
-from palimpsest.stats.words import describe
+from palimpsest.stats.words import describe, percent
 
 MOST_ROWS = 40
 """Candidates that a figure of one cell shows; all are in the tables."""
@@ -185,8 +185,8 @@ def acceptance(results: RunResults) -> Picture | None:
     counts = [f"{label} {accepted[label]}" for label in found if label in results.methods]
     reading = f"Candidates accepted as one more retraining: {', '.join(counts)}."
     about = (
-        "Each row is a kind of model and each marker one model in one cell. By design "
-        f"{1 - results.rules.alpha:.0%} of true retrainings are accepted."
+        "Each row is a kind of model and each marker one model in one cell. By design at least "
+        f"{percent(1 - results.rules.alpha)} of true retrainings are accepted."
     )
     return Picture("acceptance", "Which models pass for a retraining", reading, about, figure)
 
