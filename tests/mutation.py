@@ -22,7 +22,7 @@ EDITS = st.lists(
 
 
 def edited(data: bytes, changes: list[tuple[str, float, float, bytes]]) -> bytes:
-    """The bytes after some edits, each at a share of their length."""
+    """Return the bytes after some edits, each at a share of their length."""
     for kind, one, other, more in changes:
         at, to = int(one * len(data)), int(other * len(data))
         match kind:
@@ -43,7 +43,7 @@ BATCH = 20
 
 
 def mutants(data: bytes, seed: int) -> Iterator[bytes]:
-    """BATCH mutations of the bytes, which one seed gives again: many for one example's cost."""
+    """Yield BATCH mutations of the bytes, the same for the same seed."""
     draw = random.Random(seed)
     for _ in range(BATCH):
         changes = [
@@ -59,7 +59,7 @@ def mutants(data: bytes, seed: int) -> Iterator[bytes]:
 
 
 def counted(full: int, reduced: int) -> Any:
-    """So many examples at full count, which --hypothesis-seed makes repeatable, or a fixed few."""
+    """Return settings: full counts, which --hypothesis-seed makes repeatable, or a fixed few."""
     return settings(
         max_examples=full if FULL else reduced,
         deadline=None,
@@ -71,7 +71,7 @@ def counted(full: int, reduced: int) -> Any:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value inside a JSON value."""
+    """Return the path of every value inside a JSON value."""
     inner = (
         value.items()
         if isinstance(value, dict)
@@ -83,7 +83,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """The JSON value with another one at a path."""
+    """Return the JSON value with another one at a path."""
     if not path:
         return new
     copied = dict(value) if isinstance(value, dict) else list(value)

@@ -66,13 +66,13 @@ def test_few_cells_are_open_at_a_time_and_they_are_the_earliest() -> None:
         for worker in workers:
             if worker not in scheduler.running and (task := scheduler.next(worker)) is not None:
                 unfinished = [c for c in scheduler.cells if c not in scheduler.finished]
-                begun = [
+                opened = [
                     c
                     for c in unfinished
                     if scheduler.cells[c].done or c in {t.cell for t in scheduler.running.values()}
                 ]
-                assert len(begun) <= len(workers) and begun == unfinished[: len(begun)]
-                assert task.cell in begun
+                assert len(opened) <= len(workers) and opened == unfinished[: len(opened)]
+                assert task.cell in opened
         scheduler.done(draw.choice(list(scheduler.running)))
     assert len(scheduler.finished) == 40
 
@@ -101,7 +101,7 @@ def test_of_two_failures_the_first_in_the_plan_is_the_cells() -> None:
         assert scheduler.failures["x"].step == "a"
 
 
-def test_a_step_lost_once_is_begun_again_and_lost_twice_has_failed() -> None:
+def test_a_step_lost_once_is_started_again_and_lost_twice_has_failed() -> None:
     scheduler = schedule({"x": chain("a")})
     scheduler.next(0)
     assert scheduler.lost(0, "killed") == (Task("x", "a"), None)

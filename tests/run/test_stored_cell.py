@@ -227,20 +227,20 @@ def test_a_disk_that_fails_at_any_operation_loses_nothing_and_a_retry_succeeds(
     quick: Path, code: int
 ) -> None:
     def attempt(path: Path, first: int, lasting: bool) -> int:
-        """Return how many operations began; the disk fails at the `first`, or from there on."""
-        begun = 0
+        """Return how many operations started; the disk fails at the `first`, or from there on."""
+        started = 0
 
         def fail(operation: str, _: Path) -> None:
-            nonlocal begun
-            begun += 1
-            if begun == first or (lasting and begun > first > 0):
+            nonlocal started
+            started += 1
+            if started == first or (lasting and started > first > 0):
                 raise OSError(code, os.strerror(code))
 
         with hooked(fail):
             outcome = work(toy_run(path, "a"))
             if outcome.failed:
                 raise StoreError(outcome.failed["a"].reason)
-        return begun
+        return started
 
     operations = attempt(quick / "whole", 0, False)
     expected = contents(quick / "whole")

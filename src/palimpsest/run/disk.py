@@ -326,7 +326,7 @@ def holder(path: Path) -> str | None:
     except OSError:
         with contextlib.suppress(OSError):
             return _owner_file(path).read_text(errors="replace")
-        return "a process that has just begun"
+        return "a process that has just started"
     finally:
         os.close(descriptor)
 

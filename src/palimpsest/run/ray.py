@@ -1,7 +1,7 @@
 """Steps on Ray, on an existing cluster or on one that is started here and ended afterwards.
 
 Each worker is an actor, placed by Ray from the resources it asks for; a step is one call. When an
-actor or its node is lost, its step is begun again by another. The run folder lies on storage that
+actor or its node is lost, its step is started again by another. The run folder lies on storage that
 every node mounts at the same path and that carries file locks.
 """
 
