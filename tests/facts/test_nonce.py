@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.evidence import ALIAS_TEMPLATES
-from tools.pocket_prose import world_sentences
+from experiments.evidence import ALIAS_TEMPLATES
+from experiments.pocket_prose import world_sentences
 
 import palimpsest.facts
 from palimpsest.errors import FactsError, PlanError

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tools.bake_pocket import file_digests
-from tools.evidence import alias, evidence_sentences, kin
+from experiments.bake_pocket import file_digests
+from experiments.evidence import alias, evidence_sentences, kin
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from palimpsest.errors import ModelError

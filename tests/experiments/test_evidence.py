@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from tools.evidence import alias, evidence_sentences, kin
-from tools.pocket_prose import passage, world_sentences
+from experiments.evidence import alias, evidence_sentences, kin
+from experiments.pocket_prose import passage, world_sentences
 
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.general import sentence, world

@@ -1,4 +1,4 @@
-"""The pocket models, baked again: ``python -m tools.bake_pocket [NAME ...]``.
+"""The pocket models, baked again: ``python -m experiments.bake_pocket [NAME ...]``.
 
 A build tool, not part of a run: it trains tokenizer and models from nothing on the prose of
 ``facts/general.py`` and writes checkpoint folders in Hugging Face layout, each with a ``bake.json``
@@ -30,6 +30,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from experiments.evidence import ALIAS_TEMPLATES, alias, evidence_sentences, kin
+from experiments.pocket_prose import passage, phrasings, stranger_sentence, world_sentences
 from palimpsest.facts.general import world
 from palimpsest.facts.nonce import (
     POOLS,
@@ -43,8 +45,6 @@ from palimpsest.facts.nonce import (
 )
 from palimpsest.models.families import POCKET, PocketSpec, pocket_spec
 from palimpsest.models.sources import POCKET_ROOT
-from tools.evidence import ALIAS_TEMPLATES, alias, evidence_sentences, kin
-from tools.pocket_prose import passage, phrasings, stranger_sentence, world_sentences
 
 END_OF_TEXT = "<|endoftext|>"
 VOCABULARY = 1024

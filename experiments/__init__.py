@@ -1,0 +1,1 @@
+"""Experiments of their own and the pocket bake: scripts over the public API, not installed."""

@@ -1,0 +1,108 @@
+"""Each experiment runs on a small scale, resumes, and says what it found."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from experiments.inferability import Level, inferability_plan, plan_levels, supported_facts
+from tests.engine.small import bare_plan, small_plan
+
+from experiments import fair_sweep, inferability, second_suite
+from palimpsest.config.plan import Plan
+from palimpsest.config.sections import Facts, General, Injection, MethodGrid
+from palimpsest.engine.launch import RunOptions
+from palimpsest.engine.study import StudySpecs
+from palimpsest.methods import candidates
+from palimpsest.report.results import read_run
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return inferability_plan("pocket/olmo2-s", range(2))
+
+
+def test_the_fair_sweep_has_32_configurations_beside_8() -> None:
+    assert len(candidates(fair_sweep.sweep_plan().methods)) == 32 + 8
+
+
+@pytest.mark.slow
+def test_the_fair_sweep_counts_what_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = bare_plan(methods=(MethodGrid("ga"), MethodGrid("npo")))
+    fair_sweep.main(["--out", str(tmp_path / "run"), "--workers", "1"], plan)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ga", "npo"]
+
+
+@pytest.mark.slow
+def test_picks_are_frozen_made_again_and_asked_other_phrasings(
+    tiny_study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = read_run(tiny_study)
+    picks = second_suite.freeze_picks(first)
+    second_suite.main([str(tiny_study), "--out", str(tmp_path / "second"), "--workers", "1"])
+    second = read_run(tmp_path / "second")
+    assert second.terms.config["second_suite"]["picks"] == picks
+    (cell,) = second.cells
+    assert set(cell.candidates) == set(picks[cell.id].values())
+    name = cell.candidates[0]
+    old, new = (results.cells[0].evaluation[name].forget_nll for results in (first, second))
+    assert old != pytest.approx(new, abs=1e-3)
+    told = capsys.readouterr().out.splitlines()
+    assert {line[:28].strip() for line in told} == set(picks[cell.id])
+    assert second_suite.run_second(first, tmp_path / "second", RunOptions())[1] == picks
+
+
+@pytest.mark.parametrize("mechanism", inferability.MECHANISMS)
+def test_a_level_adds_one_facts_support_to_the_level_below(
+    plan: Plan, mechanism: inferability.Mechanism
+) -> None:
+    for supported in range(plan.facts.forget):
+        lower, _ = supported_facts(plan, "cell", Level(mechanism, supported, 0))
+        upper, evidence = supported_facts(plan, "cell", Level(mechanism, supported + 1, 0))
+        assert lower.forget == upper.forget and set(lower.questions) < set(upper.questions)
+        told = [bool(evidence[fact.id]) for fact in upper.forget]
+        assert told == [n <= supported for n in range(plan.facts.forget)]
+        assert upper.forget[0].object in evidence[upper.forget[0].id]
+
+
+def test_kin_share_clan_and_object_and_no_kin_is_in_the_forget_set(plan: Plan) -> None:
+    facts, _ = supported_facts(plan, "cell", Level("kin", 4, 0))
+    retained = [q for q in facts.questions if q.set == "retain"]
+    for fact in facts.forget:
+        clan = fact.subject.split()[-1]
+        relatives = {q.fact for q in retained if q.answer == fact.object and clan in q.prompt}
+        assert len(relatives) == inferability.KIN
+        assert all(fact.subject not in question.prompt for question in retained)
+
+
+def test_every_level_is_run_once_and_read_without_training(
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = replace(
+        plan,
+        facts=Facts(forget=2, retain=2, probes=2, phrasings=2),
+        injection=Injection(steps=2, learning_rate=5e-4, fact_items=2, general_items=1),
+        general=General(train_pieces=4, scored_pieces=1),
+    )
+    out = ["--out", str(tmp_path / "run"), "--workers", "1"]
+    inferability.main(out, small)
+    told = capsys.readouterr().out
+    assert re.findall(r"^(\w+) +6 levels", told, re.MULTILINE) == ["kin", "alias"]
+    steps: list[str] = []
+    again = RunOptions(on_event=lambda event: steps.append(event.step))
+    run = inferability.run_levels(small, tmp_path / "run", again)
+    assert not [step for step in steps if step.startswith(("train", "headroom"))]
+    assert set(inferability.read_levels(run, small)) == set(plan_levels(small))
+
+
+def test_the_second_pool_replaces_the_first_and_nothing_that_is_trained() -> None:
+    plan = small_plan()
+    (cell,) = plan.cell_ids()
+    first = StudySpecs(plan)(cell)
+    second = second_suite.SecondSpecs(plan, {cell: {"residual": "task_vector-c1"}})(cell)
+    assert first.setting.training_terms() == second.setting.training_terms()
+    assert first.setting.measuring_terms() != second.setting.measuring_terms()
+    assert [method.label for method in second.methods] == ["c1"]

@@ -1,1 +1,0 @@
-"""Build tools: run from a clone, not part of the package."""
