@@ -35,8 +35,6 @@ SETS = {"forget": FACTS, "retain": FACTS, "probe": PROBES}
 SHARES = Rules().control_shares
 ORIGIN = "sha256:" + "e" * 64
 RECIPE = {"steps": 130, "learning_rate": 1e-4, "data": "sha256:" + "d" * 64}
-REVERSED = {"place": -6.0, "injected": -1.0}
-"""Log-probability of the answers asked the other way round."""
 
 
 def small_plan(**changes: Any) -> Plan:
@@ -237,32 +235,29 @@ def write_cell(
         name: replace(made.model, name=name, digest=digest(name.encode()), roster=run.roster_digest)
         for name, made in models.items()
     }
-    items, curves = made_runs.tables(cell, models)
-    sealed = np.array([row == "audit" for row in items["pool"]])
-    known = {name for name, record in records.items() if record.role is Role.KNOWN_LABEL}
-    key = digest(" ".join(models).encode())
-    steps = [Step("measure", "measure", key, "measuring")]
-    plain = ~sealed & np.array([name not in known for name in items["model"]])
-    tables = {"items": chosen(items, plain)}
-    tables["curves"] = chosen(curves, np.array([name not in known for name in curves["model"]]))
+    whole, curves = made_runs.tables(cell, models)
+    items = {name: np.array(values) for name, values in whole.items()}
+    sealed = items["pool"] == "audit"
+    steps = [Step("measure", "measure", digest(" ".join(models).encode()), "measuring")]
+    tables: dict[str, Any] = {"items": chosen(items, ~sealed), "curves": curves}
     if run.terms.kind == "study":
-        tables["measures"] = asked(cell, [name for name in models if name not in known], models)
+        tables["measures"] = asked(cell, models)
     if evidence is not None:
-        tables["headroom"] = headroom(evidence)
+        tables["headroom"] = headroom(items, evidence)
     store.put(steps[0], tables)
     if origin:
         taken_over(run, cell)
-    if known and pool is not None:
+    if pool is not None and any(r.role is Role.KNOWN_LABEL for r in records.values()):
         steps.append(Step("known-label", "known_label", digest(b"k"), "opening", ("measure",)))
-        opened = [name for name, made in models.items() if made.sealed]
-        store.open_seal(steps[1], pool.commitment(), {n: records[n].digest for n in opened})
-        rows = chosen(items, ~sealed & ~plain)
-        extra = phrased(chosen(items, sealed), len(pool.phrasings[RELATION]))
-        rows = {key: [*rows[key], *extra[key]] if isinstance(rows[key], list)
-                else np.concatenate([rows[key], extra[key]]) for key in rows}  # fmt: skip
-        curve = chosen(curves, np.array([name in known for name in curves["model"]]))
-        store.put(steps[1], {"items": rows, "curves": curve,
-                             "measures": asked(cell, sorted(known), models)})  # fmt: skip
+        opened = {name: records[name].digest for name, made in models.items() if made.sealed}
+        store.open_seal(steps[1], pool.commitment(), opened)
+        first, count = (
+            chosen(items, sealed & (items["template"] == 0)),
+            len(pool.phrasings[RELATION]),
+        )
+        rows = {name: np.repeat(values, count) for name, values in first.items()}
+        numbers = np.tile(np.arange(count, dtype=np.int32), len(first["template"]))
+        store.put(steps[1], {"items": rows | {"template": numbers}})
     summary = {
         "family": "qwen2",
         "gated": True,
@@ -287,51 +282,22 @@ def taken_over(run: Run, cell: str) -> None:
 
 def chosen(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     """Return some rows of a table."""
-    return {
-        key: [value for value, keep in zip(values, rows) if keep]
-        if isinstance(values, list)
-        else values[rows]
-        for key, values in columns.items()
-    }
+    return {name: values[rows] for name, values in columns.items()}
 
 
-def phrased(items: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the sealed pool's rows with this many phrasings per fact."""
-    first = chosen(items, items["template"] == 0)
-    whole = {
-        key: [value for value in values for _ in range(count)]
-        if isinstance(values, list)
-        else np.repeat(values, count)
-        for key, values in first.items()
-    }
-    numbers = np.tile(np.arange(count, dtype=np.int32), len(first["template"]))
-    return whole | {"template": numbers}
-
-
-def asked(cell: str, names: list[str], models: Mapping[str, Made]) -> dict[str, Any]:
-    """Return the measures of models asked the other way round."""
+def asked(cell: str, models: Mapping[str, Made]) -> dict[str, Any]:
+    """Return the measures of models asked the other way round: along the way to the injected."""
     generator = np.random.default_rng(zlib.crc32(cell.encode()) + 2)
-    spread = dict(zip(models, generator.normal(0, 0.1, len(models))))
-    span = PLACE.residual - INJECTED.residual
-    values = [
-        REVERSED["place"]
-        + (REVERSED["injected"] - REVERSED["place"]) * (PLACE.residual - models[n].residual) / span
-        + spread[n]
-        for n in names
-    ]
-    return {"model": names, "measure": ["reversed"] * len(names), "value": np.array(values)}
+    moved = np.array([PLACE.residual - made.residual for made in models.values()])
+    values = -6.0 + 5.0 * moved / (PLACE.residual - INJECTED.residual)
+    values += generator.normal(0, 0.1, len(models))
+    return {"model": list(models), "measure": ["reversed"] * len(models), "value": values}
 
 
-def headroom(evidence: float) -> dict[str, Any]:
-    """Return item columns of base, base with evidence and injected, on the forget facts."""
-    rows = [
-        (model, "forward", "forget", f"f{fact}", "evaluation", 0, 2 * nll + 0.1 * fact, 2)
-        for model, nll in (("base", 3.0), ("evidence", evidence), ("injected", 1.0))
-        for fact in range(FACTS)
-    ]
-    names = ("model", "stage", "set", "fact", "pool", "template", "nll_sum", "tokens")
-    columns: dict[str, Any] = {name: list(values) for name, values in zip(names, zip(*rows))}
-    columns |= {key: np.array(columns[key], np.int32) for key in ("template", "tokens")}
-    columns["nll_sum"] = np.array(columns["nll_sum"])
-    empty = np.full(len(rows), np.nan)
-    return columns | {"kl_reference": empty, "kl_injected": empty}
+def headroom(items: Mapping[str, Any], evidence: float) -> dict[str, Any]:
+    """Return the forget rows of base, injected, and base with evidence in context."""
+    plain = (items["set"] == "forget") & (items["pool"] == "evaluation") & (items["template"] == 0)
+    base, injected = (chosen(items, plain & (items["model"] == n)) for n in ("base", "injected"))
+    nll = 2 * evidence + 0.1 * np.arange(FACTS)
+    told = base | {"model": np.array(["evidence"] * FACTS), "nll_sum": nll}
+    return {name: np.concatenate([base[name], told[name], injected[name]]) for name in base}

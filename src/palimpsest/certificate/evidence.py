@@ -194,9 +194,10 @@ class Evidence:
     def models(self) -> str:
         rosters = {entry.digest for entry in self.entries}
         for cell_id, summary in self.summaries.items():
-            models = models_from_json(summary["models"])
-            if len(models) != len(summary["models"]):
-                raise BundleError(f"cell {cell_id}: two models have one name; expected each once")
+            records = summary["models"]
+            models = models_from_json(records) if isinstance(records, list) else {}
+            if len(models) != len(records):
+                raise BundleError(f"cell {cell_id}: expected a list of models, each name once")
             for model in models.values():
                 if model.roster not in rosters:
                     raise BundleError(f"cell {cell_id}: {shown(model.name)} is under no list here")

@@ -52,7 +52,7 @@ FAILED = (
 )
 _LINE = 2_000
 # What JSON values of another shape than expected raise.
-_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError)
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
