@@ -13,6 +13,7 @@ from palimpsest.config.load import load_config
 from palimpsest.config.own import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
 from palimpsest.config.plan import Plan
 from palimpsest.engine.launch import RunOptions, progress_listener
+from palimpsest.errors import StudyFailed
 from palimpsest.report.documents import FORMAT, run_document, verdict_document, write_documents
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.stats.verdict import Verdict, early_verdict
@@ -115,6 +116,11 @@ def audit_config(
         document = {"format": FORMAT, "kind": "audit"} | verdict_document(verdict)
         return Answer(document, None, verdict)
     results = _read(run_audit(inputs, options).path)
+    if not results.judged:
+        reasons = "; ".join(f"{name}: {why}" for name, why in results.cells[0].failed.items())
+        raise StudyFailed(
+            f"no candidate could be measured ({reasons}); give others with another --out"
+        )
     (_, verdict) = results.judged[0]
     return Answer(run_document(results), results, verdict)
 
