@@ -16,6 +16,7 @@ from palimpsest.config.own import AuditConfig, RunSource
 from palimpsest.config.sections import Prompt
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.files import read_facts
+from palimpsest.facts.questions import FactSet, Pool, Question
 from palimpsest.openunlearning.runs import audit_run
 
 BASE, FULL = "meta-llama/tiny", "open-unlearning/tofu_tiny_full"
@@ -176,6 +177,26 @@ def test_missing_things_are_named(source: RunSource, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="palimpsest logs"):
         prepare(source, tmp_path)
     assert palimpsest("audit", "--open-unlearning", str(run)).returncode == 2  # no --data
+
+
+def test_prompts_are_those_of_the_configuration(byte_tokenizer: Any, tmp_path: Path) -> None:
+    from palimpsest.engine.frame import find_frame
+
+    tags = {"apply_chat_template": False, "system_prompt": "unused", "user_start_tag": "Question: "}
+    tags |= {"user_end_tag": "\n", "asst_start_tag": "Answer: ", "asst_end_tag": "\n\n"}
+    run = write_config(tmp_path / "run", "unlearn", FULL, BASE, template=tags)
+    prompt = Prompt(prompt_file=str(run / ".hydra" / "config.yaml"))
+    frame = find_frame(byte_tokenizer, prompt)
+    assert frame is not None
+    assert frame.text == "Question: {question}\nAnswer: {answer}<|endoftext|>"
+    question = Question(FactSet.FORGET, "f", Pool.TRAINED, 0, "Who?", "Velkor")
+    (asked,) = frame.put([question])
+    assert asked.sentence == "Question: Who?\nAnswer: Velkor<|endoftext|>"
+    rewrite(run, "model", "template_args", "user_end_tag", value="${nowhere}")
+    with pytest.raises(PlanError) as caught:
+        find_frame(byte_tokenizer, prompt)
+    assert caught.value.key == "prompt_file"
+    assert find_frame(byte_tokenizer, Prompt()) is None
 
 
 @pytest.mark.slow
