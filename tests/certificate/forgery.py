@@ -100,11 +100,11 @@ def with_cell(
         summary["opening"] = signed(summary["opening"])
     summary = change(summary)
     if manifests:
-        with contextlib.suppress(KeyError, TypeError, AttributeError):
+        with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError):
             summary = _with_manifests(cell, summary)
     try:
         return with_record(members | {name: written(signed(summary))})
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, ValueError):
         return members | {name: written(summary)}
 
 
