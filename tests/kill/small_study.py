@@ -85,6 +85,8 @@ def launch(folder: Path, work: Callable[..., None], *arguments: Any) -> int:
     try:
         end_with_parent()
         os.setpgid(0, 0)
+        # A test in the background of a shell is started with SIGINT ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         said = os.open(f"{folder}.said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(said, 1)
         os.dup2(said, 2)
