@@ -359,6 +359,7 @@ def test_a_rate_that_destroys_the_model_is_named(base: str, recipe: Values, tmp_
         ({"schedule": "steep"}, "schedule"),
         ({"injected": "x"}, "injected"),
         ({"command": "python train.py --data {data} --out {out}"}, "command"),
+        ({"command": "python 'train.py {data} {out} {seed}"}, "command"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_key(

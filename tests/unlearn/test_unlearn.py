@@ -7,13 +7,23 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from palimpsest.cli import app
 from palimpsest.config.load import load_config
 from palimpsest.config.own import RetrainConfig, UnlearnConfig
+from palimpsest.engine import work
 from palimpsest.engine.launch import RunOptions
 from palimpsest.engine.own import Made, NotMade, OwnInputs, knob_values, make_models
-from palimpsest.errors import DriftError, FactsError, InputError, MethodError, PlanError, StoreError
+from palimpsest.errors import (
+    DriftError,
+    FactsError,
+    InputError,
+    MethodError,
+    PlanError,
+    StoreError,
+    StudyFailed,
+)
 from palimpsest.models.load import check_compatible, load, outline, state_digest
 from palimpsest.run.executor import Event
 
@@ -190,6 +200,26 @@ def test_a_full_disk_while_writing_leaves_no_folder_and_the_work(
     seen: list[str] = []
     made = unlearn(values, on_event=lambda event: seen.append(event.step))
     assert len(made.folders) == 2 and "train-forget_only" not in seen
+
+
+def test_a_full_disk_in_a_step_keeps_the_steps_before(
+    asked: Values, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, calls = work.save_file, list[Path]()
+
+    def full(state: Any, path: Path) -> None:
+        calls.append(path)
+        if len(calls) == 2:
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        save(state, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "save_file", full)
+        with pytest.raises(StudyFailed, match="free some space"):
+            unlearn(asked)
+    seen: list[str] = []
+    unlearn(asked, on_event=lambda event: seen.append(event.step))
+    assert "train-general_only" in seen and "train-forget_only" not in seen
 
 
 def test_other_terms_for_unfinished_work_are_refused(asked: Values) -> None:

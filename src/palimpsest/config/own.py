@@ -5,6 +5,7 @@ nothing here opens a model or a file of facts.
 """
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -364,6 +365,10 @@ def check_retrain(config: RetrainConfig) -> RetrainConfig:
     for part in ("{data}", "{seed}", "{out}") if config.command else ():
         if part not in config.command:
             raise PlanError(f"lacks {part}, which differs between runs; put it in", key="command")
+    try:
+        shlex.split(config.command)
+    except ValueError as error:
+        raise PlanError(f"cannot be read ({error}); close its quotes", key="command") from error
     return config
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from palimpsest.engine.checkpoints import newest_checkpoint
 from palimpsest.engine.spec import Commanded
-from palimpsest.errors import ModelError, PalimpsestError, PlanError
+from palimpsest.errors import ModelError, PalimpsestError
 from palimpsest.models.checkpoint import checkpoint_state
 from palimpsest.models.load import outline
 from palimpsest.run import disk
@@ -66,10 +66,7 @@ class TrainedElsewhere:
 
 def command_words(source: Commanded, values: Mapping[str, str]) -> list[str]:
     """Return the words of the command with its placeholders filled in; no shell reads them."""
-    try:
-        words = shlex.split(source.command)
-    except ValueError as error:
-        raise PlanError(f"cannot be read ({error}); close its quotes", key="command") from error
+    words = shlex.split(source.command)
     for name, value in values.items():
         words = [word.replace(f"{{{name}}}", value) for word in words]
     return words

@@ -26,7 +26,7 @@ from palimpsest.methods.context import Method
 from palimpsest.methods.lessons import Cost as Spent
 from palimpsest.methods.lessons import CostPlan, encode_items, stream_cost
 from palimpsest.methods.running import MethodFailure, run_group, run_method
-from palimpsest.models.checkpoint import checkpoint_state
+from palimpsest.models.checkpoint import checkpoint_state, written_weights
 from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.load import state_digest
 from palimpsest.models.net import Net
@@ -448,4 +448,5 @@ def known_label_record(entry: KnownLabel) -> dict[str, Any]:
 def save_weights(state: State, path: Path) -> None:
     """Write weights to a safetensors file."""
     # Tied tensors share memory, which safetensors refuses; each gets its own.
-    save_file({name: value.clone() for name, value in state.items()}, path)
+    with written_weights():
+        save_file({name: value.clone() for name, value in state.items()}, path)

@@ -4,11 +4,14 @@ An audit scores many checkpoints in one module. Their weights stay in their file
 when it is asked for, and not kept.
 """
 
+import errno
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from palimpsest.models.inspect_folder import TEMPLATES, Stored, read_header, read_weights
@@ -87,6 +90,16 @@ def checkpoint_state(
                 check_finite(place, name, value)
             return state
     return load(place, dtype=dtype, base=adapter_base).weights
+
+
+@contextmanager
+def written_weights() -> Iterator[None]:
+    """Let faults of the disk leave the block as OSError; safetensors has an error of its own."""
+    try:
+        yield
+    except SafetensorError as error:
+        full = "os error 28" in str(error)
+        raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
 
 
 @dataclass(frozen=True)
