@@ -235,7 +235,7 @@ class HeldVector(Knobs):
             key=context.seed_key,
             rates=stream.rates,
         )
-        return {name: value.detach().clone() for name, value in net.state().items()}
+        return {name: value.detach().to("cpu", copy=True) for name, value in net.state().items()}
 
     def _noise(self, context: Context) -> dict[str, Tensor]:
         """Return V: the variance of the gradient that a step's general texts have at base."""
