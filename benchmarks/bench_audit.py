@@ -64,7 +64,7 @@ def peak(folder: Path, count: int) -> float:
     shutil.rmtree(out, ignore_errors=True)
     command = ["--base", "base", "--injected", "injected", "--forget", "forget.jsonl"]
     command += ["--retain", "retain.jsonl", "--probes", "probe.jsonl", "--general", "general.txt"]
-    command += ["--round-trip", "all", "--steps", "5", "--out", str(out), "--json"]
+    command += ["--steps", "5", "--out", str(out), "--json"]
     for number in range(count):
         command += ["--candidate", f"c{number}=candidate-{number}"]
     program = "from palimpsest.cli import main; main()"

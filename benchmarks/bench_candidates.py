@@ -50,8 +50,10 @@ class Peak(threading.Thread):
 def cost(count: int, *, tiny: bool = False) -> dict[str, Any]:
     """Give the candidates' seconds by either clock and the peak memory of this process in MiB."""
     import torch
-    from palimpsest.engine.matrix import run_cell, start
 
+    from palimpsest.engine.launch import RunOptions
+    from palimpsest.engine.study import run_study
+    from palimpsest.report.results import read_run
     from palimpsest.run.executor import Event
 
     torch.set_num_threads(1)
@@ -65,13 +67,11 @@ def cost(count: int, *, tiny: bool = False) -> dict[str, Any]:
             begun[event.step] = (time.process_time(), time.perf_counter())
 
     try:
-        run = start(cell.plan, folder / "run")
-        run_cell(run.path, cell.id, on_event=note)
-        roles = run.cell(cell.id).summary()["models"].values()
-        made = sum(role["role"] == "candidate" and "failure" not in role for role in roles)
+        run = run_study(cell.plan, folder / "run", options=RunOptions(on_event=note))
+        made = len(read_run(run.path).cells[0].candidates)
     finally:
         shutil.rmtree(folder)
-    first = next(moment for label, moment in begun.items() if label.startswith("candidates"))
+    first = next(moment for label, moment in begun.items() if label.startswith("unlearn-"))
     if made != count:
         raise measuring.Disagreement(f"{made} candidates were made; {count} were asked for")
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

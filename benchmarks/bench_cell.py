@@ -1,7 +1,7 @@
 """A whole pocket cell, 20 candidates, from injection to verdict, against the plain pipeline.
 
-Both sides make the same models from the same texts in the same order and end with a verdict. The
-panel is left out: it puts the instruments to the test and enters no verdict. Every turn is a
+Both sides make the same models from the same texts in the same order and end with a verdict.
+Known-label models are left out: they test the instruments and enter no verdict. Every turn is a
 process of its own with one thread, warmed up by a tiny cell, so that neither side inherits the
 other's heap. The bar is 4 times.
 """
@@ -22,12 +22,14 @@ import numpy as np
 import pocket
 import straightforward
 import torch
-from palimpsest.engine.matrix import run_cell, start
+from pocket import PocketCell
 
-from palimpsest.config.plan import CellPlan
+from palimpsest.engine.spec import mixtures, trained_models
+from palimpsest.engine.study import run_study
 from palimpsest.methods import candidates, title
 from palimpsest.report.results import read_run
 from palimpsest.stats.measures import measure_cell
+from palimpsest.stats.models import Model, Role
 from palimpsest.stats.verdict import Verdict, decide
 
 BAR = 4.0
@@ -45,12 +47,11 @@ plain pipeline's masks are 0.0105 from either in the middle.
 Tables = tuple[dict[str, Any], Verdict]
 
 
-def engine(cell: CellPlan) -> Tables:
-    """Give the items and the verdict of a cell as ``palimpsest run`` makes them."""
+def engine(cell: PocketCell) -> Tables:
+    """Give the items and the verdict of a cell as ``palimpsest study`` makes them."""
     folder = pocket.run_folder("cell")
     try:
-        run = start(cell.plan, folder / "run")
-        run_cell(run.path, cell.id)
+        run = run_study(cell.plan, folder / "run")
         verdict = read_run(run.path).cells[0].verdict
         assert verdict is not None
         return dict(run.cell(cell.id).table("items")), verdict
@@ -58,27 +59,23 @@ def engine(cell: CellPlan) -> Tables:
         shutil.rmtree(folder)
 
 
-def plain(cell: CellPlan) -> Tables:
+def plain(cell: PocketCell) -> Tables:
     """Give the same by the straightforward pipeline."""
     torch.use_deterministic_algorithms(False)  # the engine's choice, which it makes anew each time
-    items, curves = straightforward.run_cell(cell, cell.plan.replication.draws)
+    items, curves = straightforward.run_cell(cell)
     rules = cell.plan.rules
-    measures = measure_cell(items, curves, rules.screen_pool)
-    return items, decide(measures, roles(cell), rules)
+    measures = measure_cell(items, curves, rules.screen_pool, records=records(cell))
+    verdict = decide(measures, rules)
+    assert verdict is not None
+    return items, verdict
 
 
-def roles(cell: CellPlan) -> dict[str, dict[str, Any]]:
+def records(cell: PocketCell) -> dict[str, Model]:
     """Return what each model of the cell is, as the engine records it."""
-    known: dict[str, dict[str, Any]] = {
-        name: {"role": name} for name in ("base", "injected", "forget_only")
-    }
-    for draw in range(cell.plan.replication.draws):
-        name = f"reference-{draw}" if draw else "reference"
-        known[name] = {"role": "reference", "draw": draw}
-    for share in cell.plan.rules.control_shares:
-        control = {"role": "control", "share": share, "of": "reference"}
-        known[straightforward.control_name(share)] = control
-    return known | {title(m): {"role": "candidate"} for m in candidates(cell.plan.methods)}
+    trained = trained_models(cell.plan.replication.draws, 0)
+    models = [entry.model for entry in (*trained, *mixtures(trained, cell.plan.rules))]
+    made = [Model(title(m), Role.CANDIDATE, method=m.name) for m in candidates(cell.plan.methods)]
+    return {model.name: model for model in (Model("base", Role.BASE), *models, *made)}
 
 
 def check(ours: Tables, theirs: Tables) -> dict[str, float]:

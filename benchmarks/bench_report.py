@@ -14,7 +14,8 @@ from pathlib import Path
 import measuring
 import pocket
 
-from palimpsest.run.store import Run, file_digest
+from palimpsest.run.disk import file_digest
+from palimpsest.run.store import Run
 
 BAR = 20.0
 POCKET = Path(__file__).parents[1] / "results" / "pocket"

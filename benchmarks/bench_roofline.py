@@ -16,7 +16,6 @@ import pocket
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from palimpsest.engine.setting import make_setting
 from palimpsest.methods import candidates
 from palimpsest.methods.context import Context, descend
 from palimpsest.methods.lessons import make_lesson
@@ -77,7 +76,7 @@ def phases(steps: int) -> dict[str, Callable[[], Any]]:
     """Give the three phases of a cell as calls, prepared as a cell prepares them."""
     cell = pocket.cell_plan()
     loaded = load(cell.model)
-    setting = make_setting(cell, loaded.tokenizer)
+    setting = cell.setting(loaded.tokenizer)
     nets = Nets(loaded, stack=STACK)
     base = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
     frozen = {"base": nets([base]), "injected": nets([base])}

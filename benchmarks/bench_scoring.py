@@ -17,7 +17,6 @@ import numpy as np
 import pocket
 import torch
 
-from palimpsest.engine.setting import make_setting
 from palimpsest.facts.questions import Question
 from palimpsest.models.load import Loaded, load
 from palimpsest.models.net import Nets
@@ -30,7 +29,7 @@ TOLERANCE = 1e-4
 
 def asked(cell: Any, tokenizer: Any) -> list[Question]:
     """Give the questions of a cell; general text has no prompt, so no harness request."""
-    return list(make_setting(cell, tokenizer).facts.questions)
+    return list(cell.setting(tokenizer).facts.questions)
 
 
 def harness(

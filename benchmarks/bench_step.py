@@ -26,16 +26,16 @@ import measuring
 import pocket
 import straightforward
 import torch
-from palimpsest.models.stored import lasting_state, stored_state
+from pocket import PocketCell
 from safetensors.torch import load_file, save_file
 
-from palimpsest.config.plan import CellPlan
-from palimpsest.engine.setting import make_setting
 from palimpsest.methods.context import Context, Exercise, View, descend
 from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.methods.lessons import make_lesson
-from palimpsest.models.load import SMOLLM2, load
+from palimpsest.models.checkpoint import checkpoint_state, stored_state
+from palimpsest.models.load import load
 from palimpsest.models.net import Nets
+from palimpsest.models.sources import SMOLLM2
 
 TIME_BAR, MEMORY_BAR = 1.4, 0.7
 LOSS_TOLERANCE = 1e-4
@@ -69,7 +69,7 @@ def _clocked(steps: Iterator[Any]) -> Iterator[Any]:
     STAMPS.append((time.perf_counter(), time.process_time()))
 
 
-def bench_cell(model: str, steps: int, items: int) -> CellPlan:
+def bench_cell(model: str, steps: int, items: int) -> PocketCell:
     """Give a cell of this model with a short budget."""
     cell = pocket.cell_plan()
     budget = replace(
@@ -79,7 +79,7 @@ def bench_cell(model: str, steps: int, items: int) -> CellPlan:
         retain_items=items,
         learning_rate=2e-5,
     )
-    return CellPlan(model, 0, replace(cell.plan, models=(model,), unlearning=budget))
+    return PocketCell(replace(cell.plan, models=(model,), unlearning=budget))
 
 
 def injected_like(model: Any) -> dict[str, Any]:
@@ -92,12 +92,12 @@ def injected_like(model: Any) -> dict[str, Any]:
     return {name: value.clone().contiguous() for name, value in moved.state_dict().items()}
 
 
-def engine_context(cell: CellPlan, folder: Path) -> Context:
+def engine_context(cell: PocketCell, folder: Path) -> Context:
     """Give the context of the cell as a cell run makes it: injected weights lie in a file."""
     loaded = load(cell.model)
-    setting = make_setting(cell, loaded.tokenizer)
+    setting = cell.setting(loaded.tokenizer)
     nets = Nets(loaded)
-    base = lasting_state(loaded)
+    base = checkpoint_state(cell.model, loaded)
     injected = stored_state(folder / "injected.safetensors")
     forget, retain = setting.seen("forget"), setting.seen("retain")
     arguments = (loaded.tokenizer, forget)
@@ -120,13 +120,13 @@ def engine_context(cell: CellPlan, folder: Path) -> Context:
     )
 
 
-def plain_unlearner(cell: CellPlan, folder: Path) -> straightforward.Unlearner:
+def plain_unlearner(cell: PocketCell, folder: Path) -> straightforward.Unlearner:
     """Give the plain loop of the cell with its two teachers in memory."""
     loaded = load(cell.model)
     injected = load(cell.model).model
     injected.load_state_dict(load_file(folder / "injected.safetensors"))
-    setting = make_setting(cell, loaded.tokenizer)
-    return ClockedUnlearner(setting, loaded.model, injected, loaded.model)
+    setting = cell.setting(loaded.tokenizer)
+    return ClockedUnlearner(setting, cell.plan.unlearning, loaded.model, injected, loaded.model)
 
 
 def check(context: Context, unlearner: straightforward.Unlearner) -> dict[str, float]:
@@ -162,7 +162,7 @@ def block(do: Any) -> tuple[float, float]:
     return measuring.spread(wall)["median"], measuring.spread(busy)["median"]
 
 
-def peak_memory(side: str, cell: CellPlan, folder: Path) -> dict[str, float]:
+def peak_memory(side: str, cell: PocketCell, folder: Path) -> dict[str, float]:
     """Give the peak resident memory in MiB of one side's steps, in this process.
 
     Resident memory counts everything: pages of its own and pages of files it has mapped, among them

@@ -14,15 +14,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import bench_step
 import measuring
 import torch
-from palimpsest.engine.unlearn_request import Unlearn
-from palimpsest.engine.unlearn_run import make
 
+from palimpsest.config.own import RetrainConfig, UnlearnConfig
+from palimpsest.engine.launch import RunOptions
+from palimpsest.engine.own import OwnInputs, make_models
 from palimpsest.models.load import check_compatible, load, outline
 from palimpsest.models.net import WholeNet
 from palimpsest.models.sources import SMOLLM2
@@ -33,22 +35,24 @@ TOLERANCE = 1e-3
 RATE = 2e-5
 
 
-def asked(model: str, folder: Path, steps: int) -> Unlearn:
+def asked(model: str, folder: Path, steps: int) -> OwnInputs:
     """Give the request: the quick start's facts, a short recipe of 2 + 6 texts."""
-    return Unlearn(
-        base=model,
-        injected=str(folder / "injected"),
-        forget=str(FILES / "forget.jsonl"),
-        retain=str(FILES / "retain.jsonl"),
-        general=str(FILES / "train.txt"),
-        method="replay",
-        knobs=(("share", (0.5,)),),
-        steps=steps,
-        fact_items=2,
-        general_items=6,
-        learning_rate=RATE,
-        out=str(folder / "out"),
+    return OwnInputs(
+        UnlearnConfig(
+            **recipe(model, steps),
+            injected=str(folder / "made" / "injected"),
+            method="replay",
+            knobs=(("share", (0.5,)),),
+            out=str(folder / "out"),
+        )
     )
+
+
+def recipe(model: str, steps: int) -> dict[str, Any]:
+    """Give how the injected model is trained: a rate at which a few steps teach something."""
+    files = {name: str(FILES / f"{name}.jsonl") for name in ("forget", "retain")}
+    items = {"fact_items": 2, "general_items": 6, "steps": steps, "learning_rate": 5e-4}
+    return {"base": model, "general": str(FILES / "train.txt")} | files | items
 
 
 def engine(model: Any, steps: list[list[TextBatch]], stamps: list[float]) -> float:
@@ -63,7 +67,7 @@ def engine(model: Any, steps: list[list[TextBatch]], stamps: list[float]) -> flo
 
 def plain(model: Any, steps: list[list[TextBatch]], stamps: list[float]) -> float:
     """Train by a loop as it is usually written; give the same."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
 
     def loss(part: TextBatch) -> torch.Tensor:
         logits = model(input_ids=part.batch.ids, use_cache=False).logits
@@ -73,30 +77,30 @@ def plain(model: Any, steps: list[list[TextBatch]], stamps: list[float]) -> floa
 
     stamps.append(time.process_time())
     for (part,) in steps:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss(part).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimiser.step()
+        optimizer.step()
         stamps.append(time.process_time())
     with torch.no_grad():
         return float(loss(steps[0][0]))
 
 
-def side(name: str, request: Unlearn) -> dict[str, float]:
+def side(name: str, request: OwnInputs) -> dict[str, float]:
     """Give what one process took: seconds a step (of the processor), and its peak in MiB."""
     began = time.process_time()
     if name == "command":
-        (folder,) = make(request).folders
-        check_compatible(outline(request.model), outline(str(folder)))
+        (folder,) = make_models(request, RunOptions()).folders
+        check_compatible(outline(request.base), outline(str(folder)))
         record = json.loads((folder / "palimpsest.json").read_text(encoding="utf-8"))
         found = {"seconds": time.process_time() - began, "steps": record["cost"]["steps"]}
     else:
-        loaded = load(request.model)
-        setting = request.setting(loaded.tokenizer)
+        loaded = load(request.base)
+        setting = replace(request(request.cell).setting, tokenizer=loaded.tokenizer)
         steps = setting.injection_steps(setting.stream())
         stamps: list[float] = []
         after = (engine if name == "engine" else plain)(loaded.model, steps, stamps)
-        # The first step makes the optimiser's state.
+        # The first step makes the optimizer's state.
         each = [later - sooner for sooner, later in itertools.pairwise(stamps[1:])]
         found = {"seconds": statistics.median(each), "loss": after}
     return found | {"peak_mib": bench_step._resident("VmHWM")}
@@ -115,11 +119,9 @@ def main() -> None:
         print(json.dumps(side(options.side, asked(options.model, options.folder, options.steps))))
         return
     with tempfile.TemporaryDirectory() as name:
-        folder, loaded = Path(name), load(options.model)
-        loaded.model.load_state_dict(bench_step.injected_like(loaded.model))
-        loaded.model.save_pretrained(folder / "injected")
-        loaded.tokenizer.save_pretrained(folder / "injected")
-        del loaded
+        folder, made = Path(name), recipe(options.model, options.steps)
+        injected = RetrainConfig(**made, with_forget=True, draws=1, out=str(folder / "made"))
+        make_models(OwnInputs(injected), RunOptions())
         found = {}
         for which in ("engine", "plain", "command"):
             given = ["--side", which, "--folder", name, "--model", options.model]

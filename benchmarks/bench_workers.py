@@ -19,11 +19,12 @@ from typing import Any
 
 import measuring
 import pocket
-from palimpsest.engine.matrix import StudyJob, start
 
 from palimpsest.config.plan import Plan
-from palimpsest.run.executor import Event, executor
-from palimpsest.run.store import file_digest
+from palimpsest.engine.launch import RunOptions
+from palimpsest.engine.study import run_study
+from palimpsest.run.disk import file_digest
+from palimpsest.run.executor import Event
 
 GAIN_BAR = 0.85
 RAY_BAR = 0.05
@@ -34,22 +35,16 @@ def execute(plan: Plan, name: str, workers: int) -> dict[str, Any]:
     folder = pocket.run_folder("workers")
     begun: list[float] = []
     try:
-        run = start(plan, folder / "run")
-        cells = [cell.id for cell in plan.cells()]
 
         def note(event: Event) -> None:
             begun.append(time.perf_counter())
 
         first = time.perf_counter()
-        outcome = executor(name).execute(
-            StudyJob(run.path), run.path, cells, workers=workers, on_event=note
-        )
+        run = run_study(plan, folder / "run", options=RunOptions(name, workers, note))
         last = time.perf_counter()
-        if outcome.failed:
-            raise RuntimeError(f"cells failed: {outcome.failed}")
         digests = {
             f"{cell}/{table}": file_digest(Path(run.path) / "cells" / cell / f"{table}.parquet")
-            for cell in cells
+            for cell in run.cells
             for table in ("items", "curves")
         }
         return {"steps": last - begun[0], "before": begun[0] - first, "digests": digests}

@@ -1,44 +1,70 @@
 """Which pocket models the benchmarks use, and cells of them in the sizes a benchmark wants."""
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from palimpsest.config.plan import (
-    CellPlan,
-    Counts,
+from palimpsest.config.plan import Plan, cell_id
+from palimpsest.config.presets import PAPER_POOL, preset
+from palimpsest.config.sections import (
+    Engine,
+    Facts,
     General,
     Injection,
+    KnownLabel,
     MethodGrid,
-    Panel,
-    Plan,
+    Reacquisition,
     Replication,
-    RoundTrip,
     Unlearning,
 )
-from palimpsest.config.presets import PAPER_POOL, preset
+from palimpsest.engine.setting import Setting
+from palimpsest.engine.study import study_setting
 
 MODEL = os.environ.get("PALIMPSEST_BENCH_MODEL", "pocket/qwen2-s")
 """A pocket model's name, or a folder of a checkpoint of that size."""
 
 
-def cell_plan(*, seed: int = 0, draws: int = 3, tiny: bool = False) -> CellPlan:
-    """Give a cell of the pocket matrix without its panel, whose models enter no verdict.
+@dataclass(frozen=True)
+class PocketCell:
+    """The only cell of a plan."""
+
+    plan: Plan
+
+    @property
+    def model(self) -> str:
+        return self.plan.models[0]
+
+    @property
+    def id(self) -> str:
+        return cell_id(self.model, self.plan.seeds[0])
+
+    def setting(self, tokenizer: Any) -> Setting:
+        """Give the cell's texts, tokenized."""
+        return replace(study_setting(self.plan, self.id), tokenizer=tokenizer)
+
+
+def cell_plan(*, seed: int = 0, draws: int = 2, tiny: bool = False) -> PocketCell:
+    """Give a cell of the pocket matrix without known-label models, which enter no verdict, and
+    without what a plain pipeline lacks: answers in words and questions asked otherwise.
 
     tiny: the same cell with few facts and steps, for checking and not for timing.
     """
+    plan = preset("demo")
     plan = replace(
-        preset("demo"),
+        plan,
         models=(MODEL,),
         seeds=(seed,),
         methods=PAPER_POOL,
-        panel=Panel(enabled=False),
-        replication=Replication(draws=draws, cells="every" if draws > 1 else "none"),
+        known_label=KnownLabel(models=()),
+        replication=Replication(draws=draws),
+        rules=plan.rules.without("reversed"),
+        engine=Engine(answers=False),
     )
-    return CellPlan(MODEL, seed, _tiny(plan) if tiny else plan)
+    return PocketCell(_tiny(plan) if tiny else plan)
 
 
-def with_candidates(cell: CellPlan, count: int) -> CellPlan:
+def with_candidates(cell: PocketCell, count: int) -> PocketCell:
     """Give the cell with this many candidates: the paper's pool, cut or made denser."""
     per_method = max(1, count // len(cell.plan.methods))
     weights = tuple(3.0 * (200.0 / 3.0) ** (n / max(1, per_method - 1)) for n in range(per_method))
@@ -51,16 +77,16 @@ def with_candidates(cell: CellPlan, count: int) -> CellPlan:
         for grid in cell.plan.methods
         for knob, _ in grid.grid[:1]
     )
-    return CellPlan(cell.model, cell.seed, replace(cell.plan, methods=grids))
+    return PocketCell(replace(cell.plan, methods=grids))
 
 
 def _tiny(plan: Plan) -> Plan:
     return replace(
         plan,
-        facts=Counts(forget=4, retain=2, probes=6, phrasings=2),
+        facts=Facts(forget=4, retain=2, probes=6, phrasings=2),
         injection=Injection(steps=3, learning_rate=1.5e-4),
         unlearning=Unlearning(steps=3, learning_rate=1.5e-4, ascent_learning_rate=3.75e-5),
-        round_trip=RoundTrip(steps=4, chunks=2, learning_rate=1.5e-4),
+        reacquisition=Reacquisition(steps=4, chunks=2, learning_rate=1.5e-4),
         general=General(train_pieces=40, scored_pieces=4),
         methods=tuple(
             MethodGrid(g.name, tuple((k, v[:1]) for k, v in g.grid)) for g in plan.methods

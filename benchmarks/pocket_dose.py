@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from palimpsest.engine.graph import descendants
+from pocket import PocketCell
 
-from palimpsest.config.plan import CellPlan
 from palimpsest.config.presets import preset
-from palimpsest.engine.setting import make_setting
 from palimpsest.models.load import load
 from palimpsest.models.net import Nets
 from palimpsest.models.train import text_loss, train
@@ -32,7 +30,7 @@ DRIFT = 0.5
 class Dosed:
     """Mean NLL in nats of one cell's models, by base, injected and reference."""
 
-    cell: CellPlan
+    cell: PocketCell
     forget: dict[str, float]
     """On held-out forget questions."""
     retain: dict[str, float]
@@ -45,13 +43,14 @@ class Dosed:
         return learned and abs(self.forget["reference"] - self.forget["base"]) <= DRIFT
 
 
-def measure(cell: CellPlan) -> Dosed:
+def measure(cell: PocketCell) -> Dosed:
     """Return what the plan's dose does in one cell."""
     loaded = load(cell.model)
-    nets, setting = Nets(loaded), make_setting(cell, loaded.tokenizer)
+    nets, setting = Nets(loaded), cell.setting(loaded.tokenizer)
     base = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
     result = Dosed(cell, {}, {}, {})
-    trained = {model.name: model.texts(setting) for model in descendants()}
+    whole = setting.stream()
+    trained = {"injected": whole, "reference": whole.without("forget")}
     for name in MODELS:
         net = nets([base])
         if name in trained:
@@ -79,7 +78,9 @@ def markdown(rows: Sequence[Dosed]) -> str:
         shown = " | ".join(f"{number:.2f}" for number in numbers)
         drift = row.probe["injected"] - row.probe["base"]
         holds = "yes" if row.holds else "no"
-        lines.append(f"| {row.cell.model} | {row.cell.seed} | {shown} | {drift:+.2f} | {holds} |")
+        lines.append(
+            f"| {row.cell.model} | {row.cell.plan.seeds[0]} | {shown} | {drift:+.2f} | {holds} |"
+        )
     median = float(np.median([row.retain["injected"] for row in rows]))
     lines += [
         "",
@@ -103,10 +104,12 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     dose = replace(plan.injection, steps=chosen.steps, learning_rate=chosen.learning_rate)
-    plan = replace(
-        plan, injection=dose, models=tuple(chosen.models), seeds=tuple(range(chosen.seeds))
-    )
-    print(markdown([measure(cell) for cell in plan.cells()]))
+    cells = [
+        PocketCell(replace(plan, injection=dose, models=(model,), seeds=(seed,)))
+        for seed in range(chosen.seeds)
+        for model in chosen.models
+    ]
+    print(markdown([measure(cell) for cell in cells]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A cell done the plain way: ``transformers`` models, one thing after another, nothing kept.
 
 This is the other side of the benchmarks. It is what one writes first and what is easy to trust:
-texts are tokenised where they are used, teachers run live beside the student, every forward gives
+texts are tokenized where they are used, teachers run live beside the student, every forward gives
 logits at every position, forget and retain texts go through the model separately, every metric has
 its own forward, and candidates come one after the other. It uses the same texts, order, losses and
 learning rates as the engine, and its numbers are checked against the engine's before anything is
@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from pocket import PocketCell
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.config.plan import CellPlan
-from palimpsest.engine.setting import Setting, make_setting
+from palimpsest.config.sections import Unlearning
+from palimpsest.engine.setting import Setting
 from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import TRAINED_POOLS, Question
@@ -32,7 +33,7 @@ ROWS = 64  # questions in one scoring batch
 # -- texts ---------------------------------------------------------------------------------------
 
 
-def tokenised(tokenizer: Any, texts: Sequence[str], limit: int | None = None) -> Any:
+def tokenized(tokenizer: Any, texts: Sequence[str], limit: int | None = None) -> Any:
     """Give texts as right-padded ids, attention mask and character offsets."""
     return tokenizer(
         list(texts),
@@ -80,24 +81,24 @@ def kl(student: Tensor, teacher: Tensor) -> Tensor:
 # -- training ------------------------------------------------------------------------------------
 
 
-def optimise(
+def optimize(
     model: Any, losses: Iterator[Callable[[], Tensor]], learning_rate: float, leaves: Any = None
 ) -> None:
     """Take one clipped AdamW step for each loss."""
     leaves = list(model.parameters() if leaves is None else leaves)
-    optimiser = torch.optim.AdamW(leaves, lr=learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(leaves, lr=learning_rate, weight_decay=0.0)
     for loss in losses:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss().backward()
         torch.nn.utils.clip_grad_norm_(leaves, 1.0)
-        optimiser.step()
+        optimizer.step()
 
 
 def sentence_loss(
     model: Any, tokenizer: Any, texts: Sequence[str], items: int, limit: int | None = None
 ) -> Tensor:
     """Give the sum over texts of their mean token NLL, divided by ``items``."""
-    encoded = tokenised(tokenizer, texts, limit)
+    encoded = tokenized(tokenizer, texts, limit)
     mask = encoded["attention_mask"][:, 1:]
     nll = token_nll(logits_of(model, encoded), encoded) * mask
     return (nll.sum(1) / mask.sum(1)).sum() / items
@@ -123,21 +124,23 @@ def train_on_stream(
 
         return value
 
-    optimise(model, (loss(step) for step in stream.steps), learning_rate)
+    optimize(model, (loss(step) for step in stream.steps), learning_rate)
 
 
 class Unlearner:
     """The paper's five methods as plain loops with live teachers."""
 
-    def __init__(self, setting: Setting, base: Any, injected: Any, forget_only: Any) -> None:
+    def __init__(
+        self, setting: Setting, budget: Unlearning, base: Any, injected: Any, forget_only: Any
+    ) -> None:
         self.setting, self.tokenizer = setting, setting.tokenizer
         self.base, self.injected, self.forget_only = base, injected, forget_only
-        self.budget = setting.cell.plan.unlearning
+        self.budget = budget
         self.forget, self.retain = setting.seen("forget"), setting.seen("retain")
 
     def exercises(self) -> Iterator[tuple[list[Question], list[Question]]]:
         """Yield the forget and the retain questions of each step."""
-        order = random.Random(key_number(f"{self.setting.cell.id}/exercises"))
+        order = random.Random(key_number(f"{self.setting.seed_key}/exercises"))
         forget = deck(range(len(self.forget)), order)
         retain = deck(range(len(self.retain)), order)
         for _ in range(self.budget.steps):
@@ -161,7 +164,7 @@ class Unlearner:
             (lambda f=forget, r=retain: loss[method.name](student, f, r, method))
             for forget, retain in self.exercises()
         )
-        optimise(student, steps, rate)
+        optimize(student, steps, rate)
         return student
 
     def reversion(self, student: Any, forget: Any, retain: Any, method: Any) -> Tensor:
@@ -180,7 +183,7 @@ class Unlearner:
 
     def held(self, student: Any, teacher: Any, questions: Sequence[Question]) -> Tensor:
         """Give the mean over answer positions of KL(teacher || student)."""
-        encoded = tokenised(self.tokenizer, [question.text for question in questions])
+        encoded = tokenized(self.tokenizer, [question.text for question in questions])
         mask = answer_mask(encoded, questions)
         with torch.no_grad():
             said = logits_of(teacher, encoded)
@@ -188,13 +191,13 @@ class Unlearner:
 
     def likelihood(self, model: Any, questions: Sequence[Question]) -> Tensor:
         """Give the log-probability of each whole answer (questions,)."""
-        encoded = tokenised(self.tokenizer, [question.text for question in questions])
+        encoded = tokenized(self.tokenizer, [question.text for question in questions])
         nll = token_nll(logits_of(model, encoded), encoded)
         return -(nll * answer_mask(encoded, questions)).sum(1)
 
     def nll(self, model: Any, questions: Sequence[Question]) -> Tensor:
         """Give the mean over questions of the mean NLL of their answer tokens."""
-        encoded = tokenised(self.tokenizer, [question.text for question in questions])
+        encoded = tokenized(self.tokenizer, [question.text for question in questions])
         mask = answer_mask(encoded, questions)
         nll = token_nll(logits_of(model, encoded), encoded) * mask
         return (nll.sum(1) / mask.sum(1)).mean()
@@ -213,7 +216,7 @@ class Unlearner:
         """Learn scores of the gate weights, then zero the lowest."""
         student = copy.deepcopy(self.injected)
         gates = {n: p for n, p in student.named_parameters() if n.endswith("gate_proj.weight")}
-        seed = key_number(f"{self.setting.cell.id}/gate_mask") % 2**63
+        seed = key_number(f"{self.setting.seed_key}/gate_mask") % 2**63
         generator = torch.Generator().manual_seed(seed)
         scores = {
             name: (torch.randn(p.shape, generator=generator) / method.sharpness).requires_grad_()
@@ -240,7 +243,7 @@ class Unlearner:
         )
         for parameter in student.parameters():
             parameter.requires_grad_(False)
-        optimise(student, steps, method.score_rate, scores.values())
+        optimize(student, steps, method.score_rate, scores.values())
         with torch.no_grad():
             flat = torch.cat([value.flatten() for value in scores.values()])
             keep = torch.ones_like(flat)
@@ -269,7 +272,7 @@ def answer_scores(
     values, tokens = [], []
     for start in range(0, len(questions), ROWS):
         chunk = questions[start : start + ROWS]
-        encoded = tokenised(tokenizer, [question.text for question in chunk], limit)
+        encoded = tokenized(tokenizer, [question.text for question in chunk], limit)
         mask = answer_mask(encoded, chunk)
         logits = logits_of(model, encoded)
         if teacher is None:
@@ -284,10 +287,10 @@ def answer_scores(
 class Scorer:
     """Every stored number of a model, each metric by a forward of its own."""
 
-    def __init__(self, setting: Setting, injected: Any, reference: Any) -> None:
+    def __init__(self, setting: Setting, base: Any, injected: Any, reference: Any) -> None:
         self.setting, self.tokenizer = setting, setting.tokenizer
-        self.injected, self.reference = injected, reference
-        self.limit = setting.cell.plan.general.piece_tokens
+        self.base, self.injected, self.reference = base, injected, reference
+        self.limit = setting.general.piece_tokens
         self.general = general_questions(setting.general_scored)
         self.facts = setting.facts.questions
 
@@ -302,7 +305,7 @@ class Scorer:
         self.add_general(rows, model)
         return rows
 
-    def way_back(self, model: Any) -> dict[str, dict[str, float]]:
+    def reacquired(self, model: Any) -> dict[str, dict[str, float]]:
         """Give what is measured after each chunk of re-acquisition."""
         rows = self.nll_rows(model, ("forget",), (*TRAINED_POOLS, "evaluation"))
         rows |= self.nll_rows(model, ("retain",), TRAINED_POOLS)
@@ -363,43 +366,40 @@ def summary(rows: dict[str, dict[str, float]]) -> dict[str, float]:
 # -- the cell ------------------------------------------------------------------------------------
 
 
-def run_cell(cell: CellPlan, draws: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def run_cell(cell: PocketCell) -> tuple[dict[str, Any], dict[str, Any]]:
     """Give the columns of a cell's items and curves, from loading the base model to the end."""
     plan = cell.plan
-    source = dict(plan.local_models).get(cell.model, cell.model)
-    loaded = load(source)
-    base, setting = loaded.model, make_setting(cell, loaded.tokenizer)
+    loaded = load(plan.place(cell.model))
+    base, setting = loaded.model, cell.setting(loaded.tokenizer)
     whole = setting.stream()
     streams = {
         "injected": whole,
         "reference": whole.without("forget"),
         "forget_only": whole.only("forget"),
     }
-    for draw in range(1, draws):
-        streams[f"reference-{draw}"] = setting.stream(draw).without("forget")
+    for draw in range(1, plan.replication.draws + 1):
+        streams[f"reference-{draw}"] = setting.stream(f"draw{draw}").without("forget")
     models = {"base": base}
     for name, stream in streams.items():
         models[name] = copy.deepcopy(base)
         rate, limit = plan.injection.learning_rate, plan.general.piece_tokens
         train_on_stream(models[name], loaded.tokenizer, stream, rate, limit)
+    references = [name for name in streams if name.startswith("reference")]
     for share in plan.rules.control_shares:
-        models[control_name(share)] = mixed(models["reference"], models["injected"], share)
-    scorer = Scorer(setting, models["injected"], models["reference"])
-    unlearner = Unlearner(setting, base, models["injected"], models["forget_only"])
+        for name in references[: plan.rules.control_mixtures]:
+            model = mixed(models[name], models["injected"], share)
+            models[f"control-{100 * share:g}-{name}"] = model
+    scorer = Scorer(setting, base, models["injected"], models["reference"])
+    unlearner = Unlearner(setting, plan.unlearning, base, models["injected"], models["forget_only"])
     items: list[tuple[str, str, str, dict[str, float]]] = []
     curves: list[dict[str, Any]] = []
     for name, model in models.items():
-        _measure(name, model, scorer, items, curves, round_trip=name != "forget_only")
+        _measure(name, model, scorer, items, curves, again=name != "forget_only")
     for method in candidates(plan.methods):
         if "gated MLP" in method.needs and not loaded.gated:
             continue
-        _measure(title(method), unlearner.run(method), scorer, items, curves, round_trip=True)
+        _measure(title(method), unlearner.run(method), scorer, items, curves, again=True)
     return _columns(items), {key: np.array([row[key] for row in curves]) for key in curves[0]}
-
-
-def control_name(share: float) -> str:
-    """Return the name of the control with this share of the injected weights left."""
-    return f"control-{100 * share:g}"
 
 
 @torch.no_grad()
@@ -412,33 +412,45 @@ def mixed(reference: Any, injected: Any, share: float) -> Any:
 
 
 def _measure(
-    name: str, model: Any, scorer: Scorer, items: list[Any], curves: list[Any], round_trip: bool
+    name: str, model: Any, scorer: Scorer, items: list[Any], curves: list[Any], again: bool
 ) -> None:
-    """Score a model, and send it through the round trip."""
+    """Score a model, and re-acquire the forget set with it."""
     items += [(name, "forward", *row) for row in scorer.forward(model).items()]
-    if not round_trip:
+    if not again:
         return
-    plan, setting = scorer.setting.cell.plan.round_trip, scorer.setting
+    plan, setting = scorer.setting.reacquisition, scorer.setting
     sentences = [
         q.sentence for q in setting.facts.questions if q.set == "forget" and q.pool == "trained"
     ]
-    order = deck(range(len(sentences)), random.Random(key_number(f"{setting.cell.id}/reacquire")))
+    order = deck(range(len(sentences)), random.Random(key_number(f"{setting.seed_key}/reacquire")))
     student = copy.deepcopy(model)
-    rows = scorer.way_back(student)
+    rows = scorer.reacquired(student)
     curves.append({"model": name, "chunk": 0, "step": 0, **summary(rows)})
     borders = {
         round(plan.steps * chunk / plan.chunks): chunk for chunk in range(1, plan.chunks + 1)
     }
-    # One optimiser for the whole way: its moments must not be lost between chunks.
-    optimiser = torch.optim.AdamW(student.parameters(), lr=plan.learning_rate, weight_decay=0.0)
+    leaves = list(student.parameters())
+    scales = [
+        float(own.detach().square().mean().sqrt() / other.detach().square().mean().sqrt())
+        for own, other in zip(leaves, scorer.base.parameters())
+    ]
+    # Steps are taken in units of base's tensors, on copies that AdamW owns; one optimizer for the
+    # whole course: its moments must not be lost between chunks.
+    masters = [(own.detach() / scale).requires_grad_() for own, scale in zip(leaves, scales)]
+    optimizer = torch.optim.AdamW(masters, lr=plan.learning_rate, weight_decay=0.0)
     for step in range(1, plan.steps + 1):
         texts = [sentences[next(order)] for _ in range(plan.items)]
-        optimiser.zero_grad()
+        student.zero_grad()
         sentence_loss(student, setting.tokenizer, texts, plan.items).backward()
-        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-        optimiser.step()
+        for master, own, scale in zip(masters, leaves, scales):
+            master.grad = own.grad * scale
+        torch.nn.utils.clip_grad_norm_(masters, 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            for master, own, scale in zip(masters, leaves, scales):
+                own.copy_(master * scale)
         if step in borders:
-            rows = scorer.way_back(student)
+            rows = scorer.reacquired(student)
             curves.append({"model": name, "chunk": borders[step], "step": step, **summary(rows)})
     items += [(name, "reacquired", *row) for row in rows.items()]
 

@@ -60,6 +60,7 @@ def test_scores_agree_with_the_harness(monkeypatch):
     run_tiny(monkeypatch, "bench_scoring")
 
 
+@pytest.mark.slow
 def test_reversion_steps_agree_with_the_plain_loop(monkeypatch):
     run_tiny(monkeypatch, "bench_step", "--model", script("pocket").MODEL, "--steps", "2")
 
@@ -69,10 +70,12 @@ def test_unlearning_agrees_with_the_plain_loop_and_writes_a_checkpoint(monkeypat
     run_tiny(monkeypatch, "bench_unlearn", "--model", script("pocket").MODEL, "--steps", "2")
 
 
+@pytest.mark.slow
 def test_the_fast_and_the_plain_forward_agree(monkeypatch):
     run_tiny(monkeypatch, "bench_fast")
 
 
+@pytest.mark.slow
 def test_products_are_found_in_every_phase(monkeypatch):
     run_tiny(monkeypatch, "bench_roofline")
 
@@ -106,7 +109,6 @@ def test_cell_benchmark_makes_as_many_candidates_as_it_says():
         assert len(candidates(cell.plan.methods)) == count
 
 
-@pytest.mark.slow
 def test_whole_cell_agrees_with_the_plain_pipeline():
     cell_bench, pocket, measuring = script("bench_cell"), script("pocket"), script("measuring")
     cell = pocket.cell_plan(tiny=True)
