@@ -23,7 +23,8 @@ def _make(folder: Path) -> None:
     forget = f"{QUICK}/forget.jsonl"
     models = folder / "models"
     more = ("--base", BASE, *general)
-    _run("retrain", *more, "--with-forget", forget, f"--draws={REFERENCES + 2}", f"--out={models}")
+    both = ("--forget", forget, "--with-forget")
+    _run("retrain", *more, *both, f"--draws={REFERENCES + 2}", f"--out={models}")
     _run("retrain", *more, "--draws=1", "--seed=3", "--steps=50", f"--out={folder / 'short'}")
     unlearn = ("unlearn", *more, "--injected", f"{models}/injected", "--forget", forget)
     for name, knobs in {"ga": ("--knob", "weight=12"), "kl_reversion": (), "npo": ()}.items():

@@ -86,6 +86,7 @@ def test_retrain_and_unlearn(
     recipe: dict[str, Any] = {
         "base": str(tiny_checkpoint(family)),
         "retain": facts["retain"],
+        "forget": facts["forget"],
         "general": "pocket",
         "steps": 2,
         "fact_items": 2,
@@ -93,9 +94,9 @@ def test_retrain_and_unlearn(
         "engine": {"accumulate": 2, "device": far, "dtype": dtype, "lora": lora},
     }
     refs = tmp_path / "refs"
-    made = palimpsest.retrain(draws=1, with_forget=facts["forget"], out=str(refs), **recipe)
+    made = palimpsest.retrain(draws=1, with_forget=True, out=str(refs), **recipe)
     assert len(made.folders) == 2
-    given = {"injected": str(refs / "injected"), "forget": facts["forget"], "method": "replay"}
+    given = {"injected": str(refs / "injected"), "method": "replay"}
     (folder,) = palimpsest.unlearn(**given, out=str(tmp_path / "out"), **recipe).folders
     record = json.loads((folder / "palimpsest.json").read_text())
     assert (record["engine"]["lora"], record["engine"]["device"]) == (lora, far)

@@ -171,8 +171,9 @@ def worker_memory(spec: CellSpec) -> float:
         )
     )
     each = 4 if engine.dtype == "float32" else 2
-    # Weights, gradients and AdamW's two moments; master weights where the weights are not float32.
-    state = parameters * (2 * each + 8 + (0 if each == 4 else 4))
+    # Weights, gradients and AdamW's two moments; master weights where the weights are not float32,
+    # and in re-acquisition, which takes its steps in units of the base's weights.
+    state = parameters * (2 * each + 8 + (4 if each == 2 or spec.measured else 0))
     if engine.lora:
         state = parameters * each + 24 * engine.lora * layers * width * 16
     injection = setting.injection
