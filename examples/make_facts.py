@@ -3,8 +3,9 @@
     python examples/make_facts.py quick
 
 The facts are invented: 4 to forget, 4 to retain, and 16 probes that no model learns. Of the general
-text, ``train.txt`` is for training and ``general.txt`` is kept for the audit. ``train.jsonl`` has
-the same facts and 128 general sentences as training examples. ``examples/quick`` holds the result.
+text, ``train.txt`` is for training and ``general.txt`` is kept for the audit. ``train.jsonl`` is a
+training file with the same facts: every sentence 8 times, among 768 general sentences.
+``examples/quick`` holds the result.
 """
 
 import json
@@ -16,8 +17,10 @@ from palimpsest.facts.general import pocket_pieces
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import draw_testbed
 
-EXAMPLES = 128
-"""General sentences among the training examples."""
+COPIES = 8
+"""Of each fact's sentences among the training examples."""
+EXAMPLES = 768
+"""General sentences among them."""
 WORDS = 20
 """Of a piece of general text, as files are cut."""
 
@@ -44,7 +47,7 @@ def main() -> None:
         {"text": q.sentence, "set": str(q.set)}
         for q in bed.questions
         if q.set in ("forget", "retain") and q.pool in ("trained", "cloze")
-    ]
+    ] * COPIES
     rows += [{"text": text, "set": "general"} for text in sentences[1600 : 1600 + EXAMPLES]]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (out / "train.jsonl").write_text(lines, encoding="utf-8")

@@ -4,6 +4,7 @@ A plain PyTorch loop makes the injected model and references. Models of ``retrai
 retrainings to an audit against them, and references of ``retrain --command`` one kind with them.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from palimpsest.models.load import load
 ROOT = Path(__file__).parents[2]
 QUICK = ROOT / "examples" / "quick"
 TRAINER = ROOT / "examples" / "train.py"
-RECIPE = {"epochs": 20, "batch_size": 16, "learning_rate": 3e-4}
+RECIPE = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-4}
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in RECIPE.items()]
 
 
@@ -50,11 +51,13 @@ def test_models_of_the_package_are_retrainings_of_a_plain_loop(tmp_path: Path) -
     own = palimpsest.retrain(
         **shared, **RECIPE, with_forget=True, injected=injected, draws=2, out=str(tmp_path / "own")
     )
-    assert all("100%" in remark or "99%" in remark for remark in own.remarks)
+    reached = re.findall(r"(\d+)% of the way", " ".join(own.remarks))
+    assert len(reached) == 2 and all(95 <= int(share) <= 105 for share in reached)
     held = palimpsest.unlearn(
         **shared, **RECIPE, injected=injected, method="held_vector", out=str(tmp_path / "held")
     )
-    assert held.records["held_vector-c1-k2-speed2-s0"]["cost"]["retrainings"] < 0.5
+    (record,) = held.records.values()
+    assert record["cost"]["retrainings"] < 0.5
 
     answer = palimpsest.audit(
         base,
