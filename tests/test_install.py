@@ -48,15 +48,22 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binaries
 
 
-def test_the_wheel_runs_the_demo_to_its_verdict(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_brings_its_models_texts_and_templates(installed: Path, tmp_path: Path) -> None:
     where = run(
         installed / "python", "-c", "import palimpsest; print(palimpsest.__file__)", cwd=tmp_path
     )
     assert where.startswith(str(installed.parent))
     assert run(installed / "palimpsest", "--version", cwd=tmp_path).startswith("palimpsest ")
+    assert "1 cell" in run(installed / "palimpsest", "demo", "--dry-run", cwd=tmp_path)
+    files = {file.suffix for file in Path(where.strip()).parent.rglob("*.*")}
+    assert {".safetensors", ".json", ".toml", ".j2", ".typed"} <= files
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_the_demo_to_its_verdict(installed: Path, tmp_path: Path) -> None:
     out = run(installed / "palimpsest", "demo", "--workers", "1", cwd=tmp_path)
     page = Path("demo-run", "report", "index.html")
     assert (tmp_path / page).is_file() and str(page) in out, out
     summary = json.loads((tmp_path / "demo-run" / "summary.json").read_text())
     (cell,) = summary["cells"].values()
-    assert cell["references"] == 20 and cell["paragraph"] in " ".join(out.split()), out
+    assert cell["references"] == 20 and cell["status"] in ("certified", "uncertified")

@@ -23,7 +23,7 @@ from palimpsest.cli.output import say
 from palimpsest.errors import PalimpsestError, PlanError
 from palimpsest.run.disk import Stopped, check_stop, ignore_signals, stop_signals
 
-app.version = __version__
+app.version = f"palimpsest {__version__}"
 for _module in sorted(module.name for module in pkgutil.iter_modules(__path__)):
     if not _module.startswith("_"):
         import_module(f"palimpsest.cli.{_module}")
