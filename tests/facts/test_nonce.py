@@ -7,10 +7,10 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from experiments.evidence import ALIAS_TEMPLATES
 from experiments.pocket_prose import world_sentences
+from hypothesis import given
+from hypothesis import strategies as st
 
 import palimpsest.facts
 from palimpsest.errors import FactsError, PlanError

@@ -1,4 +1,4 @@
-"""Each verdict and each reason to abstain, the label of every kind of model, and no silent fallback."""
+"""Each verdict, each reason to abstain, the label of every kind of model; no silent fallback."""
 
 import json
 import subprocess
@@ -268,7 +268,7 @@ def test_every_side_of_every_axis_has_a_sign_and_words():
     ],
 )
 def test_rules_that_decide_about_a_certificate_cannot_be_loosened(loose):
-    from palimpsest.config.schema import build
+    from palimpsest.schema import build
 
     with pytest.raises(PlanError) as error:
         build(Rules, loose, "rules")

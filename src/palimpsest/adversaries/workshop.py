@@ -181,14 +181,7 @@ class Workshop:
         sets = {**self.facts, "invented": draw(INVENTED, key, tuple(wordings), taken)}
         questions = {
             name: tuple(
-                Question(
-                    FactSet(name),
-                    fact.id,
-                    Pool.OWN,
-                    number,
-                    render(wording, fact.subject),
-                    fact.object,
-                )
+                Question(FactSet(name), fact.id, Pool.OWN, number, prompt, fact.object)
                 for fact in facts
                 for number, wording in enumerate(wordings[fact.relation])
                 for prompt in [render(wording, fact.subject)]
