@@ -96,3 +96,28 @@ def audit_values(world: Path, references: int = REFERENCES, **changes: Any) -> d
         "learning_rate": 1e-3,
         **changes,
     }
+
+
+def mix(reference: Path, injected: Path, target: Path, share: float) -> None:
+    """Write a reference with a share of the injected weights mixed in."""
+    import torch
+
+    from palimpsest.models.load import load
+
+    one, other = load(str(reference)), load(str(injected))
+    with torch.no_grad():
+        for mine, theirs in zip(one.model.parameters(), other.model.parameters()):
+            mine.lerp_(theirs, share)
+    one.model.save_pretrained(target)
+    one.tokenizer.save_pretrained(target)
+
+
+def spoil(folder: Path) -> Path:
+    """Put a value that is not a number into a checkpoint."""
+    from safetensors.torch import load_file, save_file
+
+    weights = folder / "model.safetensors"
+    state = load_file(weights)
+    next(iter(state.values()))[0] = float("nan")
+    save_file(state, weights, metadata={"format": "pt"})
+    return folder

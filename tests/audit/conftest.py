@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.audit.audit_models import mix
 from tests.command import palimpsest
 from tests.shared_runs import made_once
 
@@ -34,20 +35,6 @@ def _make(folder: Path) -> None:
     shutil.rmtree(models / f"{REFERENCES + 1}")
     (models / "injected").rename(folder / "injected")
     noted(models / "00", folder / "copied")
-
-
-def mix(reference: Path, injected: Path, target: Path, share: float) -> None:
-    """Write a reference with a share of the injected weights mixed in."""
-    import torch
-
-    from palimpsest.models.load import load
-
-    one, other = load(str(reference)), load(str(injected))
-    with torch.no_grad():
-        for mine, theirs in zip(one.model.parameters(), other.model.parameters()):
-            mine.lerp_(theirs, share)
-    one.model.save_pretrained(target)
-    one.tokenizer.save_pretrained(target)
 
 
 def noted(source: Path, target: Path) -> None:

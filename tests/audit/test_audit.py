@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tests.audit.audit_models import PROBES, audit_values, fact, write_facts, write_rows
+from tests.audit.audit_models import (
+    PROBES,
+    audit_values,
+    fact,
+    mix,
+    spoil,
+    write_facts,
+    write_rows,
+)
 from tests.command import Done
 from tests.command import palimpsest as command
 from tests.made_runs import cell_run
@@ -134,12 +142,6 @@ def test_flags_yaml_and_python_give_the_same_bytes_and_verdict(world: Path, tmp_
     assert items(tmp_path / "python") == items(tmp_path / "yaml") == items(tmp_path / "flags")
     assert by_yaml.verdict == by_python.verdict
     assert document.keys() >= KEYS and document["reason"] == "no_reference"
-
-
-def test_a_flag_wins_over_the_file(world: Path, tmp_path: Path) -> None:
-    path = tmp_path / "audit.yaml"
-    path.write_text(yaml.safe_dump(small(world, tmp_path / "run", steps=9)))
-    assert load_config(AuditConfig, {"steps": 7}, path).steps == 7
 
 
 def test_a_dry_run_prices_references_and_writes_nothing(world: Path, tmp_path: Path) -> None:
@@ -355,18 +357,9 @@ def test_one_more_candidate_measures_one_model(world: Path, finished: Path) -> N
 
 def _more(world: Path) -> Path:
     """Return one more model: half-way between a reference and the injected model."""
-    import torch
-
-    from palimpsest.models.load import load
-
     folder = world.parent / f"{world.name}-more"
     if not folder.exists():
-        one, other = (load(str(world / "models" / name)) for name in ("00", "injected"))
-        with torch.no_grad():
-            for mine, theirs in zip(one.model.parameters(), other.model.parameters()):
-                mine.copy_((mine + theirs) / 2)
-        one.model.save_pretrained(folder)
-        one.tokenizer.save_pretrained(folder)
+        mix(world / "models" / "00", world / "models" / "injected", folder, 0.5)
     return folder
 
 
@@ -433,23 +426,6 @@ def test_two_workers_give_the_same_bytes_as_this_process(
         assert cells[0].read_bytes() == cells[1].read_bytes()
 
 
-def test_one_module_is_loaded_however_many_candidates(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[str] = []
-    real = bench.load
-
-    def load(name: str, **options: Any) -> Any:
-        loaded.append(Path(name).name)
-        return real(name, **options)
-
-    monkeypatch.setattr(bench, "load", load)
-    place = str(world / "models" / "retrained")
-    several = {f"c{n}": place for n in range(3)}
-    palimpsest.audit(**small(world, tmp_path / "run", candidates=several, steps=1, chunks=1))
-    assert loaded == ["base"]
-
-
 def test_other_rules_for_the_same_folder_are_refused(world: Path, finished: Path) -> None:
     with pytest.raises(DriftError) as caught:
         palimpsest.audit(**audit_values(world, out=finished, rules={"alpha": 0.01}))
@@ -477,22 +453,11 @@ def test_an_input_changed_in_place_is_refused(
 # -- models that fail ------------------------------------------------------------------------------
 
 
-def spoil(source: Path, target: Path) -> Path:
-    """Return a copy of a checkpoint with a tensor that is not a number."""
-    from safetensors.torch import load_file, save_file
-
-    folder = Path(shutil.copytree(source, target))
-    state = load_file(folder / "model.safetensors")
-    next(iter(state.values())).fill_(float("nan"))
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
 def test_a_broken_candidate_is_announced_and_reported_and_the_others_go_on(
     world: Path, tmp_path: Path
 ) -> None:
     models = world / "models"
-    broken = spoil(models / "retrained", tmp_path / "broken")
+    broken = spoil(Path(shutil.copytree(models / "retrained", tmp_path / "broken")))
     both = {"broken": str(broken), "retrained": str(models / "retrained")}
     done = command(*flags(small(world, tmp_path / "run", candidates=both), tmp_path), "--json")
     assert "note: Candidate broken will be reported as failed" in done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.audit.audit_models import write_rows
+from tests.audit.audit_models import audit_values, spoil, write_rows
 from tests.command import palimpsest as command
 
 import palimpsest
@@ -235,12 +235,7 @@ def test_a_bad_model(good: Values, tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("role", ["base", "injected", "reference", "candidate"])
 def test_weights_that_are_not_numbers(good: Values, tmp_path: Path, role: str) -> None:
-    from safetensors.torch import load_file, save_file
-
-    weights = spoiled(good, tmp_path, role) / "model.safetensors"
-    state = load_file(weights)
-    next(iter(state.values()))[0] = float("nan")
-    save_file(state, weights, metadata={"format": "pt"})
+    spoil(spoiled(good, tmp_path, role))
     if role == "candidate":
         assert "two" in prepared(good).notes[0]
         good["candidates"].pop("one")
@@ -270,14 +265,12 @@ def test_base_and_injected_that_are_one_model(good: Values, tmp_path: Path) -> N
 
 
 def test_base_and_injected_that_are_swapped(tiny_audit: Path, tmp_path: Path) -> None:
-    from tests.audit.audit_models import audit_values
-
     values = audit_values(tiny_audit.parent, references=2, out=tmp_path / "run")
     swapped = {"base": values["injected"], "injected": values["base"]}
-    chosen = {} if tmp_path.name.endswith("0") else {"learning_rate": None}
-    with pytest.raises(ModelError, match="swapped"):
-        palimpsest.audit(**values | swapped | chosen)
-    assert not (tmp_path / "run").exists()
+    for rate in (1e-3, None):  # where it is chosen on a reference, that step comes first
+        with pytest.raises(ModelError, match="swapped"):
+            palimpsest.audit(**values | swapped | {"learning_rate": rate})
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_model_given_as_what_it_was_not_made_as_is_pointed_out(
@@ -387,15 +380,10 @@ FLAGS: dict[str, tuple[Values, str]] = {
     "a candidate called base": ({"candidates": {"base": "a"}}, ""),
     "a candidate called reference-3": ({"candidates": {"Reference-3": "a"}}, ""),
     "a candidate name that is a path": ({"candidates": {"../x": "a"}}, ""),
-    "candidates that are a number": ({"candidates": 3}, "candidates"),
-    "references that are text": ({"references": "folder"}, "references"),
     "an unknown key": ({"colour": "red"}, "colour"),
     "probes given and generated": ({"generate_probes": 16}, "probes"),
     "neither probes nor generated": ({"probes": None}, "probes"),
     "more chunks than steps": ({"chunks": 9}, "steps"),
-    "a learning rate that is no number": ({"learning_rate": "fast"}, "learning_rate"),
-    "an infinite learning rate": ({"learning_rate": float("inf")}, "learning_rate"),
-    "an unknown dtype": ({"engine": {"dtype": "int3"}}, "engine.dtype"),
     "an alpha that accepts anything": ({"rules": {"alpha": 0.00042}}, "rules.alpha"),
     "a margin above one": ({"rules": {"margin": 10}}, "rules.margin"),
     "a detection limit above one": ({"rules": {"detection_limit": 25}}, "rules.detection_limit"),

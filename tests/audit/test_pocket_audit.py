@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.audit.audit_models import mix
 from tests.audit.conftest import BASE, QUICK
 from tests.command import palimpsest
 
@@ -74,8 +75,6 @@ def test_one_odd_reference_is_named_and_nothing_is_certified(
 
 def _disguised(folder: Path, target: Path) -> Path:
     """Return the injected model with one weight changed a little, so that it is no copy."""
-    from tests.audit.conftest import mix
-
     mix(folder / "injected", folder / "models" / "00", target, 1e-4)
     return target
 
