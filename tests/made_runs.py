@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from palimpsest.paper.rules import PaperRules
+from palimpsest.config.sections import PaperRules
 from palimpsest.paper.study import PaperStudy, read_paper
 from palimpsest.report.results import read_run
 from palimpsest.run.steps import Step

@@ -1,6 +1,6 @@
 """Finished runs that many tests read: each is made once per test run, whichever process asks first.
 
-Nobody may change them; a test that does takes a copy.
+Tests must not change them; one that does takes a copy.
 """
 
 import os
