@@ -190,3 +190,14 @@ def test_a_terminal_shows_what_status_shows(
         watch.show(Event("a", "finished"))
     assert "a: finished" in terminal.getvalue()
     assert "1 of 1 cells" in terminal.getvalue()
+
+
+def test_a_file_after_with_forget_is_that_of_the_forget_facts() -> None:
+    from palimpsest.cli import _spelled_out
+
+    given = ["retrain", "--with-forget", "F.jsonl", "--draws", "2"]
+    assert _spelled_out(given) == [
+        *("retrain", "--with-forget", "--forget", "F.jsonl"),
+        *("--draws", "2"),
+    ]
+    assert _spelled_out(["retrain", "--with-forget", "--draws", "2"])[2] == "--draws"

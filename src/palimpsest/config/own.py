@@ -301,7 +301,7 @@ class RetrainConfig(RecipeConfig):
     base: ModelPlace
     """Model before it was trained on the forget data."""
     with_forget: bool = False
-    """Also train the injected model, on the forget data too."""
+    """Also train the injected model, on the forget data too; --with-forget FILE names its facts."""
     injected: ModelPlace = ""
     """With --with-forget: an injected model trained elsewhere, to compare the new one with."""
     command: str = ""
