@@ -1,13 +1,15 @@
 """Unlearning methods: those of the paper, further published ones, and plug-ins.
 
-A name is looked up among the built-in methods, then among installed packages' entry points in the
-group ``palimpsest.methods``, and ``package.module:Class`` names a class directly. Nothing is
-registered by import order, and nothing here imports torch.
+A built-in method is one file here, called like the method. A name is looked up among these, then
+among installed packages' entry points in the group ``palimpsest.methods``, and
+``package.module:Class`` names a class directly. Nothing is registered by import order, and nothing
+here imports torch.
 """
 
 import importlib
 import inspect
 import os
+import pkgutil
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,36 +24,21 @@ from palimpsest.schema import build
 ENTRY_POINTS = "palimpsest.methods"
 RESERVED = (
     "base", "injected", "reference", "forget_only", "general_only", "retraining", "control",
-    "panel",
+    "known",
 )  # fmt: skip
 """Names of the cell's other models."""
 PARTS = ("name", "summary", "needs", "citation", "label", "run")
 KINDS = ("restores", "suppresses", "other")
 """What a method's author aims at; one that declares no kind counts as other."""
 
-PAPER = {
-    "kl_reversion": "KLReversion",
-    "gate_mask": "GateMask",
-    "task_vector": "TaskVector",
-    "ga": "GradientAscent",
-    "npo": "NPO",
-    "rollback": "Rollback",
-}
-EXTENDED = {
-    "facts_vector": "FactsVector",
-    "held_vector": "HeldVector",
-    "replay": "Replay",
-    "graddiff": "GradDiff",
-    "simnpo": "SimNPO",
-    "rmu": "RMU",
-    "scrub": "SCRUB",
-    "ssd": "SSD",
-    "whp": "WHP",
-    "dpo": "DPO",
-}
+PAPER = ("kl_reversion", "gate_mask", "task_vector", "ga", "npo", "rollback")
+MACHINERY = ("context", "lessons", "plugins", "running")
+"""Modules here that are no methods; every other one holds the method of its name."""
+EXTENDED = tuple(
+    sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in (*PAPER, *MACHINERY))
+)
 """Off by default: a plan names the ones it wants."""
-BUILT_IN = PAPER | EXTENDED
-"""The class of each built-in method, in the module of the method's name."""
+BUILT_IN = (*PAPER, *EXTENDED)
 
 
 @dataclass(frozen=True)
@@ -78,10 +65,10 @@ def names() -> tuple[str, ...]:
 def method_class(name: str) -> type[Any]:
     """Return the class behind a method's name."""
     if name in BUILT_IN:
-        target = f"{__name__}.{name}:{BUILT_IN[name]}"
-    else:
-        points = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
-        target = points.get(name, name)
+        values = vars(importlib.import_module(f"{__name__}.{name}")).values()
+        return next(v for v in values if isinstance(v, type) and getattr(v, "name", "") == name)
+    points = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    target = points.get(name, name)
     module, colon, attribute = target.partition(":")
     if not colon:
         raise MethodError(
