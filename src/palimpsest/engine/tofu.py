@@ -283,6 +283,10 @@ def run_tofu(config: TofuConfig, options: RunOptions) -> Run:
         for place in (full, *retain, *dict(config.candidates).values()):
             check_compatible(inputs.outline, outline(place))
     terms, roster = inputs.terms()
+    if any(entry.get("plugin") for entry in roster):
+        from palimpsest.engine.bench import try_plugins
+
+        try_plugins(inputs(terms.cells[0]))
     run, outcome = run_cells(CellJob(inputs), Path(config.out), terms, roster, options)
     raise_failures(run, outcome)
     return run
