@@ -10,7 +10,7 @@ from tests.shared_runs import made_once
 
 BASE = "pocket/qwen2-s"
 QUICK = Path(__file__).parents[2] / "examples" / "quick"
-REFERENCES = 20
+REFERENCES, FRESH = 20, 3
 
 
 def _run(*words: str) -> None:
@@ -25,14 +25,16 @@ def _make(folder: Path) -> None:
     models = folder / "models"
     more = ("--base", BASE, *general)
     both = ("--forget", forget, "--with-forget")
-    _run("retrain", *more, *both, f"--draws={REFERENCES + 2}", f"--out={models}")
+    _run("retrain", *more, *both, f"--draws={REFERENCES + FRESH + 1}", f"--out={models}")
     _run("retrain", *more, "--draws=1", "--seed=3", "--steps=50", f"--out={folder / 'short'}")
     unlearn = ("unlearn", *more, "--injected", f"{models}/injected", "--forget", forget)
     for name, knobs in {"ga": ("--knob", "weight=12"), "kl_reversion": (), "npo": ()}.items():
         _run(*unlearn, f"--method={name}", *knobs, f"--out={folder / name}")
-    (models / f"{REFERENCES}").rename(folder / "fresh")
-    mix(models / f"{REFERENCES + 1}", models / "injected", folder / "left-25", 0.25)
-    shutil.rmtree(models / f"{REFERENCES + 1}")
+    for number in range(FRESH):
+        (models / f"{REFERENCES + number}").rename(folder / f"fresh-{number}")
+    last = models / f"{REFERENCES + FRESH}"
+    mix(last, models / "injected", folder / "left-25", 0.25)
+    shutil.rmtree(last)
     (models / "injected").rename(folder / "injected")
     noted(models / "00", folder / "copied")
 
@@ -49,5 +51,5 @@ def noted(source: Path, target: Path) -> None:
 
 @pytest.fixture(scope="session")
 def pocket_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``models/00`` to ``19``, ``injected``, ``fresh``, ``short`` and candidates."""
+    """A folder with ``models/00`` to ``19``, ``injected``, ``short/00`` and candidates."""
     return made_once(tmp_path_factory, "pocket-models", _make)

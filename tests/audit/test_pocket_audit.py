@@ -12,7 +12,8 @@ from tests.command import palimpsest
 
 pytestmark = pytest.mark.slow
 
-CANDIDATES = ("fresh", "ga", "kl_reversion", "npo", "left-25", "injected-again")
+FRESH = ("fresh-0", "fresh-1", "fresh-2")
+CANDIDATES = (*FRESH, "ga", "kl_reversion", "npo", "left-25", "injected-again")
 
 
 def audit(
@@ -51,7 +52,8 @@ def test_a_fresh_retraining_is_certified_and_nothing_else(
 ) -> None:
     code, document = runs[references]
     clearing = [name for name, found in document["candidates"].items() if found["clears"]]
-    assert clearing == ["fresh"] and document["candidate"] == "fresh", document["paragraph"]
+    assert document["candidate"] in FRESH and set(clearing) <= set(FRESH), document["paragraph"]
+    assert len(clearing) >= 2  # each retraining is refused with a probability of alpha
     assert code == 0 and document["references"] == references
     assert document["detection_limit"] <= 0.25
 
@@ -65,7 +67,7 @@ def test_one_odd_reference_is_named_and_nothing_is_certified(
     if odd != "short/00":
         place = _disguised(pocket_models, tmp_path / "disguised")
     places = [pocket_models / "models" / f"{n:02d}" for n in range(count - 1)] + [place]
-    candidates = ("fresh", "left-25")
+    candidates = ("fresh-0", "left-25")
     reuse = f"--reuse={runs[0] / '20'}"
     code, document = audit(pocket_models, tmp_path / "run", places, candidates, reuse)
     assert code == 3 and document["status"] == "uncertified"
@@ -93,7 +95,7 @@ def test_a_reference_given_twice_is_refused_though_its_metadata_differ(
 
 def _refused(folder: Path, tmp_path: Path, place: Path) -> str:
     words = ["audit", "--base", BASE, "--injected", f"{folder}/injected"]
-    words += [f"--candidate=fresh={folder}/fresh", f"--general={QUICK}/general.txt"]
+    words += [f"--candidate=fresh={folder}/fresh-0", f"--general={QUICK}/general.txt"]
     words += [f"--{key}={QUICK}/{key}.jsonl" for key in ("forget", "retain")]
     words += [f"--probes={QUICK}/probe.jsonl", f"--references-folder={folder}/models"]
     done = palimpsest(*words, f"--reference={place}", f"--out={tmp_path / 'run'}")
