@@ -33,7 +33,7 @@ app = App(
     version_flags=["--version"],
     help_flags=["--help", "-h"],
     help_format="plaintext",
-    default_parameter=None,
+    default_parameter=Parameter(show_default=False),  # the texts say what matters
     suppress_keyboard_interrupt=False,  # it would end SIGTERM as Ctrl-C, without a word
 )
 
@@ -114,7 +114,7 @@ class RunFlags:
     """Where the steps run, and what is printed."""
 
     executor: Annotated[str, Parameter(group=EXECUTION)] = "local"
-    """Where steps run: local (processes) or ray."""
+    """Where steps run: local (processes) or ray. Default: local."""
     workers: Annotated[int | None, Parameter(group=EXECUTION)] = None
     """Worker processes. Default: as many as cores and memory allow."""
     reuse: Annotated[str, Parameter(group=EXECUTION)] = ""

@@ -40,7 +40,7 @@ def design(
     references
         Number of references: retrainings to compare with.
     alpha
-        Error rate of screen and comparison.
+        Level of screen and comparison: the rate of wrongly refusing a retraining. Default: 0.05.
     shift
         Effect size that the screen's power is computed for, in standard deviations.
     """
