@@ -10,7 +10,7 @@ from tests.audit.audit_models import mix
 from tests.audit.conftest import BASE, QUICK
 from tests.command import palimpsest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 FRESH = ("fresh-0", "fresh-1", "fresh-2")
 CANDIDATES = (*FRESH, "ga", "kl_reversion", "npo", "left-25", "injected-again")
