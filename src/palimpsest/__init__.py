@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from palimpsest.errors import PalimpsestError
     from palimpsest.facts.files import Fact, read_facts
     from palimpsest.models.load import load
+    from palimpsest.openunlearning import logs
     from palimpsest.report.documents import load_run
     from palimpsest.stats.rules import Rules
     from palimpsest.stats.verdict import Verdict, decide
@@ -24,7 +25,7 @@ __version__ = "0.3.0"
 
 __all__ = [
     "Answer", "Fact", "PalimpsestError", "Plan", "Rules", "Verdict", "audit", "decide", "load",
-    "load_config", "load_run", "preset", "read_facts", "retrain", "study", "tofu", "unlearn",
+    "load_config", "load_run", "logs", "preset", "read_facts", "retrain", "study", "tofu", "unlearn",
     "verify",
 ]  # fmt: skip
 
@@ -37,6 +38,7 @@ _HOMES = {
     "palimpsest.errors": ("PalimpsestError",),
     "palimpsest.facts.files": ("Fact", "read_facts"),
     "palimpsest.models.load": ("load",),
+    "palimpsest.openunlearning": ("logs",),
     "palimpsest.report.documents": ("load_run",),
     "palimpsest.stats.rules": ("Rules",),
     "palimpsest.stats.verdict": ("Verdict", "decide"),

@@ -9,13 +9,13 @@ import pytest
 from scipy.stats import mannwhitneyu
 from tests.openunlearning.conftest import BASE, CHAT, World
 
-from palimpsest.openunlearning import Model, Outcome, Role, read_logs
+from palimpsest.openunlearning import Model, Outcome, Role, logs
 from palimpsest.openunlearning.judging import ALPHA, DAMAGE, _decide
 from palimpsest.stats.comparison import p_value
 
 
 def judge(world: World, **keywords: Any) -> dict[str, Model]:
-    (group,) = read_logs([world.root], **keywords).groups
+    (group,) = logs([world.root], **keywords).groups
     return {model.label: model for model in group.models}
 
 
@@ -61,9 +61,9 @@ def test_the_anchor_removes_difficulty(world: World) -> None:
     assert {model.anchor for model in raw.values()} == {None}
     assert {model.p_above for model in raw.values()} == {None}
     assert raw["alike"].outcome is Outcome.NOT_TOLD_APART  # the side that would mislead is not used
-    assert "raw scores" in " ".join(read_logs([world.root], anchor="raw").problems)
+    assert "raw scores" in " ".join(logs([world.root], anchor="raw").problems)
     roles = {f"tofu_{BASE}_{name}": "candidate" for name in ("pretrained_retain99", "retain99")}
-    report = read_logs([world.root], roles=roles)
+    report = logs([world.root], roles=roles)
     assert [text in " ".join(report.problems) for text in ("raw scores", "no log of")] == [True] * 2
 
 
@@ -117,7 +117,7 @@ def test_checkpoints_are_a_path_with_a_nearest_one(world: World) -> None:
     world.references()
     for step, forget, other in ((30, 9.0, 9.0), (6, -2.0, 0.4), (18, 0.2, 0.5)):
         world.candidate("NPO", forget, other, at=step)
-    (group,) = read_logs([world.root]).groups
+    (group,) = logs([world.root]).groups
     assert [model.checkpoint for model in group.models if model.label.startswith("NPO")] == [
         6,
         18,
@@ -142,7 +142,7 @@ def test_collections_that_repeat_a_model_are_judged_apart(tmp_path: Path) -> Non
         world = World(tmp_path / name / "saves")
         world.references()
         world.candidate(name, -1.5, 0.4)
-    groups = read_logs([tmp_path]).groups
+    groups = logs([tmp_path]).groups
     assert [group.title.rpartition(", ")[2] for group in groups] == ["one/saves", "two/saves"]
     for name, group in zip(("one", "two"), groups):
         (candidate,) = (model for model in group.models if model.role is Role.CANDIDATE)
@@ -161,7 +161,7 @@ def test_logs_of_two_templates_are_not_compared(world: World) -> None:
     models = judge(world)
     assert "date_string is '2 Jan', '1 Jan'" in models["other"].reason
     assert models["same"].p_below and models["unknown"].p_below
-    assert "beside 1 of 6 logs" in read_logs([world.root]).problems[-1]
+    assert "beside 1 of 6 logs" in logs([world.root]).problems[-1]
 
 
 def test_without_a_references_template_two_candidates_exclude_each_other(world: World) -> None:

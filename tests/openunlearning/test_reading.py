@@ -10,7 +10,7 @@ import pytest
 from tests.openunlearning.conftest import BASE, CHAT, World
 
 from palimpsest.errors import InputError, PlanError
-from palimpsest.openunlearning import Model, Outcome, Role, read_logs, reading
+from palimpsest.openunlearning import Model, Outcome, Role, logs, reading
 from palimpsest.openunlearning.reading import parse_name, read_config, read_log
 
 
@@ -40,7 +40,7 @@ def test_every_layout_is_found(world: World) -> None:
     world.candidate("NPO", -1.0, 0.4, at=6)
     muse = world.write("eval/muse_m_News_target", world.sets())
     muse.rename(muse.with_name("MUSE_EVAL.json"))
-    other, group = read_logs([world.root]).groups
+    other, group = logs([world.root]).groups
     assert (other.title, group.title) == ("MUSE m News", f"TOFU {BASE} forget01")
     assert [(model.label, model.role, model.checkpoint) for model in group.models] == [
         ("pretrained_retain99", Role.PRETRAINED, None),
@@ -96,7 +96,7 @@ def test_contradictions_are_refused(world: World, folder: str, config: Any, word
     end = 39 if folder.endswith("cut") else None
     sets = {name: values[:end] for name, values in world.sets().items()}
     path = world.write(folder, sets, config=config)
-    report = read_logs([path, path])
+    report = logs([path, path])
     (model,) = report.groups[0].models
     assert model.outcome is Outcome.NOT_JUDGED and words in model.reason
     assert model.reason in report.problems[0]
@@ -115,13 +115,13 @@ def test_contradictions_are_refused(world: World, folder: str, config: Any, word
 def test_unknown_settings_carry_their_key(world: World, key: str, setting: Any) -> None:
     world.references()
     with pytest.raises(PlanError) as caught:
-        read_logs([world.root], **{key: setting})
+        logs([world.root], **{key: setting})
     assert caught.value.key == key.removesuffix("s")
 
 
 def test_scores_that_are_not_finite_are_left_out_and_counted(world: World) -> None:
     def npo() -> Model:
-        return next(m for m in read_logs([world.root]).groups[0].models if m.label == "NPO")
+        return next(m for m in logs([world.root]).groups[0].models if m.label == "NPO")
 
     world.references()
     path = world.candidate("NPO", 0.4, 0.4)
@@ -135,11 +135,11 @@ def test_scores_that_are_not_finite_are_left_out_and_counted(world: World) -> No
     path.write_text(json.dumps(log, ensure_ascii=False), encoding="utf-8")
     assert (npo().left_out, npo().outcome) == (6, Outcome.NOT_TOLD_APART)
     assert np.isnan(npo().scores["mia_min_k"]["forget"][[0, 1, 2, 3, 4, 39]]).all()
-    assert any("6 scores" in problem for problem in read_logs([world.root]).problems)
+    assert any("6 scores" in problem for problem in logs([world.root]).problems)
     log["mia_min_k"]["forget"]["value_by_index"] = {str(i): {"score": None} for i in range(40)}
     path.write_text(json.dumps(log))
     assert (npo().left_out, npo().outcome) == (40, Outcome.NOT_JUDGED)
-    assert any("NPO: not judged" in problem for problem in read_logs([world.root]).problems)
+    assert any("NPO: not judged" in problem for problem in logs([world.root]).problems)
 
 
 @pytest.mark.parametrize(
@@ -150,21 +150,21 @@ def test_a_damaged_log_is_named_and_the_others_are_judged(world: World, content:
     world.references()
     path = world.candidate("NPO", 0.4, 0.4)
     path.write_bytes(content)
-    report = read_logs([world.root])
+    report = logs([world.root])
     assert str(path) in report.problems[0]
     assert len(report.groups[0].models) == 3
     with pytest.raises(InputError, match="NPO"):
-        read_logs([path])
+        logs([path])
 
 
 def test_a_log_of_200_megabytes_is_read(world: World) -> None:
     world.references()
     path = world.candidate("NPO", 0.4, 0.4)
-    (before,) = (m for m in read_logs([world.root]).groups[0].models if m.label == "NPO")
+    (before,) = (m for m in logs([world.root]).groups[0].models if m.label == "NPO")
     texts = f'{{"forget_Q_A_ROUGE": {{"0": {{"generation": "{"word " * 40_000_000}"}}}}, '
     path.write_text(texts + path.read_text()[1:])
     assert path.stat().st_size > 200e6
-    (after,) = (m for m in read_logs([world.root]).groups[0].models if m.label == "NPO")
+    (after,) = (m for m in logs([world.root]).groups[0].models if m.label == "NPO")
     path.unlink()
     assert (after.p_below, after.outcome) == (before.p_below, before.outcome)
 
@@ -173,7 +173,7 @@ def test_a_log_beyond_the_limit_is_refused(world: World, monkeypatch: pytest.Mon
     path = world.candidate("NPO", 0.4, 0.4)
     monkeypatch.setattr(reading, "SIZE_LIMIT", path.stat().st_size - 1)
     with pytest.raises(InputError, match="bytes"):
-        read_logs([path])
+        logs([path])
 
 
 @pytest.mark.parametrize("text", ["mode: [", "mode: " + "[" * 100_000, "mode: \x00"])
@@ -187,4 +187,4 @@ def test_a_damaged_configuration_is_named(tmp_path: Path, text: str) -> None:
 def test_nothing_found_is_an_error(tmp_path: Path) -> None:
     for paths in ([tmp_path], [tmp_path / "absent"], []):
         with pytest.raises(InputError):
-            read_logs(paths)
+            logs(paths)

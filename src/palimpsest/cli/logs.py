@@ -37,13 +37,13 @@ def logs(
     page
         Folder for a page with a picture.
     """
-    from palimpsest.openunlearning import read_logs
+    from palimpsest.openunlearning import logs as judge_logs
     from palimpsest.openunlearning.page import render_page
     from palimpsest.openunlearning.show import as_csv, as_json, as_text
     from palimpsest.run.disk import make_folder, write_bytes
 
     roles = dict(text.rpartition("=")[::2] for text in role or ())
-    report = read_logs(paths, roles=roles, score=score, anchor=anchor)
+    report = judge_logs(paths, roles=roles, score=score, anchor=anchor)
     if csv:
         write_bytes(csv, as_csv(report).encode())
     if page:

@@ -39,7 +39,7 @@ FEWEST = 20
 IS_ANCHOR = "the others are anchored to it"
 
 
-def read_logs(
+def logs(
     paths: Iterable[Path | str],
     *,
     roles: Mapping[str, str] | None = None,
