@@ -25,8 +25,8 @@ __version__ = "0.3.0"
 
 __all__ = [
     "Answer", "Fact", "PalimpsestError", "Plan", "Rules", "Verdict", "audit", "decide", "load",
-    "load_config", "load_run", "logs", "preset", "read_facts", "retrain", "study", "tofu", "unlearn",
-    "verify",
+    "load_config", "load_run", "logs", "preset", "read_facts", "retrain", "study", "tofu",
+    "unlearn", "verify",
 ]  # fmt: skip
 
 _HOMES = {
