@@ -52,6 +52,14 @@ def test_the_pocket_matrix_has_the_papers_820_candidates_and_14_replays_a_cell()
     assert set(counts) == {16 + 14, 20 + 14}
 
 
+def test_a_misspelled_preset_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("preste: demo\n")
+    with pytest.raises(PlanError, match="did you mean preset") as refused:
+        load_config(Plan, {}, file)
+    assert refused.value.key == "preste"
+
+
 def test_values_win_over_the_file_and_the_file_over_its_preset(tmp_path: Path) -> None:
     text = "preset: pocket-small\ninjection:\n  learning_rate: 2e-5\nseeds: [7]\n"
     path = tmp_path / "plan.yaml"

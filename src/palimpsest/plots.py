@@ -27,6 +27,11 @@ Source = RunResults | LoadedRun | Path | str
 def retrainings(run: Source, cell: str | None = None, candidate: str | None = None) -> Figure:
     """Return where a candidate lies among the retrainings of a cell, one row per axis; by default
     the one that is certified, or the nearest."""
+    if candidate is not None:
+        results = _results(run, cell)
+        names = sorted({name for one in results.cells for name in one.candidates})
+        if candidate not in names:
+            raise InputError(f"candidate {candidate!r} found; expected one of {', '.join(names)}")
     return _figure(partial(figures.retrainings, candidate=candidate), run, cell)
 
 
@@ -53,16 +58,20 @@ def diagnostic(run: Source) -> Figure:
 def _figure(
     draw: Callable[[RunResults], Picture | None], run: Source, cell: str | None = None
 ) -> Figure:
-    if isinstance(run, Path | str):
-        run = load_run(run)
-    results = run.results if isinstance(run, LoadedRun) else run
-    if cell is not None:
-        results = replace(results, cells=(results.cell(cell),))
+    results = _results(run, cell)
     picture = draw(results)
     if picture is None:
         ids = ", ".join(entry.id for entry in results.cells[:5])
         raise InputError(
             f"{results.path}: lacks the numbers for this figure; finished cells: {ids or 'none'}; "
-            "figures of one cell need cell=, and figures of the comparison enough references"
+            "acceptance needs several cells, other figures of a run with several need cell=, and "
+            "figures of the comparison need enough references"
         )
     return picture.figure
+
+
+def _results(run: Source, cell: str | None) -> RunResults:
+    if isinstance(run, Path | str):
+        run = load_run(run)
+    results = run.results if isinstance(run, LoadedRun) else run
+    return results if cell is None else replace(results, cells=(results.cell(cell),))

@@ -33,6 +33,10 @@ def test_without_a_fact_the_few_models_and_with_one_every_model_answers(tiny_stu
     facts = list(dict.fromkeys(said.fact for said in cell_answers(results.cells[0])))
     everything = palimpsest("ask", str(tiny_study)).stdout
     assert all(f"fact {fact}: " in everything for fact in facts)
+    cell = results.cells[0]
+    names = {line.split()[0] for line in everything.splitlines() if line.strip()}
+    shown = [cell.method(name) for name in cell.candidates if name in names]
+    assert sorted(shown) == sorted(results.methods)
     one = palimpsest("ask", str(tiny_study), "--fact", facts[0]).stdout
     assert "\n".join(asked_lines(results, None, facts[0])).strip() == one.strip()
     for title in asked_models(results.cells[0]).values():

@@ -8,15 +8,15 @@ from tests.made_runs import cell_run, matrix_run, uncertified_run, write_run
 
 from palimpsest.errors import InputError
 from palimpsest.report.leaderboard import (
-    board_lines,
     compare_runs,
     comparison_page,
     leaderboard_table,
     settings_table,
+    short_board,
     standings,
 )
 from palimpsest.report.results import RunResults, read_run
-from palimpsest.report.table import Share, as_latex
+from palimpsest.report.table import Share, as_latex, table_lines
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +81,11 @@ def test_runs_are_compared_as_table_latex_and_page(
     assert rows["replay"]["restores in"] == Share(1, 1)
     assert rows["kl_reversion"]["restores in"] == Share(0, 2)
     monkeypatch.setenv("COLUMNS", "80")
-    lines = board_lines(board).split("\n")
+    lines = table_lines(short_board(board)).split("\n")
     assert max(map(len, lines)) <= 80
     shown = [line.split()[1] for line in lines if line.strip()[:1].isdigit() and "/" in line]
     assert shown == list(rows)
-    assert as_latex(board).count(r"\\") == 1 + len(rows)
+    assert as_latex(short_board(board)).count(r"\\") == 1 + len(rows)
     assert "<script>" in (page := comparison_page([board, settings])) and "kl_reversion" in page
 
 

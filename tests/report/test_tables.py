@@ -114,6 +114,8 @@ def test_figures_of_one_cell_and_of_several(single: RunResults, results: RunResu
     assert len(plots.relearning(results).axes) == 2  # one panel per family
     with pytest.raises(InputError):
         plots.acceptance(single)
+    with pytest.raises(InputError, match="ga-w3"):
+        plots.retrainings(single, candidate="ga")
 
 
 def test_the_picture_of_a_candidate_has_one_row_per_axis_and_names_its_distances(

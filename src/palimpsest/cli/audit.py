@@ -174,7 +174,8 @@ def tofu(
     workers = run.workers or suitable_workers(first)
     if run.dry_run:
         total = estimate_cells([inputs(cell) for cell in inputs.cells()])
-        answer(f"{len(inputs.cells())} cells in {config.out}: {total.line(workers)}")
+        cells = "1 cell" if len(inputs.cells()) == 1 else f"{len(inputs.cells())} cells"
+        answer(f"{cells} in {config.out}: {total.line(workers)}")
         return
     check_memory(first)
     with run.options(workers) as options:

@@ -164,7 +164,8 @@ def _run(
     if run.dry_run:
         check_study(plan, specs)
         total = estimate_cells([specs(cell) for cell in plan.cell_ids()])
-        answer(f"{len(plan.cell_ids())} cells in {out}: {total.line(workers)}")
+        cells = "1 cell" if len(plan.cell_ids()) == 1 else f"{len(plan.cell_ids())} cells"
+        answer(f"{cells} in {out}: {total.line(workers)}")
         return
     check_memory(first)
     with run.options(workers) as options:
@@ -254,23 +255,23 @@ def compare(
     runs
         Run folders to compare.
     csv
-        Write the leaderboard as CSV.
+        Write the leaderboard with all its columns as CSV.
     latex
-        Write the leaderboard as a LaTeX table.
+        Write the printed table as LaTeX; it needs the package booktabs.
     page
         Write a page with all tables.
     """
-    from palimpsest.report.leaderboard import board_lines, compare_runs, comparison_page
-    from palimpsest.report.table import as_csv, as_latex
+    from palimpsest.report.leaderboard import compare_runs, comparison_page, short_board
+    from palimpsest.report.table import as_csv, as_latex, table_lines
     from palimpsest.run.disk import write_bytes
 
     if not runs:
         raise PlanError("none given; expected at least one run folder", key="runs")
     tables = compare_runs(runs)
-    board = tables[0]
-    for path, text in ((csv, as_csv), (latex, as_latex)):
+    board = short_board(tables[0])
+    for path, text in ((csv, as_csv(tables[0])), (latex, as_latex(board))):
         if path is not None:
-            write_bytes(path, text(board).encode())
+            write_bytes(path, text.encode())
             say(f"wrote {path}")
     if page is not None:
         write_bytes(page, comparison_page(tables).encode())
@@ -278,4 +279,4 @@ def compare(
     if json:
         answer({table.name: table.plain() for table in tables})
         return
-    answer(board_lines(board))
+    answer(table_lines(board))

@@ -31,7 +31,7 @@ from palimpsest.config.plan import Plan, check_plan
 from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.rows import read_lines
-from palimpsest.schema import build, json_schema, shorten
+from palimpsest.schema import build, json_schema, shorten, unknown_key
 
 T = TypeVar("T")
 CHECKS: dict[type, Callable[[Any], Any]] = {
@@ -56,6 +56,10 @@ def load_config(kind: type[T], values: Mapping[str, Any], file: Path | str | Non
     if file is not None:
         read = read_yaml(file, f"keys of {kind.__name__}, such as {_first_keys(kind)}")
         preset = read.pop("preset", None) if kind is Plan else None
+        known = [field.name for field in dataclasses.fields(cast(Any, kind))]
+        unknown = [str(key) for key in read if key not in known]
+        if unknown and kind is Plan:
+            raise unknown_key(unknown[0], ["preset", *known])
         folder = Path(file).resolve().parent if _is_file(file) else None
         layers.insert(0, _located(kind, read, folder))
         if preset is not None:

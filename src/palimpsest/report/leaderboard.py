@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from palimpsest.errors import InputError
 from palimpsest.report.results import CellResult, RunResults, read_run
-from palimpsest.report.table import Estimate, Row, Share, Table, table_lines
+from palimpsest.report.table import Estimate, Row, Share, Table
 from palimpsest.stats.axes import axis
 from palimpsest.stats.controls import reference_bag
 from palimpsest.stats.models import Role
@@ -269,17 +269,18 @@ def compare_runs(paths: Sequence[Path]) -> list[Table]:
     return [leaderboard_table(runs), settings_table(runs)]
 
 
-def board_lines(board: Table) -> str:
-    """Return the leaderboard as a table that fits the terminal, with what its columns mean."""
+def short_board(board: Table) -> Table:
+    """Return the leaderboard with the columns that fit a terminal or a paper, and what they
+    mean."""
     kept = board.only(["rank", "method", *HEADS])
     about = (
         f"{board.reading} Each method by its best setting in each cell. worst sd: its distance "
         "from the mean retraining on the worst axis, mean over cells and its interval; cost: in "
-        "retrainings; p: of its ranks over cells, small means that it does not restore."
+        "retrainings; p: of its ranks over several cells, small means that it does not restore."
     )
     columns = tuple(HEADS.get(column, column) for column in kept.columns)
     forms = {HEADS.get(column, column): form for column, form in board.forms.items()}
-    return table_lines(replace(kept, reading=about, columns=columns, forms=forms))
+    return replace(kept, reading=about, columns=columns, forms=forms)
 
 
 def comparison_page(tables: Sequence[Table]) -> str:

@@ -135,7 +135,8 @@ class RunResults:
         for cell in self.cells:
             if cell.id == cell_id:
                 return cell
-        raise StoreError(f"no finished cell {cell_id!r}; there are {len(self.cells)} of them")
+        known = ", ".join(cell.id for cell in self.cells[:5]) or "none"
+        raise StoreError(f"no finished cell {cell_id!r}; the first that are finished: {known}")
 
     def candidates(self) -> Iterator[tuple[CellResult, str]]:
         """Yield every candidate with its cell, in the order of the plan."""

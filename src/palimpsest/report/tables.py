@@ -75,7 +75,10 @@ def candidates_table(results: RunResults) -> Table:
         for cell, verdict in results.judged
         for finding in verdict.findings
     ]
-    reading = "Axes are distances from the mean retraining, in standard deviations of retraining."
+    reading = (
+        "Axes are distances from the mean retraining, in standard deviations of retraining. By "
+        "ranks, p is at least 1/(K + 1) with K retrainings."
+    )
     return Table.of("candidates", "Candidates", reading, rows, _forms(axes))
 
 

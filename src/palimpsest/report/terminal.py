@@ -18,7 +18,7 @@ from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.verdict import Finding, Verdict
 
-MOST_REASONS = 5
+MOST_REASONS = 8
 """Refused candidates or methods whose reasons are printed, the nearest to retraining first."""
 MOST_AXES = 2
 """Axes of each that are put in words; the others are named."""
@@ -56,6 +56,8 @@ def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
     refused = [line.finding for line in lines if line.finding and not line.finding.clears]
     texts = [] if verdict.certified else [words.reasons(verdict)[0]]
     texts += [words.refusal(finding, MOST_AXES) for finding in refused[:MOST_REASONS]]
+    if (more := len(refused) - MOST_REASONS) > 0:
+        texts.append(f"{more} more are refused; the page says why.")
     texts += [words.power_sentence(verdict)] if verdict.controls else []
     return [*texts, *words.remarks(verdict), words.CLOSING]
 
@@ -70,11 +72,15 @@ def _candidates(found: list[Finding], wide: int) -> str:
         row |= {"p": "< 1e-6" if p < 1e-6 else f"{p:.2g}"}
         far = "–" if worst is None else words.distance(worst, " ").removesuffix(" sd")
         rows.append(row | {"worst axis, sd": far})
-    return table_lines(Table.of("candidates", "", "", rows), wide)
+    comparisons = [finding.comparison for finding in found if finding.comparison]
+    ranked = max((c.references for c in comparisons if c.test == "rank"), default=0)
+    least = f"p: {1 / (ranked + 1):.2g} is the smallest that {ranked} retrainings allow."
+    return table_lines(Table.of("candidates", "", least if ranked else "", rows), wide)
 
 
 def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: int) -> Table:
-    """Return one row per axis: injected model, mixtures, and as many candidates as fit."""
+    """Return one row per axis: injected model, mixtures, and the best candidates of as many
+    methods as fit."""
     places = cell_places(cell, results.rules)
     known = [place for place in places if place.group in ("injected", "mixture")]
     groups: dict[str, list[Mapping[str, float]]] = {}
@@ -83,8 +89,9 @@ def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: 
         groups.setdefault(label, []).append(place.sd)
     by_name = {place.name: place.sd for place in places if place.group == "candidate"}
     columns = max(1, (wide - 16 - sum(len(name) + 2 for name in groups)) // 7)
-    for number, finding in enumerate(found[:columns], 1):
-        groups[str(number)] = [by_name.get(finding.name, {})]
+    names = [finding.name for finding in found]
+    for name in _best_of_methods(cell, names)[:columns]:
+        groups[str(names.index(name) + 1)] = [by_name.get(name, {})]
     rows: list[Row] = []
     for axis in chosen(results.rules):
         values = {
@@ -93,6 +100,11 @@ def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: 
         rows.append({"axis": axis.title} | {n: _short(v) for n, v in values.items()})
     title = "Distance from the mean retraining, in standard deviations of retraining"
     return Table.of("axes", f"{title}; numbers are those above", "", rows if places else [])
+
+
+def _best_of_methods(cell: CellResult, names: list[str]) -> list[str]:
+    """Return the first candidate of each method; ``names`` are in order of closeness."""
+    return list({cell.method(name): name for name in reversed(names)}.values())[::-1]
 
 
 def _short(values: list[float]) -> str:
@@ -122,11 +134,13 @@ def _over_cells(results: RunResults) -> list[str]:
 
 def asked_lines(results: RunResults, cell_id: str | None = None, fact: str = "") -> list[str]:
     """Return the stored answers of a cell, question by question: of every model where a fact is
-    named, else of the injected model, the first candidates, one retraining and base."""
+    named, else of the injected model, the nearest candidate of each method, one retraining and
+    base."""
     cell = results.cell(cell_id) if cell_id else results.cells[0]
     titles, everything = asked_models(cell), [s for s in cell_answers(cell) if fact in ("", s.fact)]
-    first = [f.name for f in by_closeness(cell.verdict)] if cell.verdict else list(cell.candidates)
-    order = {n: t for n, t in titles.items() if n not in first or fact or n in first[:MOST_REASONS]}
+    near = [f.name for f in by_closeness(cell.verdict)] if cell.verdict else list(cell.candidates)
+    best = _best_of_methods(cell, near)[:MOST_REASONS]
+    order = {n: t for n, t in titles.items() if n not in near or fact or n in best}
     questions: dict[tuple[str, str], list[Said]] = {}
     for name in order:
         for said in everything:
@@ -135,7 +149,8 @@ def asked_lines(results: RunResults, cell_id: str | None = None, fact: str = "")
     blocks = []
     for mine in questions.values():
         blocks += [*question_lines(mine, titles), ""]
-    return blocks[:-1]
+    hidden = len(titles) - len(order)
+    return [*blocks, f"--fact ID also shows {hidden} more candidates."] if hidden else blocks[:-1]
 
 
 def question_lines(answers: list[Said], titles: Mapping[str, str]) -> list[str]:

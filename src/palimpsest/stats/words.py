@@ -202,8 +202,8 @@ def _tries(verdict: Verdict) -> list[str]:
     if len(verdict.findings) < 2:
         return []
     return [
-        f"{len(verdict.findings)} candidates of this injected model were tried in this run; other "
-        "runs are not seen."
+        f"{len(verdict.findings)} candidates of this injected model are judged here; earlier "
+        "versions of them and other runs are not seen."
     ]
 
 
