@@ -15,16 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from palimpsest.config.sections import PaperRules
+from palimpsest.config.own import AuditConfig
+from palimpsest.config.sections import Engine, PaperRules, Prompt
 from palimpsest.paper.study import PaperStudy, read_paper
-from palimpsest.report.results import read_run
+from palimpsest.report.results import MEASURED, read_run
 from palimpsest.run.steps import Step
 from palimpsest.run.store import Run, Terms
+from palimpsest.stats.beacon import Draw
 from palimpsest.stats.models import Cost, Model, ModelFailure, Role
 from palimpsest.stats.rules import Rules
 
 RULES = Rules().without("reversed")
 """Every axis that is read from the tables made here."""
+AUDIT_SETTINGS = {name: getattr(AuditConfig, name) for name in MEASURED}
+AUDIT_SETTINGS |= {"engine": asdict(Engine()), "prompt": asdict(Prompt())}
+"""What the terms of an audit say of its measurement, at the default."""
 HOSTILE = {
     "closing": "</script><script>window.hurt=1</script>",
     "handler": '"><img src=x onerror="window.hurt=1">',
@@ -274,6 +279,8 @@ def write_run(
     """The folder of a run in which these models were scored, by cell ``<model>--seed<n>``."""
     config: dict[str, Any] = {"name": name}
     config |= {"paper": asdict(PaperRules())} if kind == "study" else {}
+    drawn = {"drawn": Draw("lottery", {}).record()}
+    config |= AUDIT_SETTINGS | drawn if kind == "audit" else {}
     wanted = tuple(dict.fromkeys([*planned, *cells]))
     seal = {"commitment": "sha256:c", "pool": "built-in"}
     terms = Terms(kind, config, asdict(rules), seal, {}, wanted, {"version": "x"}, {"numpy": "x"})

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from tests import made_runs
-from tests.made_runs import BASE, FACTS, INJECTED, PLACE, PROBES, SPREAD, Made
+from tests.made_runs import AUDIT_SETTINGS, BASE, FACTS, INJECTED, PLACE, PROBES, SPREAD, Made
 
 from palimpsest.config.load import as_dict
 from palimpsest.config.own import TofuConfig
@@ -86,6 +86,7 @@ def write_audit(
     exclude: tuple[str, ...] = (),
     evidence: float | None = None,
     beacon: str = "",
+    **settings: Any,
 ) -> Path:
     """Write an audit: one cell of given models. Called again with more candidates, it grows.
 
@@ -100,7 +101,7 @@ def write_audit(
     ]
     first = {n: source(n) for n in (*names[:REFERENCES], "good", "bad")}
     config = {"name": "audit", "exclude": list(exclude), "facts": SETS, "remarks": []}
-    config["drawn"] = Draw(beacon, first).record()
+    config |= AUDIT_SETTINGS | {"drawn": Draw(beacon, first).record()} | settings
     terms = Terms(
         kind="audit",
         config=config,

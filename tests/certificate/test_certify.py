@@ -13,6 +13,7 @@ import yaml
 from forgery import value
 from small_run import AUDIT, NONCE, ORIGIN, RECIPE, STUDY, write_audit, write_small
 from tests.command import palimpsest
+from tests.made_runs import AUDIT_SETTINGS
 
 from palimpsest.certificate import Verification, certify, read_verdicts, verification, verify
 from palimpsest.certificate.archive import unpack
@@ -163,6 +164,26 @@ def test_excluded_references_and_a_beacon_are_verified(tmp_path: Path, audit_bun
     beacon = certify(write_audit(tmp_path / "run", exclude=("reference-1",), beacon="lottery"))
     assert "from a published text and the digests of 8 models" in said(beacon, "terms")
     assert "left out by the terms: reference-1" in checked(beacon).verdicts[AUDIT]
+
+
+def test_settings_and_draws_that_weaken_an_audit_are_said_first(tmp_path: Path) -> None:
+    """What a reader would misread in silence stands in the verdict, the statement and verify."""
+    plain = write_audit(tmp_path / "plain", beacon="lottery")
+    assert read_run(plain).cells[0].verdict.conditions == ()  # type: ignore[union-attr]
+    engine = AUDIT_SETTINGS["engine"] | {"lora": 1}
+    run = write_audit(tmp_path / "run", chunks=1, learning_rate=0.02, engine=engine)
+    write_audit(run, candidates=("good", "bad", "third"), chunks=1, learning_rate=0.02,
+                engine=engine)  # fmt: skip
+    bundle = certify(run)
+    words = checked(bundle).verdicts[AUDIT]
+    for said_first in (
+        "learning_rate 0.02 (default chosen on a reference), chunks 1 (default 5), lora 1",
+        "can choose among draws",
+        "already drawn, so perhaps made to fit them: third",
+    ):
+        assert said_first in words and words.index(said_first) < words.index("This audit notices")
+    stated = value(unpack(bundle.read_bytes()), "statement.json")["predicate"]
+    assert len(stated["cells"][AUDIT]["verdict"]["conditions"]) == 3
 
 
 @pytest.mark.parametrize("evidence", [None, 2.9])

@@ -17,6 +17,7 @@ from palimpsest.stats.comparison import (
     bag_scores,
     check_homogeneity,
     compare,
+    find_copy,
     leave_one_out,
     normal_p_values,
     normal_tail,
@@ -196,6 +197,21 @@ def test_equivalence_needs_every_bound_within_the_margin():
     assert not far.equivalent and not far.accepted
     odd = compare([0.0, 0.2], draws, AXES[:2], rules, test="normal", stakes=stakes)
     assert not odd.equivalent  # nothing was at stake: it must lie where a retraining may
+    # Within the margin, and told apart all the same: a margin asks for more, never for less.
+    told = compare([0.15, 0.0], draws, AXES[:2], rules, test="normal", stakes=stakes)
+    assert told.equivalent and told.rejected and not told.accepted
+
+
+def test_two_retrainings_that_agree_on_every_axis_are_copies():
+    draws = np.random.default_rng(12).standard_normal((8, 11))
+    names = [f"reference-{n}" for n in range(8)]
+    apart = {"candidate": draws[3] + 0.5, "unmeasured": np.full(11, math.nan)}
+    assert find_copy(names, draws, apart) is None
+    again = np.concatenate([draws, draws[2:3] + 0.1 * draws.std(axis=0) * np.sign(draws[0])])
+    assert find_copy([*names, "again"], again, {}) == ("reference-2", "again")
+    near = {"candidate": draws[5] + 0.01}
+    assert find_copy(names, draws, near) == ("reference-5", "candidate")
+    assert find_copy(names, draws[:, :3], {"candidate": draws[5, :3]}) is None
 
 
 def test_what_cannot_be_compared_is_refused():

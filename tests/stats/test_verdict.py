@@ -70,7 +70,7 @@ def test_the_paragraph_answers_first_and_says_what_is_not_claimed():
     text = verdict.paragraph()
     assert text.startswith("Certified: retrained is indistinguishable from 20 retrainings")
     assert "in 5 of 5 mixtures" in text and "1 of 1 known-label models" in text
-    assert "2 candidates of this injected model were tried" in text
+    assert "2 candidates of this injected model" in text
     assert UNPROVED in text
 
 
@@ -95,8 +95,9 @@ def test_equivalence_is_a_grade_of_its_own():
     wide = judged(cell(30, central), Rules(margin=0.3))
     assert wide.grade == "equivalent" and "equivalent within 30 %" in wide.paragraph()
     assert judged(cell(30, central), Rules(margin=0.01)).reason is Reason.DISTINGUISHABLE
-    # A wide margin calls a quarter of the injected weights equivalent, so nothing is certified.
-    assert judged(cell(30, central), Rules(margin=0.9)).because is Because.POWER
+    # However wide the margin is, a model that the comparison tells apart is not accepted.
+    told = judged(cell(30, model("told", share=0.1)), Rules(margin=0.9))
+    assert told.finding("told").comparison.equivalent and not told.certified
 
 
 # -- why not --------------------------------------------------------------------------------------
@@ -140,11 +141,52 @@ def test_a_reference_that_is_the_injected_model_is_named_as_knowing():
     assert "as if it had seen the forget facts" in verdict.paragraph()
 
 
+def test_a_reference_counted_twice_blocks_and_is_named():
+    fourth = cell(9)["reference-4"]
+    verdict = judged(replaced(9, retrained(), reference_7=fourth))
+    assert (verdict.reason, verdict.because) == (Reason.REFERENCES, Because.COPY)
+    assert verdict.references.copy == ("reference-4", "reference-7")
+    assert "reference-7" in sentences(verdict)[1]
+
+
+def test_the_candidate_among_the_references_blocks():
+    verdict = judged(replaced(9, retrained(), reference_7=retrained()))
+    assert verdict.because is Because.COPY
+    assert verdict.references.copy == ("reference-7", "retrained")
+
+
+def test_reacquisition_that_tells_nothing_of_the_injected_model_blocks():
+    """With a rate so high that every model relearns at once, hidden knowledge would not show."""
+    measures = cell(9, retrained())
+    generator = np.random.default_rng(3)
+
+    def at_once(made):
+        curve, noise = made.curve, 0.05 * generator.standard_normal((2, 6))
+        levels = [np.concatenate([old[:1], 0.4 + new[1:]]) for old, new in
+                  zip((curve.forget_heldout_nll, curve.forget_trained_nll), noise)]  # fmt: skip
+        flat = replace(curve, forget_heldout_nll=levels[0], forget_trained_nll=levels[1])
+        return replace(made, curve=flat)
+
+    models = {name: at_once(made) for name, made in measures.models.items()}
+    verdict = judged(replace(measures, models=models))
+    assert (verdict.reason, verdict.because) == (Reason.UNDERPOWERED, Because.SATURATED)
+    assert verdict.dose.enough and verdict.detection_limit <= RULES.detection_limit
+
+
+def test_conditions_come_right_after_the_answer():
+    verdict = decide(cell(20, retrained()), Rules(alpha=0.1), None, ["Measured otherwise."])
+    assert sentences(verdict)[0].startswith("Certified under custom rules")
+    assert "alpha 0.1 (default 0.05)" in sentences(verdict)[1]
+    assert sentences(verdict)[2] == "Measured otherwise."
+
+
 def test_an_excluded_reference_is_said_and_no_longer_blocks():
     odd = model("reference-7", retain_nll=4.0, general_nll=2.6)
     record = Model("reference-7", Role.REFERENCE, draw=7, excluded=True)
     verdict = judged(cell(21, retrained(), more={"reference-7": (odd, record)}))
     assert verdict.certified and verdict.references.excluded == ("reference-7",)
+    assert "with 1 reference left out" in sentences(verdict)[0]
+    assert "reference-7" in sentences(verdict)[1]
     assert "left out by the terms: reference-7" in verdict.paragraph()
 
 
@@ -259,6 +301,10 @@ def test_every_side_of_every_axis_has_a_sign_and_words():
         {"detection_limit": 1.0},
         {"detection_limit": 25},
         {"margin": 10},
+        {"confidence": 0.01},
+        {"headroom_fraction": 0.001},
+        {"headroom_minimum_facts": 1000},
+        {"screen_pool": "trained"},
         {"detection_power": 0.5},
         {"minimum_references": 3},
         {"control_mixtures": 1},

@@ -54,7 +54,10 @@ KINDS = ("study", "audit", "tofu")
 FIXED = (TERMS, ROSTERS, RECORD)
 SUMMARY, REVEAL = "summary.json", "reveal.json"
 STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
-HEADLINE = ("status", "grade", "candidate", "reason", "p", "detection_limit", "custom_rules")
+HEADLINE = (
+    *("status", "grade", "candidate", "reason", "p", "detection_limit", "custom_rules"),
+    *("excluded_references", "conditions"),
+)
 """What the statement repeats of a verdict."""
 
 NO_VERDICT = "There is no verdict, since no candidate could be made."
@@ -281,7 +284,11 @@ def read_tables(members: Mapping[str, bytes], cell_id: str) -> dict[str, Table]:
 
 
 def judge(
-    cell_id: str, summary: Mapping[str, Any], tables: Mapping[str, Table], rules: Rules
+    cell_id: str,
+    summary: Mapping[str, Any],
+    tables: Mapping[str, Table],
+    terms: Terms,
+    rules: Rules,
 ) -> CellResult:
     """Return a cell measured and judged as a run is, after checking how much work that takes."""
     items = tables["items"]
@@ -302,7 +309,7 @@ def judge(
             raise BundleError(f"cell {cell_id}: {count} {what}; expected at most {most}")
     # Scores so large that sums overflow are refused as not finite by what reads them.
     with np.errstate(all="ignore"):
-        return judge_cell(cell_id, summary, tables, rules)
+        return judge_cell(cell_id, summary, tables, terms, rules)
 
 
 def read_results(members: Mapping[str, bytes], path: Path = Path()) -> RunResults:
@@ -312,7 +319,7 @@ def read_results(members: Mapping[str, bytes], path: Path = Path()) -> RunResult
     cells = []
     for cell_id in terms.cells:
         summary = document(members, f"cells/{cell_id}/{CELL}")
-        cells.append(judge(cell_id, summary, read_tables(members, cell_id), rules))
+        cells.append(judge(cell_id, summary, read_tables(members, cell_id), terms, rules))
     count = len(read_rosters(members, terms))
     return RunResults(path, terms, rules, count, tuple(cells), ())
 

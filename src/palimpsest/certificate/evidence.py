@@ -267,7 +267,7 @@ class Evidence:
 
     def verdicts(self) -> str:
         cells = tuple(
-            bundle.judge(cell_id, summary, self.tables[cell_id], self.rules_fixed)
+            bundle.judge(cell_id, summary, self.tables[cell_id], self.terms_fixed, self.rules_fixed)
             for cell_id, summary in self.summaries.items()
         )
         count = len(self.lists)

@@ -52,10 +52,6 @@ ONE_WAY = (
     "Not every forget fact has a subject and a relation, so none is asked from the answer to the "
     "subject; add both keys to the forget facts to compare the axis reversed too."
 )
-SELF_DRAWN = (
-    "Schedule and phrasings were drawn from the digests of candidates and references: whoever can "
-    "try many digests can choose among draws; a text published later (--beacon) cannot be chosen."
-)
 
 
 @dataclass(frozen=True)
@@ -235,8 +231,6 @@ class AuditInputs:
             yield ASSUMES
         if self.rules != config.rules:
             yield ONE_WAY
-        if not config.beacon:
-            yield SELF_DRAWN
         files = _fact_files(config)
         for problem in set_problems(files):
             text = str(problem)

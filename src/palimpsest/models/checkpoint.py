@@ -107,8 +107,9 @@ class Digests:
     """A checkpoint by its files and by its tensors alone.
 
     files: of all files on disk; for a hub id, its commit; for an adapter, its base's too.
-    weights: of the names, dtypes, shapes and bytes of its tensors, whatever file they are in and
-        whatever else is written there; for an adapter, of its own tensors and its base's.
+    weights: of the tensors that the model computes with, in float32 and by the names of its module,
+        whatever file, precision or name they are stored in and whatever else is written there; for
+        an adapter, of its own tensors and its base's.
     """
 
     files: str
@@ -118,7 +119,9 @@ class Digests:
 def checkpoint_digests(place: str, adapter_base: str | None = None) -> Digests:
     """Return both digests of a checkpoint; reads it whole."""
     here = outline(place, adapter_base, weights=True)
-    weights = state_digest(StoredState(read_weights(here.folder)))
+    tensors = read_weights(here.folder)
+    names = match_names(here.folder, skeleton(here.config, place), tensors)
+    weights = state_digest(StoredState(tensors, names, torch.float32))
     if here.adapter is not None:
         own = state_digest(StoredState(read_weights(here.adapter, ADAPTER_WEIGHTS)))
         weights = digest(canonical([own, weights]))

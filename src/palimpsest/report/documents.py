@@ -51,12 +51,15 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
         "reference_names": [] if references is None else list(references.names),
         "custom_rules": {k: list(pair) for k, pair in verdict.rules.differences().items()},
         "unmeasured_axes": list(verdict.rules.unmeasured_axes),
+        "excluded_references": [] if references is None else list(references.excluded),
+        "conditions": list(verdict.conditions),
         "detection_limit": verdict.detection_limit,
         "power": [_picked(p, "share", "noticed", "tried", "at_least") for p in verdict.powers],
         "sensitivity": dict(verdict.sensitivity),
         "homogeneity": _picked(
             references and references.homogeneity, "p", "reference", "axis", "odd"
         ),
+        "copy": references and references.copy and list(references.copy),
         "recipe": _picked(
             references and references.recipe, "sd", "limit", "retain_share", "failing"
         ),

@@ -7,13 +7,15 @@ left out.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from palimpsest.config.own import AuditConfig
+from palimpsest.config.sections import Engine, Prompt
 from palimpsest.errors import DamagedArtifact, StoreError
 from palimpsest.run.cell import CellStore
 from palimpsest.run.status import status
@@ -155,7 +157,7 @@ def read_run(path: Path | str) -> RunResults:
         if cell_id in missing:
             continue
         try:
-            cells.append(_read_cell(run.cell(cell_id), rules))
+            cells.append(_read_cell(run.cell(cell_id), run.terms, rules))
         except DamagedArtifact as damage:
             missing[cell_id] = Missing(cell_id, "damaged", str(damage))
     left = tuple(missing[cell_id] for cell_id in run.cells if cell_id in missing)
@@ -183,15 +185,19 @@ def _unfinished(run: Run) -> Iterator[Missing]:
         yield Missing(cell, "waiting", "")
 
 
-def _read_cell(store: CellStore, rules: Rules) -> CellResult:
+def _read_cell(store: CellStore, terms: Terms, rules: Rules) -> CellResult:
     summary = store.summary()
     names = [file.removesuffix(".parquet") for file in summary["artifacts"] if file.endswith("t")]
     tables = {name: store.table(name) for name in names}
-    return judge_cell(store.id, summary, tables, rules)
+    return judge_cell(store.id, summary, tables, terms, rules)
 
 
 def judge_cell(
-    cell_id: str, summary: Mapping[str, Any], tables: Mapping[str, Table], rules: Rules
+    cell_id: str,
+    summary: Mapping[str, Any],
+    tables: Mapping[str, Table],
+    terms: Terms,
+    rules: Rules,
 ) -> CellResult:
     """Return a cell measured and judged from its record and tables."""
     models = models_from_json(summary["models"])
@@ -208,11 +214,62 @@ def judge_cell(
         models=models,
         evaluation=evaluation,
         known_label=_on_pool(items, curves, rules.known_label_pool, models),
-        verdict=decide(evaluation, rules, headroom),
+        verdict=decide(evaluation, rules, headroom, tuple(find_conditions(terms, summary))),
         headroom=headroom,
         summary=summary,
         tables=tables,
     )
+
+
+MEASURED = ("learning_rate", "steps", "items", "chunks", "scored_pieces", "piece_tokens")
+"""Settings of an audit that decide what its axes can show."""
+SELF_DRAWN = (
+    "Schedule and phrasings were drawn from the digests of candidates and references: whoever can "
+    "try many digests can choose among draws; a text published later (--beacon) cannot be chosen."
+)
+
+
+def find_conditions(terms: Terms, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a reader must know of how the cell of an audit was measured."""
+    steps = summary["steps"]
+    if taken := sum(step["origin"] is not None for step in steps):
+        yield (
+            f"{taken} of {len(steps)} steps were taken over from another run, whose results may "
+            "have been known when these terms were chosen."
+        )
+    if terms.kind != "audit":
+        return
+    config = terms.config
+    sections: tuple[tuple[type, Mapping[str, Any], tuple[str, ...]], ...] = (
+        (AuditConfig, config, MEASURED),
+        (Engine, config["engine"], ("dtype", "lora")),
+        (Prompt, config["prompt"], ("chat", "system_prompt", "chat_date")),
+    )
+    differing = []
+    for kind, own, names in sections:
+        defaults = {item.name: item.default for item in fields(kind) if item.name in names}
+        differing += [
+            f"{name} {own[name]!r:.200} (default {_default(defaults[name])})"
+            for name in names
+            if own[name] != defaults[name]
+        ]
+    if differing:
+        yield f"Settings that differ from the default: {', '.join(differing)}."
+    drawn = config["drawn"]
+    if not drawn["beacon"]:
+        yield SELF_DRAWN
+    roles = (Role.CANDIDATE, Role.REFERENCE)
+    given = [model for model in summary["models"] if model["role"] in roles]
+    late = [m["name"] for m in given if drawn["bound"].get(m["name"], "") != m.get("source", "")]
+    if late:
+        yield (
+            f"Handed in when schedule and phrasings were already drawn, so perhaps made to fit "
+            f"them: {', '.join(late)}."
+        )
+
+
+def _default(value: Any) -> str:
+    return "chosen on a reference" if value is None else repr(value) if value != "" else "none"
 
 
 def _on_pool(

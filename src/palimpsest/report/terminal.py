@@ -42,7 +42,7 @@ def study_lines(results: RunResults, *, explain: bool = False) -> list[str]:
     else:
         cell, verdict = results.judged[0]
         found, wide = by_closeness(verdict), width()
-        blocks = [_wrapped(words.headline(verdict)), ""]
+        blocks = [*map(_wrapped, (words.headline(verdict), *words.conditions(verdict))), ""]
         blocks += [*map(_wrapped, _reasons(verdict, answer_lines(results))), ""]
         blocks += [_candidates(found, wide), ""]
         blocks += [table_lines(_by_axis(cell, results, found, wide), wide)]

@@ -6,14 +6,13 @@ outside the bounds here, and whatever differs from the default is listed with ev
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from palimpsest.errors import PlanError
 from palimpsest.stats import axes as table
 
-Fraction = Annotated[float, Gt(0), Lt(1)]
 Share = Annotated[float, Gt(0), Lt(1)]
 
 
@@ -27,7 +26,8 @@ class Rules:
     certify_above: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Certify only candidates whose p-value exceeds this; 0 uses alpha."""
     margin: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Equivalence margin, as a fraction of the injected-to-reference distance; 0 disables it."""
+    """Equivalence margin, as a fraction of the injected-to-reference distance, within which a
+    candidate that passes must also lie; 0 disables it."""
     minimum_references: Annotated[int, Ge(5)] = 5
     """Fewest references with which anything is certified."""
     extra_axes: tuple[str, ...] = ()
@@ -39,21 +39,22 @@ class Rules:
     control_mixtures: Annotated[int, Ge(5)] = 5
     """Mixtures per share, each made of another reference."""
     detection_limit: Annotated[float, Gt(0), Le(0.25)] = 0.25
-    """Share of the injected weights that must be noticed before anything is certified."""
+    """Share of the injected weights (0.25 is 25 %) that must be noticed before anything is
+    certified."""
     detection_power: Annotated[float, Ge(0.8), Le(1)] = 0.8
     """Fraction of the mixtures with that share, and with every larger one, to be rejected."""
     dose_fraction: Annotated[float, Ge(0.5), Lt(1)] = 0.5
     """How far re-acquisition must bring the references, as a fraction of the way from their own
     held-out forget level to the injected model's."""
-    screen_pool: str = "evaluation"
+    screen_pool: Literal["evaluation"] = "evaluation"
     """Pool of held-out phrasings on which candidates are judged."""
-    known_label_pool: str = "audit"
+    known_label_pool: Literal["audit"] = "audit"
     """Sealed pool on which the known-label models are scored, once."""
-    headroom_fraction: Fraction = 0.5
+    headroom_fraction: Annotated[float, Ge(0.5), Lt(1)] = 0.5
     """Part of what injection taught that evidence in context must leave unexplained."""
-    headroom_minimum_facts: Annotated[int, Ge(2)] = 4
+    headroom_minimum_facts: Annotated[int, Ge(2), Le(4)] = 4
     """Fewest facts on which inferability is decided at all."""
-    confidence: Fraction = 0.95
+    confidence: Annotated[float, Ge(0.95), Lt(1)] = 0.95
     """Coverage of every reported interval."""
     bootstrap_resamples: Annotated[int, Ge(100)] = 10_000
     """Resamples of a cluster bootstrap."""

@@ -8,11 +8,12 @@ Order of questions, each of which may end it:
 3. does any candidate survive the screen?                     else ``all_excluded``
 4. are there references enough to compare with?               else ``no_reference``
 5. could they be retrainings by the injected model's recipe,
-   none odd, none taught the forget facts?                    else ``references``
+   none odd, none a copy, none taught the forget facts?       else ``references``
 6. would the comparison have noticed: axes measured and
-   varying, re-acquisition strong enough, power high enough?  else ``underpowered``
-7. is any survivor indistinguishable from the retrainings,
-   or equivalent to them within the margin?                   else ``distinguishable``
+   varying, re-acquisition neither too weak nor too strong to
+   show anything, power high enough?                          else ``underpowered``
+7. is any survivor indistinguishable from the retrainings and,
+   with a margin, equivalent to them?                         else ``distinguishable``
 8. is its p-value above ``certify_above``?                    else ``undecided``
 
 Candidates are compared whatever the answer is. A verdict depends on the cell and its references
@@ -28,8 +29,8 @@ from enum import StrEnum
 from typing import Any
 
 from palimpsest.errors import ScoreError
-from palimpsest.stats.axes import Sign, axis, chosen
-from palimpsest.stats.comparison import Comparison, Gap, Homogeneity, Test
+from palimpsest.stats.axes import AXES, Sign, axis, chosen
+from palimpsest.stats.comparison import Comparison, Gap, Homogeneity, Test, find_copy
 from palimpsest.stats.controls import (
     Bag,
     Control,
@@ -37,6 +38,7 @@ from palimpsest.stats.controls import (
     Power,
     RecipeCheck,
     axis_sensitivity,
+    axis_values,
     check_recipe,
     detection_limit,
     measure_dose,
@@ -57,6 +59,9 @@ from palimpsest.stats.screen import (
     screen_alone,
     screen_candidates,
 )
+
+RELEARNED = tuple(a.name for a in AXES if a.reacquired and a.high.sign is Sign.FORGETS)
+"""The axes that show how fast forget facts come back."""
 
 
 class Reason(StrEnum):
@@ -79,10 +84,12 @@ class Because(StrEnum):
     INJECTED = "injected"
     INFERABLE = "inferable"
     ODD = "odd"
+    COPY = "copy"
     RECIPE = "recipe"
     AXES = "axes"
     CONSTANT = "constant"
     DOSE = "dose"
+    SATURATED = "saturated"
     POWER = "power"
 
 
@@ -126,6 +133,8 @@ class References:
     homogeneity: Homogeneity | None
     excluded: tuple[str, ...]
     """Those that the terms of the run leave out."""
+    copy: tuple[str, str] | None
+    """A reference and the other one, or the candidate, that it is a copy of."""
     recipe: RecipeCheck | None
     unmeasured: Mapping[str, tuple[str, ...]]
     constant: tuple[str, ...]
@@ -133,6 +142,8 @@ class References:
     @property
     def fault(self) -> Because | None:
         """What keeps the references from carrying a certificate; None if nothing does."""
+        if self.copy is not None:
+            return Because.COPY
         if self.homogeneity is not None and self.homogeneity.odd:
             return Because.ODD
         return Because.RECIPE if self.recipe is not None and self.recipe.failing else None
@@ -164,6 +175,8 @@ class Verdict:
     injected_p: float | None = None
     """Of the screen on the injected model, which must find the forget facts there."""
     inferable_share: float | None = None
+    conditions: tuple[str, ...] = ()
+    """What else about the measurement differs from the default, one sentence each."""
 
     def __post_init__(self) -> None:
         if (self.candidate is None) == (self.reason is None):
@@ -219,9 +232,15 @@ def _plain(value: Any) -> Any:
 
 
 def decide(
-    measures: CellMeasures, rules: Rules, headroom: Headroom | None = None
+    measures: CellMeasures,
+    rules: Rules,
+    headroom: Headroom | None = None,
+    conditions: Sequence[str] = (),
 ) -> Verdict | None:
-    """Return the verdict on a cell's candidates; None where it has none."""
+    """Return the verdict on a cell's candidates; None where it has none.
+
+    conditions: what else a reader must know of how the cell was measured.
+    """
     candidates = measures.of_role(Role.CANDIDATE)
     if not candidates:
         return None
@@ -230,11 +249,14 @@ def decide(
     controls = run_controls(measures, bag) if bag.comparable else ()
     powers = mixture_powers(controls, rules)
     limit = detection_limit(controls, powers, rules)
-    references = _references(measures, bag)
+    references = _references(measures, bag, candidates)
     dose = measure_dose(measures, bag.names, rules)
     injected = screen_alone(measures["injected"], rules) if "injected" in measures else None
     inferable = inferable_share(measures, bag.names)
-    cause = _obstacle(screened, headroom, injected, inferable, bag, references, dose, limit, rules)
+    sensitivity = axis_sensitivity(measures, bag) if bag.comparable else {}
+    cause = _obstacle(
+        screened, headroom, injected, inferable, bag, references, dose, sensitivity, limit, rules
+    )
     blocked = cause is not None and cause[0] is not Reason.ALL_EXCLUDED
     findings = tuple(_finding(measures, n, screened, bag, blocked) for n in candidates)
     reason, because = cause if cause is not None else (None, None)
@@ -262,11 +284,12 @@ def decide(
         controls=controls,
         powers=powers,
         detection_limit=limit,
-        sensitivity=axis_sensitivity(measures, bag) if bag.comparable else {},
+        sensitivity=sensitivity,
         dose=dose,
         headroom=headroom,
         injected_p=None if injected is None else injected.test.p_value,
         inferable_share=inferable,
+        conditions=tuple(conditions),
     )
 
 
@@ -278,6 +301,7 @@ def _obstacle(
     bag: Bag,
     references: References,
     dose: Dose | None,
+    sensitivity: Mapping[str, float | None],
     limit: float | None,
     rules: Rules,
 ) -> tuple[Reason, Because | None] | None:
@@ -303,18 +327,23 @@ def _obstacle(
         return Reason.UNDERPOWERED, Because.CONSTANT
     if dose is None or not dose.enough:
         return Reason.UNDERPOWERED, Because.DOSE
+    if all(sensitivity.get(name) is None for name in RELEARNED):
+        # Where every model relearns at once, relearning tells nothing of what was left in it.
+        return Reason.UNDERPOWERED, Because.SATURATED
     if limit is None or limit > rules.detection_limit:
         return Reason.UNDERPOWERED, Because.POWER
     return None
 
 
-def _references(measures: CellMeasures, bag: Bag) -> References:
+def _references(measures: CellMeasures, bag: Bag, candidates: Sequence[str]) -> References:
+    others = {name: axis_values(measures[name], bag.axes) for name in candidates}
     return References(
         names=bag.names,
         test=bag.test,
         axes=tuple(entry.name for entry in bag.axes),
         homogeneity=bag.homogeneity,
         excluded=tuple(n for n, model in measures.records.items() if model.excluded),
+        copy=find_copy(bag.names, bag.values, others),
         recipe=check_recipe(measures, bag.names),
         unmeasured=bag.unmeasured,
         constant=bag.constant,

@@ -1,7 +1,7 @@
 """A verdict in words: the answer first, then the reasons, then what the audit notices."""
 
 from palimpsest.stats.axes import Sign, axis
-from palimpsest.stats.comparison import Gap
+from palimpsest.stats.comparison import COPY_DISTANCE, Gap
 from palimpsest.stats.controls import RECIPE_SHARE, Control, ControlKind, Dose
 from palimpsest.stats.verdict import Because, Finding, Reason, References, Verdict
 
@@ -30,7 +30,8 @@ PROBES_FAIL = "the probes cannot show what was forgotten; candidates were compar
 
 def sentences(verdict: Verdict) -> list[str]:
     """Return the sentences of the verdict's paragraph."""
-    return [headline(verdict), *reasons(verdict), *remarks(verdict), CLOSING]
+    parts = [*conditions(verdict), *reasons(verdict), *remarks(verdict)]
+    return [headline(verdict), *parts, CLOSING]
 
 
 def headline(verdict: Verdict) -> str:
@@ -42,16 +43,33 @@ def headline(verdict: Verdict) -> str:
         return f"Uncertified ({verdict.reason}): {short}."
     pick = verdict.finding(verdict.candidate)
     assert pick.comparison is not None and verdict.references is not None
+    excluded = len(verdict.references.excluded)
+    left_out = f" with {count(excluded, 'reference', 'references')} left out" if excluded else ""
     grade = (
         f"equivalent within {percent(verdict.rules.margin)} to"
         if verdict.rules.margin
         else "indistinguishable from"
     )
     return (
-        f"Certified{custom}: {pick.name} is {grade} {verdict.reference_count} retrainings on "
-        f"{len(verdict.references.axes)} axes (p = {pick.comparison.p:.2g}; furthest on "
-        f"{distance(pick.comparison.worst)})."
+        f"Certified{custom}{left_out}: {pick.name} is {grade} {verdict.reference_count} "
+        f"retrainings on {len(verdict.references.axes)} axes (p = {pick.comparison.p:.2g}; "
+        f"furthest on {distance(pick.comparison.worst)})."
     )
+
+
+def conditions(verdict: Verdict) -> list[str]:
+    """Return what differs from an audit by the default rules and settings; it comes first."""
+    notes = []
+    changed = verdict.rules.differences()
+    if changed:
+        listed = ", ".join(
+            f"{k} {_shown(own)} (default {_shown(d)})" for k, (d, own) in changed.items()
+        )
+        notes.append(f"Rules that differ from the default: {listed}.")
+    if verdict.references is not None and verdict.references.excluded:
+        names = ", ".join(verdict.references.excluded)
+        notes.append(f"References left out by the terms: {names}.")
+    return [*notes, *verdict.conditions]
 
 
 def probes_fail(verdict: Verdict) -> bool:
@@ -163,20 +181,12 @@ def _counted(controls: tuple[Control, ...], kind: ControlKind) -> tuple[int, int
 def remarks(verdict: Verdict) -> list[str]:
     """Return what a reader of any verdict on this cell should know."""
     notes = []
-    changed = verdict.rules.differences()
-    if changed:
-        listed = ", ".join(
-            f"{k} {_shown(own)} (default {_shown(d)})" for k, (d, own) in changed.items()
-        )
-        notes.append(f"Rules that differ from the default: {listed}.")
     if verdict.rules.unmeasured_axes:
         titles = ", ".join(axis(name).title for name in verdict.rules.unmeasured_axes)
         notes.append(f"Not measured, because these facts do not allow it: {titles}.")
     references = verdict.references
     if references is None or not references.names:
         return notes
-    if references.excluded:
-        notes.append(f"References left out by the terms: {', '.join(references.excluded)}.")
     if references.fault is not None and verdict.because is not references.fault:
         notes.append(_references(references))
     if references.test == "normal":
@@ -241,6 +251,12 @@ def _why(verdict: Verdict) -> str:
 
 
 def _references(references: References) -> str:
+    if references.copy is not None:
+        return (
+            f"{references.copy[0]} is no draw of its own: it lies within {COPY_DISTANCE:g} "
+            f"standard deviations of {references.copy[1]} on every axis, nearer than independent "
+            "retrainings do. Leave one of them out, or give another."
+        )
     odd = references.homogeneity
     if odd is not None and odd.odd:
         did = axis(odd.axis).side(odd.t)
@@ -282,6 +298,13 @@ def _underpowered(verdict: Verdict) -> str:
         )
     if verdict.because is Because.DOSE:
         return _dose(verdict.dose)
+    if verdict.because is Because.SATURATED:
+        return (
+            "Re-acquisition is too strong: the references relearn so fast that even the injected "
+            "model is not told apart by how fast the forget facts come back, so hidden knowledge "
+            "would not show. Lower the learning rate, or leave it to be chosen on a reference, or "
+            "take fewer steps."
+        )
     needed = f"{percent(verdict.rules.detection_limit)} of the injected weights"
     found = (
         "does not reject even the injected model"
