@@ -63,7 +63,7 @@ def test_it_says_its_version() -> None:
         (["facts", "check", "no-such-file.jsonl"], ["no-such-file.jsonl"]),
         (["facts", "seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
         (["audit"], ["palimpsest audit --help"]),
-        (["audit", "--refs", "x"], ["--reference"]),
+        (["audit", "--refs", "x"], ["--reference", "palimpsest audit --help"]),
         (["tofu", "--alpha", "2", "--dry-run"], ["--alpha"]),
         (["certify"], ["--new-key"]),
         (["no-such-command"], ["no-such-command"]),

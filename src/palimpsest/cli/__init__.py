@@ -101,7 +101,8 @@ def _usage(error: CycloptsError) -> str:
         near += difflib.get_close_matches(token, known, 1, 0.5)
         if near:
             message += f" Did you mean {near[0]}?"
-    return f"{message} See palimpsest --help."
+    command = " ".join(["palimpsest", *(error.command_chain or ())])
+    return f"{message} See {command} --help."
 
 
 def _missing(error: ModuleNotFoundError) -> str:

@@ -52,9 +52,10 @@ def check(*files: str, json: AsJson = False) -> None:
     if bound is not None and not json:
         can = "can" if bound.certifiable else "cannot"
         paragraphs(
-            f"The screen {can} exclude a candidate at alpha = {bound.alpha:g}: these facts can be "
-            f"arranged in {bound.arrangements:,} ways, and one candidate takes {bound.required}; "
-            f"at least {bound.min_probes} probes are needed (palimpsest design)."
+            f"The screen {can} exclude a candidate at alpha = {bound.alpha:g}: its exact test "
+            f"of one candidate needs {bound.required} arrangements of forget facts and probes, and "
+            f"these have {bound.arrangements:,}. At least {bound.min_probes} probes are needed, "
+            "more with several candidates (palimpsest design)."
         )
     if fatal:
         sys.exit(2)

@@ -63,7 +63,7 @@ class AuditConfig:
     generate_probes: Number = 0
     """Generate N probes from the forget facts."""
     general: FilePath
-    """Plain-text file of general prose, or pocket (generated prose)."""
+    """Plain-text file of general prose, 600 words or more, or pocket (generated prose)."""
     out: FilePath
     """Run folder. An existing one is resumed."""
     adapter_base: ModelPlace = ""

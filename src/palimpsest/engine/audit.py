@@ -45,6 +45,7 @@ from palimpsest.stats.headroom import Headroom, read_headroom
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import Certifiability, certifiability
 from palimpsest.stats.rules import Rules
+from palimpsest.stats.words import count
 
 CELL = "audit"
 """The one cell of an audit's run; every random choice is derived from this name."""
@@ -475,8 +476,9 @@ def preview_audit(inputs: AuditInputs, workers: int) -> list[str]:
     )
     return [
         f"audit in {config.out}: {estimate.line(workers)}",
-        f"{candidates} candidates, {references} references, {len(inputs.setting.facts.questions)} "
-        f"questions; re-acquisition of {config.steps} steps of {config.items} sentences at {rate}.",
+        f"{count(candidates, 'candidate', 'candidates')}, {references} references, "
+        f"{len(inputs.setting.facts.questions)} questions; re-acquisition of {config.steps} steps "
+        f"of {config.items} sentences at {rate}.",
         estimate.reference.line(),
         *design.lines(),
     ]

@@ -108,11 +108,16 @@ def general_pieces(
     pieces = pocket_pieces() if source == POCKET else file_pieces(source, words)
     keyed = ((key_number(f"{seed_key}/general/{n}/{text}"), text) for n, text in enumerate(pieces))
     chosen = heapq.nsmallest(count, keyed)
+    if len(chosen) < count and source == POCKET:
+        raise FactsError(
+            f"{POCKET}: gives {len(chosen)} pieces; expected {count}; ask for fewer "
+            "(general.train_pieces and general.scored_pieces), or give a file"
+        )
     if len(chosen) < count:
         raise FactsError(
-            f"{shown_path(source)}: {count} general pieces asked for, but it gives only "
-            f"{len(chosen)} of {words} words (shorter lines are left out); give a longer text, or "
-            "ask for fewer (scored_pieces and train_pieces)"
+            f"{shown_path(source)}: gives {len(chosen)} pieces of {words} words; expected {count}, "
+            f"that is at least {count * words:,} words in paragraphs of {words} or more; give a "
+            "longer text"
         )
     return tuple(text for _, text in chosen)
 

@@ -106,7 +106,8 @@ def forget_deltas(results: RunResults) -> Picture | None:
     reading = f"The screen excludes {excluded} candidates."
     about = (
         "Each row is a model: large markers are its forget facts, thin ticks its probes. At the "
-        "right the p-value of the screen, Holm-corrected; a cross marks those it excludes."
+        "right the p-value of the screen, Holm-corrected; a cross marks those it excludes, "
+        "which with references must also lie beyond the references' own gaps."
     )
     title = "Forget facts and never-learned probes"
     return Picture("forget-deltas", title, reading, about, figure)
@@ -148,7 +149,7 @@ def relearning(results: RunResults) -> Picture | None:
         panel.set_title(family)
         panel.set_xlabel("steps of re-acquisition")
     panels[0].set_ylabel("held-out forget NLL minus base's, nats")
-    reading = "A model that only hides the facts falls faster than the retrainings."
+    reading = "A model that only hides the facts lies below the retrainings."
     about = "Held-out forget NLL while the forget facts are trained again."
     return Picture("relearning", "Relearning the forget facts", reading, about, figure)
 

@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from palimpsest.errors import InputError
 from palimpsest.report.results import CellResult, RunResults, read_run
-from palimpsest.report.table import Estimate, Row, Share, Table
+from palimpsest.report.table import P_VALUE, Estimate, Row, Share, Table
 from palimpsest.stats.axes import axis
 from palimpsest.stats.controls import reference_bag
 from palimpsest.stats.models import Role
@@ -31,7 +31,7 @@ Setting = tuple[str, str]
 """A method and the name of a candidate."""
 FRESH = "fresh retraining"
 FORMS = {
-    **dict.fromkeys(("p", "p (Holm)", "p over cells"), ".2g"),
+    **dict.fromkeys(("p", "p (Holm)", "p over cells"), P_VALUE),
     **dict.fromkeys(("worst axis, sd", "expected rank sum"), ".1f"),
     "cost, retrainings": ".2f",
 }

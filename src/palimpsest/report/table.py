@@ -72,6 +72,9 @@ Row = dict[str, Any]
 Forms = Mapping[str, str]
 """Formats of numbers by column, such as ``+.1f``; three decimals where there is none."""
 
+P_VALUE = "p"
+"""The format of p-values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -149,8 +152,15 @@ def shown(value: Value, form: str = "") -> str:
             return shown(value.value, form)
         return f"{shown(value.value, form)} [{shown(value.low, form)}, {shown(value.high, form)}]"
     if isinstance(value, float):
+        if form == P_VALUE:
+            return p_value(value)
         return format(value + 0.0, form).replace("%", " %") if form else number(value)
     return str(value)
+
+
+def p_value(value: float) -> str:
+    """Return a p-value; what lies below a millionth is not told apart."""
+    return "< 1e-6" if value < 1e-6 else f"{value:.2g}"
 
 
 def number(value: float) -> str:

@@ -15,7 +15,7 @@ from palimpsest.report.results import (
     cell_places,
     control_label,
 )
-from palimpsest.report.table import Estimate, Row, Share, Table
+from palimpsest.report.table import P_VALUE, Estimate, Row, Share, Table
 from palimpsest.stats.axes import Axis, axis, chosen
 from palimpsest.stats.comparison import Comparison
 from palimpsest.stats.controls import ControlKind
@@ -53,7 +53,7 @@ def cells_table(results: RunResults) -> Table:
         )
     finished_share = Share(len(results.cells), len(results.planned))
     forms = dict.fromkeys(("detection limit", "re-acquisition reached", "inferable"), ".0%")
-    forms |= {"references alike, p": ".2g", "recipe, largest sd": ".1f"}
+    forms |= {"references alike, p": P_VALUE, "recipe, largest sd": ".1f"}
     reading = (
         f"{finished_share} planned cells are finished; {results.certified} certify a candidate."
     )
@@ -108,7 +108,7 @@ def _compared(comparison: Comparison | None, axes: Iterable[Axis]) -> Row:
 
 def _forms(axes: Iterable[Axis]) -> dict[str, str]:
     forms = dict.fromkeys((axis.title for axis in axes), "+.1f") | {"worst axis, sd": "+.1f"}
-    return forms | dict.fromkeys(("p", "screen p", "screen p (Holm)"), ".2g")
+    return forms | dict.fromkeys(("p", "screen p", "screen p (Holm)"), P_VALUE)
 
 
 def power_table(results: RunResults) -> Table:

@@ -13,7 +13,7 @@ from palimpsest.report.results import (
     cell_answers,
     cell_places,
 )
-from palimpsest.report.table import Row, Share, Table, printable, table_lines, width
+from palimpsest.report.table import Row, Share, Table, p_value, printable, table_lines, width
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.verdict import Finding, Verdict
@@ -27,7 +27,7 @@ EXPLAINED = (
     "sd: standard deviations of the retrainings on that axis; 50 %: a retraining with that share "
     "of the injected weights mixed in, median of several",
     "restored: passes as one more retraining; suppressed: knows more than a retraining; "
-    "over-forgotten: knows less; damaged: something else changed",
+    "over-forgotten: knows less; damaged: something else changed, for better or worse",
 )
 
 
@@ -69,7 +69,7 @@ def _candidates(found: list[Finding], wide: int) -> str:
         worst = finding.comparison.worst if finding.comparison else None
         p = finding.comparison.p if finding.comparison else finding.screened.adjusted_p
         row: Row = {"": str(place), "candidate": finding.name, "label": finding.label}
-        row |= {"p": "< 1e-6" if p < 1e-6 else f"{p:.2g}"}
+        row |= {"p": p_value(p)}
         far = "–" if worst is None else words.distance(worst, " ").removesuffix(" sd")
         rows.append(row | {"worst axis, sd": far})
     comparisons = [finding.comparison for finding in found if finding.comparison]

@@ -78,11 +78,12 @@ class Design:
     def lines(self) -> list[str]:
         """Return the answer for a person, one line at a time."""
         bound = self.bound
-        m, n, k = bound.forget, bound.probes, bound.candidates
+        m, n = bound.forget, bound.probes
+        one = "the candidate" if bound.candidates == 1 else f"one of {bound.candidates} candidates"
         can = "can" if bound.certifiable else "cannot"
         lines = [
             f"Screen: {m} forget facts and {n} probes can be arranged in {bound.arrangements:,} "
-            f"ways; excluding one of {k} candidates at alpha = {bound.alpha:g} takes "
+            f"ways; excluding {one} at alpha = {bound.alpha:g} takes "
             f"{bound.required:,}. The screen {can} exclude a candidate; {bound.min_probes} probes "
             "are enough, and probes cost only forward passes.",
             f"A candidate whose forget deltas lie {self.power_shift:g} standard deviations below "
