@@ -452,11 +452,11 @@ def test_text_candidates_and_references_fix_the_draw_and_the_terms_record_it(
     records = [inputs.terms().config["drawn"] for inputs in (first, text, model)]
     assert len({record["value"] for record in records}) == 3
     assert records[0] == prepared(good | {"beacon": "tuesday"}).terms().config["drawn"]
-    digests = {entry["name"]: entry["files"] for entry in first.roster()}
+    digests = {entry["name"]: entry["weights"] for entry in first.roster()}
     assert records[0]["bound"] == digests
     checked(records[0], digests)
     with pytest.raises(ScoreError):
-        checked(records[0], {entry["name"]: entry["files"] for entry in model.roster()})
+        checked(records[0], {entry["name"]: entry["weights"] for entry in model.roster()})
 
 
 def test_without_a_beacon_the_draw_comes_from_the_digests_and_says_so(good: Values) -> None:
