@@ -23,6 +23,7 @@ from palimpsest.engine.checkpoints import find_checkpoints
 from palimpsest.errors import FactsError, InputError, ModelError, PlanError, ScoreError
 from palimpsest.models import checkpoint, device, sources
 from palimpsest.models.load import load, resolve
+from palimpsest.report.results import SELF_DRAWN, find_conditions
 from palimpsest.stats.beacon import checked
 from palimpsest.stats.rules import Rules
 
@@ -462,7 +463,9 @@ def test_text_candidates_and_references_fix_the_draw_and_the_terms_record_it(
 def test_without_a_beacon_the_draw_comes_from_the_digests_and_says_so(good: Values) -> None:
     plain, drawn = prepared(good), prepared(good | {"beacon": "tuesday"})
     assert plain.terms().config["drawn"]["beacon"] == ""
-    assert len(list(plain.remarks())) == len(list(drawn.remarks())) + 1
+    cell = {"steps": [], "models": []}
+    conditions = [list(find_conditions(inputs.terms(), cell)) for inputs in (plain, drawn)]
+    assert conditions[0] == [*conditions[1], SELF_DRAWN] and "steps 2" in conditions[1][0]
     generated = {"probes": None, "generate_probes": 16}
     subjects = [
         {fact.subject for fact in prepared(good | generated | more).sets["probe"]}
