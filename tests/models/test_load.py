@@ -349,6 +349,24 @@ def test_another_tokenizer_does_not_fit(tiny_checkpoint, tmp_path, change, diffe
         check_compatible(outline(str(folder)), outline(str(copy)))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "fits"),
+    [("rms_norm_eps", 0.01, False), ("hidden_act", "gelu", False), ("use_cache", False, True),
+     ("rope_parameters", {"rope_theta": 123.0, "rope_type": "default"}, False),
+     ("eos_token_id", 3, True), ("attention_dropout", 0.1, True), ("note", 1, True)],
+)  # fmt: skip
+def test_a_model_that_computes_otherwise_does_not_fit(tiny_checkpoint, tmp_path, key, value, fits):
+    """All weights are scored in the base's module, which computes by the base's config."""
+    folder = tiny_checkpoint("qwen2-s")
+    copy = copy_of(folder, tmp_path)
+    edit(copy, "config.json", **{key: value})
+    if fits:
+        check_compatible(outline(str(folder)), outline(str(copy)))
+        return
+    with pytest.raises(ModelError, match=key):
+        check_compatible(outline(str(folder)), outline(str(copy)))
+
+
 def test_settings_of_a_tokenizer_that_change_no_token_do_not_matter(tiny_checkpoint, tmp_path):
     folder = tiny_checkpoint("qwen2-s")
     copy = copy_of(folder, tmp_path)

@@ -348,8 +348,9 @@ def describe_recipes(models: Mapping[str, Model]) -> str:
         parts = {k: digest(canonical(v)) if k == "data" else v for k, v in model.recipe.items()}
         stated[", ".join(f"{key} {value}" for key, value in sorted(parts.items()))] += 1
     del stated[""]
-    total = len(compared)
+    total, unstated = len(compared), sum(bool(m.source and not m.recipe) for m in compared)
     words = [f"{count} of {total} by {shown(recipe, 300)}" for recipe, count in stated.items()]
+    words += [f"{unstated} of {total} without a word"] if unstated else []
     return f"; stated recipes of injected model and references: {'; '.join(words)}" if words else ""
 
 

@@ -41,6 +41,11 @@ _SHAPE_KEYS = (
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "intermediate_size", "head_dim", "tie_word_embeddings",
 )  # fmt: skip
+# What a config says beside the computation: identifiers, training, caches, other tasks.
+_INCIDENTAL = re.compile(
+    r".*_token_id|.*drop.*|use_cache|initializer_range|max_position_embeddings|max_window_layers"
+    r"|pretraining_tp|(classifier|summary)_.*"
+)
 # Texts that tokenizers with one vocabulary cut differently: case, accents, digits, blanks, signs.
 _TELLING = (
     "The guild of Asha Tren is called Velkor.", " leading", "trailing ", "UPPER lower MiXeD",
@@ -248,9 +253,10 @@ def check_compatible(
 ) -> None:
     """Refuse a model that cannot be scored beside the base: tokenizer, vocabulary, architecture.
 
+    Weights are scored in the base's module, so every setting that a model computes with must agree.
     texts: those that will be used; tokenizers may differ on characters that none of them has.
     """
-    for key in _SHAPE_KEYS:
+    for key in dict.fromkeys((*_SHAPE_KEYS, *_computing_keys(base.config))):
         value, expected = (getattr(model.config, key, None) for model in (other, base))
         if value != expected:
             raise ModelError(
@@ -263,6 +269,14 @@ def check_compatible(
             "tokenizer, because scores of different tokens cannot be compared; save the model with "
             "the base's tokenizer"
         )
+
+
+def _computing_keys(config: Any) -> list[str]:
+    """Return the keys that this kind of config has of its own and that decide what is computed."""
+    from transformers import PretrainedConfig
+
+    own = type(config)().to_dict().keys() - PretrainedConfig().to_dict().keys()
+    return sorted(key for key in own if not _INCIDENTAL.fullmatch(key))
 
 
 def holds_adapter(folder: Path) -> bool:
