@@ -13,7 +13,14 @@ from typing import Any
 from small_run import STUDY
 
 from palimpsest.certificate.archive import pack
-from palimpsest.certificate.bundle import ENVELOPE, STATEMENT, SUMMARY, read_results, statement
+from palimpsest.certificate.bundle import (
+    ENVELOPE,
+    STATEMENT,
+    SUMMARY,
+    read_results,
+    statement,
+    without_prose,
+)
 from palimpsest.certificate.verification import examine
 from palimpsest.report.documents import run_document
 from palimpsest.run.chain import chain_bytes
@@ -186,7 +193,7 @@ def with_rules(members: Members, **changed: Any) -> Members:
 
 def with_verdicts(members: Members) -> Members:
     """Return the members with the verdicts that follow from them now."""
-    return members | {SUMMARY: written(run_document(read_results(members)))}
+    return members | {SUMMARY: written(without_prose(run_document(read_results(members))))}
 
 
 def made_up(members: Members, cell: str = STUDY) -> Members:

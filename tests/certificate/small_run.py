@@ -96,10 +96,10 @@ def write_audit(
     names = [*(f"reference-{n}" for n in range(REFERENCES)), *candidates]
     roles = ["reference"] * REFERENCES + ["candidate"] * len(candidates)
     roster = [
-        {"name": n, "role": r, "files": source(n), "weights": digest(n.encode())}
+        {"name": n, "role": r, "files": source(n), "weights": weights(n)}
         for n, r in zip(names, roles)
     ]
-    first = {n: source(n) for n in (*names[:REFERENCES], "good", "bad")}
+    first = {n: weights(n) for n in (*names[:REFERENCES], "good", "bad")}
     config = {"name": "audit", "exclude": list(exclude), "facts": SETS, "remarks": []}
     config |= AUDIT_SETTINGS | {"drawn": Draw(beacon, first).record()} | settings
     terms = Terms(
@@ -119,7 +119,9 @@ def write_audit(
     models = {
         name: made
         if made.model.role is Role.CONTROL
-        else replace(made, model=replace(made.model, source=source(name)))
+        else replace(
+            made, model=replace(made.model, source=source(name), weights=digest(name.encode()))
+        )
         for name, made in models.items()
     }
     about = {"model": "audit", "seed": 0, "beacon": config["drawn"]}
@@ -152,6 +154,11 @@ def write_tofu(path: Path) -> Path:
     models["ga-w12"] = replace(left(0.9), model=record)
     write_cell(run, cell, models, {"model": "phi", "seed": 0}, None)
     return recorded(run)
+
+
+def weights(name: str) -> str:
+    """Return the digest of a model's tensors."""
+    return digest(name.encode())
 
 
 def source(name: str) -> str:

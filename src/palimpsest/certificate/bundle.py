@@ -45,7 +45,7 @@ from palimpsest.stats.measures import CURVE_COLUMNS, MEASURE_COLUMNS
 from palimpsest.stats.models import Role
 from palimpsest.stats.ranktest import EXACT_PAIRS
 from palimpsest.stats.rules import Rules
-from palimpsest.stats.words import UNPROVED, headline
+from palimpsest.stats.words import UNPROVED
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v3"
@@ -53,12 +53,14 @@ KINDS = ("study", "audit", "tofu")
 """Runs that have verdicts."""
 FIXED = (TERMS, ROSTERS, RECORD)
 SUMMARY, REVEAL = "summary.json", "reveal.json"
+PROSE = ("paragraph", "conditions")
+"""Keys of the summary that only say in words what its other keys say."""
 STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
 HEADLINE = (
     *("status", "grade", "candidate", "reason", "p", "detection_limit", "custom_rules"),
-    *("excluded_references", "conditions"),
+    "excluded_references",
 )
-"""What the statement repeats of a verdict."""
+"""What the statement repeats of a verdict; no sentences, which versions may word differently."""
 
 NO_VERDICT = "There is no verdict, since no candidate could be made."
 # Part of the format: a statement is compared byte for byte with what its bundle should say.
@@ -126,7 +128,7 @@ def certify(
     members = gather(run, pool_path)
     public = None if key is None else public_of(key)
     results = read_results(members)
-    members[SUMMARY] = canonical(run_document(results)) + b"\n"
+    members[SUMMARY] = canonical(without_prose(run_document(results))) + b"\n"
     members[STATEMENT] = statement(members, results, None if public is None else signer(public))
     members |= {} if key is None else {ENVELOPE: envelope(members[STATEMENT], key)}
     data = pack(members)
@@ -134,6 +136,14 @@ def certify(
     make_folder(out.parent)
     write_bytes(out, data)
     return out
+
+
+def without_prose(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's document without its sentences, which each version may word in its own way."""
+    kept = {key: value for key, value in document.items() if key not in PROSE}
+    if "cells" in kept:
+        kept["cells"] = {cell: without_prose(part) for cell, part in kept["cells"].items()}
+    return kept
 
 
 def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
@@ -380,9 +390,6 @@ def _stated_cell(cell: CellResult) -> dict[str, Any]:
     whole = {} if verdict is None else verdict_document(verdict)
     compared = (Role.INJECTED, Role.REFERENCE)
     return {
-        "words": "No verdict: no candidate could be made."
-        if verdict is None
-        else headline(verdict),
         "verdict": {key: whole.get(key) for key in HEADLINE},
         "models": {name: model.digest for name, model in cell.models.items()},
         "recipes": {

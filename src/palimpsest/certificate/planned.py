@@ -40,6 +40,8 @@ class Listed:
     name: str
     files: str = ""
     """Digest of a given model's files; empty for a method."""
+    weights: str = ""
+    """Digest of an audited model's tensors."""
     knobs: str = "{}"
     """Canonical JSON of the knobs that the list sets."""
     plugin: str = ""
@@ -153,7 +155,8 @@ def read_list(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Liste
     """Yield the references and candidates of one list, every setting of a method by itself."""
     for entry in entries:
         if "files" in entry and kind != "study":
-            yield Listed(entry["name"], entry["files"], role=Role(entry.get("role", "candidate")))
+            role = Role(entry.get("role", "candidate"))
+            yield Listed(entry["name"], entry["files"], entry.get("weights", ""), role=role)
             continue
         others = {key: value for key, value in entry.items() if key not in ("name", "plugin")}
         knobs = others["grid"] if kind == "tofu" else others
@@ -213,7 +216,7 @@ def check_draw(terms: Terms, lists: Sequence[Sequence[Listed]]) -> str:
     source = "a published text and the digests" if record["beacon"] else "the digests"
     words = f"; schedule and phrasings were drawn from {source} of {len(record['bound'])} models"
     every = [entry for listed in lists for entry in listed]
-    late = {entry.name for entry in every if record["bound"].get(entry.name) != entry.files}
+    late = {entry.name for entry in every if record["bound"].get(entry.name) != entry.weights}
     if late:
         words += f"; ATTENTION: not of {', '.join(map(shown, sorted(late)[:5]))}, which may have "
         words += "been made when the draw was known"

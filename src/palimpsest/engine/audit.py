@@ -109,7 +109,7 @@ class AuditInputs:
     def _given(self, model: Model, place: str) -> SourcedModel:
         digests = dict(self.digests)[place]
         given = Given(place, digests, self.config.adapter_base)
-        return SourcedModel(replace(model, source=digests.files), given)
+        return SourcedModel(replace(model, source=digests.files, weights=digests.weights), given)
 
     # -- facts and questions ---------------------------------------------------------------------
 
@@ -270,7 +270,8 @@ def prepare_audit(config: AuditConfig, *, resumed: str = "") -> AuditInputs:
     digests = {p: checkpoint_digests(p, config.adapter_base or None) for p in places.values()}
     notes = [*_check_copies(config, references, candidates, digests)]
     notes += [*_broken(config, places, candidates), *_swapped_roles(config, references)]
-    handed_in = {name: digests[place].files for name, place in (candidates | references).items()}
+    # By the tensors alone: a note beside the weights must not give another draw.
+    handed_in = {name: digests[place].weights for name, place in (candidates | references).items()}
     earlier = _earlier_config(config.out) or _earlier_config(resumed)
     record = earlier.get("drawn")
     drawn = Draw(config.beacon, handed_in)

@@ -260,7 +260,7 @@ def find_conditions(terms: Terms, summary: Mapping[str, Any]) -> Iterator[str]:
         yield SELF_DRAWN
     roles = (Role.CANDIDATE, Role.REFERENCE)
     given = [model for model in summary["models"] if model["role"] in roles]
-    late = [m["name"] for m in given if drawn["bound"].get(m["name"], "") != m.get("source", "")]
+    late = [m["name"] for m in given if drawn["bound"].get(m["name"], "") != m.get("weights", "")]
     if late:
         yield (
             f"Handed in when schedule and phrasings were already drawn, so perhaps made to fit "

@@ -7,7 +7,7 @@ such as the hash of a later block or a draw of a public lottery.
 
     value = SHA-256(canonical JSON of the beacon's text and what it is bound to)
 
-In an audit it is bound to the digests of the candidates' files, so that another candidate has
+In an audit it is bound to the digests of the candidates' weights, so that another candidate has
 another draw: whoever knows the text can still try many candidates, whoever does not cannot. In a
 study it is bound to the cell alone, because the text is in the plan before any candidate exists;
 there it is the package that hands neither text nor draw to methods and adversaries. Every model of

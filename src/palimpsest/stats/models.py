@@ -63,6 +63,8 @@ class Model:
     """Of its weights; empty where there are none."""
     source: str = ""
     """Digest of the files it was loaded from; empty for a model made here."""
+    weights: str = ""
+    """Digest of a given checkpoint's tensors alone, whatever else its files say."""
     draw: int | None = None
     """Number among the models of its role."""
     same_draw: bool = False
