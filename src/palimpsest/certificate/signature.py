@@ -152,7 +152,7 @@ def _read_key(path: Path | str, *, private: bool) -> Any:
     kind = ed25519.Ed25519PrivateKey if private else ed25519.Ed25519PublicKey
     expected = (
         f"expected an Ed25519 {'private' if private else 'public'} key in an unencrypted PEM file, "
-        "as `palimpsest certify --new-key` writes it"
+        f"as `palimpsest certify --new-key KEY` writes it to {'KEY' if private else 'KEY.pub'}"
     )
     try:
         if not Path(path).is_file():
