@@ -37,6 +37,12 @@ REPLAY_POOL = (
     MethodGrid("replay", (("start", ("task_vector",)), ("share", (0.2, 0.3, 0.5)))),
 )
 """14 configurations of negation followed by replay, two of them from a vector of half the steps."""
+HELD_POOL = (
+    MethodGrid("held_vector", (("texts", (2,)), ("coefficient", (1.0,)))),
+    MethodGrid("held_vector", (("texts", (3,)), ("coefficient", (0.95,)))),
+    MethodGrid("held_vector", (("texts", (3,)), ("coefficient", (1.0,)), ("speed", (1,)))),
+)
+"""Two that cost less than half a retraining and one that costs less than a whole one."""
 FEW_REPLAYS = (
     MethodGrid("replay", (VECTOR, ("share", (0.1, 0.2)))),
     MethodGrid("replay", (VECTOR, ("coefficient", (0.95,)), ("share", (0.2,)))),
@@ -58,8 +64,10 @@ MATRIX_KNOWN_LABEL = (
     *("interpolation-25", "interpolation-50", "interpolation-75"),
     *("tuned-suppression", "low-rank", "fuzzy-router", "tamper-resistant", "curve-mimic"),
     *("full-mimic", "rescaled-suppressed", "one-fact-left", "trigger", "sub-quantum"),
+    *("family-mimic", "rescaled-retrained"),
 )
-"""The paper's, and the adversaries that the trial of criteria showed to matter."""
+"""The paper's, the adversaries that the trial of criteria showed to matter, the mimic of a whole
+family of schedules, and a rescaled retraining, which must be accepted."""
 
 POCKET_MATRIX = Plan(
     name="pocket",
@@ -91,10 +99,11 @@ DEMO = replace(
 PRESETS = {
     "pocket": replace(
         POCKET_MATRIX,
-        seeds=(5, 6, 7, 8, 9),
+        seeds=(10, 11, 12, 13, 14),
+        methods=(*PAPER_POOL, *HELD_POOL, *REPLAY_POOL),
         known_label=KnownLabel(models=MATRIX_KNOWN_LABEL),
         replication=Replication(draws=20, retrainings=5),
-        beacon="second edition",
+        beacon="third edition",
     ),
     "pocket-small": replace(
         POCKET_MATRIX,
