@@ -40,7 +40,7 @@ def test_every_preset_survives_the_trip_through_plain_values_and_yaml(name: str)
     assert load_config(Plan, {}, shown.stdout) == plan
 
 
-def test_the_pocket_matrix_has_the_papers_820_candidates_and_14_replays_a_cell() -> None:
+def test_the_pocket_matrix_has_820_candidates_3_held_vectors_and_14_replays_a_cell() -> None:
     plan = preset("pocket")
     gated = {spec.name for spec in POCKET if spec.gated}
     methods = candidates(plan.methods)
@@ -48,8 +48,8 @@ def test_the_pocket_matrix_has_the_papers_820_candidates_and_14_replays_a_cell()
         sum(method.name != "gate_mask" or model in gated for method in methods)
         for model, _ in plan.cell_ids().values()
     ]
-    assert len(counts) == 45 and sum(counts) == 820 + 45 * 14
-    assert set(counts) == {16 + 14, 20 + 14}
+    assert len(counts) == 45 and sum(counts) == 820 + 45 * (3 + 14)
+    assert set(counts) == {16 + 3 + 14, 20 + 3 + 14}
 
 
 def test_a_misspelled_preset_is_named(tmp_path: Path) -> None:

@@ -139,6 +139,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "no seeds": ({"seeds": 0}, "seeds"),
     "an unknown method": ({"methods": ("magic",)}, "magic"),
     "a learning rate below zero": ({"learning_rate": -1.0}, "learning_rate"),
+    "too few steps of re-acquisition": ({"reacquisition_steps": 2}, "reacquisition_steps"),
     "a general text that is missing": ({"general": "/no/text.txt"}, "/no/text.txt"),
     "a file of probes that is missing": ({"probes_file": "/no/probes.json"}, "/no/probes.json"),
 }

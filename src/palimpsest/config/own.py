@@ -21,6 +21,7 @@ from palimpsest.config.sections import (
     Number,
     Prompt,
     Rate,
+    Reacquisition,
     Unlearning,
 )
 from palimpsest.errors import PlanError
@@ -186,6 +187,8 @@ class TofuConfig:
     """Questions per step of fine-tuning."""
     learning_rate: Rate = 2e-5
     """Learning rate of all training."""
+    reacquisition_steps: Count = 75
+    """Steps of re-acquisition."""
     unlearning_steps: Count = 110
     """Steps of each method."""
     general: FilePath = "pocket"
@@ -200,6 +203,7 @@ class TofuConfig:
 def check_tofu(config: TofuConfig) -> TofuConfig:
     """Return the configuration if its values fit together; PlanError names the key if not."""
     refuse_unmeasured(config.rules)
+    check_chunks(Reacquisition.chunks, config.reacquisition_steps, "reacquisition_steps")
     if config.train and (config.full or config.retain):
         raise PlanError(
             "given together with checkpoints of the full or retain model; expected one or the "

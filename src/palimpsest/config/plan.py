@@ -124,11 +124,11 @@ def _check_files(plan: Plan) -> None:
         )
 
 
-def check_chunks(chunks: int, steps: int) -> None:
-    """Refuse more chunks of re-acquisition than it has steps."""
+def check_chunks(chunks: int, steps: int, key: str = "steps") -> None:
+    """Refuse more chunks of re-acquisition than it has steps, which the setting ``key`` gives."""
     if chunks > steps:
         raise PlanError(
             f"{steps} steps found; expected at least {chunks}, because re-acquisition is measured "
             f"after each of {chunks} chunks",
-            key="steps",
+            key=key,
         )

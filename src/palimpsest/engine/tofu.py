@@ -190,7 +190,9 @@ class TofuInputs:
             general_scored=general_pieces(config.general, general.scored_pieces, f"{cell}/general"),
             # TOFU's models are fine-tuned on questions and nothing else.
             injection=Injection(config.steps, config.learning_rate, config.items, 0),
-            reacquisition=Reacquisition(learning_rate=config.learning_rate),
+            reacquisition=Reacquisition(
+                config.reacquisition_steps, learning_rate=config.learning_rate
+            ),
             general=general,
             engine=config.engine,
             with_evidence=evidence if len(evidence) > 1 else (),
