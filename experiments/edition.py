@@ -10,11 +10,13 @@ from them.
 
 import csv
 import sys
+import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -29,7 +31,8 @@ from palimpsest.stats.verdict import Finding, decide
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "results" / "third-edition"
-RUN = FOLDER / "pocket"
+RUN = FOLDER / "pocket.tar.xz"
+"""The run folder without weights: tar xf, then palimpsest report, certify or load_run."""
 PAGE = ROOT / "docs" / "results.md"
 BAGS = (5, 9, 20)
 """Numbers of references."""
@@ -40,8 +43,9 @@ Rows = list[dict[str, str]]
 
 def main() -> None:
     """Write the CSV files and put their tables into the page."""
-    run = read_run(RUN)
-    write("rules.csv", ("model", "references", *COUNTS), rule_rows(run))
+    with TemporaryDirectory() as folder:
+        run = unpack_run(Path(folder))
+    write("rules.csv", ("role", "model", "references", *COUNTS), rule_rows(run))
     write("methods.csv", SETTING_COLUMNS, setting_rows(run))
     write("power.csv", ("share", "noticed", "mixtures"), power_rows(run))
     write("figures.csv", ("key", "third edition"), figure_rows(run))
@@ -49,6 +53,13 @@ def main() -> None:
     for name, table in tables().items():
         page = put(page, name, table)
     PAGE.write_text(page, encoding="utf-8")
+
+
+def unpack_run(folder: Path) -> RunResults:
+    """Return the results of the stored run, unpacked into a folder."""
+    with tarfile.open(RUN) as archive:
+        archive.extractall(folder, filter="data")
+    return read_run(folder / "pocket")
 
 
 def put(page: str, name: str, table: str) -> str:
@@ -77,18 +88,19 @@ def read(name: str) -> Rows:
 
 
 def rule_rows(run: RunResults) -> Iterator[Sequence[object]]:
-    """Yield kind of model, number of references, and the counts."""
-    counts: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    """Yield role and kind of model, number of references, and the counts."""
+    counts: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
     for cell in run.cells:
         for size in BAGS:
-            for kind, found in judged_alone(cell, run.rules, size):
-                counts[kind, size].update(found)
+            for name, found in judged_alone(cell, run.rules, size):
+                role = str(cell.models[name].role)
+                counts[role, kind_of(cell, name), size].update(found)
     for key in sorted(counts):
         yield (*key, *(counts[key][column] for column in COUNTS))
 
 
 def judged_alone(cell: CellResult, rules: Rules, size: int) -> Iterator[tuple[str, Counter[str]]]:
-    """Yield the kind of every model to be judged in a cell, with what became of it.
+    """Yield every model to be judged in a cell, with what became of it.
 
     Of the mixtures only those of the reference with the injected model's draw, which is in no bag.
     """
@@ -117,7 +129,7 @@ def judged_alone(cell: CellResult, rules: Rules, size: int) -> Iterator[tuple[st
         found = Counter(judged=1, excluded=int(finding.excluded), certified=int(verdict.certified))
         found["rejected"] = int(compared is not None and not compared.accepted)
         found["second"] = int(second_rule(measured[name], [measured[n] for n in bag], rules))
-        yield kind_of(cell, name), found
+        yield name, found
 
 
 def second_rule(model: ModelMeasures, references: Sequence[ModelMeasures], rules: Rules) -> bool:
@@ -237,7 +249,12 @@ def figure_rows(run: RunResults) -> Iterator[Sequence[object]]:
 
 def tables() -> dict[str, str]:
     """Return the tables of the page by the names of their marks, from the CSV files alone."""
-    return {"rules": rules_table(), "methods": methods_table(), "figures": figures_table()}
+    return {
+        "bars": bars_table(),
+        "rules": rules_table(),
+        "methods": methods_table(),
+        "figures": figures_table(),
+    }
 
 
 def lines(head: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
@@ -246,6 +263,44 @@ def lines(head: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) 
     shown = [[str(value).replace("|", "\\|") for value in row] for row in (head, *rows)]
     shown.insert(1, marks)
     return "".join(f"| {' | '.join(row)} |\n" for row in shown)
+
+
+def bars_table() -> str:
+    """Return what was wanted of this edition beside what came out."""
+    judged = {row["model"]: row for row in read("rules.csv") if row["references"] == "20"}
+    methods = {row["candidate"]: row for row in read("methods.csv")}
+    mixtures = {row["share"]: row for row in read("power.csv")}
+    fresh, tenth = judged["fresh retraining"], judged["10 % of the injected weights"]
+    rescaled = judged["rescaled-retrained"]
+    keeps = [row for row in judged.values() if row["role"] == "known_label" and row != rescaled]
+    cheap = methods[f"any at a cost of at most {CHEAP[0]:g}"]
+    below = methods[f"any at a cost of at most {CHEAP[1]:g}"]
+    suppress = [judged[name] for name in ("ga", "npo", "gate_mask", "kl_reversion")]
+
+    def accepted(rows: Sequence[dict[str, str]]) -> str:
+        total = sum(int(row["judged"]) for row in rows)
+        return f"{total - sum(int(row['rejected']) for row in rows)} of {total}"
+
+    def certified(rows: Sequence[dict[str, str]]) -> str:
+        total = sum(int(row["judged"]) for row in rows)
+        return f"{sum(int(row['certified']) for row in rows)} of {total}"
+
+    some = mixtures["0.1"]
+    noticed = f"{some['noticed']} of {some['mixtures']} mixtures of five references"
+    rows = [
+        ("fresh retrainings accepted by the comparison", "216 of 225", "≥ 95 %", accepted([fresh])),
+        ("certified by a whole audit of one", "200 of 225", "≥ 92 %", certified([fresh])),
+        ("10 % of the injected weights noticed", "37 of 45", "≥ 43 of 45",
+         f"{tenth['rejected']} of {tenth['judged']} ({noticed})"),
+        ("known-label models that keep facts, accepted", "0 of 585", "0", accepted(keeps)),
+        ("rescaled retraining accepted", "2 of 27", "as fresh ones", accepted([rescaled])),
+        ("cells with a certified method of at most half a retraining", "0", "≥ 25 of 45",
+         f"{cheap['certified']} of {cheap['cells']}"),
+        ("the same below one retraining", "0", "≥ 35 of 45",
+         f"{below['certified']} of {below['cells']}"),
+        ("GA, NPO, mask, KL reversion certified", "0", "0", certified(suppress)),
+    ]  # fmt: skip
+    return lines(("what", "second edition", "wanted", "third edition"), rows)
 
 
 def rules_table() -> str:
