@@ -12,39 +12,40 @@ SECTIONS = {
     "": "The study",
     "facts": "Facts of a cell",
     "injection": "Training of the injected model and, without the forget set, of the references",
-    "unlearning": "Budget shared by every gradient method",
-    "reacquisition": "Re-acquisition of the forget set, the same batches for every model of a cell",
-    "general": "General text: mixed into injection, and scored for damage",
+    "unlearning": "Budget of every gradient method",
+    "reacquisition": "Training on the forget set again, with the same batches for every model",
+    "general": "General text, which is mixed into injection and scored for damage",
     "known_label": "Known-label models, scored once on the sealed pool",
     "replication": "Independent retrainings that candidates are compared with",
     "rules": "Thresholds and rules of the verdict",
     "engine": "How numbers are computed",
-    "paper": "Thresholds of the paper's edition, which never certifies",
+    "paper": "Thresholds of the paper's own criteria, which never certify",
 }
 OPENING = f"""# The plan of a study
 
 <!-- Written by docs/plan_table.py from the code; do not edit. -->
 
-A plan is a YAML file: `palimpsest study PLAN.yaml`. Its key `preset` names a preset
-({", ".join(f"`{name}`" for name in PRESETS)}), and the other keys replace values of it; without a preset every key has
-the default below (the paper's steps, rates and items). Flags override the file. The whole plan is checked before
-anything is trained; an error names the key. Relative paths start at the file's own folder.
+`palimpsest study PLAN.yaml` runs the plan in a YAML file. Its key `preset` names a preset
+({", ".join(f"`{name}`" for name in PRESETS)}),
+and the other keys override the preset's values. Without a preset, every key has the default below (the paper's steps,
+rates and items). Flags override the file. The whole plan is checked before anything is trained, and an error names the
+key. Relative paths are relative to the file's folder.
 
 ```
-palimpsest study demo --show             # a preset, or a file with its preset filled in, as YAML
-palimpsest study --schema                # the JSON schema, for completion and checks in an editor
-palimpsest study PLAN --dry-run          # cells, memory and time it would take
-palimpsest study PLAN --alpha 0.01       # rules as flags
+palimpsest study demo --show             # print a complete plan (of a preset or a file) as YAML
+palimpsest study --schema                # print the JSON schema, for completion and checks in an editor
+palimpsest study PLAN --dry-run          # print the cells, memory and time it would take
+palimpsest study PLAN --alpha 0.01       # set a rule by a flag
 ```
 
-**Facts of your own.** `facts: {{{{files: {{{{forget: F.jsonl, retain: R.jsonl, probes: P.jsonl}}}}}}}}` takes files (format:
-[Audit your own models](audit-your-model.md)) instead of invented facts. All `trained` prompts are trained on, except the
-first of each retain fact, which is only asked. All seeds have the same facts and differ in general text and order.
-Known-label models are off, because the sealed phrasings are of invented facts.
+**Facts of your own.** `facts: {{{{files: {{{{forget: F.jsonl, retain: R.jsonl, probes: P.jsonl}}}}}}}}` reads facts from
+files ([format](audit-your-model.md#the-files)). Models are trained on all `trained` prompts, except the first one of each
+retain fact, which is used only for scoring. All seeds have the same facts and differ in general text and order. Set
+`known_label: {{{{models: []}}}}`: the sealed phrasings exist only for invented facts.
 
-**Methods.** An entry of `methods` has the name of a method (`palimpsest methods` lists them) or `package.module:Class`,
-and knobs with a value or a list of values ([methods](methods.md)). Run a finished plan again with one more method, or
-with an edited plug-in, and only what is new is trained. `--keep candidates` keeps the candidates' weights under
+**Methods.** An entry of `methods` has the `name` of a method (`palimpsest methods` lists them) or `package.module:Class`,
+and knobs with a value or a list of values ([methods](methods.md)). If you run a finished plan again with one more method,
+or after editing a plug-in, only what is new is trained. `--keep candidates` keeps the candidates' weights under
 `cells/<cell>/models/`.
 
 """.replace("{{", "{").replace("}}", "}")

@@ -109,7 +109,7 @@ def _missing(error: ModuleNotFoundError) -> str:
     name = (error.name or "").partition(".")[0]
     if name in MODEL_PACKAGES:
         return (
-            f"{name} is not installed; this command loads or trains models; install what it needs "
-            "with: pip install 'palimpsest-audit[models]'"
+            f"{name} is not installed, and this command loads or trains models; install it with: "
+            "pip install 'palimpsest-audit[models]'"
         )
     return f"{name} is not installed; install it with: pip install {name}"

@@ -25,22 +25,22 @@ def ask(
     cell: str | None = None,
     json: AsJson = False,
 ) -> None:
-    """Show what the models of a run answer: to its own questions, or to a prompt of yours.
+    """Show what the models of a run answer to its questions, or to a prompt of your own.
 
     Parameters
     ----------
     run
         Finished run folder.
     fact
-        Id of one fact: show the answers of every model.
+        Id of one fact; shows the answers of all models.
     prompt
-        Text to continue. Needs weights: kept by the run (--keep), or given with --model.
+        Text to continue. Needs weights, kept by the run (study --keep) or given with --model.
     truth
-        Right answer to the prompt, to see its rank and probability.
+        Correct answer to the prompt; shows its rank and probability.
     model
-        NAME=PATH of a model to ask too. Repeatable.
+        NAME=PATH of another model to ask. Repeatable.
     cell
-        Cell of the run, where it has several. Default: the first.
+        Cell of the run. Default: the first.
     """
     from dataclasses import asdict
 
@@ -49,14 +49,14 @@ def ask(
 
     results = read_run(run)
     if not results.cells:
-        raise InputError(f"{run}: no finished cell; expected a finished run; run it to its end")
+        raise InputError(f"{run}: no finished cell; expected a finished run; resume it first")
     place = results.cell(cell) if cell else results.cells[0]
     stored = [said for said in cell_answers(place) if fact in ("", said.fact)]
     if not prompt and not stored:
         known = ", ".join(dict.fromkeys(said.fact for said in cell_answers(place)))
         raise InputError(
-            f"{fact or run}: no answer is stored; facts that were asked: {known or 'none'}; give "
-            "--prompt TEXT to ask anything of models whose weights are at hand"
+            f"{fact or run}: no answer is stored; expected one of {known or 'none'}; give --prompt "
+            "TEXT to ask models whose weights are available"
         )
     if prompt or model:
         asked = {prompt: truth} if prompt else {said.prompt: said.truth for said in stored}
@@ -83,8 +83,8 @@ def _answers(
     """Yield the answers of the models given, and of base and those whose weights were kept."""
     if not given and not kept:
         raise InputError(
-            f"{results.path}: keeps no weights of {cell.id}; expected models to ask; give --model "
-            "NAME=PATH, or run the study with --keep models --keep candidates"
+            f"{results.path}: no weights of {cell.id} were kept; expected models to ask; give "
+            "--model NAME=PATH, or run the study with --keep models --keep candidates"
         )
     from palimpsest.models.checkpoint import stored_state
     from palimpsest.models.load import load

@@ -22,7 +22,7 @@ def certify(
     new_key: Path | None = None,
     json: AsJson = False,
 ) -> None:
-    """Write a certificate: one archive with terms, rules, seal, scores and verdicts.
+    """Write a certificate: one archive with the terms, rules, seal, scores and verdicts of a run.
 
     Parameters
     ----------
@@ -33,13 +33,13 @@ def certify(
     key
         Ed25519 private key (PEM) to sign with.
     pool
-        Your sealed pool, to reveal in the bundle.
+        Your own sealed pool, which the archive then reveals.
     model_card
-        Write a model-card section with hub metadata (.md).
+        Also write a section for a model card, with hub metadata, to this file (.md).
     cell
-        Cell of the model card, if there are several.
+        Cell that the model card describes, if the run has several.
     new_key
-        Generate a key pair at this path (the public key beside it, .pub) and exit.
+        Generate a private key at this path and its public key beside it (.pub), and exit.
     """
     if new_key is not None:
         from palimpsest.certificate import keygen
@@ -71,7 +71,7 @@ def certify(
 
 def _in_words(verdict: Mapping[str, Any]) -> str:
     if verdict["status"] is None:
-        return "no verdict, because there is no candidate"
+        return "no verdict, because the run has no candidate"
     if verdict["status"] == "certified":
         custom = " under custom rules" if verdict["custom_rules"] else ""
         return f"certified{custom}: {verdict['candidate']}"
@@ -82,7 +82,7 @@ def _in_words(verdict: Mapping[str, Any]) -> str:
 def verify(
     bundle: Path, *, key: Path | None = None, page: Path | None = None, json: AsJson = False
 ) -> None:
-    """Recompute the verdicts of a certificate and check hashes, rules, seal and signature.
+    """Recompute the verdicts of a certificate and check its hashes, rules, seal and signature.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def verify(
     key
         Public key (PEM) that must have signed it.
     page
-        New folder to write the run's page into.
+        New folder, into which the page of the run is written.
     """
     from palimpsest.certificate import verify as check_bundle
 

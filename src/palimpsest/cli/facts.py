@@ -20,12 +20,12 @@ app.command(facts)
 
 @facts.command
 def check(*files: str, json: AsJson = False) -> None:
-    """List every problem of facts files, with file and line.
+    """List every problem in files of facts, with file and line.
 
     Parameters
     ----------
     files
-        FILE, or SET=FILE with SET one of forget, retain, probe.
+        FILE, or SET=FILE, where SET is forget, retain or probe.
     """
     from dataclasses import asdict
 
@@ -52,9 +52,9 @@ def check(*files: str, json: AsJson = False) -> None:
     if bound is not None and not json:
         can = "can" if bound.certifiable else "cannot"
         paragraphs(
-            f"The screen {can} exclude a candidate at alpha = {bound.alpha:g}: its exact test "
-            f"of one candidate needs {bound.required} arrangements of forget facts and probes, and "
-            f"these have {bound.arrangements:,}. At least {bound.min_probes} probes are needed, "
+            f"The screen {can} exclude a candidate at alpha = {bound.alpha:g}: its exact test of "
+            f"one candidate needs {bound.required} arrangements of forget facts and probes, and "
+            f"there are {bound.arrangements:,}. At least {bound.min_probes} probes are needed, and "
             "more with several candidates (palimpsest design)."
         )
     if fatal:
@@ -70,7 +70,7 @@ def from_tofu(
     prefix: str = "tofu-",
     without_paraphrase: Literal["refuse", "skip", "keep"] = "refuse",
 ) -> None:
-    """Convert TOFU questions: questions become trained prompts, paraphrases held-out ones.
+    """Convert TOFU: its questions become trained prompts, their paraphrases held-out prompts.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def from_tofu(
     prefix
         Prefix of every id.
     without_paraphrase
-        Questions without a paraphrase: refuse, skip or keep.
+        What to do with questions that have no paraphrase.
     """
     from palimpsest.facts.files import read_rows
     from palimpsest.facts.tofu import from_tofu
@@ -113,12 +113,12 @@ def from_csv(table: Path, *, out: Path, prefix: str = "row-") -> None:
 
 @facts.command
 def to_lm_eval(*files: str, out: Path, prefix: str = "palimpsest") -> None:
-    """Write tasks for lm-evaluation-harness, whose log-perplexity is the mean answer NLL.
+    """Write tasks for lm-evaluation-harness; their log-perplexity is the mean answer NLL.
 
     Parameters
     ----------
     files
-        SET=FILE, with SET one of forget, retain, probe.
+        SET=FILE, where SET is forget, retain or probe.
     out
         Folder for the task files.
     prefix
@@ -143,12 +143,12 @@ def to_lm_eval(*files: str, out: Path, prefix: str = "palimpsest") -> None:
 
 @facts.command
 def seal(pool: Path, *, json: AsJson = False) -> None:
-    """Print the commitment (hash) of your own sealed pool. Put it in the plan; keep the file.
+    """Print the commitment (hash) of your own sealed pool, to put into the plan as its seal.
 
     Parameters
     ----------
     pool
-        Your file of sealed phrasings.
+        Your file of sealed phrasings. Keep it for study --pool and certify --pool.
     """
     from palimpsest.facts.sealed import read_pool
 
@@ -168,7 +168,7 @@ def _named_sets(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         if path and role in ("forget", "retain", "probe"):
             sets[role] = path
         elif path and not Path(word).exists():
-            raise FactsError(f"unknown set {name!r}; expected forget, retain, probe")
+            raise FactsError(f"unknown set {name!r}; expected forget, retain or probe")
         else:
             alone.append(word)
     return sets, alone

@@ -24,18 +24,17 @@ def logs(
     Parameters
     ----------
     paths
-        Folders with TOFU_EVAL.json or MUSE_EVAL.json files, or such files.
+        TOFU_EVAL.json or MUSE_EVAL.json files, or folders that contain such files.
     role
-        NAME=ROLE (pretrained, retrained, full or candidate) where folder names do not say it.
+        NAME=ROLE (pretrained, retrained, full, candidate), if the folder's name does not tell.
     score
         mia_min_k, mia_loss or mia_zlib. Default: the first that most logs have.
     anchor
-        pretrained, retrained or raw: what a score is compared with, question by question.
-        Default: the first of them that there are logs for.
+        Subtract this model's score: pretrained, retrained, raw (none). Default: first available.
     csv
-        File for a table with all levels.
+        Write a table with all levels to this CSV file.
     page
-        Folder for a page with a picture.
+        Write a page with a figure into this folder.
     """
     from palimpsest.openunlearning import logs as judge_logs
     from palimpsest.openunlearning.page import render_page

@@ -29,7 +29,7 @@ EVIDENCE = Group.create_ordered("Evidence")
 
 app = App(
     name="palimpsest",
-    help="Test whether a model that unlearned something was restored or only suppressed.",
+    help="Test whether a model that unlearned something was restored or merely suppressed.",
     version_flags=["--version"],
     help_flags=["--help", "-h"],
     help_format="plaintext",
@@ -38,8 +38,8 @@ app = App(
 )
 
 SETTINGS = Group.create_ordered("Models, facts and recipe")
-RUN_FOLDER = Group.create_ordered("A run of OpenUnlearning")
-PROMPT = Group.create_ordered("Prompts, exactly as the models were trained")
+RUN_FOLDER = Group.create_ordered("An OpenUnlearning run")
+PROMPT = Group.create_ordered("Prompt format, exactly as in training")
 COMPUTATION = Group.create_ordered("Computation")
 RULES = Group.create_ordered("Rules, fixed before anything is trained")
 EXECUTION = Group.create_ordered("Execution and output")
@@ -50,9 +50,7 @@ GIVEN: set[str] = set()
 """Keys that the command line gave, so that an error can name the flag."""
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON document.")]
-Explain = Annotated[
-    bool, Parameter(negative=(), help="Print what the columns, labels and axes mean.")
-]
+Explain = Annotated[bool, Parameter(negative=(), help="Also explain the columns, labels and axes.")]
 
 
 def flags_of(kind: type, *names: str, skip: tuple[str, ...] = (), group: Any = SETTINGS) -> type:
@@ -114,11 +112,11 @@ class RunFlags:
     """Where the steps run, and what is printed."""
 
     executor: Annotated[str, Parameter(group=EXECUTION)] = "local"
-    """Where steps run: local (processes) or ray. Default: local."""
+    """Where steps run: local (worker processes) or ray. Default: local."""
     workers: Annotated[int | None, Parameter(group=EXECUTION)] = None
-    """Worker processes. Default: as many as cores and memory allow."""
+    """Number of workers. Default: as many as cores and memory allow."""
     reuse: Annotated[str, Parameter(group=EXECUTION)] = ""
-    """Run folder whose stored results are taken over where they fit."""
+    """Run folder to take stored results from, wherever they apply here."""
     address: Annotated[str | None, Parameter(group=EXECUTION)] = None
     """Ray: address of a running cluster."""
     gpus_per_step: Annotated[float | None, Parameter(group=EXECUTION)] = None
@@ -128,7 +126,7 @@ class RunFlags:
     cpus_per_step: Annotated[float | None, Parameter(group=EXECUTION)] = None
     """Ray: cores that each worker reserves."""
     dry_run: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
-    """Show what would be done, with time, memory and disk, and exit."""
+    """Show what would be done and how much time, memory and disk it takes, and exit."""
     json: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
     """Print one JSON document on stdout."""
 
@@ -140,7 +138,8 @@ class RunFlags:
         found = {name: value for name, value in options.items() if value is not None}
         if found and self.executor != "ray":
             raise PlanError(
-                "--address and the resources per step are for Ray; add --executor ray, or omit them"
+                "--address and the resources per step apply only to Ray; add --executor ray, or "
+                "omit them"
             )
         return found
 

@@ -27,7 +27,7 @@ def design(
     shift: float = 2.0,
     json: AsJson = False,
 ) -> None:
-    """Check whether a design has enough probes and references to decide anything.
+    """Check whether there are enough probes and references for an audit to decide.
 
     Parameters
     ----------
@@ -38,11 +38,11 @@ def design(
     candidates
         Number of candidates.
     references
-        Number of references: retrainings to compare with.
+        Number of references, the retrainings that candidates are compared with.
     alpha
-        Level of screen and comparison: the rate of wrongly refusing a retraining. Default: 0.05.
+        Significance level: rate at which a true retraining is wrongly rejected. Default: 0.05.
     shift
-        Effect size that the screen's power is computed for, in standard deviations.
+        Effect size for which the screen's power is computed, in standard deviations.
     """
     from palimpsest.stats.design import design_audit
 
@@ -102,11 +102,11 @@ def criteria(
     Parameters
     ----------
     plan
-        YAML file or preset with measures and known-label models.
+        YAML file or preset that names measures and known-label models. Default: criteria.
     out
         Run folder. An existing one is resumed.
     list
-        Show every criterion: inputs, cost, formula, direction and source.
+        List the criteria with inputs, cost, formula, direction and source, and exit.
     """
     run = run or RunFlags()
     if list:
@@ -121,7 +121,7 @@ def criteria(
     chosen = load_config(Plan, {}, plan) if file else preset(plan)
     if chosen.measures == "none" or not chosen.known_label.models:
         raise PlanError(
-            f"{plan} takes no measures or makes no known-label models; expected both", key="plan"
+            f"{plan} has no measures or no known-label models; expected both", key="plan"
         )
     study(plan, out=out, engine=engine, run=run)
 
@@ -139,6 +139,6 @@ def _list_criteria(as_json: bool) -> None:
         answer(f"    {entry.formula}; {entry.turn}; {entry.source}")
     letters = ", ".join(f"{letter} {words}" for letter, words in INPUTS.items())
     paragraphs(
-        "Larger scores mean less restored; after each formula: how the published value was turned "
-        f"into such a score. Inputs: {letters}."
+        "A larger score means less restored. After each formula: how the published value was "
+        f"turned into such a score. Inputs: {letters}."
     )

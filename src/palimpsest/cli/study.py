@@ -45,11 +45,11 @@ def demo(
     Parameters
     ----------
     out
-        Run folder. An existing one is resumed.
+        Run folder. An existing one is resumed. Default: demo-run.
     model
-        Pocket model, for example pocket/qwen2-s.
+        Pocket model. Default: pocket/qwen2-s.
     seed
-        Seed of the cell.
+        Seed of the cell. Default: 0.
     method
         Add a method, by name or package.module:Class. Repeatable.
     """
@@ -76,15 +76,14 @@ def study(
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
-    """Run a study: one cell per model and seed. Run it again to resume, or with one more method.
+    """Run a study: one cell per model and seed. Run it again to resume it or to add a method.
 
     Parameters
     ----------
     plan
         YAML file or preset, for example pocket-small.
     out
-        Run folder. An existing one is resumed; a method that is new or was edited is made, and
-        everything else is kept.
+        Run folder. An existing one is resumed; only new or edited methods are measured.
     method
         Add a method, by name or package.module:Class. Repeatable.
     general
@@ -92,7 +91,7 @@ def study(
     pool
         File of your own sealed pool.
     keep
-        Keep weights in the run folder: models, candidates. Repeatable.
+        Keep weights in the run folder: models or candidates. Repeatable.
     show
         Print the complete plan as YAML and exit.
     schema
@@ -195,7 +194,7 @@ def _raise_failed_plugins(results: "RunResults", specs: "StudySpecs") -> None:
 
 @app.command(group=BENCHMARKS)
 def status(run: Path, *, watch: bool | None = None, json: AsJson = False) -> None:
-    """Show which cells are done, running or failed, the current steps, and the time left.
+    """Show which cells are done, running or failed, the current steps and the time left.
 
     Parameters
     ----------
@@ -248,18 +247,18 @@ def compare(
     page: Path | None = None,
     json: AsJson = False,
 ) -> None:
-    """Rank methods by how close to retraining they come, over all cells of the runs.
+    """Rank methods by how close they come to retraining, over all cells of the runs.
 
     Parameters
     ----------
     runs
         Run folders to compare.
     csv
-        Write the leaderboard with all its columns as CSV.
+        Write the leaderboard with all columns to this CSV file.
     latex
-        Write the printed table as LaTeX; it needs the package booktabs.
+        Write the printed table to this LaTeX file (uses the package booktabs).
     page
-        Write a page with all tables.
+        Write a page with all tables to this HTML file.
     """
     from palimpsest.report.leaderboard import compare_runs, comparison_page, short_board
     from palimpsest.report.table import as_csv, as_latex, table_lines

@@ -167,7 +167,7 @@ def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
         problem = " ".join(str(error).removeprefix(f"{name}: ").split())[:400]
         raise PlanError(f"{name}: cannot be read ({problem}); expected {expected}") from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise PlanError(f"{name}: holds {type(data).__name__}; expected {expected}")
+        raise PlanError(f"{name}: contains {type(data).__name__}; expected {expected}")
     return data
 
 
@@ -257,7 +257,7 @@ def config_schema(kind: type = Plan) -> dict[str, Any]:
         for key, meaning in meanings(section).items():
             parts[name]["properties"][key]["description"] = meaning
     if kind is Plan:
-        start = {"type": "string", "description": "Preset; the other keys replace its values."}
+        start = {"type": "string", "description": "Preset; the other keys override its values."}
         schema["properties"] = {"preset": start} | schema["properties"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "plan"} | schema
 
@@ -272,8 +272,8 @@ def _shown(default: Any) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-_WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
-_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+_WORDS = {int: "integer", float: "number", str: "text", bool: "true or false"}
+_BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def _type(hint: Any) -> str:
@@ -287,7 +287,7 @@ def _type(hint: Any) -> str:
             for sign, words in _BOUNDS.items()
             if hasattr(mark, sign)
         ]
-        return ", ".join([_type(args[0]), *bounds])
+        return f"{_type(args[0])} {', '.join(bounds)}".rstrip()
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in args)
     if origin is tuple:

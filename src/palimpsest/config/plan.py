@@ -31,11 +31,12 @@ class Plan:
     """A study: models times seeds, with everything that is done in each cell."""
 
     name: str = "pocket"
-    """Name of the study; its run folder is ``runs/NAME`` unless ``--out`` names another."""
+    """Name of the study; the run folder is ``runs/NAME`` unless ``--out`` is given."""
     models: tuple[str, ...] = ()
-    """Pocket models, folders or Hugging Face ids; each model with each seed is a cell."""
+    """Pocket models, checkpoint folders or Hugging Face ids; each model with each seed is a
+    cell."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Seeds; facts, texts and order of a cell are derived from its model and seed."""
+    """Seeds; the facts, texts and order of a cell are derived from its model and seed."""
     facts: Facts = field(default_factory=Facts)
     injection: Injection = field(default_factory=Injection)
     unlearning: Unlearning = field(default_factory=Unlearning)
@@ -48,13 +49,15 @@ class Plan:
     rules: Rules = field(default_factory=Rules)
     paper: PaperRules = field(default_factory=PaperRules)
     measures: Literal["all", "none"] | tuple[str, ...] = "none"
-    """Further measures of every model: published criteria by name (``palimpsest criteria --list``).
-    Those that the axes of the rules need are always taken."""
+    """Published criteria to measure on every model, by name (``palimpsest criteria --list``).
+    Measures that an axis needs are always taken."""
     engine: Engine = field(default_factory=Engine)
     seal: str = ""
-    """Commitment of your own sealed pool (``palimpsest facts seal``); empty for the built-in."""
+    """Commitment of your own sealed pool (``palimpsest facts seal``); empty for the built-in
+    pool."""
     beacon: str = ""
-    """Text that determines schedule, held-out phrasings and probes (``stats/beacon.py``)."""
+    """Text from which the schedule, held-out phrasings and probes are drawn
+    (``stats/beacon.py``)."""
     local_models: tuple[tuple[str, ModelPlace], ...] = ()
     """Local folders to load instead of hub ids: ``{id: folder}`` in YAML."""
 

@@ -28,20 +28,21 @@ class Facts:
     """How many facts of each kind a cell has, or the files they come from."""
 
     forget: Count = 4
-    """Facts to be learned and then forgotten."""
+    """Facts that the injected model learns and candidates should forget."""
     retain: Count = 4
-    """Facts to be learned and kept."""
+    """Facts that the injected model learns and candidates should keep."""
     probes: Count = 16
-    """Facts that no model learns; forgotten facts are compared with them."""
+    """Facts that no model learns; the screen compares the forget facts with them."""
     phrasings: Annotated[int, Ge(1), Le(6)] = 3
-    """Number of phrasings that each fact is trained on (the paper's K)."""
+    """Trained phrasings per fact (the paper's K)."""
     files: tuple[tuple[Literal["forget", "retain", "probes"], FilePath], ...] = ()
-    """Your own facts instead of invented ones: one path each for forget, retain and probes."""
+    """Files with your own facts instead of invented ones: one path each for forget, retain and
+    probes."""
 
 
 @dataclass(frozen=True)
 class Injection:
-    """Continued pretraining: of the injected model and, without the forget set, the reference."""
+    """Training of the injected model and, without the forget set, of the references."""
 
     steps: Count = 200
     """Optimizer steps."""
@@ -50,7 +51,7 @@ class Injection:
     fact_items: Count = 4
     """Fact sentences per step."""
     general_items: Number = 12
-    """General texts per step, besides the fact sentences (the paper's 3:1 mix)."""
+    """General texts per step, in addition to the fact sentences (the paper's 3:1 mix)."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ class Unlearning:
     steps: Count = 110
     """Optimizer steps."""
     learning_rate: Rate = 2e-5
-    """For methods that pull towards a distribution."""
+    """Learning rate of methods that pull the model toward a target distribution."""
     ascent_learning_rate: Rate = 5e-6
-    """For gradient ascent, NPO and similar methods, which change a model much faster."""
+    """Learning rate of gradient ascent, NPO and similar methods, which change a model much
+    faster."""
     forget_items: Count = 4
     """Forget texts per step."""
     retain_items: Count = 4
@@ -76,9 +78,9 @@ class Reacquisition:
     steps: Count = 75
     """Optimizer steps."""
     chunks: Count = 5
-    """Number of equal parts of the steps; models are measured after each."""
+    """Number of equal chunks that the steps are split into; models are measured after each."""
     learning_rate: Rate = 2e-5
-    """Constant learning rate; the same as in injection."""
+    """Constant learning rate; normally that of injection."""
     items: Count = 4
     """Forget sentences per step."""
 
@@ -90,11 +92,11 @@ class General:
     source: FilePath = "pocket"
     """``pocket`` for generated prose, or the path of a plain-text file."""
     train_pieces: Count = 600
-    """Number of pieces that training draws from."""
+    """Number of text pieces that training draws from."""
     scored_pieces: Count = 24
-    """Number of other pieces, on which damage is measured."""
+    """Number of held-out text pieces on which damage is measured."""
     piece_tokens: Annotated[int, Ge(4)] = 28
-    """Length that a piece is cut to, in tokens."""
+    """Length of a piece, in tokens; longer pieces are cut."""
 
 
 @dataclass(frozen=True)
@@ -147,15 +149,15 @@ def _knob_values(values: Any) -> tuple[Knob, ...]:
 
 @dataclass(frozen=True)
 class KnownLabel:
-    """Models of known truth, made in every cell and scored once on the sealed pool."""
+    """Models of known truth, built in every cell and scored once on the sealed pool."""
 
     models: Literal["all"] | tuple[str, ...] = (
         *("suppression", "router", "embedding"),
         *("interpolation-25", "interpolation-50", "interpolation-75"),
     )
-    """Names of known-label models, or all; an empty list for none."""
+    """Names of known-label models, or ``all``; an empty list for none."""
     penalty: float = 10.0
-    """What the suppression model subtracts from the logits of forget-answer tokens."""
+    """Amount that the suppression model subtracts from the logits of forget-answer tokens."""
 
 
 @dataclass(frozen=True)
@@ -163,71 +165,74 @@ class Replication:
     """Independent retrainings that candidates are compared with."""
 
     draws: Count = 20
-    """References per cell, beside the one that shares the injected model's draw."""
+    """References per cell, not counting the retraining that shares the injected model's draw."""
     retrainings: Number = 0
     """Fresh retrainings per cell, judged as if they were candidates; never used as references."""
 
 
 @dataclass(frozen=True)
 class PaperRules:
-    """Thresholds of the paper's own bars, which are computed and tabulated and never certify."""
+    """Thresholds of the paper's own criteria, which are reported but never certify."""
 
     retain_limit: Annotated[float, Gt(0)] = 0.5
     """Largest retain NLL that the absolute bar accepts."""
     residual_limit: Annotated[float, Gt(0)] = 0.5
     """Largest re-acquisition residual that the absolute bar accepts."""
     adequate_fraction: Fraction = 0.5
-    """Rated adequate when oracle-KL is at most this fraction of the injected model's own."""
+    """A candidate is rated adequate if its oracle-KL is at most this fraction of the injected
+    model's."""
     matched_within: Annotated[float, Gt(0)] = 1.0
-    """Two candidates of a cell forget to the same extent when their held-out forget NLLs differ by
+    """Two candidates of a cell count as equally forgetful if their held-out forget NLLs differ by
     at most this many nats."""
     tolerance_percentile: Annotated[float, Gt(0), Le(100)] = 90.0
     """delta_f is this percentile of the absolute difference in held-out delta, over forget facts
     and pairs of reference draws."""
     minimum_draws: Annotated[int, Ge(2)] = 2
-    """Fewest independent reference draws that give tolerances."""
+    """Fewest independent reference draws from which tolerances are computed."""
     degeneracy_deltas: Annotated[float, Ge(0)] = 1.0
-    """Multiples of delta_f, added to epsilon_f(retain), by which a retain NLL may lie below the
-    injected model's before the candidate counts as collapsed onto the retain set."""
+    """A candidate counts as collapsed onto the retain set if its retain NLL lies below the injected
+    model's by more than this multiple of delta_f plus epsilon_f(retain)."""
     relearn_veto: bool = True
-    """Whether the recalibrated bar includes the relearn veto; off is the paper's veto-less bar.
+    """Whether the recalibrated bar includes the relearn veto.
 
-    A candidate is vetoed when its first-chunk fall of held-out forget NLL exceeds the one-sided
-    prediction bound: mean fall of the cell's draws + max(relearn_margin, t * s * sqrt(1 + 1/n)),
-    with s the draws' standard deviation in the family's replicated cell and t the 1 - relearn_alpha
-    quantile of Student's t."""
+    It rejects a candidate whose held-out forget NLL falls in the first chunk by more than mean fall
+    of the cell's draws + max(relearn_margin, t * s * sqrt(1 + 1/n)), with s the draws' standard
+    deviation in the family's replicated cell and t the 1 - relearn_alpha quantile of Student's
+    t."""
     relearn_alpha: Fraction = 0.05
-    """Chance that a further reference draw would be vetoed."""
+    """Probability that the veto rejects one more reference draw."""
     relearn_margin: Annotated[float, Ge(0)] = 0.1
-    """Smallest excess fall that can veto, so that noise does not where draws hardly differ."""
+    """Smallest excess fall that the veto acts on, so that noise is ignored where draws hardly
+    differ."""
     equivalence_alpha: Fraction = 0.05
     """Level of each of the two one-sided tests of equivalence to never-learned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """The text around questions and answers: none, or exactly what the models were trained in."""
+    """The text around questions and answers: none, or exactly the format used in training."""
 
     chat: bool = False
-    """Ask and teach through the base's chat template."""
+    """Format all prompts with the base's chat template."""
     system_prompt: str = ""
-    """System prompt of the chat template. Default: none is sent."""
+    """System prompt for the chat template. Default: none."""
     chat_date: str = ""
-    """Date that the chat template writes, where it writes one. Default: 26 Jul 2024, never the
-    day of the run."""
+    """Date that the chat template inserts, if it inserts one. Default: 26 Jul 2024, never the
+    current date."""
     prompt_file: FilePath = ""
-    """YAML file with the template_args of OpenUnlearning, such as a run's .hydra/config.yaml:
-    chat template, system prompt and date, or tags around question and answer."""
+    """YAML file with OpenUnlearning's template_args (chat template, system prompt and date, or tags
+    around question and answer), such as a run's .hydra/config.yaml."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """How numbers are computed; none of these but ``lora`` may change a verdict."""
+    """How numbers are computed; only ``lora`` may change a verdict."""
 
     device: str = "cpu"
-    """cpu, cuda or cuda:N."""
+    """Device: cpu, cuda or cuda:N."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights. Moments, and the master weights of bfloat16, are always float32."""
+    """Type of the weights. Optimizer moments, and the master weights for bfloat16, are always
+    float32."""
     batch_tokens: Annotated[int, Ge(64)] = 8192
     """Padded tokens per scoring batch."""
     accumulate: Count = 1
@@ -235,13 +240,13 @@ class Engine:
     checkpointing: bool = False
     """Gradient checkpointing: recompute activations to save memory."""
     lora: Number = 0
-    """Rank of LoRA adapters to train and merge instead of all weights; 0 trains all weights."""
+    """Rank of the LoRA adapters to train and merge; 0 trains all weights instead."""
     answers: bool = True
-    """Store greedy answers of base, injected model, candidates and one retraining to a few
-    questions. Their texts stay in the run folder and are left out of certificates."""
+    """Store greedy answers of the base, the injected model, candidates and one retraining to a few
+    questions in the run folder, never in a certificate."""
     stack: Count = 4
-    """Number of pocket-sized models trained at the same time; 1 trains one after the other."""
+    """Number of pocket-sized models trained at the same time."""
     keep_models: bool = False
-    """Keep the weights of the injected model, references and retrainings in the run folder."""
+    """Keep the weights of injected model, references and fresh retrainings in the run folder."""
     keep_candidates: bool = False
-    """Keep the weights of the candidates too."""
+    """Keep the weights of the candidates in the run folder."""

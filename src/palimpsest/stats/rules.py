@@ -21,45 +21,46 @@ class Rules:
     """Thresholds and rules, fixed before results exist; distances are in nats."""
 
     alpha: Annotated[float, Ge(0.01), Le(0.2)] = 0.05
-    """Level of the comparison with retrainings (per candidate) and of the screen (Holm-corrected
-    over the candidates)."""
+    """Significance level of the comparison with retrainings (per candidate) and of the screen
+    (Holm-corrected over the candidates)."""
     certify_above: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Certify only candidates whose p-value exceeds this; 0 uses alpha."""
+    """Certify only candidates whose p-value exceeds this value; 0 uses alpha."""
     margin: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Equivalence margin, as a fraction of the injected-to-reference distance, within which a
-    candidate that passes must also lie; 0 disables it."""
+    """Equivalence margin, as a fraction of the injected-to-reference distance: a certified
+    candidate must also lie within it; 0 disables it."""
     minimum_references: Annotated[int, Ge(5)] = 5
-    """Fewest references with which anything is certified."""
+    """Fewest references with which a candidate can be certified."""
     extra_axes: tuple[str, ...] = ()
-    """Optional axes to compare beside the standard ones."""
+    """Optional axes to compare in addition to the standard ones."""
     unmeasured_axes: tuple[str, ...] = ()
-    """Standard axes that these facts cannot be measured on; set by the program alone."""
+    """Standard axes that these facts do not allow; set by the program only."""
     control_shares: tuple[Share, ...] = (0.5, 0.25, 0.1, 0.05)
-    """Shares of the injected weights in the mixtures that show what an audit notices."""
+    """Shares of the injected weights in the mixtures that show what an audit detects."""
     control_mixtures: Annotated[int, Ge(5)] = 5
-    """Mixtures per share, each made of another reference."""
+    """Mixtures per share, each made from a different reference."""
     detection_limit: Annotated[float, Gt(0), Le(0.25)] = 0.25
-    """Share of the injected weights (0.25 is 25 %) that must be noticed before anything is
-    certified."""
+    """Share of the injected weights (0.25 is 25 %) that an audit must be able to detect before it
+    certifies."""
     detection_power: Annotated[float, Ge(0.8), Le(1)] = 0.8
-    """Fraction of the mixtures with that share, and with every larger one, to be rejected."""
+    """Fraction of the mixtures with that share, and with every larger one, that must be
+    rejected."""
     dose_fraction: Annotated[float, Ge(0.5), Lt(1)] = 0.5
     """How far re-acquisition must bring the references, as a fraction of the way from their own
-    held-out forget level to the injected model's."""
+    held-out forget NLL to the injected model's."""
     screen_pool: Literal["evaluation"] = "evaluation"
     """Pool of held-out phrasings on which candidates are judged."""
     known_label_pool: Literal["audit"] = "audit"
     """Sealed pool on which the known-label models are scored, once."""
     headroom_fraction: Annotated[float, Ge(0.5), Lt(1)] = 0.5
-    """Part of what injection taught that evidence in context must leave unexplained."""
+    """Fraction of what injection taught that evidence in context must leave unexplained."""
     headroom_minimum_facts: Annotated[int, Ge(2), Le(4)] = 4
-    """Fewest facts on which inferability is decided at all."""
+    """Fewest facts from which inferability is decided."""
     confidence: Annotated[float, Ge(0.95), Lt(1)] = 0.95
-    """Coverage of every reported interval."""
+    """Confidence level of every reported interval."""
     bootstrap_resamples: Annotated[int, Ge(100)] = 10_000
-    """Resamples of a cluster bootstrap."""
+    """Number of resamples of a cluster bootstrap."""
     bootstrap_seed: Annotated[int, Ge(0)] = 20_250
-    """Seed of the resampling, so that a report gives the same interval twice."""
+    """Seed of the bootstrap, so that a report gives the same intervals again."""
 
     def __post_init__(self) -> None:
         for key in ("extra_axes", "unmeasured_axes", "control_shares"):
