@@ -163,7 +163,7 @@ def test_excluded_references_and_a_beacon_are_verified(tmp_path: Path, audit_bun
     assert "drawn from the digests of 8 models" in said(audit_bundle, "terms")
     beacon = certify(write_audit(tmp_path / "run", exclude=("reference-1",), beacon="lottery"))
     assert "from a published text and the digests of 8 models" in said(beacon, "terms")
-    assert "left out by the terms: reference-1" in checked(beacon).verdicts[AUDIT]
+    assert "left out with --exclude: reference-1" in checked(beacon).verdicts[AUDIT]
 
 
 def test_settings_and_draws_that_weaken_an_audit_are_said_first(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_settings_and_draws_that_weaken_an_audit_are_said_first(tmp_path: Path) 
         "can choose among draws",
         "already drawn, so perhaps made to fit them: third",
     ):
-        assert said_first in words and words.index(said_first) < words.index("This audit notices")
+        assert said_first in words and words.index(said_first) < words.index("This audit detects")
 
 
 @pytest.mark.parametrize("evidence", [None, 2.9])
