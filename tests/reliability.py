@@ -24,13 +24,22 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
         "disk",
         (
             "run/test_disk.py",
+            "kill/test_study_kill.py::test_a_disk_full",
             "run/test_stored_cell.py::test_a_disk_",
             "run/test_stored_cell.py::test_a_cell_folder_deleted",
             "run/test_stored_cell.py::test_leftover",
             "run/test_store.py::test_an_interrupted_creation",
         ),
     ),
-    3: ("concurrency", ("run/test_locks.py", "kill/test_store_kill.py::test_sixteen")),
+    3: (
+        "concurrency",
+        (
+            "run/test_locks.py",
+            "kill/test_store_kill.py::test_sixteen",
+            "kill/test_store_kill.py::test_two_commands",
+            "kill/test_study_kill.py::test_a_network_file_system",
+        ),
+    ),
     4: (
         "corruption",
         (

@@ -6,13 +6,17 @@ command `palimpsest study`, all but its report, on tiny cells of pocket/qwen2-s.
 
     kills N         SIGKILL to a study of one cell or its worker at N random instants, then resume
     crowds N        the same with two cells and two workers
+    late N          the same in late steps: candidates, known-label models and finish in turn
     operations N    SIGKILL at N disk operations of a cell, up to the last, then resume
     signals N       SIGTERM and SIGINT in turn, at random instants, then resume
     same LIST       other numbers of workers and executors, such as local-2,local-4,ray-2
     full _          a file system without room, made larger for the second attempt
+    filled LIST     a file system that becomes full in the middle of a step, then has room again;
+                    steps with the bytes left to them, such as train-reference=400000
+    far _           a network file system, with two workers and a second command
 
-The study's CPU time, not the clock, says when to strike, so that a busy machine spreads the
-instants as evenly as an idle one.
+Where no step says when to strike, the study's CPU time does and not the clock, so that a busy
+machine spreads the instants as evenly as an idle one.
 """
 
 import contextlib
@@ -25,12 +29,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from far import mounted
 from toy import Countdown, digests
 
 from palimpsest import cli
@@ -43,7 +49,9 @@ from palimpsest.engine.study import run_study
 from palimpsest.report import page
 from palimpsest.run import local
 from palimpsest.run.disk import file_digest, holder
-from palimpsest.run.status import progress_lines
+from palimpsest.run.executor import Worker
+from palimpsest.run.status import progress_lines, read_progress
+from palimpsest.run.steps import Task
 from palimpsest.run.store import Run
 
 SEED = os.environ.get("PALIMPSEST_SEED", "7")
@@ -75,6 +83,22 @@ def study(folder: Path, *options: str, plan: Path | None = None) -> None:
     plan = plan or folder.parent / "plan.yaml"
     sys.argv = ["palimpsest", "study", str(plan), "--out", str(folder), *options]
     cli.main()
+
+
+def strike_in(step: str, mark: Path, strike: Callable[[], Callable[[], None]]) -> None:
+    """Have `strike` called by the first worker of this process that starts a step, and what it
+    returns when the step has ended, but not yet been reported."""
+    do = Worker._do
+
+    def struck(worker: Worker, task: Task) -> None:
+        if task.step != step or mark.exists():
+            return do(worker, task)
+        mark.touch()
+        after = strike()
+        do(worker, task)
+        after()
+
+    Worker._do = struck  # type: ignore[method-assign]
 
 
 def launch(folder: Path, work: Callable[..., None], *arguments: Any) -> int:
@@ -170,6 +194,28 @@ def differing(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str
     return sorted({name for name, _ in expected.items() ^ found.items()})
 
 
+def written(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return which file each stored step's manifest is, and when that was written."""
+    found = {path: path.stat() for path in sorted(folder.glob("cells/*/steps/*/manifest.json"))}
+    return {path.parent: (stat.st_ino, stat.st_mtime_ns) for path, stat in found.items()}
+
+
+@contextlib.contextmanager
+def own_file_system(place: Path, size: str) -> Iterator[Path | None]:
+    """Mount a file system of some size, for this process and its children; None where it cannot."""
+    place.mkdir()
+    # Mounts of this process alone (CLONE_NEWNS), where it may have any.
+    apart = ctypes.CDLL(None).unshare(0x00020000) == 0
+    if not apart or subprocess.call(["mount", "--make-rprivate", "/"]) != 0:
+        yield None
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
 def held(folder: Path) -> list[str]:
     """Return the locks of a run that a live process holds."""
     return sorted(path.name for path in (folder / "locks").glob("*.lock") if holder(path))
@@ -241,6 +287,32 @@ class Study:
 
     crowds = kills
 
+    def late(self, count: str) -> list[dict[str, Any]]:
+        timed = self.base / "timed"
+        seconds = {step: spent for _, step, spent in read_progress(timed).spent}
+        steps = [step for step in seconds if not step.startswith(("train-", "measure-"))]
+
+        def killed(folder: Path, step: str, after: float, worker: bool) -> None:
+            def kill() -> Callable[[], None]:
+                # In the worker, which was forked from the study.
+                target = os.getpid() if worker else os.getppid()
+                timer = threading.Timer(after, os.kill, (target, signal.SIGKILL))
+                timer.start()
+                return timer.join
+
+            strike_in(step, Path(f"{folder}.struck"), kill)
+            study(folder, *self.workers)
+
+        results = []
+        for number in range(int(count)):
+            folder, step = self.base / f"late-{number}", steps[number % len(steps)]
+            worker = (number + number // len(steps)) % 2 == 0
+            after = self.draw.random() * seconds[step]
+            code = ended(launch(folder, killed, step, after, worker))
+            left = {"killed": code, "step": step, "struck": Path(f"{folder}.struck").exists()}
+            results.append(self.compared(folder, "worker" if worker else "study") | left)
+        return results
+
     def operations(self, count: str) -> list[dict[str, Any]]:
         def inline(folder: Path, fatal: int) -> None:
             counted = Countdown(fatal or None)
@@ -300,27 +372,80 @@ class Study:
 
     def full(self, _: str) -> list[dict[str, Any]]:
         """Make two attempts on a file system of their own, which has no room for the first."""
-        place, kept = self.base / "full", self.base / "full-kept"
-        place.mkdir()
-        # Mounts of this process alone (CLONE_NEWNS), where it may have any.
-        apart = ctypes.CDLL(None).unshare(0x00020000) == 0
-        if not apart or subprocess.call(["mount", "--make-rprivate", "/"]) != 0:
-            return [{"skipped": "mounting a file system needs root"}]
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "none", place], check=True)
-        try:
-            folder = place / "run"
+        with own_file_system(self.base / "full", "1500k") as place:
+            if place is None:
+                return [{"skipped": "mounting a file system needs root"}]
+
+            def make_room() -> None:
+                subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
+
+            return [self.retried(place, "full", make_room, lambda: None)]
+
+    def filled(self, steps: str) -> list[dict[str, Any]]:
+        """Make two attempts on a file system that is filled up in a step of the first."""
+        return [self.filled_in(*step.split("=")) for step in steps.split(",")]
+
+    def filled_in(self, step: str, room: str) -> dict[str, Any]:
+        with own_file_system(self.base / f"filled-{step}", "64m") as place:
+            if place is None:
+                return {"skipped": "mounting a file system needs root"}
+            ballast = place / "ballast"
+
+            def fill() -> Callable[[], None]:
+                with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
+                    while True:
+                        file.write(bytes(1 << 12))
+                os.truncate(ballast, ballast.stat().st_size - int(room))
+                return lambda: None
+
+            def prepare() -> None:
+                strike_in(step, place / "struck", fill)
+
+            return self.retried(place, step, ballast.unlink, prepare)
+
+    def retried(
+        self,
+        place: Path,
+        what: str,
+        make_room: Callable[[], object],
+        prepare: Callable[[], object],
+    ) -> dict[str, Any]:
+        """Make two attempts on a file system, with more room for the second."""
+        folder, kept = place / "run", self.base / f"{what}-kept"
+
+        def work(_: Path) -> None:
+            prepare()
+            study(folder, plan=self.base / "plan.yaml")
+
+        code = ended(launch(kept, work))
+        left = {"first": code, "message": said(kept), "torn": Run.open(folder).verify()}
+        before = written(folder)
+        make_room()
+        again = ended(launch(kept, work))
+        left["stored"] = [step.name for step in before]
+        left["rewritten"] = [step.name for step in before if written(folder)[step] != before[step]]
+        shutil.copytree(folder, kept)
+        return self.compared(kept, what, resume=False) | left | {"exit": again}
+
+    def far(self, _: str) -> list[dict[str, Any]]:
+        """Let two workers share a run folder on a network file system; a second command comes."""
+        near, kept = self.base / "near", self.base / "far-kept"
+        with mounted(self.base / "far", near) as problem:
+            if problem:
+                return [{"skipped": problem}]
+            folder, plan = near / "run", self.base / "plan.yaml"
 
             def work(_: Path) -> None:
-                study(folder, plan=self.base / "plan.yaml")
+                study(folder, "--workers", "2", plan=plan)
 
-            code = ended(launch(kept, work))
-            left = {"first": code, "message": said(kept), "torn": Run.open(folder).verify()}
-            subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
-            again = ended(launch(kept, work))
+            child = launch(kept, work)
+            while not stored(self.base / "far" / "run") and not over(child):
+                time.sleep(0.01)
+            second = ended(launch(self.base / "second", work))
+            left = {"second": second, "message": said(self.base / "second")}
+            code = ended(child)
             shutil.copytree(folder, kept)
-            return [self.compared(kept, "full", resume=False) | left | {"exit": again}]
-        finally:
-            subprocess.run(["umount", place], check=True)
+            return [self.compared(kept, "far", resume=False) | left | {"exit": code}]
 
 
 def main(base: Path) -> None:

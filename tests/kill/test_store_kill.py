@@ -91,3 +91,21 @@ def test_sixteen_processes_that_do_the_same_steps_at_once_change_no_byte(folder:
     result = toy("unruly", folder, cells)
     count("cells done by 16 processes at once", cells)
     assert result == {"killed": 4, "failed": 0, "different": [], "problems": []}
+
+
+@pytest.mark.parametrize("mounts", [0, 1, 2], ids=["delays", "one mount", "two mounts"])
+def test_two_commands_on_a_slow_or_network_file_system_change_no_byte(
+    tmp_path: Path, mounts: int
+) -> None:
+    for number in range(10 if FULL else 1):
+        place = tmp_path / str(number)
+        place.mkdir()
+        result = toy("slow", place, mounts)
+        if "skipped" in result:
+            pytest.skip(result["skipped"])
+        # Locks do not reach from mount to mount: there a command may be stopped by the other, but
+        # only stopped, and then the same command finishes.
+        ends = result.pop("ends")
+        assert ends == [0, 0] or (mounts == 2 and set(ends) <= {0, 3})
+        assert result == {"again": 0, "different": [], "problems": []}
+        count(f"pairs of commands on {mounts} mounts" if mounts else "pairs of delayed commands")

@@ -104,6 +104,14 @@ def check_signals(results: list[dict[str, Any]], wanted: int) -> None:
         count(f"{result['what']}s of a study")
 
 
+def check_late(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert result["struck"] and result["killed"] == (0 if result["what"] == "worker" else -9)
+        count(f"SIGKILLs of a {result['what']} in a late step")
+    assert {"finish", "known-label"} <= {result["step"] for result in results}
+    assert any(result["step"].startswith("unlearn-") for result in results)
+
+
 def check_full_disk(result: dict[str, Any]) -> None:
     if "skipped" not in result:
         assert result["first"] == 1
@@ -111,6 +119,15 @@ def check_full_disk(result: dict[str, Any]) -> None:
         assert "Traceback" not in result["message"]
         # What was stored before is whole: cells may be unfinished, no file is damaged.
         assert all("not finished" in problem for problem in result["torn"])
+        assert result["rewritten"] == []
+        count("disks that became full")
+
+
+def check_filled(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        check_full_disk(result)
+        if "skipped" not in result:
+            assert result["stored"] and result["what"] not in result["stored"]
 
 
 def test_a_few_kills_signals_and_faults_change_no_byte(server: Server) -> None:
@@ -118,6 +135,8 @@ def test_a_few_kills_signals_and_faults_change_no_byte(server: Server) -> None:
     check_operations(server("operations", 3))
     check_signals(server("signals", 2), 2)
     check_full_disk(server("full")[0])
+    check_late(server("late", 4))
+    check_filled(server("filled", "known-label=16000"))
 
 
 @pytest.mark.slow
@@ -127,6 +146,29 @@ def test_a_kill_at_any_instant_changes_no_byte_and_repeats_no_step(
 ) -> None:
     wanted = full if FULL else some
     check_kills(server(mode, wanted), wanted)
+
+
+@pytest.mark.slow
+def test_a_kill_in_a_late_step_changes_no_byte_and_repeats_no_step(server: Server) -> None:
+    check_late(server("late", 100 if FULL else 12))
+
+
+@pytest.mark.slow
+def test_a_disk_full_in_the_middle_of_a_step_loses_nothing(server: Server) -> None:
+    # The bytes left to each step: half of a model's weights, some of the tables of scores.
+    steps = "train-reference-2=400000,measure-controls-01=16000,unlearn-01-task-vector=8000"
+    results = server("filled", steps)
+    check_filled(results)
+    if "skipped" in results[0]:
+        pytest.skip(results[0]["skipped"])
+
+
+@pytest.mark.slow
+def test_a_network_file_system_shared_by_two_workers_changes_no_byte(server: Server) -> None:
+    result = server("far")[0]
+    if "skipped" in result:
+        pytest.skip(result["skipped"])
+    assert result["second"] == 1 and "held by" in result["message"].splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -10,8 +10,11 @@ hundreds of kills take seconds. It prints one JSON document with what was observ
     toy_study.py instants FOLDER COUNT     kill from outside at random instants, then resume
     toy_study.py workers FOLDER CELLS      16 workers do CELLS cells, every fourth one is killed
     toy_study.py unruly FOLDER CELLS       16 processes do the same steps at once, 4 are killed
+    toy_study.py slow FOLDER MOUNTS        two commands at once on 1 or 2 mounts of a network file
+                                           system; 0: on a local one whose operations are slow
 """
 
+import contextlib
 import json
 import os
 import random
@@ -21,12 +24,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from toy import CANDIDATES, STEPS, Countdown, ToyJob, damage, digests, toy_run, work
+from far import DELAY, mounted
+from toy import CANDIDATES, STEPS, Countdown, HookedDisk, ToyJob, damage, digests, toy_run, work
 
-from palimpsest.run import local
+from palimpsest.errors import StoreError
+from palimpsest.run import disk, local
 from palimpsest.run.executor import Worker
 from palimpsest.run.status import progress_lines
 from palimpsest.run.steps import FINISH, Task
@@ -43,8 +49,8 @@ def study(folder: Path, computed: Path, candidates: tuple[str, ...] = CANDIDATES
             raise RuntimeError(failed)
 
 
-def in_child(do: Callable[[], object], delay: float = -1.0) -> int:
-    """Do something in a forked child, killed after `delay` if that is given; return its status."""
+def start(do: Callable[[], object]) -> int:
+    """Do something in a forked child; return its pid."""
     child = os.fork()
     if child == 0:
         try:
@@ -53,6 +59,12 @@ def in_child(do: Callable[[], object], delay: float = -1.0) -> int:
         except BaseException as error:
             print(repr(error), file=sys.stderr, flush=True)
             os._exit(1)
+    return child
+
+
+def in_child(do: Callable[[], object], delay: float = -1.0) -> int:
+    """Do something in a forked child, killed after `delay` if that is given; return its status."""
+    child = start(do)
     if delay >= 0:
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
@@ -174,26 +186,20 @@ def unruly(mode: str, base: Path, count: int) -> dict[str, Any]:
     names = tuple(f"cell-{n}" for n in range(count))
     whole, run = toy_run(base / "whole", *names), toy_run(base / "unruly", *names)
     work(whole)
-    children = []
-    for seed in range(16):
-        child = os.fork()
-        if child == 0:
-            try:
-                if seed < 4:
-                    Countdown(12 * (1 + seed))
-                cells = list(names)
-                random.Random(seed).shuffle(cells)
-                worker = Worker(ToyJob(base), run.path, f"worker-{seed}")
-                for cell in cells:
-                    for step in (*STEPS, FINISH):
-                        # Whatever fails, failed because another was faster.
-                        if not run.cell(cell).ended():
-                            worker.do(Task(cell, step))
-                os._exit(0)
-            except BaseException as error:
-                print(repr(error), file=sys.stderr, flush=True)
-                os._exit(1)
-        children.append(child)
+
+    def do_steps(seed: int) -> None:
+        if seed < 4:
+            Countdown(12 * (1 + seed))
+        cells = list(names)
+        random.Random(seed).shuffle(cells)
+        worker = Worker(ToyJob(base), run.path, f"worker-{seed}")
+        for cell in cells:
+            for step in (*STEPS, FINISH):
+                # Whatever fails, failed because another was faster.
+                if not run.cell(cell).ended():
+                    worker.do(Task(cell, step))
+
+    children = [start(partial(do_steps, seed)) for seed in range(16)]
     states = [os.waitpid(child, 0)[1] for child in children]
     work(run)
     different = digests(run.path).items() ^ digests(whole.path).items()
@@ -205,9 +211,47 @@ def unruly(mode: str, base: Path, count: int) -> dict[str, Any]:
     }
 
 
+def slow(mode: str, base: Path, mounts: int) -> dict[str, Any]:
+    """Let two commands do the same study at once where every operation takes its time."""
+    whole, near = base / "whole", [base / f"near-{n}" for n in range(mounts)]
+    study(whole, base / "computed")
+
+    def command(place: Path) -> None:
+        if not mounts:
+            draw = random.Random(os.getpid())
+            disk.DISK = HookedDisk(lambda *operation: time.sleep(draw.uniform(0, 2 * DELAY)))
+        run = toy_run(place / "run", *CELLS)
+        with run.lock("toy study", wait=300):
+            if failed := work(run, ToyJob(base)).failed:
+                raise StoreError(str(failed))
+
+    def stoppable(place: Path) -> None:
+        with contextlib.suppress(StoreError if mounts == 2 else ()):
+            return command(place)
+        os._exit(3)
+
+    with mounted(base / "far", *near) as problem:
+        if problem:
+            return {"skipped": problem}
+        places = near or [base / "far"]
+        children = [start(partial(stoppable, place)) for place in (places[0], places[-1])]
+        states = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        again = in_child(partial(command, places[0]))
+    different = digests(base / "far" / "run").items() ^ digests(whole).items()
+    return {
+        "ends": sorted(states),
+        "again": again,
+        "different": sorted(name for name, _ in different),
+        "problems": Run.open(base / "far" / "run").verify(),
+    }
+
+
+MODES = {"workers": share, "unruly": unruly, "slow": slow}
+
+
 def main(mode: str, base: Path, count: int) -> None:
     study(base / "warm", base / "warm-computed")  # loads every library once, before the forks
-    print(json.dumps({"workers": share, "unruly": unruly}.get(mode, kill)(mode, base, count)))
+    print(json.dumps(MODES.get(mode, kill)(mode, base, count)))
 
 
 if __name__ == "__main__":
