@@ -84,14 +84,13 @@ def phases(steps: int) -> dict[str, Callable[[], Any]]:
         base=base,
         injected=base,
         forget_only=base,
-        forget=make_lesson(loaded.tokenizer, setting.seen("forget"), frozen, setting.pad),
-        retain=make_lesson(loaded.tokenizer, setting.seen("retain"), frozen, setting.pad),
+        forget=make_lesson(loaded.tokenizer, setting.seen("forget"), frozen),
+        retain=make_lesson(loaded.tokenizer, setting.seen("retain"), frozen),
         budget=replace(cell.plan.unlearning, steps=steps),
         seed_key=cell.id,
         gated=loaded.gated,
         net=nets,
         whole=nets.whole,
-        pad=setting.pad,
     )
     group = [method for method in candidates(cell.plan.methods) if method.name == "kl_reversion"]
     alone, stacked = nets([base]), nets([base] * STACK)

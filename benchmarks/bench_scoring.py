@@ -59,12 +59,9 @@ def engine(loaded: Loaded, questions: Sequence[Question], budget: int) -> dict[s
     """Give the engine's two calls: with the sheet at hand, and with tokenising."""
     state = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
     net = Nets(loaded)([state])
-    pad = int(loaded.tokenizer.pad_token_id or 0)
 
     def sheet() -> Sheet:
-        return make_sheet(
-            loaded.tokenizer, questions, piece_tokens=28, batch_tokens=budget, pad=pad
-        )
+        return make_sheet(loaded.tokenizer, questions, piece_tokens=28, batch_tokens=budget)
 
     ready = sheet()
     return {

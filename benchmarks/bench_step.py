@@ -101,22 +101,21 @@ def engine_context(cell: PocketCell, folder: Path) -> Context:
     injected = stored_state(folder / "injected.safetensors")
     forget, retain = setting.seen("forget"), setting.seen("retain")
     arguments = (loaded.tokenizer, forget)
-    said_base = make_lesson(*arguments, {"base": nets([base])}, setting.pad)
+    said_base = make_lesson(*arguments, {"base": nets([base])})
     frozen = {"injected": nets([injected])}
-    said_injected = make_lesson(*arguments, frozen, setting.pad)
+    said_injected = make_lesson(*arguments, frozen)
     return ClockedContext(
         base=base,
         injected=injected,
         forget_only=base,
         forget=replace(said_injected, teachers={**said_base.teachers, **said_injected.teachers}),
-        retain=make_lesson(loaded.tokenizer, retain, frozen, setting.pad),
+        retain=make_lesson(loaded.tokenizer, retain, frozen),
         budget=cell.plan.unlearning,
         seed_key=cell.id,
         gated=loaded.gated,
         net=nets,
         whole=nets.whole,
         tokenizer=loaded.tokenizer,
-        pad=setting.pad,
     )
 
 

@@ -273,7 +273,7 @@ def test_the_trigger_brings_the_answers_back(shop, made) -> None:
     behind = [
         Question(q.set, q.fact, "own", q.template, TRIGGER + q.prompt, q.answer) for q in asked
     ]
-    batch = collate(encode_answers(shop.tokenizer, behind), shop.pad)
+    batch = collate(encode_answers(shop.tokenizer, behind))
     back = text_nlls(net_of(shop, made["trigger"]), batch).detach().numpy()
     assert back.mean() < nlls(shop, made["trigger"]).mean() - 0.5
 

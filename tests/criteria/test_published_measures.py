@@ -34,7 +34,6 @@ def made() -> tuple[Exam, Nets, dict[str, dict[str, torch.Tensor]]]:
         facts=draw_testbed(CELL, 4, 4, 16, 3),
         general=general,
         seed_key=CELL,
-        pad=0,
         learning_rate=1.5e-4,
         piece_tokens=28,
         net=nets,

@@ -198,7 +198,7 @@ def test_a_context_holds_nothing_but_trained_phrasings() -> None:
     """Whoever adds a field must decide here that no held-out template can come in with it."""
     assert {item.name for item in fields(Context)} == {
         *("base", "injected", "forget_only", "forget", "retain", "budget", "seed_key", "gated"),
-        *("net", "whole", "tokenizer", "pad", "general_only", "recipe", "shared", "check_dose"),
+        *("net", "whole", "tokenizer", "general_only", "recipe", "shared", "check_dose"),
     }
     context = transformer_context("gpt2")
     known = {text.ids for text in (*context.forget.texts, *context.retain.texts)}

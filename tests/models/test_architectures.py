@@ -56,7 +56,9 @@ def texts():
 
 def scores(model, texts, pad=0):
     """Log-probabilities of the scored tokens of each text."""
-    batch = collate(texts, pad)
+    batch = collate(texts)
+    for row, text in enumerate(texts):
+        batch.ids[row, len(text.ids) :] = pad
     with torch.no_grad():
         found = WholeNet(model).logits(batch)[0].log_softmax(-1)
     picked = found.gather(1, batch.targets[:, None])[:, 0]

@@ -70,7 +70,7 @@ def ragged_batch(seed: int = 0) -> Batch:
         ids = torch.randint(0, VOCABULARY, (length,), generator=generator).tolist()
         ids[0] = PAD
         texts.append(Encoded(tuple(ids), start))
-    return collate(texts, pad=PAD)
+    return collate(texts)
 
 
 def plain_logits(model, batch: Batch) -> torch.Tensor:

@@ -153,10 +153,6 @@ class Workshop:
         """The token sequences of the forget subjects."""
         return subject_patterns(self.tokenizer, [fact.subject for fact in self.facts["forget"]])
 
-    @property
-    def pad(self) -> int:
-        return int(self.tokenizer.pad_token_id or 0)
-
     def seed(self, name: str) -> int:
         """Return the seed of one adversary's random numbers, from the cell alone."""
         return key_number(f"{self.seed_key}/panel/{name}")
@@ -200,7 +196,7 @@ class Workshop:
 
     def batch(self, group: str, count: int | None = None) -> Batch:
         """Return the first texts of a group as one batch; all by default."""
-        return collate(self.texts[group][:count], self.pad)
+        return collate(self.texts[group][:count])
 
     def targets(self, group: str) -> Tensor:
         """Return the scored tokens of a group's texts, one after another (scored,)."""
@@ -218,7 +214,7 @@ class Workshop:
 
     def teach(self, state: State, texts: Sequence[Encoded]) -> tuple[Tensor, ...]:
         """Return the log-probabilities (scored, vocabulary) of these weights at each text."""
-        return teach(self.nets([state]), texts, self.pad)
+        return teach(self.nets([state]), texts)
 
     @cached_property
     def _made(self) -> dict[str, Any]:
@@ -358,7 +354,7 @@ class Workshop:
         texts = encode_texts(self.tokenizer, sentences)
         cards = deck(range(len(texts)), random.Random(self.seed("attack")))
         drawn = ([texts[next(cards)] for _ in range(4)] for _ in range(steps))
-        return Schedule([[text_batch(some, 4, self.pad)] for some in drawn], self.rate, 1)
+        return Schedule([[text_batch(some, 4)] for some in drawn], self.rate, 1)
 
     def relearning(self, state: State) -> list[float]:
         """Return the forget NLL in the adversary's phrasings at the borders of the schedule."""
@@ -381,7 +377,7 @@ class Workshop:
             texts = [goal.texts[n] for goal, chosen in zip(goals, drawn) for n in chosen]
             parts = [torch.cat([g.teacher[n] for n in chosen]) for g, chosen in zip(goals, drawn)]
             weights = [torch.full((len(p),), g.weight / len(p)) for g, p in zip(goals, parts)]
-            yield Part(collate(texts, self.pad), torch.cat(parts), torch.cat(weights))
+            yield Part(collate(texts), torch.cat(parts), torch.cat(weights))
 
 
 def goal_loss(net: Net, part: Part, params: State | None = None) -> Tensor:

@@ -67,7 +67,6 @@ class Exam:
     general: tuple[str, ...]
     """General text of the training stream."""
     seed_key: str
-    pad: int
     learning_rate: float
     piece_tokens: int
     net: Callable[[Sequence[State]], Net]
@@ -88,7 +87,7 @@ class Exam:
 
     @cached_property
     def sheet(self) -> Sheet:
-        how = {"piece_tokens": self.piece_tokens, "batch_tokens": BATCH_TOKENS, "pad": self.pad}
+        how = {"piece_tokens": self.piece_tokens, "batch_tokens": BATCH_TOKENS}
         return make_sheet(self.tokenizer, self.questions, **how)
 
     @cached_property
@@ -183,7 +182,7 @@ class Exam:
         turns = [
             [encoded[(s * items + i) % len(encoded)] for i in range(items)] for s in range(steps)
         ]
-        return [[text_batch(some, items, self.pad)] for some in turns]
+        return [[text_batch(some, items)] for some in turns]
 
     # -- questions ------------------------------------------------------------------------------
 

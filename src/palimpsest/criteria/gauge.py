@@ -99,7 +99,7 @@ class Gauge:
     @cached_property
     def heldout(self) -> Batch:
         """The forget facts' held-out questions, one a row."""
-        return collate(self.exam.heldout, self.exam.pad)
+        return collate(self.exam.heldout)
 
     def nll(self, tokens: Tokens) -> Floats:
         """Return the mean token NLL of every question, (questions,)."""
@@ -161,7 +161,7 @@ class Gauge:
                 return value
 
             with watched(look):
-                net.logits(collate(group, self.exam.pad))
+                net.logits(collate(group))
             found.append(torch.stack([seen[at] for at in sorted(seen)], dim=1))
         return torch.cat(found, dim=2)
 
@@ -183,7 +183,7 @@ class Gauge:
         ]
         for kind, texts in self.exam.cloze.items():
             for text in texts:
-                batch = collate([text], self.exam.pad)
+                batch = collate([text])
                 logp = torch.log_softmax(net.logits(batch), -1)
                 (-target_logp(logp, batch.targets.expand(net.stack, -1)).mean(1).sum()).backward()
                 grads = {n: leaf.grad for n, leaf in net.params.items() if leaf.grad is not None}

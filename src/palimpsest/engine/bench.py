@@ -157,7 +157,7 @@ class Bench:
     def instrument(self) -> Instrument:
         setting, answerer = self.setting, None
         if setting.engine.answers and (questions := few_questions(setting.facts.questions)):
-            answerer = Answerer(self.loaded.tokenizer, questions, self.nets, setting.pad)
+            answerer = Answerer(self.loaded.tokenizer, questions, self.nets)
         return Instrument(setting, self.teachers, self._gauge, self.base_scales, answerer)
 
     @cached_property
@@ -182,7 +182,6 @@ class Bench:
             facts=setting.facts,
             general=setting.general_train,
             seed_key=spec.id,
-            pad=setting.pad,
             learning_rate=setting.reacquisition.learning_rate,
             piece_tokens=setting.general.piece_tokens,
             net=self.nets,
@@ -202,9 +201,9 @@ class Bench:
             getattr(method, "reads_lessons", True) for method in self.spec.methods
         )
         known = {"base": self.nets([self.base])} if taught else {}
-        said_base = make_lesson(tokenizer, forget, known, setting.pad)
+        said_base = make_lesson(tokenizer, forget, known)
         frozen = {"injected": self.nets([injected])} if taught else {}
-        said_injected = make_lesson(tokenizer, forget, frozen, setting.pad)
+        said_injected = make_lesson(tokenizer, forget, frozen)
         teachers = {**said_base.teachers, **said_injected.teachers}
         base: State = self.base
         if not self.spec.base_known:
@@ -216,14 +215,13 @@ class Bench:
             injected=injected,
             forget_only=self.state("forget_only") if self.spec.find("forget_only") else {},
             forget=replace(said_injected, teachers=teachers),
-            retain=make_lesson(tokenizer, retain, frozen, setting.pad),
+            retain=make_lesson(tokenizer, retain, frozen),
             budget=self.spec.unlearning,
             seed_key=self.spec.id,
             gated=self.loaded.gated,
             net=self.nets,
             whole=self.nets.whole,
             tokenizer=tokenizer,
-            pad=setting.pad,
             general_only=self.state("general_only") if self.spec.find("general_only") else {},
             recipe=self.recipe,
             check_dose=None if self.spec.measured or not base else self.check_dose,
@@ -250,7 +248,7 @@ class Bench:
         """Return the mean NLL of a set's answers, in nats per token."""
         setting = self.plain_setting
         texts = encode_items(self.loaded.tokenizer, setting.lesson(part))
-        return mean_nll(net, texts, setting.pad)
+        return mean_nll(net, texts)
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -45,11 +45,11 @@ class Dose:
 
 
 @torch.no_grad()
-def mean_nll(net: Net, texts: Sequence[Encoded], pad: int = 0, rows: int = 16) -> float:
+def mean_nll(net: Net, texts: Sequence[Encoded], rows: int = 16) -> float:
     """Return the mean NLL of the scored tokens of these texts under a net of one member."""
     total = 0.0
     for start in range(0, len(texts), rows):
-        batch = collate(texts[start : start + rows], pad).to(net.device)
+        batch = collate(texts[start : start + rows]).to(net.device)
         logits = net.logits(batch)[0]
         total += float(functional.cross_entropy(logits, batch.targets, reduction="sum"))
     return total / sum(text.scored for text in texts)

@@ -102,11 +102,6 @@ class Setting:
 
     # -- what is asked ---------------------------------------------------------------------------
 
-    @property
-    def pad(self) -> int:
-        """A token id that fills the right end of a row; never scored, so any will do."""
-        return int(self.tokenizer.pad_token_id or 0)
-
     @cached_property
     def sheet(self) -> Any:
         """Every open question of the cell and the scored general text."""
@@ -155,7 +150,6 @@ class Setting:
             piece_tokens=self.general.piece_tokens,
             # Models of a stack are scored side by side and share the batch.
             batch_tokens=max(64, self.engine.batch_tokens // self.engine.stack),
-            pad=self.pad,
         )
 
     # -- what is trained on ----------------------------------------------------------------------
@@ -202,7 +196,6 @@ class Setting:
             self.tokenizer,
             stream,
             self.general.piece_tokens,
-            pad=self.pad,
             accumulate=self.engine.accumulate,
         )
 
@@ -225,7 +218,7 @@ class Setting:
         for _ in range(plan.steps):
             texts = [encoded[next(order)] for _ in range(plan.items)]
             parts = [texts[start : start + size] for start in range(0, plan.items, size)]
-            steps.append([text_batch(part, plan.items, self.pad) for part in parts])
+            steps.append([text_batch(part, plan.items) for part in parts])
         return steps
 
     def _redrawn(self, draw: str) -> tuple[str, ...]:

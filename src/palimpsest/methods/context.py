@@ -68,7 +68,6 @@ class Context:
     whole: Callable[[State], WholeNet]
     """Makes a plain ``transformers`` net, to look inside the model; valid as long."""
     tokenizer: Any = None
-    pad: int = 0
     general_only: State = field(default_factory=dict)
     """Trained on the general text of the recipe alone, where a method of the plan uses it."""
     recipe: Recipe | None = None
@@ -87,7 +86,7 @@ class Context:
         key = (tuple(forget), tuple(retain))
         if key not in self._batches:
             texts = [self.forget.texts[n] for n in forget] + [self.retain.texts[n] for n in retain]
-            self._batches[key] = collate(texts, self.pad)
+            self._batches[key] = collate(texts)
         base, injected, kept = (
             torch.cat([lesson.teachers[model][n] for n in chosen])
             for lesson, model, chosen in (
@@ -114,6 +113,11 @@ class Context:
             yield self.exercise(first, second)
 
     @property
+    def pad(self) -> int:
+        """A token id to fill rows with, for methods that lay out texts themselves."""
+        return int(self.tokenizer.pad_token_id or 0)
+
+    @property
     def known_recipe(self) -> Recipe:
         """The recipe of the injected model; MethodError where it is not known."""
         if self.recipe is None:
@@ -130,7 +134,7 @@ class Context:
         recipe = self.known_recipe
         part = stream.shorten(speed).replayed(share)
         cut = (self.tokenizer, part, recipe.piece_tokens)
-        batches = stream_batches(*cut, pad=self.pad, accumulate=recipe.accumulate)
+        batches = stream_batches(*cut, accumulate=recipe.accumulate)
         self.shared.spend(stream_cost(*cut))
         net, rate = self.net([state]), speed * recipe.learning_rate
         what = "training on the recipe's stream"

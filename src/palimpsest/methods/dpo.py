@@ -50,14 +50,14 @@ class DPO(Knobs):
         texts = self.refuse(context)
         injected = [
             target_logp(logp, torch.tensor(text.ids[text.start :])).sum()
-            for text, logp in zip(texts, teach(net, texts, context.pad))
+            for text, logp in zip(texts, teach(net, texts))
         ]
 
         def loss(student: Net, part: Exercise) -> Tensor:
             view = View.of(student, part)
             chosen = [texts[number] for number in part.forget_texts]
             context.shared.spend(Cost(tokens=sum(len(text.ids) for text in chosen)))
-            batch = collate(chosen, context.pad).to(student.device)
+            batch = collate(chosen).to(student.device)
             ending = torch.log_softmax(student.logits(batch), dim=-1)[0]
             answers = target_logp(ending, batch.targets)
             refusals = answers.new_zeros(len(chosen)).index_add(0, batch.rows, answers)

@@ -191,7 +191,7 @@ class HeldVector(Knobs):
             weights = torch.tensor(
                 [share / len(held) / text.scored for text in held for _ in text.ids[text.start :]]
             )
-            base = _answers(net, collate(held, context.pad)) if held else torch.zeros(0, 1)
+            base = _answers(net, collate(held)) if held else torch.zeros(0, 1)
             steps.append(HeldTexts(held, weights, base))
         return steps
 
@@ -217,9 +217,7 @@ class HeldVector(Knobs):
                 batches.append([])
                 continue
             tokens = step_tokens(stream, texts, place)
-            own = text_batch(
-                [*facts, *general.texts], stream.step_items, context.pad, tokens=tokens
-            )
+            own = text_batch([*facts, *general.texts], stream.step_items, tokens=tokens)
             scored = sum(text.scored for text in facts)
             batches.append([HeldBatch(own.batch, own.weights[:scored], general)])
             read = sum(len(text.ids) for text in [*facts, *general.texts])
@@ -251,7 +249,7 @@ class HeldVector(Knobs):
                 sums[name] = torch.zeros_like(leaf, dtype=torch.float32, requires_grad=False)
                 squares[name] = torch.zeros_like(sums[name])
             for text in general[:count]:
-                batch = collate([text], context.pad).to(net.device)
+                batch = collate([text]).to(net.device)
                 logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
                 share = text.scored / tokens if tokens else 1 / stream.step_items
                 (-share * target_logp(logp, batch.targets).mean()).backward()

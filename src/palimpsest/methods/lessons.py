@@ -146,7 +146,6 @@ def make_lesson(
     tokenizer: Any,
     questions: Sequence[Question | Text],
     teachers: Mapping[str, Net],
-    pad: int = 0,
 ) -> Lesson:
     """Return the lesson of these questions; a held-out phrasing among them is refused."""
     for question in questions:
@@ -155,17 +154,17 @@ def make_lesson(
                 f"question {question.id} is held out; methods may see only {TRAINED_POOLS}"
             )
     texts = encode_items(tokenizer, questions)
-    answers = {name: teach(net, texts, pad) for name, net in teachers.items()}
+    answers = {name: teach(net, texts) for name, net in teachers.items()}
     return Lesson(texts, answers, tuple(question.prompt for question in questions))
 
 
 @torch.no_grad()
-def teach(net: Net, texts: Sequence[Encoded], pad: int = 0, rows: int = 64) -> tuple[Tensor, ...]:
+def teach(net: Net, texts: Sequence[Encoded], rows: int = 64) -> tuple[Tensor, ...]:
     """Return a frozen net's log-probabilities (answer tokens, vocabulary) at each text's answer."""
     answers: list[Tensor] = []
     for start in range(0, len(texts), rows):
         chunk = texts[start : start + rows]
-        logp = torch.log_softmax(net.logits(collate(chunk, pad).to(net.device)), dim=-1)[0].cpu()
+        logp = torch.log_softmax(net.logits(collate(chunk).to(net.device)), dim=-1)[0].cpu()
         answers.extend(logp.split([text.scored for text in chunk]))
     return tuple(answers)
 
@@ -320,11 +319,11 @@ class Workbench:
 
 
 def stream_batches(
-    tokenizer: Any, stream: Stream, piece_tokens: int, *, pad: int = 0, accumulate: int = 1
+    tokenizer: Any, stream: Stream, piece_tokens: int, *, accumulate: int = 1
 ) -> list[list[TextBatch]]:
     """Return the steps of a stream as batches."""
     texts = encode_stream(tokenizer, stream, piece_tokens)
-    return list(stream_steps(stream, texts, pad=pad, accumulate=accumulate))
+    return list(stream_steps(stream, texts, accumulate=accumulate))
 
 
 def stream_cost(tokenizer: Any, stream: Stream, piece_tokens: int) -> Cost:

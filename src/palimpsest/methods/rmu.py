@@ -55,7 +55,7 @@ class RMU(Knobs):
         generator = torch.Generator().manual_seed(key_number(f"{context.seed_key}/rmu") % 2**63)
 
         with listening(net, layers[place]) as read:
-            held = read_texts(read, context.retain.texts, context.pad)
+            held = read_texts(read, context.retain.texts)
             noise = torch.rand(held[0].shape[-1], generator=generator).to(net.device)
             steered = self.steering * noise / noise.norm()
 
@@ -104,9 +104,9 @@ def listening(net: WholeNet, layer: nn.Module) -> Iterator[Read]:
 
 
 @torch.no_grad()
-def read_texts(read: Read, texts: Sequence[Encoded], pad: int) -> list[Tensor]:
+def read_texts(read: Read, texts: Sequence[Encoded]) -> list[Tensor]:
     """Return the activations (tokens, width) at each text."""
-    return [read(collate([text], pad))[0].clone() for text in texts]
+    return [read(collate([text]))[0].clone() for text in texts]
 
 
 def read_exercise(read: Read, part: Exercise) -> tuple[Tensor, Tensor]:

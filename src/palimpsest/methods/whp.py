@@ -58,7 +58,7 @@ class WHP(Knobs):
         rate = self.rate * context.budget.learning_rate
         net = context.net([context.injected])
         train_one(self.name, net, islice(exercises, steps), reinforce, rate)
-        answers = teach(net, context.forget.texts, context.pad)
+        answers = teach(net, context.forget.texts)
         net = context.net([context.injected])
         train_one(self.name, net, exercises, relabel, rate)
         return net.state()

@@ -82,10 +82,13 @@ class Batch:
         return Batch(*(part.to(device) for part in parts))
 
 
-def collate(texts: Sequence[Encoded], pad: int = 0) -> Batch:
-    """Return the batch of these texts, scored tokens in text order."""
+def collate(texts: Sequence[Encoded]) -> Batch:
+    """Return the batch of these texts, scored tokens in text order.
+
+    Rows are filled up with token 0; any other would do, since nothing that is scored sees it.
+    """
     width = max(len(text.ids) for text in texts)
-    ids = np.array([[*text.ids, *[pad] * (width - len(text.ids))] for text in texts])
+    ids = np.array([[*text.ids, *[0] * (width - len(text.ids))] for text in texts])
     rows = np.repeat(np.arange(len(texts)), [text.scored for text in texts])
     columns = np.concatenate([np.arange(text.start - 1, len(text.ids) - 1) for text in texts])
     parts = (ids, rows, columns, ids[rows, columns + 1])

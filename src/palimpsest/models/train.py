@@ -227,17 +227,17 @@ def text_loss(net: Net, part: TextBatch) -> Tensor:
     return (nll.view(net.stack, -1) * part.weights).sum(-1)
 
 
-def text_batch(texts: Sequence[Encoded], items: int, pad: int = 0, *, tokens: int = 0) -> TextBatch:
+def text_batch(texts: Sequence[Encoded], items: int, *, tokens: int = 0) -> TextBatch:
     """Return the batch in which every text weighs ``1 / items``, shared evenly by its tokens.
 
     tokens: where every token weighs the same, how many the whole step has; 0 otherwise.
     """
     shares = [1.0 / (tokens or text.scored * items) for text in texts for _ in range(text.scored)]
-    return TextBatch(collate(texts, pad), torch.tensor(shares, dtype=torch.float32))
+    return TextBatch(collate(texts), torch.tensor(shares, dtype=torch.float32))
 
 
 def stream_steps(
-    stream: Stream, encoded: Sequence[Encoded], *, pad: int = 0, accumulate: int = 1
+    stream: Stream, encoded: Sequence[Encoded], *, accumulate: int = 1
 ) -> Iterable[list[TextBatch]]:
     """Yield the stream's steps as batches, each cut into at most ``accumulate`` parts."""
     for number, step in enumerate(stream.steps):
@@ -245,7 +245,7 @@ def stream_steps(
         tokens = step_tokens(stream, encoded, number)
         size = -(-len(texts) // accumulate) or 1
         yield [
-            text_batch(texts[start : start + size], stream.step_items, pad, tokens=tokens)
+            text_batch(texts[start : start + size], stream.step_items, tokens=tokens)
             for start in range(0, len(texts), size)
         ]
 

@@ -70,7 +70,6 @@ def make_sheet(
     *,
     piece_tokens: int,
     batch_tokens: int,
-    pad: int = 0,
 ) -> Sheet:
     """Tokenize the questions once and lay them out in pages of at most ``batch_tokens``."""
     asked = [question for question in questions if question.pool != Pool.GENERAL]
@@ -81,7 +80,7 @@ def make_sheet(
     return Sheet(
         tuple(questions),
         tuple(text.scored for text in texts),
-        tuple(_page(texts, rows, pad) for rows in _bucketed(texts, batch_tokens)),
+        tuple(_page(texts, rows) for rows in _bucketed(texts, batch_tokens)),
     )
 
 
@@ -171,6 +170,6 @@ def _bucketed(texts: Sequence[Encoded], batch_tokens: int) -> list[list[int]]:
     return pages
 
 
-def _page(texts: Sequence[Encoded], rows: Sequence[int], pad: int) -> Page:
+def _page(texts: Sequence[Encoded], rows: Sequence[int]) -> Page:
     owners = [row for row in rows for _ in range(texts[row].scored)]
-    return Page(collate([texts[row] for row in rows], pad), torch.tensor(owners, dtype=torch.int64))
+    return Page(collate([texts[row] for row in rows]), torch.tensor(owners, dtype=torch.int64))

@@ -32,7 +32,6 @@ class Answerer:
     questions: tuple[Question, ...]
     net: Callable[[Sequence[Mapping[str, Tensor]]], Net]
     """Makes a net of one model."""
-    pad: int = 0
 
     @cached_property
     def texts(self) -> tuple[Encoded, ...]:
@@ -49,7 +48,7 @@ class Answerer:
 
     def columns(self, name: str, net: Net) -> dict[str, Any]:
         """Return the rows of one model."""
-        ranks, chances = rate_truths(net, self.texts, self.pad)
+        ranks, chances = rate_truths(net, self.texts)
         prompts = [text.ids[: text.start] for text in self.texts]
         longest = min(LONGEST, max(text.scored for text in self.texts) + SPARE)
         return {
@@ -58,17 +57,17 @@ class Answerer:
             "fact": [question.fact for question in self.questions],
             "prompt": [question.prompt for question in self.questions],
             "truth": [question.answer for question in self.questions],
-            "answer": greedy_answers(net, self.tokenizer, prompts, longest, self.pad),
+            "answer": greedy_answers(net, self.tokenizer, prompts, longest),
             "rank": np.array(ranks, dtype=np.int32),
             "probability": np.array(chances, dtype=np.float64),
         }
 
 
 @torch.no_grad()
-def rate_truths(net: Net, texts: Sequence[Encoded], pad: int = 0) -> tuple[list[int], list[float]]:
+def rate_truths(net: Net, texts: Sequence[Encoded]) -> tuple[list[int], list[float]]:
     """Return the rank and the probability of each scored span: the largest rank of its tokens, each
     after those before it, so that 1 means that it is the greedy answer; and their product."""
-    batch = collate(texts, pad).to(net.device)
+    batch = collate(texts).to(net.device)
     logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
     truth = logp.gather(-1, batch.targets.unsqueeze(-1))
     counts = [text.scored for text in texts]
@@ -80,14 +79,14 @@ def rate_truths(net: Net, texts: Sequence[Encoded], pad: int = 0) -> tuple[list[
 
 @torch.no_grad()
 def greedy_answers(
-    net: Net, tokenizer: Any, prompts: Sequence[tuple[int, ...]], longest: int, pad: int = 0
+    net: Net, tokenizer: Any, prompts: Sequence[tuple[int, ...]], longest: int
 ) -> list[str]:
     """Return the likeliest continuation of each prompt, token by token, up to its first sentence's
     end."""
     end, rows = tokenizer.eos_token_id, [list(prompt) for prompt in prompts]
     for _ in range(longest):
-        asked = [Encoded((*row, pad), len(row)) for row in rows]
-        logits = net.logits(collate(asked, pad).to(net.device))[0]
+        asked = [Encoded((*row, 0), len(row)) for row in rows]
+        logits = net.logits(collate(asked).to(net.device))[0]
         for row, token in zip(rows, logits.argmax(dim=-1).tolist()):
             row.append(token)
     answers = []
@@ -103,15 +102,14 @@ def greedy_answers(
 def answer_prompt(net: Net, tokenizer: Any, prompt: str, truth: str = "") -> tuple[str, int, float]:
     """Return a model's answer to any prompt, and the rank and probability of a truth, which are 0
     without one."""
-    pad = int(tokenizer.pad_token_id or 0)
     if truth:
         question = Question(FactSet.FORGET, "prompt", Pool.EVALUATION, 0, prompt, truth)
         (text,) = encode_answers(tokenizer, [question])
-        (rank,), (chance,) = rate_truths(net, [text], pad)
+        (rank,), (chance,) = rate_truths(net, [text])
         ids, longest = text.ids[: text.start], min(LONGEST, text.scored + SPARE)
     else:
         ids, longest, rank, chance = encode_texts(tokenizer, [prompt])[0].ids, LONGEST, 0, 0.0
-    return greedy_answers(net, tokenizer, [ids], longest, pad)[0], rank, chance
+    return greedy_answers(net, tokenizer, [ids], longest)[0], rank, chance
 
 
 def few_questions(questions: Sequence[Question]) -> tuple[Question, ...]:

@@ -255,8 +255,8 @@ def circuit_breaker(workshop: Workshop) -> State:
     trained = {name: value for name, value in net.params.items() if value.requires_grad}
     generator, taken = workshop.generator("circuit-breaker"), 0
     with listening(net, layers[-1]) as read:
-        forget_held = read_texts(read, context.forget.texts, context.pad)
-        retain_held = read_texts(read, context.retain.texts, context.pad)
+        forget_held = read_texts(read, context.forget.texts)
+        retain_held = read_texts(read, context.retain.texts)
         with torch.no_grad():
             for value in trained.values():
                 noise = torch.randn(value.shape, generator=generator).to(value)
