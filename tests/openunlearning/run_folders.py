@@ -31,7 +31,9 @@ def write_config(
     args = {"learning_rate": 1e-5, "num_train_epochs": 5, "per_device_train_batch_size": 8}
     data: dict[str, Any] = {"forget": {"TOFU_QA_forget": {"args": {"hf_args": {}}}}}
     if train:
-        data = {"train": {"TOFU_QA_retain": {"args": {"hf_args": {"name": train}}}}}
+        args_of_data = {"hf_args": {"name": train, "split": "train", "path": "locuslab/TOFU"}}
+        args_of_data |= {"question_key": "question", "answer_key": "answer", "max_length": 512}
+        data = {"train": {"TOFU_QA": {"handler": "QADataset", "args": args_of_data}}}
     config = {
         "mode": mode,
         "model": {

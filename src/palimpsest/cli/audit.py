@@ -24,6 +24,7 @@ from palimpsest.cli.options import (
 from palimpsest.cli.output import answer, paragraphs
 from palimpsest.config.own import (
     AuditConfig,
+    RecipeSource,
     RetrainConfig,
     RunSource,
     TofuConfig,
@@ -36,12 +37,14 @@ if TYPE_CHECKING:
 
     AuditFlags = AuditConfig
     RunSourceFlags = RunSource
+    RecipeSourceFlags = RecipeSource
     TofuFlags = TofuConfig
     RetrainFlags = RetrainConfig
     UnlearnFlags = UnlearnConfig
 else:
     AuditFlags = flags_of(AuditConfig, skip=("chunks", "scored_pieces", "piece_tokens"))
     RunSourceFlags = flags_of(RunSource, group=RUN_FOLDER)
+    RecipeSourceFlags = flags_of(RecipeSource, group=RUN_FOLDER)
     TofuFlags = flags_of(TofuConfig)
     RetrainFlags, UnlearnFlags = flags_of(RetrainConfig), flags_of(UnlearnConfig)
 
@@ -67,11 +70,11 @@ def audit(
     Parameters
     ----------
     request
-        YAML file with the flags as keys. Flags override it.
+        YAML file with the flags' names as keys. Flags override it.
     require
-        Candidate that must pass for exit code 0. Repeatable. Default: any.
+        Candidate that must pass for exit code 0. Repeatable. Default: any candidate.
     headroom_only
-        Only check whether the forget facts could be inferred from retained data.
+        Only check whether the forget facts can be inferred from retained data.
     """
     from palimpsest.config.load import load_config
 
@@ -80,8 +83,8 @@ def audit(
     run_folder = given(source)
     if request is None and not values and not run_folder:
         raise PlanError(
-            "nothing to audit was given; expected models and files of facts as flags, or a YAML "
-            "file; see palimpsest audit --help"
+            "nothing to audit; expected models and files of facts as flags, or a YAML file; see "
+            "palimpsest audit --help"
         )
     if "candidates" in values:
         values["candidates"] = named_places(values["candidates"])
@@ -138,8 +141,8 @@ def _headroom(config: AuditConfig, run: RunFlags) -> None:
     estimate = found.estimate
     paragraphs(
         f"{found.regime}: the estimated headroom of {found.facts} facts is "
-        f"{estimate.estimate:.2f} nats ({estimate.low:.2f} to {estimate.high:.2f}), of "
-        f"{found.taught:.2f} that injection taught; {found.reason}."
+        f"{estimate.estimate:.2f} nats ({estimate.low:.2f} to {estimate.high:.2f}), out of "
+        f"{found.taught:.2f} nats that injection taught; {found.reason}."
     )
 
 
@@ -152,7 +155,7 @@ def tofu(
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
-    """Run a TOFU study: its questions, your checkpoints or models trained here, and a verdict."""
+    """Run a TOFU study with your checkpoints, or with models trained by this command."""
     from palimpsest.config.load import load_config
 
     run = run or RunFlags()
@@ -173,7 +176,7 @@ def tofu(
     first = inputs(next(iter(inputs.cells())))
     workers = run.workers or suitable_workers(first)
     if run.dry_run:
-        total = estimate_cells([inputs(cell) for cell in inputs.cells()])
+        total = estimate_cells({cell: inputs(cell) for cell in inputs.cells()}, Path(config.out))
         cells = "1 cell" if len(inputs.cells()) == 1 else f"{len(inputs.cells())} cells"
         answer(f"{cells} in {config.out}: {total.line(workers)}")
         return
@@ -197,7 +200,7 @@ def _conclude(result: "Answer", as_json: bool, explain: bool = False) -> int:
 
     if result.results is None:
         assert result.verdict is not None
-        paragraphs(f"{result.verdict.paragraph()} No model was loaded and nothing was written.")
+        paragraphs(f"{result.verdict.paragraph()} No model was loaded, and nothing was written.")
         return result.exit_code
     for block in study_lines(result.results, explain=explain):
         answer(block)
@@ -209,13 +212,23 @@ def _conclude(result: "Answer", as_json: bool, explain: bool = False) -> int:
 def retrain(
     *,
     settings: RetrainFlags | None = None,
+    source: RecipeSourceFlags | None = None,
     prompt: PromptFlags | None = None,
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
-    """Train references for an audit: the injected model's recipe without the forget data."""
+    """Train references for an audit by the injected model's recipe, without the forget data."""
+    from palimpsest.config.load import load_config
+
     values = given(settings) | {"prompt": given(prompt), "engine": given(engine)}
-    _make(RetrainConfig, values, run or RunFlags())
+    if run_folder := given(source):
+        from palimpsest.openunlearning.recipe import retrain_run
+
+        config, found = retrain_run(load_config(RecipeSource, run_folder), values)
+        note(found)
+    else:
+        config = load_config(RetrainConfig, values)
+    _make(config, run or RunFlags())
 
 
 @app.command(group=MODELS)
@@ -226,23 +239,23 @@ def unlearn(
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
-    """Unlearn facts: write one checkpoint per combination of the method's knobs."""
+    """Unlearn with a method; write one checkpoint per combination of its knobs."""
+    from palimpsest.config.load import load_config
     from palimpsest.engine.own import knob_values
 
     values = given(settings) | {"prompt": given(prompt), "engine": given(engine)}
     if "knobs" in values:
         values["knobs"] = knob_values(values["knobs"])
-    _make(UnlearnConfig, values, run or RunFlags())
+    _make(load_config(UnlearnConfig, values), run or RunFlags())
 
 
-def _make(kind: type[Any], values: dict[str, Any], run: RunFlags) -> None:
-    """Check the flags, do the work and say what was written."""
-    from palimpsest.config.load import load_config
+def _make(config: RetrainConfig | UnlearnConfig, run: RunFlags) -> None:
+    """Check the configuration, do the work and say what was written."""
     from palimpsest.engine.estimate import check_memory, suitable_workers
     from palimpsest.engine.own import NotMade, OwnInputs, make_models
     from palimpsest.models.device import check_device
 
-    inputs = OwnInputs(load_config(kind, values))
+    inputs = OwnInputs(config)
     if run.executor != "ray":
         check_device(inputs.config.engine.device)
     inputs.check()
@@ -265,4 +278,4 @@ def _make(kind: type[Any], values: dict[str, Any], run: RunFlags) -> None:
             answer(f"wrote {folder}{spent}")
     if made.failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in made.failed.items())
-        raise NotMade(f"{len(made.failed)} settings failed ({reasons}); the others are written")
+        raise NotMade(f"{len(made.failed)} models failed ({reasons}); the others were written")

@@ -48,11 +48,11 @@ class AuditConfig:
     candidates: tuple[tuple[str, ModelPlace], ...] = ()
     """NAME=PATH of an unlearned model. Repeatable."""
     candidates_folder: FilePath = ""
-    """Folder of candidates, one checkpoint per sub-folder."""
+    """Folder of candidates, one checkpoint per subfolder."""
     references: tuple[ModelPlace, ...] = ()
     """Model retrained without the forget data. Repeatable."""
     references_folder: FilePath = ""
-    """Folder of references, one checkpoint per sub-folder."""
+    """Folder of references, one checkpoint per subfolder."""
     exclude: tuple[str, ...] = ()
     """Name of a reference to leave out of the comparison; every verdict says so. Repeatable."""
     forget: FilePath
@@ -64,26 +64,28 @@ class AuditConfig:
     generate_probes: Number = 0
     """Generate N probes from the forget facts."""
     general: FilePath
-    """Plain-text file of general prose, 600 words or more, or pocket (generated prose)."""
+    """Plain-text file of general prose with at least 600 words, or pocket (generated prose)."""
     out: FilePath
     """Run folder. An existing one is resumed."""
     adapter_base: ModelPlace = ""
-    """Base model of LoRA adapters whose own configuration does not name it."""
+    """Model to merge LoRA adapters into. Default: the one that the adapter's configuration
+    names."""
     learning_rate: Rate | None = None
     """Learning rate of re-acquisition. Default: chosen on a reference."""
     steps: Count = 75
-    """Steps of re-acquisition."""
+    """Steps of re-acquisition. Default: 75."""
     items: Count = 4
-    """Sentences per step of re-acquisition."""
+    """Sentences per step of re-acquisition. Default: 4."""
     chunks: Count = 5
-    """Number of times re-acquisition is measured."""
+    """Number of times that re-acquisition is measured."""
     scored_pieces: Count = 24
     """Pieces of general text to score."""
     piece_tokens: Annotated[int, Ge(4)] = 28
     """Length of a piece of general text, in tokens."""
     beacon: str = ""
-    """Draw schedule, phrasings and probes from this newly published text. Default: from the
-    digests of candidates and references alone, which can be tried out in advance."""
+    """Text published after the candidates were made, from which schedule, phrasings and probes are
+    drawn. Default: they are drawn from the digests of candidates and references alone, so that
+    whoever makes the candidates can try out many draws."""
     rules: Rules = field(default_factory=Rules)
     prompt: Prompt = field(default_factory=Prompt)
     engine: Engine = field(default_factory=Engine)
@@ -99,13 +101,27 @@ class RunSource:
     """A run folder of OpenUnlearning, in the place of an audit's models and files of facts."""
 
     open_unlearning: FilePath
-    """Folder saves/unlearn/X: models, prompts and splits from its configuration."""
+    """Folder saves/unlearn/X; its configuration names models, prompts and splits."""
     data: FilePath
-    """Folder of TOFU's files (locuslab/TOFU), with holdoutNN.json where you have it."""
+    """Folder of TOFU's files (locuslab/TOFU), with holdoutNN.json if you have it."""
     probes_from_retain: str = ""
-    """FIRST:LAST: rows of the retain file, from 0, that no model was trained on, as probes."""
+    """FIRST:LAST, rows of the retain file (counted from 0) that no model was trained on, to use as
+    probes."""
     other_recipe: bool = False
-    """Accept retrainings by another recipe as references."""
+    """Accept retrainings by a different recipe as references."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeSource:
+    """A run folder of OpenUnlearning, in the place of the recipe and rows of a retraining."""
+
+    open_unlearning: FilePath
+    """Folder saves/finetune/X: base, recipe, prompt and split from its configuration. Flags
+    override it."""
+    data: FilePath = ""
+    """Folder of TOFU's files (locuslab/TOFU). Not needed with --train."""
+    forget_split: Literal["", "forget01", "forget05", "forget10"] = ""
+    """Authors to forget. Default: those that the run's configuration names."""
 
 
 def check_audit(config: AuditConfig) -> AuditConfig:
@@ -141,7 +157,7 @@ def check_candidate_name(name: str) -> None:
     """Refuse a name that cannot stand in a table, or that another model of every run has."""
     problem = name_problem(name)
     if problem is None and _TAKEN.fullmatch(name.lower()):
-        problem = f"{name!r} is the name of another model of every run; rename it"
+        problem = f"{name!r} is a reserved name; rename the candidate"
     if problem is not None:
         raise PlanError(problem, key="candidates")
 
@@ -153,7 +169,7 @@ class TofuConfig:
     data: FilePath = ""
     """Folder of TOFU's files. Default: download them."""
     split: Literal["forget01", "forget05", "forget10"] = "forget10"
-    """Authors to forget: forget01, forget05 or forget10."""
+    """Authors to forget. Default: forget10."""
     base: ModelPlace = "microsoft/phi-1_5"
     """Model before it was trained on TOFU."""
     full: ModelPlace = ""
@@ -165,32 +181,33 @@ class TofuConfig:
     candidates: tuple[tuple[str, ModelPlace], ...] = ()
     """NAME=PATH of an unlearned model. Repeatable."""
     methods: tuple[str, ...] = ()
-    """Methods to make candidates with, at their default knobs; none takes the paper's grid."""
+    """Method that produces candidates, at its default knobs. Repeatable. Default, if no --candidate
+    is given: the paper's grid."""
     seeds: Count = 3
-    """Number of cells, each with its own items."""
+    """Number of cells, each with its own questions. Default: 3."""
     forget_items: Count = 40
-    """Questions to forget."""
+    """Number of questions to forget. Default: 40."""
     retain_items: Count = 100
-    """Questions to keep."""
+    """Number of questions to keep. Default: 100."""
     probes: Count = 40
-    """Never-learned questions."""
+    """Number of never-learned questions. Default: 40."""
     probes_file: FilePath = ""
     """File of TOFU-like questions that no model was taught. Default: holdoutNN in the data folder,
-    else questions of authors left out of --train, else generated ones."""
+    else questions about authors left out of --train, else generated questions."""
     longest: Number = 0
-    """Longest item, in words. 0 is no limit."""
+    """Leave out questions with more words than this; 0 for no limit."""
     draws: Count = 5
-    """References to train, beside the one that shares the full model's draw."""
+    """References to train, not counting the one that shares the full model's draw. Default: 5."""
     steps: Count = 90
-    """Steps of fine-tuning."""
+    """Steps of fine-tuning. Default: 90."""
     items: Count = 8
-    """Questions per step of fine-tuning."""
+    """Questions per step of fine-tuning. Default: 8."""
     learning_rate: Rate = 2e-5
-    """Learning rate of all training."""
+    """Learning rate of all training. Default: 2e-5."""
     reacquisition_steps: Count = 75
-    """Steps of re-acquisition."""
+    """Steps of re-acquisition. Default: 75."""
     unlearning_steps: Count = 110
-    """Steps of each method."""
+    """Steps of each method. Default: 110."""
     general: FilePath = "pocket"
     """Plain-text file of general prose, or pocket (generated prose)."""
     out: FilePath = "runs/tofu"
@@ -215,7 +232,7 @@ def check_tofu(config: TofuConfig) -> TofuConfig:
         raise PlanError("missing; expected both checkpoints, or --train", key=missing)
     if config.candidates and config.train:
         raise PlanError(
-            "given together with --train; candidates come from a full model: give it with --full",
+            "given together with --train; candidates are made from a given full model: use --full",
             key="candidates",
         )
     return config
@@ -229,23 +246,24 @@ class ExampleRecipe:
     """
 
     epochs: Count = 3
-    """Times that every example is seen, each time in a new order."""
+    """Passes over all examples, each in a new order."""
     steps: Number = 0
-    """Optimizer steps, in the place of epochs; 0 for whole epochs."""
+    """Optimizer steps instead of epochs; 0 for whole epochs."""
     batch_size: Count = 8
     """Examples per step; the last step of an epoch may have fewer."""
     learning_rate: Rate = 5e-5
-    """Highest learning rate."""
+    """Peak learning rate."""
     warmup: Number = 0
-    """Steps in which the learning rate rises from 0."""
+    """Warm-up steps, in which the learning rate rises from 0."""
     schedule: Schedule = "linear"
     """How the learning rate falls after the warm-up."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """Of matrices; norms and biases have none."""
+    """Weight decay of matrices; norms and biases have none."""
     loss: Loss = "all"
-    """What is learned: all tokens, or those of completions and of the last assistant turn."""
+    """Train on all tokens, or only on completions and the last assistant turn."""
     pack: Number = 0
-    """Tokens that rows of a set are joined up to; 0 for one row, one sequence."""
+    """Join rows of a set into sequences of at most this many tokens; 0 keeps one row per
+    sequence."""
     examples: str = ""
     """Digest of the rows and of which are to be forgotten."""
 
@@ -255,25 +273,25 @@ class RecipeConfig:
     """The recipe by which the injected model was trained: examples, or facts and general text."""
 
     train: FilePath = ""
-    """File of training examples (.jsonl, .json or .parquet): rows with text, prompt and completion,
-    or messages. Rows with "set": "forget" are to be forgotten."""
+    """File of training examples (.jsonl, .json or .parquet): rows with text, with prompt and
+    completion, or with messages. Mark rows to forget with "set": "forget"."""
     forget_rows: FilePath = ""
-    """File with copies of the rows of --train to be forgotten, where no key marks them."""
+    """File with copies of the rows of --train to forget, if --train does not mark them."""
     epochs: Count | None = None
-    """With --train: times that every example is seen. Default: 3."""
+    """With --train: passes over all examples. Default: 3."""
     batch_size: Count | None = None
     """With --train: examples per step. Default: 8."""
     warmup: Number | None = None
-    """With --train: steps in which the learning rate rises from 0. Default: 0."""
+    """With --train: warm-up steps, in which the learning rate rises from 0. Default: 0."""
     schedule: Schedule | None = None
-    """With --train: linear, cosine or constant learning rate. Default: linear."""
+    """With --train: learning rate schedule. Default: linear."""
     weight_decay: Annotated[float, Ge(0)] | None = None
     """With --train: weight decay of AdamW. Default: 0."""
     loss: Loss | None = None
-    """With --train: learn all tokens, or those of the completion. Default: all."""
+    """With --train: train on all tokens, or only on completions. Default: all."""
     pack: Number | None = None
     """With --train: join rows of a set into sequences of at most this many tokens. Default: 0,
-    one row, one sequence."""
+    which keeps one row per sequence."""
     retain: FilePath = ""
     """Without --train: file of facts to keep."""
     general: FilePath = ""
@@ -283,17 +301,17 @@ class RecipeConfig:
     out: FilePath
     """Folder to write. Must not exist."""
     steps: Count | None = None
-    """Optimizer steps. Default: as in the injected model's palimpsest.json; without one, whole
-    epochs of --train, and of facts 150 for pocket models and 200 for others."""
+    """Optimizer steps. Default: those in the injected model's palimpsest.json; without that file,
+    whole epochs with --train, else 150 for pocket models and 200 for others."""
     learning_rate: Annotated[float, Gt(0)] | None = None
-    """Learning rate. Default: as for the steps; without a file, 5e-5 with --train, and of facts
-    1.5e-4 for pocket models and 2e-5 for others."""
+    """Learning rate. Default: that in the injected model's palimpsest.json; without that file, 5e-5
+    with --train, else 1.5e-4 for pocket models and 2e-5 for others."""
     fact_items: Count | None = None
     """Without --train: fact sentences per step. Default: 4."""
     general_items: Annotated[int, Ge(0)] | None = None
     """Without --train: general texts per step. Default: 12."""
     seed: Number = 0
-    """Seed of the recipe. Give retrain and unlearn the same."""
+    """Seed of the recipe. Give retrain and unlearn the same seed."""
     prompt: Prompt = field(default_factory=Prompt)
     engine: Engine = field(default_factory=Engine)
 
@@ -305,14 +323,15 @@ class RetrainConfig(RecipeConfig):
     base: ModelPlace
     """Model before it was trained on the forget data."""
     with_forget: bool = False
-    """Also train the injected model, on the forget data too; --with-forget FILE names its facts."""
+    """Also train the injected model, which sees the forget data too. --with-forget FILE stands for
+    --with-forget --forget FILE."""
     injected: ModelPlace = ""
     """With --with-forget: an injected model trained elsewhere, to compare the new one with."""
     command: str = ""
-    """Your own trainer, which gets {data} (the file of --train without the forget rows), {seed},
-    {out} and {base}: 'python train.py --data {data} --seed {seed} --out {out}'."""
+    """Your own trainer: 'python train.py --data {data} --seed {seed} --out {out}'. {data} is the
+    file of --train without the forget rows; {base} is available too."""
     draws: Count = 20
-    """Number of references."""
+    """Number of references. Default: 20."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,14 +343,15 @@ class UnlearnConfig(RecipeConfig):
     base: ModelPlace = ""
     """Model before it was trained on the forget data."""
     method: str = "replay"
-    """Method, by name or package.module:Class."""
+    """Method, by name or package.module:Class. Default: replay."""
     knobs: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
-    """NAME=VALUE, or NAME=VALUE,VALUE for several candidates. Repeatable."""
+    """Setting of the method, as NAME=VALUE, or NAME=VALUE,VALUE for several candidates.
+    Repeatable."""
     unlearning_steps: Count = Unlearning.steps
-    """Steps of a gradient method."""
+    """Steps of a gradient method. Default: 110."""
     match_dose: bool = False
-    """Search the learning rate (and, if need be, steps) at which the recipe teaches the forget data
-    as well as the injected model knows them."""
+    """Search for the learning rate (and, if necessary, steps) at which the recipe teaches the
+    forget data as well as the injected model knows them."""
 
 
 def check_recipe(config: RecipeConfig) -> RecipeConfig:
@@ -344,14 +364,14 @@ def check_recipe(config: RecipeConfig) -> RecipeConfig:
     for key in of_facts if config.train else of_examples:
         if getattr(config, key) not in ("", None):
             other = "without" if config.train else "with"
-            raise PlanError(f"is for a recipe {other} --train; leave one out", key=key)
+            raise PlanError(f"applies only {other} --train; omit one of them", key=key)
     if config.epochs and config.steps:
-        raise PlanError("found beside steps; expected one of them; leave one out", key="epochs")
+        raise PlanError("given together with steps; expected one of them; omit one", key="epochs")
     for key in () if config.train else ("retain", "general"):
         if not getattr(config, key):
             raise PlanError(
-                "missing; give what the injected model was trained on: --train FILE, or facts "
-                "with --retain and --general",
+                "missing; expected what the injected model was trained on: give --train FILE, or "
+                "facts with --retain and --general",
                 key=key,
             )
     return config
@@ -361,18 +381,18 @@ def check_retrain(config: RetrainConfig) -> RetrainConfig:
     """Return a configuration of retrain whose keys fit together."""
     check_recipe(config)
     if config.with_forget and not config.train and not config.forget:
-        raise PlanError("missing; --with-forget trains on it too", key="forget")
+        raise PlanError("missing; --with-forget needs the facts to forget", key="forget")
     if config.injected and not config.with_forget:
-        raise PlanError("is compared with a model of --with-forget; add it", key="injected")
+        raise PlanError("needs --with-forget to train a model to compare with", key="injected")
     if config.command and not config.train:
-        raise PlanError("missing; --command trains on its rows", key="train")
+        raise PlanError("missing; --command needs rows to train on", key="train")
     for part in ("{data}", "{seed}", "{out}") if config.command else ():
         if part not in config.command:
-            raise PlanError(f"lacks {part}, which differs between runs; put it in", key="command")
+            raise PlanError(f"lacks {part}, which differs from run to run; add it", key="command")
     try:
         shlex.split(config.command)
     except ValueError as error:
-        raise PlanError(f"cannot be read ({error}); close its quotes", key="command") from error
+        raise PlanError(f"cannot be parsed ({error}); close its quotes", key="command") from error
     return config
 
 
@@ -382,5 +402,5 @@ def check_unlearn(config: UnlearnConfig) -> UnlearnConfig:
     if not config.train and not config.forget:
         raise PlanError("missing; give the facts to forget", key="forget")
     if config.match_dose and not config.base:
-        raise PlanError("missing; --match-dose trains from it", key="base")
+        raise PlanError("missing; --match-dose needs a base to train from", key="base")
     return config

@@ -59,7 +59,7 @@ def find_logs(paths: Iterable[Path | str]) -> list[Path]:
 
 def read_log(path: Path, roles: Mapping[str, Role]) -> Model:
     """Return a model; ``roles``, by name of the run folder, win over names and configurations."""
-    metrics = _load(path, SIZE_LIMIT, _parse_metrics)
+    metrics = load_bounded(path, SIZE_LIMIT, parse_metrics)
     muse = path.name.startswith("MUSE") or any("knowmem" in name for name in metrics)
     scores = {
         score: {s: _values(_section(metrics, score, s), "score") for s in ("forget", "holdout")}
@@ -122,7 +122,7 @@ def parse_name(name: str) -> Identity:
 
 def read_config(path: Path) -> Identity:
     """Return what a ``.hydra/config.yaml`` says about the model and its prompt."""
-    data = _load(path, 2**20, _parse_config)
+    data = load_bounded(path, 2**20, _parse_config)
     name = "pretrained_model_name_or_path"
     model = _text(_section(data, "model", "model_args"), name)
     base = _text(_section(data, "model", "tokenizer_args"), name)
@@ -152,7 +152,8 @@ def _locate_run(path: Path) -> tuple[Path, int | None, str]:
     return folder, checkpoint, hint
 
 
-def _load(path: Path, limit: int, parse: Callable[[str], Any]) -> Any:
+def load_bounded(path: Path, limit: int, parse: Callable[[str], Any]) -> Any:
+    """Return what a file of at most ``limit`` bytes holds."""
     try:
         if (size := path.stat().st_size) > limit:
             raise ValueError(f"{size:,} bytes found; expected at most {limit:,}")
@@ -170,7 +171,7 @@ def _parse_config(text: str) -> Any:
     return yaml.safe_load("".join(block for block in blocks if CONFIG_BLOCKS.match(block)))
 
 
-def _parse_metrics(text: str) -> Any:
+def parse_metrics(text: str) -> Any:
     """Return the metrics of a log, without its texts."""
     data = json.loads(text, object_hook=_drop_texts)
     if not isinstance(data, dict):

@@ -64,6 +64,17 @@ class RunConfig:
             raise PlanError(f"{where}: {key} is {value!r}; expected text", key="open_unlearning")
         return value
 
+    def section(self, key: str) -> dict[str, Any]:
+        """Return what is under a dotted key; empty where nothing is."""
+        found = self.get(key)
+        return found if isinstance(found, dict) else {}
+
+    def place(self, model: str) -> str:
+        """Return a model's folder, named from where OpenUnlearning ran, or its id on the hub."""
+        root = next((p.parent for p in self.folder.resolve().parents if p.name == "saves"), None)
+        local = None if root is None else root / model
+        return str(local) if local is not None and local.is_dir() else model
+
     def settings(self) -> dict[str, Any]:
         """Return the recipe and the prompt, by dotted key."""
         keys = [f"trainer.args.{key}" for key in RECIPE]
@@ -75,8 +86,7 @@ class RunConfig:
     @property
     def trained_on(self) -> list[str]:
         """The splits that a finetune run was trained on."""
-        train = self.get("data.train")
-        keys = [f"data.train.{name}.args.hf_args.name" for name in train or ()]
+        keys = [f"data.train.{name}.args.hf_args.name" for name in self.section("data.train")]
         return [str(self.get(key)) for key in keys]
 
 
@@ -105,8 +115,8 @@ def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig
     given = {key: value for key, value in values.items() if value not in (None, {}, [])}
     out = Path(given.get("out") or Path("runs") / folder.name)
     facts = Path(f"{out}.given")
-    base = _place(config, config.text(BASE))
-    injected = _place(config, config.text(MODEL))
+    base = config.place(config.text(BASE))
+    injected = config.place(config.text(MODEL))
     found: dict[str, Any] = {"base": base, "injected": injected, "out": str(out)}
     found["prompt"] = {"prompt_file": str(folder / CONFIG)}
     remarks = [f"Method {config.get('trainer.handler')}, {split}, base {base}."]
@@ -128,13 +138,6 @@ def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig
         found["general"] = _general(Path(source.data), facts, remarks)
     prompt = found["prompt"] | given.pop("prompt", {})
     return load_config(AuditConfig, found | given | {"prompt": prompt}), remarks
-
-
-def _place(config: RunConfig, place: str) -> str:
-    """Return a model's folder, named from where OpenUnlearning ran, or its id on the hub."""
-    root = next((p.parent for p in config.folder.resolve().parents if p.name == "saves"), None)
-    local = None if root is None else root / place
-    return str(local) if local is not None and local.is_dir() else place
 
 
 def _has_weights(folder: Path) -> bool:
@@ -174,7 +177,7 @@ def _references(
     model = Path(injected)
     recipe = read_run_config(model) if (model / CONFIG).is_file() else None
     for found in configs:
-        same_base = _place(found, found.text(MODEL)) == base
+        same_base = found.place(found.text(MODEL)) == base
         if found.trained_on != [SPLITS[split]] or not same_base or not _has_weights(found.folder):
             continue
         recipe = recipe or found
@@ -192,10 +195,9 @@ def _references(
     if len(places) < needed:
         remarks.append(
             f"{len(places)} references found in saves/finetune; a verdict takes {needed} or more. "
-            f"Train them with OpenUnlearning: python src/train.py "
-            f"experiment=finetune/tofu/default.yaml data/datasets@data.train=TOFU_QA_retain "
-            f"data.train.TOFU_QA_retain.args.hf_args.name={SPLITS[split]} trainer.args.seed=SEED "
-            f"task_name={SPLITS[split]}_seedSEED"
+            f"Train them on {SPLITS[split]} with OpenUnlearning and other seeds, or with "
+            "`palimpsest retrain --open-unlearning` on the full model's run, and name them with "
+            "--references-folder."
         )
     return places
 
