@@ -17,7 +17,7 @@ from palimpsest.certificate.bundle import (
     ENVELOPE,
     STATEMENT,
     SUMMARY,
-    read_results,
+    Bundle,
     statement,
     without_prose,
 )
@@ -49,7 +49,7 @@ def repaired(members: Members) -> bytes:
     """Return the archive, with a statement that fits it as well as can be."""
     members = {name: data for name, data in members.items() if name != ENVELOPE}
     try:
-        members[STATEMENT] = statement(members, read_results(members), None)
+        members[STATEMENT] = statement(Bundle(members), None)
     except Exception:
         # Nothing the format can say: at least the digests are right.
         stated = json.loads(members[STATEMENT])
@@ -193,7 +193,7 @@ def with_rules(members: Members, **changed: Any) -> Members:
 
 def with_verdicts(members: Members) -> Members:
     """Return the members with the verdicts that follow from them now."""
-    return members | {SUMMARY: written(without_prose(run_document(read_results(members))))}
+    return members | {SUMMARY: written(without_prose(run_document(Bundle(members).results)))}
 
 
 def made_up(members: Members, cell: str = STUDY) -> Members:

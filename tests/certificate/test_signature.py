@@ -9,7 +9,7 @@ import pytest
 
 from palimpsest.certificate import Verification, certify, keygen, verify
 from palimpsest.certificate.archive import pack, unpack
-from palimpsest.certificate.bundle import read_results, statement
+from palimpsest.certificate.bundle import Bundle, statement
 from palimpsest.certificate.signature import is_strong, pae, read_public, signer
 from palimpsest.certificate.verification import examine
 from palimpsest.errors import InputError
@@ -85,7 +85,7 @@ def test_a_key_of_small_order_is_refused(
 
     public = (y | sign << 255).to_bytes(32, "little")
     assert not is_strong(public)
-    body = statement(members, read_results(members), signer(public))
+    body = statement(Bundle(members), signer(public))
     signature = (1).to_bytes(32, "little") + bytes(32)
     whole = {
         "payload": base64.b64encode(body).decode(),

@@ -252,5 +252,5 @@ def test_a_folder_named_by_another_edition_is_refused(run: Run) -> None:
     value = json.loads((run.path / "terms.json").read_bytes())
     value.pop("digest")
     disk.write_sealed(run.path / "terms.json", value | {"format": 2})
-    with pytest.raises(DamagedArtifact):
+    with pytest.raises(StoreError, match="format 2"):
         Run.open(run.path)

@@ -14,8 +14,10 @@ that the tests would take. Verdicts are computed by the function that judges a r
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +25,16 @@ import numpy as np
 
 from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.signature import envelope, public_of, read_private, signer
+from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import BundleError, InputError, PlanError, SealError, StoreError
+from palimpsest.facts.rows import shown
 from palimpsest.facts.sealed import AuditPool, builtin_pool, read_pool, verify
 from palimpsest.report.documents import run_document, verdict_document
 from palimpsest.report.results import CellResult, RunResults, judge_cell
 from palimpsest.run.cell import CELL
 from palimpsest.run.chain import Entry, verify_chain
-from palimpsest.run.disk import (
-    canonical,
-    digest,
-    disk_errors,
-    make_folder,
-    parse_sealed,
-    write_bytes,
-)
-from palimpsest.run.store import FORMAT, RECORD, ROSTERS, TERMS, Run, Terms
+from palimpsest.run.disk import canonical, digest, disk_errors, make_folder, write_bytes
+from palimpsest.run.store import RECORD, ROSTERS, TERMS, Run, Terms, parse_terms
 from palimpsest.run.tables import Table, table_from_bytes
 from palimpsest.schema import build
 from palimpsest.stats.items import ITEM_COLUMNS
@@ -86,7 +83,7 @@ _TYPES = dict.fromkeys(("model", "stage", "set", "fact", "pool", "measure"), "ob
 _TYPES |= dict.fromkeys(("template", "tokens", "chunk", "step"), "int32")
 
 MAX_ROWS = 20_000_000
-"""Rows of one table."""
+"""Rows of all tables."""
 MAX_TABLE_BYTES = 256 * 2**20
 """Bytes of one table once decompressed."""
 MAX_MODELS = 1_000
@@ -126,10 +123,10 @@ def certify(
             "with --key, or write it elsewhere with --out"
         )
     members = gather(run, pool_path)
+    bundle = Bundle(members)
     public = None if key is None else public_of(key)
-    results = read_results(members)
-    members[SUMMARY] = canonical(without_prose(run_document(results))) + b"\n"
-    members[STATEMENT] = statement(members, results, None if public is None else signer(public))
+    members[SUMMARY] = canonical(without_prose(run_document(bundle.results))) + b"\n"
+    members[STATEMENT] = statement(bundle, None if public is None else signer(public))
     members |= {} if key is None else {ENVELOPE: envelope(members[STATEMENT], key)}
     data = pack(members)
     examine(data, public).require(str(run.path))
@@ -149,13 +146,13 @@ def without_prose(document: Mapping[str, Any]) -> dict[str, Any]:
 def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
     """Return the files of a finished run that go into its bundle; BundleError if not finished."""
     _require_finished(run)
+    summaries = {cell_id: run.cell(cell_id).summary() for cell_id in run.cells}
+    names = [*FIXED]
+    for cell_id, summary in summaries.items():
+        names += [cell_file(cell_id), *table_files(cell_id, summary).values()]
     with disk_errors(run.path, "read"):
-        members = {name: (run.path / name).read_bytes() for name in FIXED}
-        for cell_id in run.cells:
-            names = [CELL, *(f"{name}.parquet" for name in tables_of(run.cell(cell_id).summary()))]
-            paths = [f"cells/{cell_id}/{name}" for name in names]
-            members |= {path: (run.path / path).read_bytes() for path in paths}
-    if any(run.cell(cell_id).summary()["opening"] for cell_id in run.cells):
+        members = {name: (run.path / name).read_bytes() for name in names}
+    if any(summary["opening"] for summary in summaries.values()):
         members[REVEAL] = _reveal(run, pool_path)
     return members
 
@@ -201,31 +198,171 @@ def _is_signed(path: Path) -> bool:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def document(members: Mapping[str, bytes], name: str) -> Any:
-    """Return the value in a JSON member; BundleError unless it is written as a run writes it."""
-    if name not in members:
-        raise BundleError(f"{name} is missing; expected it in the bundle")
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A candidate or reference of a list: a given model, or a method with values of its knobs."""
+
+    name: str
+    files: str = ""
+    """Digest of a given model's files; empty for a method."""
+    weights: str = ""
+    """Digest of an audited model's tensors."""
+    knobs: str = "{}"
+    """Canonical JSON of the knobs that the list sets."""
+    plugin: str = ""
+    role: Role = Role.CANDIDATE
+
+
+class Bundle:
+    """The files of a bundle; each part is read, and its form checked, when first asked for."""
+
+    def __init__(self, members: Mapping[str, bytes]) -> None:
+        self.members = members
+
+    def document(self, name: str) -> Any:
+        """Return the value in a JSON member; BundleError unless it is written as a run writes."""
+        if name not in self.members:
+            raise BundleError(f"{name} is missing; expected it in the bundle")
+        try:
+            value = json.loads(self.members[name])
+            # One spelling only: no repeated keys, no NaN, no second way to write a number.
+            plain = canonical(value) + b"\n" == self.members[name]
+        except (ValueError, RecursionError, StoreError) as error:
+            raise BundleError(f"{name}: not the JSON that a run stores") from error
+        if not plain:
+            raise BundleError(f"{name}: written in another way than a run stores JSON")
+        return value
+
+    @cached_property
+    def terms(self) -> Terms:
+        """What was fixed before the first step."""
+        terms, _ = parse_terms(self.members[TERMS], TERMS)
+        if terms.kind not in KINDS:
+            raise BundleError(f"{TERMS}: of kind {terms.kind!r}; expected {', '.join(KINDS)}")
+        return terms
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The rules of the run, within their bounds."""
+        return read_rules(self.terms.rules)
+
+    @cached_property
+    def rosters(self) -> tuple[Entry, ...]:
+        """The candidate lists of the run, which hang on its terms, oldest first."""
+        rosters = verify_chain(self.members[ROSTERS], ROSTERS, self.terms.digest)
+        if not rosters or any(entry.event != "roster" for entry in rosters):
+            raise BundleError(f"{ROSTERS}: expected at least one candidate list, and nothing else")
+        return rosters
+
+    @cached_property
+    def lists(self) -> list[tuple[Listed, ...]]:
+        """The same, every setting of a method by itself."""
+        kind = self.terms.kind
+        return [tuple(read_list(kind, entry.data["models"])) for entry in self.rosters]
+
+    @property
+    def tried(self) -> int:
+        """How many candidates any of the lists names."""
+        every = {entry for listed in self.lists for entry in listed}
+        return sum(entry.role is Role.CANDIDATE for entry in every)
+
+    @cached_property
+    def summaries(self) -> dict[str, dict[str, Any]]:
+        """The record of each cell."""
+        return {cell_id: self.document(cell_file(cell_id)) for cell_id in self.terms.cells}
+
+    @cached_property
+    def pool(self) -> AuditPool | None:
+        """The revealed pool with its nonce; None when nothing is revealed."""
+        if REVEAL not in self.members:
+            return None
+        value = self.document(REVEAL)
+        phrasings = {key: tuple(texts) for key, texts in value["pool"]["phrasings"].items()}
+        pool = AuditPool(phrasings, value["nonce"])
+        if value != revealed(pool):
+            raise BundleError(f"{REVEAL}: not a pool with its nonce")
+        return pool
+
+    @cached_property
+    def tables(self) -> dict[str, dict[str, Table]]:
+        """The tables that each cell's verdict depends on."""
+        rows = 0
+        tables: dict[str, dict[str, Table]] = {}
+        for cell_id, summary in self.summaries.items():
+            tables[cell_id] = {}
+            for name, file in table_files(cell_id, summary).items():
+                table = read_table(file, self.members[file], TABLES[name])
+                rows += len(table["model"])
+                if rows > MAX_ROWS:
+                    raise BundleError(f"{rows} rows of scores; expected at most {MAX_ROWS}")
+                tables[cell_id][name] = table
+        return tables
+
+    @cached_property
+    def results(self) -> RunResults:
+        """Every cell measured and judged as a run is."""
+        # Scores so large that sums overflow are refused as not finite by what reads them.
+        with np.errstate(all="ignore"):
+            cells = tuple(self._judge(cell_id) for cell_id in self.terms.cells)
+        return RunResults(Path(), self.terms, self.rules, len(self.rosters), cells, ())
+
+    def _judge(self, cell_id: str) -> CellResult:
+        """Return a cell judged, after checking how much work that takes."""
+        summary, tables = self.summaries[cell_id], self.tables[cell_id]
+        items = tables["items"]
+        models = len({*items["model"], *(record["name"] for record in summary["models"])})
+        forget, probe = (len(set(items["fact"][items["set"] == s])) for s in ("forget", "probe"))
+        references = sum(record["role"] == Role.REFERENCE for record in summary["models"])
+        asked = len(set(tables["headroom"]["fact"])) if "headroom" in tables else 0
+        for what, count, most in (
+            ("models", models, MAX_MODELS),
+            ("references", references, MAX_REFERENCES),
+            ("facts", len(set(items["fact"])), MAX_FACTS),
+            ("pairs of facts", models * min(forget * probe, EXACT_PAIRS), MAX_PAIRS),
+            ("resampled numbers", asked * self.rules.bootstrap_resamples, MAX_RESAMPLED),
+        ):
+            if count > most:
+                raise BundleError(f"cell {cell_id}: {count} {what}; expected at most {most}")
+        return judge_cell(cell_id, summary, tables, self.terms, self.rules)
+
+
+def cell_file(cell_id: str) -> str:
+    """Return the name of a cell's record in a bundle and in a run."""
+    return f"cells/{cell_id}/{CELL}"
+
+
+def table_files(cell_id: str, summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of the tables that a cell's verdict depends on, by table."""
+    stored = [n for n in TABLES if n == "items" or f"{n}.parquet" in summary["artifacts"]]
+    return {name: f"cells/{cell_id}/{name}.parquet" for name in stored}
+
+
+def read_table(name: str, data: bytes, expected: tuple[str, ...]) -> Table:
+    """Return the columns of a table, after checking the sizes that its footer says.
+
+    Pages that ask for more than that meet the memory limit of the process that examines.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
-        value = json.loads(members[name])
-        # One spelling only: no repeated keys, no NaN, no second way to write a number.
-        plain = canonical(value) + b"\n" == members[name]
-    except (ValueError, RecursionError, StoreError) as error:
-        raise BundleError(f"{name}: not the JSON that a run stores") from error
-    if not plain:
-        raise BundleError(f"{name}: written in another way than a run stores JSON")
-    return value
-
-
-def read_terms(members: Mapping[str, bytes]) -> Terms:
-    """Return what was fixed before the first step; BundleError when not in the known format."""
-    sealed = parse_sealed(members[TERMS], TERMS)
-    stored = sealed["terms"]
-    if sealed["format"] != FORMAT or stored.keys() != {item.name for item in fields(Terms)}:
-        raise BundleError(f"{TERMS}: not of format {FORMAT}, which this version reads")
-    terms = Terms(**stored | {"cells": tuple(stored["cells"])})
-    if terms.kind not in KINDS:
-        raise BundleError(f"{TERMS}: of kind {terms.kind!r}; expected one of {', '.join(KINDS)}")
-    return terms
+        footer = pq.read_metadata(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        raise BundleError(f"{name}: not a parquet table ({error})") from error
+    columns, rows = tuple(footer.schema.names), footer.num_rows
+    size = sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
+    bounded = 0 <= size <= MAX_TABLE_BYTES and 0 <= rows <= MAX_ROWS
+    if columns != expected or not bounded:
+        raise BundleError(
+            f"{name}: {rows} rows of {columns} with {size} bytes once decompressed; expected "
+            f"{expected}, at most {MAX_ROWS} rows and {MAX_TABLE_BYTES} bytes"
+        )
+    table = table_from_bytes(data, name)
+    for column, values in table.items():
+        kind = _TYPES.get(column, "float64")
+        if values.dtype.name != kind:
+            raise BundleError(f"{name}: {column} holds {values.dtype}; expected {kind}")
+    return table
 
 
 def read_rules(values: Mapping[str, Any]) -> Rules:
@@ -243,104 +380,21 @@ def read_rules(values: Mapping[str, Any]) -> Rules:
     return rules
 
 
-def read_rosters(members: Mapping[str, bytes], terms: Terms) -> tuple[Entry, ...]:
-    """Return the candidate lists of the run, which hang on its terms, oldest first."""
-    rosters = verify_chain(members[ROSTERS], ROSTERS, terms.digest)
-    if not rosters or any(entry.event != "roster" for entry in rosters):
-        raise BundleError(f"{ROSTERS}: expected at least one candidate list, and nothing else")
-    return rosters
-
-
-def tables_of(summary: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tables that a cell's verdict depends on, by its record."""
-    return [name for name in TABLES if name == "items" or f"{name}.parquet" in summary["artifacts"]]
-
-
-def table_members(members: Mapping[str, bytes], cell_id: str) -> dict[str, bytes]:
-    """Return the bytes of the tables that a cell's verdict depends on."""
-    names = tables_of(document(members, f"cells/{cell_id}/{CELL}"))
-    return {name: members[f"cells/{cell_id}/{name}.parquet"] for name in names}
-
-
-def read_tables(members: Mapping[str, bytes], cell_id: str) -> dict[str, Table]:
-    """Return the columns of a cell's tables, after checking the sizes that their footers say.
-
-    Pages that ask for more than that meet the memory limit of the process that examines.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    tables = {}
-    for name, data in table_members(members, cell_id).items():
-        where = f"cells/{cell_id}/{name}.parquet"
-        try:
-            footer = pq.read_metadata(pa.BufferReader(data))
-        except (pa.ArrowException, OSError) as error:
-            raise BundleError(f"{where}: not a parquet table ({error})") from error
-        columns, rows = tuple(footer.schema.names), footer.num_rows
-        size = sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
-        bounded = 0 <= size <= MAX_TABLE_BYTES and 0 <= rows <= MAX_ROWS
-        if columns != TABLES[name] or not bounded:
-            raise BundleError(
-                f"{where}: {rows} rows of {columns} with {size} bytes once decompressed; expected "
-                f"{TABLES[name]}, at most {MAX_ROWS} rows and {MAX_TABLE_BYTES} bytes"
-            )
-        tables[name] = table_from_bytes(data, where)
-        for column, values in tables[name].items():
-            kind = _TYPES.get(column, "float64")
-            if values.dtype.name != kind:
-                raise BundleError(f"{where}: {column} holds {values.dtype}; expected {kind}")
-    return tables
-
-
-def judge(
-    cell_id: str,
-    summary: Mapping[str, Any],
-    tables: Mapping[str, Table],
-    terms: Terms,
-    rules: Rules,
-) -> CellResult:
-    """Return a cell measured and judged as a run is, after checking how much work that takes."""
-    items = tables["items"]
-    models = len({*items["model"], *(record["name"] for record in summary["models"])})
-    sets = {
-        name: len(set(items["fact"][items["set"] == name].tolist())) for name in ("forget", "probe")
-    }
-    references = sum(record["role"] == Role.REFERENCE for record in summary["models"])
-    asked = tables["headroom"]["fact"].tolist() if "headroom" in tables else []
-    for what, count, most in (
-        ("models", models, MAX_MODELS),
-        ("references", references, MAX_REFERENCES),
-        ("facts", len(set(items["fact"].tolist())), MAX_FACTS),
-        ("pairs of facts", models * min(sets["forget"] * sets["probe"], EXACT_PAIRS), MAX_PAIRS),
-        ("resampled numbers", len(set(asked)) * rules.bootstrap_resamples, MAX_RESAMPLED),
-    ):
-        if count > most:
-            raise BundleError(f"cell {cell_id}: {count} {what}; expected at most {most}")
-    # Scores so large that sums overflow are refused as not finite by what reads them.
-    with np.errstate(all="ignore"):
-        return judge_cell(cell_id, summary, tables, terms, rules)
-
-
-def read_results(members: Mapping[str, bytes], path: Path = Path()) -> RunResults:
-    """Return the results in a bundle's files; ``path`` is where a page of them is to be written."""
-    terms = read_terms(members)
-    rules = read_rules(terms.rules)
-    cells = []
-    for cell_id in terms.cells:
-        summary = document(members, f"cells/{cell_id}/{CELL}")
-        cells.append(judge(cell_id, summary, read_tables(members, cell_id), terms, rules))
-    count = len(read_rosters(members, terms))
-    return RunResults(path, terms, rules, count, tuple(cells), ())
-
-
-def pool_of(value: Any) -> AuditPool:
-    """Return the pool with its nonce in the contents of reveal.json, or raise BundleError."""
-    phrasings = {key: tuple(texts) for key, texts in value["pool"]["phrasings"].items()}
-    pool = AuditPool(phrasings, value["nonce"])
-    if value != revealed(pool):
-        raise BundleError(f"{REVEAL}: not a pool with its nonce")
-    return pool
+def read_list(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Listed]:
+    """Yield the references and candidates of one list, every setting of a method by itself."""
+    for entry in entries:
+        if "files" in entry and kind != "study":
+            role = Role(entry.get("role", "candidate"))
+            yield Listed(entry["name"], entry["files"], entry.get("weights", ""), role=role)
+            continue
+        others = {key: value for key, value in entry.items() if key not in ("name", "plugin")}
+        knobs = others["grid"] if kind == "tofu" else others
+        grid = build(MethodGrid, {"name": entry["name"]} | knobs, "methods")
+        # Counted before they are listed.
+        if math.prod(len(values) for _, values in grid.grid) > MAX_MODELS:
+            raise BundleError(f"{shown(grid.name)}: more than {MAX_MODELS} candidates")
+        for setting in grid.settings():
+            yield Listed(grid.name, knobs=canonical(setting).decode(), plugin=entry["plugin"])
 
 
 def revealed(pool: AuditPool) -> dict[str, Any]:
@@ -352,29 +406,23 @@ def revealed(pool: AuditPool) -> dict[str, Any]:
 # -- the statement ---------------------------------------------------------------------------------
 
 
-def statement(
-    members: Mapping[str, bytes], results: RunResults, signed_by: Mapping[str, str] | None
-) -> bytes:
+def statement(bundle: Bundle, signed_by: Mapping[str, str] | None) -> bytes:
     """Return the in-toto statement about all members but the statements themselves."""
-    from palimpsest.certificate.planned import count_tried, read_list
-
-    terms = results.terms
-    rosters = [entry.data["models"] for entry in read_rosters(members, terms)]
-    tried = count_tried([tuple(read_list(terms.kind, models)) for models in rosters])
+    terms, results, members = bundle.terms, bundle.results, bundle.members
     predicate = {
         "run": results.name,
         "kind": terms.kind,
         "terms": terms.digest,
         "rules": terms.rules_hash,
-        "custom_rules": custom_rules(results.rules),
-        "unmeasured_axes": list(results.rules.unmeasured_axes),
+        "custom_rules": bundle.rules.differences(),
+        "unmeasured_axes": bundle.rules.unmeasured_axes,
         "seal": terms.seal["commitment"],
-        "lists": len(rosters),
-        "tried": tried,
-        "reused": origins(cell.summary for cell in results.cells),
+        "lists": len(bundle.lists),
+        "tried": bundle.tried,
+        "reused": origins(bundle.summaries.values()),
         "cells": {cell.id: _stated_cell(cell) for cell in results.cells},
-        "scope": list(SCOPE),
-        "signer": None if signed_by is None else dict(signed_by),
+        "scope": SCOPE,
+        "signer": signed_by,
     }
     subject = [
         {"name": name, "digest": {"sha256": digest(members[name]).removeprefix("sha256:")}}
@@ -400,11 +448,6 @@ def _stated_cell(cell: CellResult) -> dict[str, Any]:
     }
 
 
-def custom_rules(rules: Rules) -> dict[str, list[Any]]:
-    """Return the rules that differ from the default: default and own value, by name."""
-    return {name: list(pair) for name, pair in rules.differences().items()}
-
-
 def origins(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return which candidate lists of other runs some steps were made under."""
     steps: Sequence[Any] = [step for summary in summaries for step in summary["steps"]]
@@ -414,5 +457,5 @@ def origins(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
 def read_verdicts(bundle: Path | str) -> dict[str, dict[str, Any]]:
     """Return what a bundle's statement says of each cell's verdict, without verifying anything."""
     with disk_errors(Path(bundle), "read"):
-        stated = document(unpack(Path(bundle).read_bytes()), STATEMENT)
+        stated = Bundle(unpack(Path(bundle).read_bytes())).document(STATEMENT)
     return {cell_id: cell["verdict"] for cell_id, cell in stated["predicate"]["cells"].items()}

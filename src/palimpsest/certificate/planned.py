@@ -5,47 +5,27 @@ Every model is known by its role, draw, share, source and knobs; nothing is read
 
 import itertools
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from palimpsest.adversaries import KnownLabel, chosen
-from palimpsest.certificate.bundle import MAX_MODELS, read_rules
+from palimpsest.certificate.bundle import Bundle, Listed, read_rules
 from palimpsest.config.own import TofuConfig
 from palimpsest.config.plan import Plan
-from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import BundleError
 from palimpsest.facts.rows import shown
-from palimpsest.facts.sealed import AuditPool
 from palimpsest.methods import BUILT_IN
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import Terms
-from palimpsest.run.tables import Table
 from palimpsest.schema import build
 from palimpsest.stats.axes import AXES, axis
 from palimpsest.stats.beacon import Draw
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.rules import Rules
 
-MAX_CELLS = 10_000
 SETS = ("forget", "retain", "probe")
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A candidate or reference of a list: a given model, or a method with values of its knobs."""
-
-    name: str
-    files: str = ""
-    """Digest of a given model's files; empty for a method."""
-    weights: str = ""
-    """Digest of an audited model's tensors."""
-    knobs: str = "{}"
-    """Canonical JSON of the knobs that the list sets."""
-    plugin: str = ""
-    role: Role = Role.CANDIDATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,22 +59,27 @@ class Planned:
 # -- from the terms --------------------------------------------------------------------------------
 
 
-def plan_cells(terms: Terms, lists: Sequence[Sequence[Listed]]) -> Planned:
+def plan_cells(terms: Terms, listed: Sequence[Listed]) -> Planned:
     """Return what the terms of a run and the last of its lists ask for."""
     plan = {"study": _plan_study, "audit": _plan_audit, "tofu": _plan_tofu}[terms.kind]
-    planned = plan(terms, lists[-1])
+    planned = plan(terms, listed)
     if planned.cells != terms.cells:
-        raise BundleError(
-            f"the terms list {len(terms.cells)} cells; expected the {len(planned.cells)} that "
-            "their configuration gives"
-        )
+        _refuse_cells(terms, len(planned.cells))
     return planned
+
+
+def _refuse_cells(terms: Terms, expected: int) -> NoReturn:
+    raise BundleError(
+        f"the terms list {len(terms.cells)} cells; expected the {expected} that their "
+        "configuration gives"
+    )
 
 
 def _plan_study(terms: Terms, listed: Sequence[Listed]) -> Planned:
     config = terms.config
     # Counted before they are listed: models times seeds may be more than memory holds.
-    _require_count(len(config["models"]) * len(config["seeds"]))
+    if len(terms.cells) != (count := len(config["models"]) * len(config["seeds"])):
+        _refuse_cells(terms, count)
     plan = build(Plan, config, "config")
     cells = plan.cell_ids()
     counts = {"forget": plan.facts.forget, "retain": plan.facts.retain, "probe": plan.facts.probes}
@@ -130,9 +115,8 @@ def _plan_tofu(terms: Terms, listed: Sequence[Listed]) -> Planned:
     derived = ("template", "remarks")
     settings = {key: value for key, value in terms.config.items() if key not in derived}
     config = build(TofuConfig, settings, "config")
-    _require_count(config.seeds)
     if len(set(terms.cells)) != config.seeds:
-        raise BundleError(f"the terms list {len(terms.cells)} cells; expected {config.seeds}")
+        _refuse_cells(terms, config.seeds)
     given = next(n for n in itertools.count() if f"given {n}" not in terms.inputs)
     counts = {"forget": config.forget_items, "retain": config.retain_items, "probe": config.probes}
     return Planned(
@@ -146,56 +130,26 @@ def _plan_tofu(terms: Terms, listed: Sequence[Listed]) -> Planned:
     )
 
 
-def _require_count(cells: int) -> None:
-    if not 1 <= cells <= MAX_CELLS:
-        raise BundleError(f"the terms ask for {cells} cells; expected 1 to {MAX_CELLS}")
-
-
-def read_list(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Listed]:
-    """Yield the references and candidates of one list, every setting of a method by itself."""
-    for entry in entries:
-        if "files" in entry and kind != "study":
-            role = Role(entry.get("role", "candidate"))
-            yield Listed(entry["name"], entry["files"], entry.get("weights", ""), role=role)
-            continue
-        others = {key: value for key, value in entry.items() if key not in ("name", "plugin")}
-        knobs = others["grid"] if kind == "tofu" else others
-        grid = build(MethodGrid, {"name": entry["name"]} | knobs, "methods")
-        # Counted before they are listed.
-        if math.prod(len(values) for _, values in grid.grid) > MAX_MODELS:
-            raise BundleError(f"{shown(grid.name)}: more than {MAX_MODELS} candidates")
-        for setting in grid.settings():
-            yield Listed(grid.name, knobs=canonical(setting).decode(), plugin=entry["plugin"])
-
-
-def count_tried(lists: Sequence[Sequence[Listed]]) -> int:
-    """Return how many candidates any of the lists names."""
-    tried = {entry for listed in lists for entry in listed if entry.role is Role.CANDIDATE}
-    return len(tried)
-
-
-def describe_lists(lists: Sequence[Sequence[Listed]]) -> str:
+def describe_lists(bundle: Bundle) -> str:
     """Return in words how many lists and candidates there were, and which are no longer listed."""
-    times = "one list fixed" if len(lists) == 1 else f"{len(lists)} lists, each fixed"
-    words = f"{count_tried(lists)} candidates of this injected model were tried in this run, by "
-    words += f"{times} before its results; other runs are not seen"
-    gone = {entry for listed in lists[:-1] for entry in listed} - set(lists[-1])
+    *earlier, last = bundle.lists
+    times = f"{len(bundle.lists)} lists, each fixed" if earlier else "one list fixed"
+    words = f"{bundle.tried} candidates of this injected model were tried in this run, by {times} "
+    words += "before its results; other runs are not seen"
+    gone = {entry for listed in earlier for entry in listed} - set(last)
     if gone:
         names = ", ".join(sorted(f"{entry.role} {shown(entry.name)}" for entry in gone)[:5])
         words += f"; ATTENTION: {len(gone)} of earlier lists are not in the last one ({names})"
     return words
 
 
-def check_rules(terms: Terms) -> Rules:
-    """Return the rules of a run: within bounds, as its configuration says, no axis left out."""
-    rules = read_rules(terms.rules)
+def check_rules(bundle: Bundle) -> None:
+    """Raise BundleError unless the rules are those of the configuration, with every axis."""
+    terms, rules = bundle.terms, bundle.rules
     asked = [entry.name for entry in AXES if entry.measure is not None]
-    if terms.kind == "tofu":
-        # Questions of TOFU name no relation, so none can be asked the other way round.
-        expected = read_rules(terms.config["rules"]).without(*asked)
-    else:
-        expected = read_rules(terms.config["rules"]) if terms.kind == "study" else rules
-    if rules != expected:
+    # An audit has no others; questions of TOFU cannot be asked the other way round.
+    expected = rules if terms.kind == "audit" else read_rules(terms.config["rules"])
+    if rules != (expected.without(*asked) if terms.kind == "tofu" else expected):
         raise BundleError("the rules differ from those of the run's configuration")
     allowed = () if terms.kind == "study" else asked
     if left_out := [name for name in rules.unmeasured_axes if name not in allowed]:
@@ -203,7 +157,6 @@ def check_rules(terms: Terms) -> Rules:
             f"the rules leave out {', '.join(left_out)}, which every run measures; expected every "
             "standard axis"
         )
-    return rules
 
 
 def check_draw(terms: Terms, lists: Sequence[Sequence[Listed]]) -> str:
@@ -361,14 +314,10 @@ def describe_recipes(models: Mapping[str, Model]) -> str:
 
 
 def require_scores(
-    cell_id: str,
-    summary: Mapping[str, Any],
-    tables: Mapping[str, Table],
-    models: Mapping[str, Model],
-    planned: Planned,
-    rules: Rules,
+    cell_id: str, bundle: Bundle, models: Mapping[str, Model], planned: Planned
 ) -> None:
     """Raise BundleError unless the listed models and planned facts are those scored."""
+    facts, tables = bundle.summaries[cell_id]["facts"], bundle.tables[cell_id]
     items = tables["items"]
     own = [table for name, table in tables.items() if name != "headroom"]
     # A model that failed in re-acquisition may have left the scores made before.
@@ -378,38 +327,31 @@ def require_scores(
             f"cell {cell_id}: {shown(name)} is scored but not listed, or the other way round"
         )
     for which in SETS:
-        listed = {row[0] for row in summary["facts"][which]}
-        scored = set(items["fact"][items["set"] == which].tolist())
+        listed = {row[0] for row in facts[which]}
+        scored = set(items["fact"][items["set"] == which])
         if listed != scored or planned.facts.get(which, len(listed)) != len(listed):
             raise BundleError(
                 f"cell {cell_id}: scores of {len(scored)} {which} facts; expected the planned ones"
             )
-    measured = set(tables["measures"]["measure"].tolist()) if "measures" in tables else set()
-    for name in rules.unmeasured_axes:
+    measured = set(tables["measures"]["measure"]) if "measures" in tables else set()
+    for name in bundle.rules.unmeasured_axes:
         if axis(name).measure in measured:
             raise BundleError(f"cell {cell_id}: {name} was measured, but the rules leave it out")
 
 
-def require_once(
-    cell_id: str,
-    items: Table,
-    facts: Mapping[str, Any],
-    opened: Mapping[str, Any],
-    pool: AuditPool | None,
-) -> None:
-    """Raise BundleError unless the sealed pool's rows are those of its one opening.
-
-    ``facts`` are those of the cell's record, ``opened`` the models the pool was opened for, and
-    ``pool`` the revealed one, None when it was never opened.
-    """
+def require_once(cell_id: str, bundle: Bundle) -> None:
+    """Raise BundleError unless the sealed pool's rows are those of its one opening."""
+    items, summary = bundle.tables[cell_id]["items"], bundle.summaries[cell_id]
+    opened = summary["opening"]["models"] if summary["opening"] else {}
+    phrasings = bundle.pool.phrasings if bundle.pool else {}
     sealed = items["pool"] == "audit"
     columns = ("model", "stage", "set", "fact", "template")
     rows = list(zip(*(items[name][sealed].tolist() for name in columns)))
     asked = [
         ("forward", which, fact, n)
         for which in dict.fromkeys(["forget", "probe", *(row[2] for row in rows)])
-        for fact, relation in facts[which]
-        for n in range(len(pool.phrasings[relation]) if pool else 0)
+        for fact, relation in summary["facts"][which]
+        for n in range(len(phrasings[relation]) if phrasings else 0)
     ]
     # Counted before they are listed: the numbers may be anything.
     if len(rows) != len(opened) * len(asked) or set(rows) != {

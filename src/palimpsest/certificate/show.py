@@ -4,11 +4,12 @@ A model card's section says what was found in the words of the verdict and how a
 nothing in it is computed here. Format: github.com/huggingface/hub-docs, modelcard.md.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from palimpsest.certificate.archive import unpack
-from palimpsest.certificate.bundle import read_results
+from palimpsest.certificate.bundle import Bundle
 from palimpsest.certificate.verification import Verification
 from palimpsest.errors import InputError
 from palimpsest.run.disk import digest, disk_errors, make_folder, write_bytes
@@ -28,7 +29,7 @@ def write_bundle_page(result: Verification, folder: Path) -> Path:
     result.require("the bundle")
     if folder.exists():
         raise InputError(f"{folder}: exists; expected a new folder for the page")
-    return write_report(read_results(unpack(result.data), folder))
+    return write_report(replace(Bundle(unpack(result.data)).results, path=folder))
 
 
 def write_model_card(bundle: Path, path: Path, cell: str | None = None) -> None:
@@ -46,7 +47,7 @@ def model_card(bundle: Path, cell: str | None = None) -> str:
 
     with disk_errors(bundle, "read"):
         data = bundle.read_bytes()
-    results = read_results(unpack(data))
+    results = Bundle(unpack(data)).results
     cells = results.planned
     if cell is None and len(cells) > 1:
         raise InputError(

@@ -205,8 +205,8 @@ def _broken(why: str) -> Verification:
 def examine(data: bytes, public: bytes | None = None) -> Verification:
     """Return the verification of a bundle's bytes, given the 32 bytes of a public key or None."""
     # Here, not above: the command that waits for the process needs no numeric library.
-    from palimpsest.certificate.bundle import NO_VERDICT, SCOPE, custom_rules
-    from palimpsest.certificate.evidence import Evidence, describe_rules
+    from palimpsest.certificate.bundle import NO_VERDICT, SCOPE
+    from palimpsest.certificate.evidence import Evidence, describe_rules, plain
 
     evidence = Evidence(data, public)
     checks: list[Check] = []
@@ -228,24 +228,23 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
         checks.append(Check(name, state, _inert(what)))
         if state == "failed":
             return Verification(tuple(checks), FAILED)
+    bundle = evidence.bundle
     who = UNSIGNED if evidence.signer is None else SELF_SIGNED if public is None else SIGNED
     held_out = "the digest of the held-out questions (which are not in the bundle)"
-    audited = evidence.terms_fixed.kind != "study"
-    shown = [MEANS.format(sealed=held_out if audited else "the sealed pool")]
-    rules = evidence.rules_fixed
-    if custom := describe_rules(rules):
+    shown = [MEANS.format(sealed="the sealed pool" if bundle.terms.kind == "study" else held_out)]
+    if custom := describe_rules(bundle.rules):
         shown.append(CUSTOM.format(rules=custom))
     verdicts = {
         cell.id: _inert(cell.verdict.paragraph() if cell.verdict else NO_VERDICT)
-        for cell in evidence.results.cells
+        for cell in bundle.results.cells
     }
     return Verification(
         tuple(checks),
         "\n".join([*shown, "What it is, and is not:", *SCOPE, MEANS_NOT, who]),
         verdicts,
-        evidence.terms_fixed.digest,
+        bundle.terms.digest,
         evidence.signer,
-        json.loads(json.dumps(custom_rules(rules))),
+        plain(bundle.rules.differences()),
     )
 
 

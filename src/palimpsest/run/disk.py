@@ -148,12 +148,17 @@ def check_file(path: Path, expected: str) -> None:
         raise DamagedArtifact(f"{path}: digest {found}; expected {expected}")
 
 
+def read_stored(path: Path) -> bytes:
+    """Return a file's bytes, or raise DamagedArtifact when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DamagedArtifact(f"{path}: cannot be read ({error.strerror})") from error
+
+
 def read_checked(path: Path, expected: str) -> bytes:
     """Return a file's bytes, or raise DamagedArtifact when they are not the recorded ones."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DamagedArtifact(f"{path}: {error.strerror}; expected {expected}") from error
+    data = read_stored(path)
     if digest(data) != expected:
         raise DamagedArtifact(f"{path}: digest {digest(data)}; expected {expected}")
     return data
@@ -195,10 +200,7 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """Return an object written by ``write_sealed``, or raise DamagedArtifact naming the file."""
-    try:
-        return parse_sealed(path.read_bytes(), str(path))
-    except OSError as error:
-        raise DamagedArtifact(f"{path}: cannot be read ({error.strerror})") from error
+    return parse_sealed(read_stored(path), str(path))
 
 
 def parse_sealed(data: bytes, name: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import os
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +128,15 @@ class Run:
                 f"{path}: not a run (no {TERMS}); expected a folder made by `palimpsest study` "
                 "or `palimpsest audit`; check the path, or run that command to create it"
             )
-        terms, environment = _read_terms(path)
         try:
-            data = (path / ROSTERS).read_bytes()
-        except OSError as error:
-            raise DamagedArtifact(f"{path / ROSTERS}: cannot be read ({error.strerror})") from error
-        rosters = verify_chain(data, str(path / ROSTERS), terms.digest)
-        if not rosters:
-            raise DamagedArtifact(f"{path / ROSTERS}: empty; run the same command to repair it")
+            terms, environment = _read_terms(path)
+            rosters = verify_chain(
+                disk.read_stored(path / ROSTERS), str(path / ROSTERS), terms.digest
+            )
+            if not rosters:
+                raise DamagedArtifact(f"{path / ROSTERS}: empty")
+        except DamagedArtifact as error:
+            raise DamagedArtifact(f"{error}; run the same command again to repair it") from error
         return cls(path, terms, environment, rosters)
 
     @classmethod
@@ -216,13 +217,11 @@ class Run:
 
     def record(self) -> bytes:
         """Return the record of what is stored; write it too where this process holds the run."""
-        events: list[tuple[str, Mapping[str, Any]]] = [
-            ("roster", {"models": entry.data["models"], "digest": entry.digest})
-            for entry in self.rosters
-        ]
-        for cell_id in self.cells:
-            events += _cell_events(self.cell(cell_id))
-        data = chain_bytes(events, self.terms.digest)
+        summaries = {}
+        for cell in map(self.cell, self.cells):
+            with contextlib.suppress(StoreError):
+                summaries[cell.id] = cell.summary()
+        data = record_bytes(self.terms, self.rosters, summaries)
         path = self.path / RECORD
         if self.locked_here() and not (path.is_file() and path.read_bytes() == data):
             disk.write_bytes(path, data)
@@ -251,17 +250,6 @@ class Run:
         return tuple(problems)
 
 
-def _cell_events(cell: CellStore) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return what the record says of a finished cell; nothing of any other."""
-    with contextlib.suppress(DamagedArtifact):
-        if cell.ended():
-            summary = cell.summary()
-            opened = [("opened", summary["opening"])] if summary["opening"] else []
-            steps = [("step", {"cell": cell.id} | step) for step in summary["steps"]]
-            return [*opened, *steps, ("cell", {"cell": cell.id, "digest": summary["digest"]})]
-    return []
-
-
 def _run_lock(run: Path) -> Path:
     return run / "locks" / "run.lock"
 
@@ -286,18 +274,34 @@ def _check_new(path: Path, terms: Terms) -> None:
         )
 
 
-def _read_terms(path: Path) -> tuple[Terms, dict[str, Any]]:
-    try:
-        sealed = disk.read_sealed(path / TERMS)
-    except DamagedArtifact as error:
-        raise DamagedArtifact(f"{error}; run the same command again to repair it") from error
-    if sealed.get("format") != FORMAT:
-        raise DamagedArtifact(
-            f"{path / TERMS}: format {sealed.get('format')}; expected {FORMAT}; use the version of "
+def parse_terms(data: bytes, name: str) -> tuple[Terms, dict[str, Any]]:
+    """Return the terms in the bytes of terms.json, and the machine the run was created on."""
+    sealed = disk.parse_sealed(data, name)
+    stored = sealed.get("terms", {})
+    if sealed.get("format") != FORMAT or stored.keys() != {item.name for item in fields(Terms)}:
+        raise StoreError(
+            f"{name}: format {sealed.get('format')}; expected {FORMAT}; use the version of "
             "Palimpsest that made the run"
         )
-    stored = sealed["terms"]
     return Terms(**stored | {"cells": tuple(stored["cells"])}), sealed["environment"]
+
+
+def record_bytes(
+    terms: Terms, rosters: Sequence[Entry], summaries: Mapping[str, Mapping[str, Any]]
+) -> bytes:
+    """Return the record that follows from terms, rosters and the records of finished cells."""
+    events: list[tuple[str, Mapping[str, Any]]] = [
+        ("roster", {"models": entry.data["models"], "digest": entry.digest}) for entry in rosters
+    ]
+    for cell_id, summary in summaries.items():
+        events += [("opened", summary["opening"])] if summary["opening"] else []
+        events += [("step", {"cell": cell_id} | step) for step in summary["steps"]]
+        events.append(("cell", {"cell": cell_id, "digest": summary["digest"]}))
+    return chain_bytes(events, terms.digest)
+
+
+def _read_terms(path: Path) -> tuple[Terms, dict[str, Any]]:
+    return parse_terms(disk.read_stored(path / TERMS), str(path / TERMS))
 
 
 def _check_terms(path: Path, terms: Terms) -> bool:
