@@ -11,7 +11,7 @@ from torch.nn import functional
 from palimpsest.facts.examples import schedule_rates
 from palimpsest.methods.context import Context
 from palimpsest.methods.held_vector import HeldVector
-from palimpsest.methods.lessons import Cost, CostPlan, Recipe, Workbench, encode_stream
+from palimpsest.methods.lessons import CostPlan, Recipe, Spent, Workbench, encode_stream
 from palimpsest.methods.running import run_method
 
 SPEED, TEXTS, SAMPLE = 2, 2, 3
@@ -98,7 +98,7 @@ def test_its_cost_is_what_it_read_and_is_known_before(vectors: int) -> None:
     method = HeldVector(texts=1, speed=SPEED, sample=SAMPLE, vectors=vectors, share=0.3)
     run_method(method, context)
     spent = next(iter(context.shared.costs.values()))
-    planned = method.planned_cost(CostPlan(recipe(), tokenizer(), Cost()))
+    planned = method.planned_cost(CostPlan(recipe(), tokenizer(), Spent()))
     assert planned is not None
     assert (spent.steps, spent.tokens, spent.scored) == (
         planned.steps,

@@ -13,7 +13,7 @@ from palimpsest.methods import candidates, title, used
 from palimpsest.methods.context import Context
 from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.lessons import Cost, Workbench, encode_stream, stream_cost
+from palimpsest.methods.lessons import Spent, Workbench, encode_stream, stream_cost
 from palimpsest.methods.replay import Replay
 from palimpsest.methods.running import FailureKind, MethodFailure, run_group, run_method
 from palimpsest.methods.task_vector import TaskVector
@@ -97,14 +97,14 @@ def test_costs_count_every_token_of_training() -> None:
     lengths = [len(text.ids) for text in encode_stream(tokenizer(), recipe().stream, 5)]
     assert max(lengths) > 5 == lengths[-1]  # sentences are whole, general texts are cut
     by_hand = sum(lengths[n] for step in recipe().models()["forget_only"].steps for n in step)
-    assert parts["forget_only"] == Cost(STEPS, by_hand)
+    assert parts["forget_only"] == Spent(STEPS, by_hand)
     assert costs["task_vector"].tokens == costs["task_vector"].shared == by_hand
     whole = by_hand + parts["general_only"].tokens
-    assert costs["facts_vector"] == Cost(2 * STEPS, whole, shared=whole)
+    assert costs["facts_vector"] == Spent(2 * STEPS, whole, shared=whole)
     assert costs["replay"].steps == 2 * STEPS + 2 and costs["replay"].shared == whole
     assert costs["kl_reversion"].steps == cell.budget.steps
     assert costs["kl_reversion"].scored > 0 and costs["kl_reversion"].shared == 0
-    stored = Cost(3, 100, 10, 50).in_retrainings(1000, Cost(1, 200))
+    stored = Spent(3, 100, 10, 50).in_retrainings(1000, Spent(1, 200))
     assert stored.flops == 1000 * (600 + 20)
     assert stored.retrainings == 0.5167 and stored.shared_retrainings == 0.25  # (100 + 10/3) / 200
 

@@ -26,8 +26,14 @@ from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import ASKED
 from palimpsest.methods import title
 from palimpsest.methods.context import Context
-from palimpsest.methods.lessons import Cost as Spent
-from palimpsest.methods.lessons import Recipe, encode_items, make_lesson, stream_cost
+from palimpsest.methods.lessons import (
+    Recipe,
+    Spent,
+    count_tokens,
+    encode_items,
+    make_lesson,
+    stream_cost,
+)
 from palimpsest.methods.running import FailureKind, MethodFailure, run_method
 from palimpsest.models.checkpoint import (
     checkpoint_digests,
@@ -229,9 +235,7 @@ class Bench:
 
     def check_dose(self, state: State) -> None:
         """Refuse a model made for a vector that learned little of what injected knows."""
-        self.context.shared.spend(
-            Spent(scored=sum(len(text.ids) for text in self.context.forget.texts))
-        )
+        self.context.shared.spend(Spent(scored=count_tokens(self.context.forget.texts)))
         check_reached(self.setting, Dose(*self.known_levels, self.level(self.nets([state]))))
 
     @cached_property

@@ -190,14 +190,11 @@ class Setting:
 
     def injection_steps(self, stream: Stream) -> list[Any]:
         """The steps of a stream as batches."""
-        from palimpsest.methods.lessons import stream_batches
+        from palimpsest.methods.lessons import encode_stream
+        from palimpsest.models.train import stream_steps
 
-        return stream_batches(
-            self.tokenizer,
-            stream,
-            self.general.piece_tokens,
-            accumulate=self.engine.accumulate,
-        )
+        texts = encode_stream(self.tokenizer, stream, self.general.piece_tokens)
+        return list(stream_steps(stream, texts, accumulate=self.engine.accumulate))
 
     @cached_property
     def reacquisition_steps(self) -> list[Any]:

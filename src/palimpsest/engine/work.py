@@ -23,8 +23,7 @@ from palimpsest.errors import MethodError, ModelError, PlanError, TrainingDiverg
 from palimpsest.facts.sealed import verify
 from palimpsest.methods import title
 from palimpsest.methods.context import Method
-from palimpsest.methods.lessons import Cost as Spent
-from palimpsest.methods.lessons import CostPlan, encode_items, stream_cost
+from palimpsest.methods.lessons import CostPlan, Spent, encode_items, stream_cost
 from palimpsest.methods.running import MethodFailure, run_group, run_method
 from palimpsest.models.checkpoint import checkpoint_state, written_weights
 from palimpsest.models.device import machine_faults, repeatable
@@ -405,8 +404,7 @@ class CellWork(Bench):
     def _cost(self, spent: Spent) -> Cost:
         searched = (self._chosen("match") or {"tokens": 0})["tokens"]
         spent += Spent(tokens=searched, shared=searched)
-        found = spent.in_retrainings(self.loaded.parameters, self.retraining)
-        return Cost(**asdict(found))
+        return spent.in_retrainings(self.loaded.parameters, self.retraining)
 
 
 def planned_costs(work: CellWork) -> dict[str, Cost | None]:
@@ -422,8 +420,8 @@ def planned_costs(work: CellWork) -> dict[str, Cost | None]:
     found: dict[str, Cost | None] = {}
     for method in work.spec.methods:
         counted = getattr(method, "planned_cost", lambda plan: None)(plan)
-        found[title(method)] = counted and Cost(
-            **asdict(counted.in_retrainings(work.loaded.parameters, work.retraining))
+        found[title(method)] = counted and counted.in_retrainings(
+            work.loaded.parameters, work.retraining
         )
     return found
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -22,20 +22,21 @@ from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods.lessons import (
-    Cost,
     CostPlan,
     Exercise,
     Lesson,
     Recipe,
+    Spent,
     View,
     Workbench,
+    count_tokens,
+    encode_stream,
     kl_from,
-    stream_batches,
     stream_cost,
     target_logp,
 )
-from palimpsest.models.net import Batch, Net, WholeNet, collate
-from palimpsest.models.train import text_loss, train, train_alone
+from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
+from palimpsest.models.train import stream_steps, text_loss, train, train_alone
 
 __all__ = [
     "AscentMethod", "Context", "Exercise", "GradientMethod", "Knobs", "Lesson", "Method",
@@ -85,8 +86,7 @@ class Context:
         """Return the exercise of these texts of the lessons, forget texts first."""
         key = (tuple(forget), tuple(retain))
         if key not in self._batches:
-            texts = [self.forget.texts[n] for n in forget] + [self.retain.texts[n] for n in retain]
-            self._batches[key] = collate(texts)
+            self._batches[key] = collate(self._texts(forget, retain))
         base, injected, kept = (
             torch.cat([lesson.teachers[model][n] for n in chosen])
             for lesson, model, chosen in (
@@ -97,19 +97,20 @@ class Context:
         )
         return Exercise(self._batches[key], base, injected, kept, *key)
 
+    def _texts(self, forget: Sequence[int], retain: Sequence[int]) -> list[Encoded]:
+        return [self.forget.texts[n] for n in forget] + [self.retain.texts[n] for n in retain]
+
     def exercises(self) -> Iterator[Exercise]:
         """Yield the batches of the budget: the same for every method of the cell."""
         order = random.Random(key_number(f"{self.seed_key}/exercises"))
         forget = deck(range(len(self.forget.texts)), order)
         retain = deck(range(len(self.retain.texts)), order)
         for lesson in (self.forget, self.retain):  # what the frozen models have read
-            read = len(lesson.teachers) * sum(len(text.ids) for text in lesson.texts)
-            self.shared.spend(Cost(scored=read))
+            self.shared.spend(Spent(scored=len(lesson.teachers) * count_tokens(lesson.texts)))
         for _ in range(self.budget.steps):
             first = [next(forget) for _ in range(self.budget.forget_items)]
             second = [next(retain) for _ in range(self.budget.retain_items)]
-            texts = [self.forget.texts[n] for n in first] + [self.retain.texts[n] for n in second]
-            self.shared.spend(Cost(1, sum(len(text.ids) for text in texts)))
+            self.shared.spend(Spent(1, count_tokens(self._texts(first, second))))
             yield self.exercise(first, second)
 
     @property
@@ -133,17 +134,15 @@ class Context:
         """
         recipe = self.known_recipe
         part = stream.shorten(speed).replayed(share)
-        cut = (self.tokenizer, part, recipe.piece_tokens)
-        batches = stream_batches(*cut, accumulate=recipe.accumulate)
-        self.shared.spend(stream_cost(*cut))
-        net, rate = self.net([state]), speed * recipe.learning_rate
-        what = "training on the recipe's stream"
+        texts = encode_stream(self.tokenizer, part, recipe.piece_tokens)
+        self.shared.spend(stream_cost(self.tokenizer, part, recipe.piece_tokens))
+        net = self.net([state])
         train_alone(
             net,
-            batches,
+            stream_steps(part, texts, accumulate=recipe.accumulate),
             text_loss,
-            what,
-            learning_rate=rate,
+            "training on the recipe's stream",
+            learning_rate=speed * recipe.learning_rate,
             key=self.seed_key,
             rates=part.rates,
             weight_decay=recipe.weight_decay,
@@ -151,7 +150,6 @@ class Context:
         return {name: value.detach().clone() for name, value in net.state().items()}
 
 
-@runtime_checkable
 class Method(Protocol):
     """An unlearning method with its knobs set; ``Knobs`` says what the names hold."""
 
@@ -190,7 +188,7 @@ class Knobs:
         """What it needs with these knobs: ``needs``, or a part of it."""
         return self.needs
 
-    def planned_cost(self, plan: CostPlan) -> Cost | None:
+    def planned_cost(self, plan: CostPlan) -> Spent | None:
         """Return what it will cost; None where that shows only when it runs."""
         return None
 
@@ -222,7 +220,7 @@ class GradientMethod(Knobs):
     def learning_rate(self, budget: Unlearning) -> float:
         return budget.learning_rate
 
-    def planned_cost(self, plan: CostPlan) -> Cost | None:
+    def planned_cost(self, plan: CostPlan) -> Spent | None:
         return plan.exercises + plan.models(self.uses)
 
     def leaves(self, net: Net, context: Context) -> Mapping[str, Tensor]:

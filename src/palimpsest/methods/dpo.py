@@ -11,7 +11,6 @@ method; each forget text is read twice, once with either ending.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +18,15 @@ from torch.nn import functional
 
 from palimpsest.facts.questions import FactSet, Pool, Question
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
-from palimpsest.methods.lessons import Cost, Exercise, View, target_logp, teach
+from palimpsest.methods.lessons import (
+    Exercise,
+    Spent,
+    View,
+    count_tokens,
+    read_logp,
+    target_logp,
+    teach,
+)
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Encoded, Net, collate
 
@@ -35,11 +42,11 @@ class DPO(Knobs):
     rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
-    name: ClassVar[str] = "dpo"
-    kind: ClassVar[str] = "suppresses"
-    summary: ClassVar[str] = "prefers a refusal to each forget answer"
-    needs: ClassVar[tuple[str, ...]] = ("tokenizer",)
-    citation: ClassVar[str] = "Rafailov et al. 2023, arXiv:2305.18290; Maini et al. 2024"
+    name = "dpo"
+    kind = "suppresses"
+    summary = "prefers a refusal to each forget answer"
+    needs = ("tokenizer",)
+    citation = "Rafailov et al. 2023, arXiv:2305.18290; Maini et al. 2024"
 
     def __post_init__(self) -> None:
         if not self.refusal.strip():
@@ -56,10 +63,9 @@ class DPO(Knobs):
         def loss(student: Net, part: Exercise) -> Tensor:
             view = View.of(student, part)
             chosen = [texts[number] for number in part.forget_texts]
-            context.shared.spend(Cost(tokens=sum(len(text.ids) for text in chosen)))
+            context.shared.spend(Spent(tokens=count_tokens(chosen)))
             batch = collate(chosen).to(student.device)
-            ending = torch.log_softmax(student.logits(batch), dim=-1)[0]
-            answers = target_logp(ending, batch.targets)
+            answers = target_logp(read_logp(student, batch), batch.targets)
             refusals = answers.new_zeros(len(chosen)).index_add(0, batch.rows, answers)
             before = torch.stack([injected[number] for number in part.forget_texts])
             return self.loss(view, refusals, before.to(student.device)).reshape(1)

@@ -8,10 +8,9 @@ their difference is the facts alone. Task arithmetic is of Ilharco et al. 2023, 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from palimpsest.methods.context import Context, Knobs, Positive, State
-from palimpsest.methods.lessons import Cost, CostPlan
+from palimpsest.methods.lessons import CostPlan, Spent
 from palimpsest.methods.task_vector import subtract
 
 
@@ -22,18 +21,18 @@ class FactsVector(Knobs):
     speed: Positive = 1.0
     """2 trains the vector in half the steps at twice the learning rate, at half the cost."""
 
-    name: ClassVar[str] = "facts_vector"
-    kind: ClassVar[str] = "restores"
-    summary: ClassVar[str] = "subtracts what learning the facts did, without what general text did"
-    needs: ClassVar[tuple[str, ...]] = ("base", "forget_only", "general_only")
-    citation: ClassVar[str] = "after Ilharco et al. 2023, arXiv:2212.04089"
-    reads_lessons: ClassVar[bool] = False
+    name = "facts_vector"
+    kind = "restores"
+    summary = "subtracts what learning the facts did, without what general text did"
+    needs = ("base", "forget_only", "general_only")
+    citation = "after Ilharco et al. 2023, arXiv:2212.04089"
+    reads_lessons = False
 
     @property
     def uses(self) -> tuple[str, ...]:
         return self.needs if self.speed == 1.0 else ("base",)
 
-    def planned_cost(self, plan: CostPlan) -> Cost | None:
+    def planned_cost(self, plan: CostPlan) -> Spent | None:
         if self.speed == 1.0:
             return plan.models(self.uses)
         more, less = (plan.stream(s.shorten(self.speed)) for s in plan.recipe.models().values())

@@ -8,7 +8,6 @@ a retain term).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,9 +21,9 @@ class GradientAscent(AscentMethod):
     rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
-    name: ClassVar[str] = "ga"
-    summary: ClassVar[str] = "climbs the loss of forget answers while learning retain answers"
-    citation: ClassVar[str] = "Jang et al. 2023; Yao et al. 2024, arXiv:2402.15159"
+    name = "ga"
+    summary = "climbs the loss of forget answers while learning retain answers"
+    citation = "Jang et al. 2023; Yao et al. 2024, arXiv:2402.15159"
 
     def loss(self, view: View) -> Tensor:
         return self.weight * view.retain_nll() - view.forget_nll()

@@ -11,7 +11,7 @@ arm of Yang and Yeung, *Unlearning as Distribution Restoration*.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from annotated_types import Gt, Lt
@@ -40,10 +40,10 @@ class GateMask(KLReversion):
     objective of the binary mask on a pocket model.
     """
 
-    name: ClassVar[str] = "gate_mask"
-    kind: ClassVar[str] = "other"
-    summary: ClassVar[str] = "zeroes a tenth of the gate_proj weights, chosen by reversion"
-    needs: ClassVar[tuple[str, ...]] = ("base", "gated MLP")
+    name = "gate_mask"
+    kind = "other"
+    summary = "zeroes a tenth of the gate_proj weights, chosen by reversion"
+    needs = ("base", "gated MLP")
 
     def learning_rate(self, budget: Unlearning) -> float:
         return self.score_rate

@@ -8,7 +8,6 @@ arXiv:2203.12817, in the form of Maini et al. 2024, *TOFU*, arXiv:2401.06121.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,9 +21,9 @@ class GradDiff(AscentMethod):
     rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
-    name: ClassVar[str] = "graddiff"
-    summary: ClassVar[str] = "climbs the forget loss and descends the retain loss, token by token"
-    citation: ClassVar[str] = "Liu et al. 2022, arXiv:2203.12817; Maini et al. 2024"
+    name = "graddiff"
+    summary = "climbs the forget loss and descends the retain loss, token by token"
+    citation = "Liu et al. 2022, arXiv:2203.12817; Maini et al. 2024"
 
     def loss(self, view: View) -> Tensor:
         forget = -target_logp(view.forget, view.forget_targets).mean()

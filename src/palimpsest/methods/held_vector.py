@@ -23,7 +23,7 @@ Task arithmetic is of Ilharco et al. 2023, arXiv:2212.04089.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
@@ -31,7 +31,14 @@ from torch import Tensor
 
 from palimpsest.facts.general import Stream
 from palimpsest.methods.context import Context, Knobs, Share, State, target_logp
-from palimpsest.methods.lessons import Cost, CostPlan, Recipe, encode_stream
+from palimpsest.methods.lessons import (
+    CostPlan,
+    Recipe,
+    Spent,
+    count_tokens,
+    encode_stream,
+    read_logp,
+)
 from palimpsest.methods.task_vector import subtract
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.models.train import AdamW, step_tokens, text_batch, train_alone, trained_leaves
@@ -69,17 +76,8 @@ class HeldBatch:
 class HeldSteps(AdamW):
     """The step of the docstring above; ``noise`` is V, by leaf."""
 
-    def __init__(
-        self,
-        leaves: Sequence[Tensor],
-        learning_rate: float,
-        stack: int = 1,
-        scales: Sequence[Tensor] = (),
-        *,
-        noise: Sequence[Tensor],
-        beta: float,
-    ) -> None:
-        super().__init__(leaves, learning_rate, stack, scales)
+    def __init__(self, *settings: Any, noise: Sequence[Tensor], beta: float) -> None:
+        super().__init__(*settings)
         self.noise, self.beta = noise, beta
 
     def _update(self, known: Sequence[int], grads: list[Any]) -> None:
@@ -107,12 +105,12 @@ class HeldVector(Knobs):
     sample: Count = 24
     """General texts that V is estimated on."""
 
-    name: ClassVar[str] = "held_vector"
-    kind: ClassVar[str] = "restores"
-    summary: ClassVar[str] = "subtracts what learning the facts did, with general text held to base"
-    needs: ClassVar[tuple[str, ...]] = ("base",)
-    citation: ClassVar[str] = "this project; vectors after Ilharco et al. 2023, arXiv:2212.04089"
-    reads_lessons: ClassVar[bool] = False
+    name = "held_vector"
+    kind = "restores"
+    summary = "subtracts what learning the facts did, with general text held to base"
+    needs = ("base",)
+    citation = "this project; vectors after Ilharco et al. 2023, arXiv:2212.04089"
+    reads_lessons = False
 
     @property
     def label(self) -> str:
@@ -124,7 +122,8 @@ class HeldVector(Knobs):
         # Asked for once: what is shared counts fully each time that it is asked for.
         noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
         for number in range(self.vectors):
-            more, less = self._pair(context, number, noise)
+            key = f"held/{self.texts}/{self.speed}/{self.sample}/{number}"
+            more, less = context.shared.once(key, partial(self._pair, context, number, noise))
             state = subtract(state, self.coefficient / self.vectors, more, less)
         if self.share:
             state = context.learn(state, context.known_recipe.replay, share=self.share)
@@ -133,26 +132,18 @@ class HeldVector(Knobs):
     def _pair(
         self, context: Context, number: int, noise: Mapping[str, Tensor]
     ) -> tuple[State, State]:
-        """Return the models whose difference is a vector, made once for all that use it."""
-        key = f"held/{self.texts}/{self.speed}/{self.sample}/{number}"
-        make = partial(self._learn_pair, context, number, noise)
-        models: tuple[State, State] = context.shared.once(key, make)
-        return models
-
-    def _learn_pair(
-        self, context: Context, number: int, noise: Mapping[str, Tensor]
-    ) -> tuple[State, State]:
+        """Return the models whose difference is a vector."""
         held = self._held_texts(context, number)
         more = self._learn(context, number, held, noise, ("forget", "retain"))
         if context.check_dose is not None:
             context.check_dose(more)
         return more, self._learn(context, number, held, noise, ("retain",))
 
-    def planned_cost(self, plan: CostPlan) -> Cost | None:
+    def planned_cost(self, plan: CostPlan) -> Spent | None:
         texts, source = plan.texts(), plan.recipe.stream.texts
         lengths = [len(text.ids) for text in texts]
         sampled = [n for n, text in enumerate(source) if text.set == "general"][: self.sample]
-        total = Cost(0, sum(lengths[n] for n in sampled))
+        total = Spent(0, sum(lengths[n] for n in sampled))
         for number in range(self.vectors):
             for step in self._stream(plan.recipe, number).steps:
                 held = sum(lengths[n] for n in self._held(plan.recipe.stream, step, number))
@@ -160,7 +151,7 @@ class HeldVector(Knobs):
                     sum(lengths[n] for n in step if source[n].set == part)
                     for part in ("retain", "forget")
                 )
-                total += Cost(2, 2 * (retain + held) + forget, scored=held)
+                total += Spent(2, 2 * (retain + held) + forget, scored=held)
         return total + plan.stream(plan.recipe.replay.replayed(self.share))
 
     def _stream(self, recipe: Recipe, number: int) -> Stream:
@@ -184,14 +175,17 @@ class HeldVector(Knobs):
         for place, step in enumerate(stream.steps):
             general = [n for n in step if stream.texts[n].set == "general"]
             held = tuple(texts[n] for n in self._held(stream, step, number))
-            context.shared.spend(Cost(scored=sum(len(text.ids) for text in held)))
+            context.shared.spend(Spent(scored=count_tokens(held)))
             tokens = step_tokens(stream, texts, place)
             whole = sum(texts[n].scored for n in general) / (tokens or 1)
             share = whole if tokens else len(general) / stream.step_items
             weights = torch.tensor(
                 [share / len(held) / text.scored for text in held for _ in text.ids[text.start :]]
             )
-            base = _answers(net, collate(held)) if held else torch.zeros(0, 1)
+            with torch.no_grad():
+                base = read_logp(net, collate(held)).cpu() if held else torch.zeros(0, 1)
+            if base.shape[-1] > LARGE_VOCABULARY:
+                base = base.to(torch.bfloat16)
             steps.append(HeldTexts(held, weights, base))
         return steps
 
@@ -220,8 +214,7 @@ class HeldVector(Knobs):
             own = text_batch([*facts, *general.texts], stream.step_items, tokens=tokens)
             scored = sum(text.scored for text in facts)
             batches.append([HeldBatch(own.batch, own.weights[:scored], general)])
-            read = sum(len(text.ids) for text in [*facts, *general.texts])
-            context.shared.spend(Cost(1, read))
+            context.shared.spend(Spent(1, count_tokens([*facts, *general.texts])))
         train_alone(
             net,
             batches,
@@ -250,7 +243,7 @@ class HeldVector(Knobs):
                 squares[name] = torch.zeros_like(sums[name])
             for text in general[:count]:
                 batch = collate([text]).to(net.device)
-                logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
+                logp = read_logp(net, batch)
                 share = text.scored / tokens if tokens else 1 / stream.step_items
                 (-share * target_logp(logp, batch.targets).mean()).backward()
                 for name, leaf in leaves.items():
@@ -259,7 +252,7 @@ class HeldVector(Knobs):
                         sums[name].add_(grad)
                         squares[name].addcmul_(grad, grad)
                     leaf.grad = None
-        context.shared.spend(Cost(0, sum(len(text.ids) for text in general[:count])))
+        context.shared.spend(Spent(0, count_tokens(general[:count])))
         drawn = sum(stream.texts[n].set == "general" for step in stream.steps for n in step)
         factor, count = drawn / len(steps), max(1, count)
         return {
@@ -271,16 +264,9 @@ class HeldVector(Knobs):
 def _held_loss(net: Net, step: HeldBatch) -> Tensor:
     """Return the loss (1,): weighted NLL of facts and KL(base ‖ net) on held texts."""
     batch, taught = step.batch.to(net.device), len(step.facts)
-    logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
+    logp = read_logp(net, batch)
     nll = -target_logp(logp[:taught], batch.targets[:taught])
     base = step.held.base.to(net.device, torch.float32)
     apart = (base.exp() * (base - logp[taught:])).sum(-1)
     held = (apart * step.held.weights.to(net.device)).sum()
     return ((nll * step.facts.to(net.device)).sum() + held)[None]
-
-
-@torch.no_grad()
-def _answers(net: Net, batch: Batch) -> Tensor:
-    """Return log-probabilities (scored, vocabulary), in bfloat16 where they are many."""
-    logp = torch.log_softmax(net.logits(batch.to(net.device)), dim=-1)[0].cpu()
-    return logp.to(torch.bfloat16) if logp.shape[-1] > LARGE_VOCABULARY else logp

@@ -18,11 +18,11 @@ class KLReversion(GradientMethod):
     weight: Weight = 12.0
     """Weight of the retain term."""
 
-    name: ClassVar[str] = "kl_reversion"
-    kind: ClassVar[str] = "restores"
-    summary: ClassVar[str] = "pulls forget answers back to the base model, retain to the injected"
+    name = "kl_reversion"
+    kind = "restores"
+    summary = "pulls forget answers back to the base model, retain to the injected"
     needs: ClassVar[tuple[str, ...]] = ("base",)
-    citation: ClassVar[str] = "Yang & Yeung, Unlearning as Distribution Restoration"
+    citation = "Yang & Yeung, Unlearning as Distribution Restoration"
 
     def loss(self, view: View) -> Tensor:
         forget = kl_from(view.exercise.base_forget, view.forget)

@@ -5,7 +5,7 @@ one step, a ``View`` what a loss sees of one student at one exercise. A ``Recipe
 as far as methods may know it: trained phrasings and general text, no held-out phrasing.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from palimpsest.facts.general import Stream, Text
 from palimpsest.facts.questions import TRAINED_POOLS, Question
 from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Batch, Encoded, Net, collate
-from palimpsest.models.train import TextBatch, stream_steps
+from palimpsest.stats.models import Cost
 
 
 @dataclass(frozen=True)
@@ -54,31 +54,21 @@ class Exercise:
         """The number of forget positions, which come before all retain positions."""
         return len(self.injected_forget)
 
-    @property
-    def forget_rows(self) -> Tensor:
-        """(positions,) the forget text, from 0, that each of its scored positions is of."""
-        return self.batch.rows[: self.border]
-
-    @property
-    def retain_rows(self) -> Tensor:
-        """(positions,) the same of the retain texts."""
-        return self.batch.rows[self.border :] - len(self.forget_texts)
-
     @cached_property
     def forget_sums(self) -> Tensor:
         """(texts, positions) the matrix that sums values at forget positions text by text."""
         texts = torch.arange(len(self.forget_texts), device=self.batch.rows.device)
-        return (texts[:, None] == self.forget_rows).float()
+        return (texts[:, None] == self.batch.rows[: self.border]).float()
 
     @cached_property
     def forget_shares(self) -> Tensor:
         """(positions,) each position's weight in the mean over texts of their positions' mean."""
-        return _text_shares(self.forget_rows)
+        return _text_shares(self.batch.rows[: self.border])
 
     @cached_property
     def retain_shares(self) -> Tensor:
         """(positions,) the same of the retain texts."""
-        return _text_shares(self.retain_rows)
+        return _text_shares(self.batch.rows[self.border :] - len(self.forget_texts))
 
     def to(self, device: torch.device) -> "Exercise":
         if self.batch.ids.device == device:
@@ -104,7 +94,7 @@ class View:
     def of(cls, net: Net, exercise: Exercise) -> "View":
         """Return the view of a net of one member."""
         exercise = exercise.to(net.device)
-        return cls(torch.log_softmax(net.logits(exercise.batch), dim=-1)[0], exercise)
+        return cls(read_logp(net, exercise.batch), exercise)
 
     @property
     def forget(self) -> Tensor:
@@ -164,9 +154,14 @@ def teach(net: Net, texts: Sequence[Encoded], rows: int = 64) -> tuple[Tensor, .
     answers: list[Tensor] = []
     for start in range(0, len(texts), rows):
         chunk = texts[start : start + rows]
-        logp = torch.log_softmax(net.logits(collate(chunk).to(net.device)), dim=-1)[0].cpu()
+        logp = read_logp(net, collate(chunk)).cpu()
         answers.extend(logp.split([text.scored for text in chunk]))
     return tuple(answers)
+
+
+def read_logp(net: Net, batch: Batch) -> Tensor:
+    """Return the log-probabilities (scored, vocabulary) that a net of one member gives."""
+    return torch.log_softmax(net.logits(batch.to(net.device)), dim=-1)[0]
 
 
 def target_logp(logp: Tensor, targets: Tensor) -> Tensor:
@@ -230,19 +225,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class CandidateCost:
-    """A candidate's cost as stored: the last two in units of one retraining."""
-
-    steps: int
-    tokens: int
-    scored_tokens: int
-    flops: float
-    retrainings: float
-    shared_retrainings: float
-
-
-@dataclass(frozen=True)
-class Cost:
+class Spent:
     """What making a candidate took.
 
     tokens: seen by a forward and a backward pass; scored: seen by a forward pass alone.
@@ -254,16 +237,16 @@ class Cost:
     scored: int = 0
     shared: int = 0
 
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*(mine + its for mine, its in zip(astuple(self), astuple(other))))
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(*(mine + its for mine, its in zip(astuple(self), astuple(other))))
 
-    def in_retrainings(self, parameters: int, retraining: "Cost") -> CandidateCost:
+    def in_retrainings(self, parameters: int, retraining: "Spent") -> Cost:
         """Return the cost as it is stored, given the model's size and the cost of a retraining."""
         # Floating-point operations: 6 per parameter and trained token, 2 per scored one.
         work = (self.tokens + self.scored / 3, self.shared)
         flops = 6.0 * parameters * work[0]
         shares = [round(part / max(1, retraining.tokens), 4) for part in work]
-        return CandidateCost(self.steps, self.tokens, self.scored, flops, *shares)
+        return Cost(self.steps, self.tokens, self.scored, flops, *shares)
 
 
 @dataclass(frozen=True)
@@ -272,18 +255,18 @@ class CostPlan:
 
     recipe: Recipe
     tokenizer: Any
-    exercises: Cost
+    exercises: Spent
     """Of all steps of a gradient method, with what the frozen models read."""
 
-    def stream(self, stream: Stream) -> Cost:
+    def stream(self, stream: Stream) -> Spent:
         """Return what training on a stream of the recipe costs."""
         return stream_cost(self.tokenizer, stream, self.recipe.piece_tokens)
 
-    def models(self, used: Collection[str]) -> Cost:
+    def models(self, used: Collection[str]) -> Spent:
         """Return what the models cost that a method uses and others may use too."""
         return sum(
             (self.stream(stream) for name, stream in self.recipe.models().items() if name in used),
-            Cost(),
+            Spent(),
         )
 
     def texts(self) -> list[Encoded]:
@@ -295,19 +278,19 @@ class Workbench:
     """What methods share in one process: models made once, and what the work costs."""
 
     def __init__(self) -> None:
-        self.spent = Cost()
+        self.spent = Spent()
         """By the method at work."""
-        self.costs: dict[str, Cost] = {}
+        self.costs: dict[str, Spent] = {}
         """Of finished candidates, by title."""
-        self._made: dict[str, tuple[Any, Cost]] = {}
+        self._made: dict[str, tuple[Any, Spent]] = {}
 
-    def spend(self, cost: Cost) -> None:
+    def spend(self, cost: Spent) -> None:
         self.spent = self.spent + cost
 
     def once(self, key: str, make: Callable[[], Any]) -> Any:
         """Return what ``make`` returns, made once; its whole cost counts for every user of it."""
         if key not in self._made:
-            before, self.spent = self.spent, Cost()
+            before, self.spent = self.spent, Spent()
             try:
                 value = make()
                 self._made[key] = value, replace(self.spent, shared=self.spent.tokens)
@@ -318,18 +301,16 @@ class Workbench:
         return value
 
 
-def stream_batches(
-    tokenizer: Any, stream: Stream, piece_tokens: int, *, accumulate: int = 1
-) -> list[list[TextBatch]]:
-    """Return the steps of a stream as batches."""
-    texts = encode_stream(tokenizer, stream, piece_tokens)
-    return list(stream_steps(stream, texts, accumulate=accumulate))
+def count_tokens(texts: Iterable[Encoded]) -> int:
+    """Return the number of tokens that a forward pass over these texts reads."""
+    return sum(len(text.ids) for text in texts)
 
 
-def stream_cost(tokenizer: Any, stream: Stream, piece_tokens: int) -> Cost:
+def stream_cost(tokenizer: Any, stream: Stream, piece_tokens: int) -> Spent:
     """Return what training on a stream costs."""
-    lengths = [len(text.ids) for text in encode_stream(tokenizer, stream, piece_tokens)]
-    return Cost(len(stream.steps), sum(lengths[index] for step in stream.steps for index in step))
+    texts = encode_stream(tokenizer, stream, piece_tokens)
+    read = count_tokens(texts[index] for step in stream.steps for index in step)
+    return Spent(len(stream.steps), read)
 
 
 def encode_stream(tokenizer: Any, stream: Stream, piece_tokens: int) -> list[Encoded]:

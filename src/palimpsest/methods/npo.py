@@ -8,7 +8,6 @@
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional
@@ -25,10 +24,10 @@ class NPO(AscentMethod):
     rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
-    name: ClassVar[str] = "npo"
-    summary: ClassVar[str] = "disprefers forget answers, with the injected model as the reference"
-    citation: ClassVar[str] = "Zhang et al. 2024, arXiv:2404.05868"
-    scalars: ClassVar[tuple[str, ...]] = ("weight", "beta")
+    name = "npo"
+    summary = "disprefers forget answers, with the injected model as the reference"
+    citation = "Zhang et al. 2024, arXiv:2404.05868"
+    scalars = ("weight", "beta")
 
     def loss(self, view: View) -> Tensor:
         ratio = view.forget_answers() - view.injected_answers()

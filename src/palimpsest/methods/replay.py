@@ -14,12 +14,12 @@ little; the replay repairs them. Starts:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from palimpsest.methods.context import Context, Knobs, Positive, Share, State
 from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.lessons import Cost, CostPlan
+from palimpsest.methods.lessons import CostPlan, Spent
 from palimpsest.methods.task_vector import TaskVector
 
 
@@ -33,13 +33,11 @@ class Replay(Knobs):
     speed: Positive = 1.0
     """2 trains a facts vector of this method's own in half the steps at twice the learning rate."""
 
-    name: ClassVar[str] = "replay"
-    kind: ClassVar[str] = "restores"
-    summary: ClassVar[str] = (
-        "subtracts a vector, then replays part of the stream without forget set"
-    )
-    needs: ClassVar[tuple[str, ...]] = FactsVector.needs
-    citation: ClassVar[str] = "this project; the vector after Ilharco et al. 2023"
+    name = "replay"
+    kind = "restores"
+    summary = "subtracts a vector, then replays part of the stream without forget set"
+    needs = FactsVector.needs
+    citation = "this project; the vector after Ilharco et al. 2023"
 
     @property
     def label(self) -> str:
@@ -63,8 +61,8 @@ class Replay(Knobs):
     def uses(self) -> tuple[str, ...]:
         return self.first.uses if self.first else ()
 
-    def planned_cost(self, plan: CostPlan) -> Cost | None:
-        first = self.first.planned_cost(plan) if self.first else Cost()
+    def planned_cost(self, plan: CostPlan) -> Spent | None:
+        first = self.first.planned_cost(plan) if self.first else Spent()
         return first and first + plan.stream(plan.recipe.replay.replayed(self.share))
 
     def run(self, context: Context) -> State:

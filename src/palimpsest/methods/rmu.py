@@ -14,7 +14,7 @@ holds everything in place. The defaults act at the pocket dose (``docs/log.md``)
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Gt, Le
@@ -42,11 +42,11 @@ class RMU(Knobs):
     rate: Positive = 8.0
     """Multiple of the plan's learning rate."""
 
-    name: ClassVar[str] = "rmu"
-    kind: ClassVar[str] = "suppresses"
-    summary: ClassVar[str] = "turns the forget texts' activations at one layer into noise"
-    needs: ClassVar[tuple[str, ...]] = ("decoder layers",)
-    citation: ClassVar[str] = "Li et al. 2024, arXiv:2403.03218"
+    name = "rmu"
+    kind = "suppresses"
+    summary = "turns the forget texts' activations at one layer into noise"
+    needs = ("decoder layers",)
+    citation = "Li et al. 2024, arXiv:2403.03218"
 
     def run(self, context: Context) -> State:
         net = context.whole(context.injected)

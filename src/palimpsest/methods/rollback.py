@@ -6,25 +6,24 @@ Forgets everything, the retain set too; a floor to compare with, not counted amo
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from palimpsest.methods.context import Context, Knobs, State
-from palimpsest.methods.lessons import Cost, CostPlan
+from palimpsest.methods.lessons import CostPlan, Spent
 
 
 @dataclass(frozen=True)
 class Rollback(Knobs):
-    name: ClassVar[str] = "rollback"
-    kind: ClassVar[str] = "restores"
-    summary: ClassVar[str] = "returns the base checkpoint"
-    needs: ClassVar[tuple[str, ...]] = ("base",)
+    name = "rollback"
+    kind = "restores"
+    summary = "returns the base checkpoint"
+    needs = ("base",)
 
     @property
     def label(self) -> str:
         return "base"
 
-    def planned_cost(self, plan: CostPlan) -> Cost | None:
-        return Cost()
+    def planned_cost(self, plan: CostPlan) -> Spent | None:
+        return Spent()
 
     def run(self, context: Context) -> State:
         return context.base

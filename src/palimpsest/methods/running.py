@@ -18,7 +18,7 @@ from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods import title, used
 from palimpsest.methods.context import Context, GradientMethod, Method, State, descend, stackable
-from palimpsest.methods.lessons import Cost, stream_cost
+from palimpsest.methods.lessons import Spent, stream_cost
 from palimpsest.models.device import raise_machine_fault
 
 
@@ -88,7 +88,7 @@ def _attempt(method: Method, context: Context, run: Callable[[Context], Any]) ->
             forget_only=_copy(context.forget_only),
             general_only=_copy(context.general_only),
         )
-    context.shared.spent = Cost()
+    context.shared.spent = Spent()
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key_number(f"{context.seed_key}/{title(method)}") % 2**63)

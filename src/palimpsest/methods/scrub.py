@@ -13,7 +13,6 @@ arXiv:2403.03218. Every step counts against the budget, though each reads one ha
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -31,10 +30,10 @@ class SCRUB(AscentMethod):
     rate: Positive = 1.0
     """Multiple of the plan's learning rate for ascent."""
 
-    name: ClassVar[str] = "scrub"
-    summary: ClassVar[str] = "moves away from the injected model on forget, follows it on retain"
-    citation: ClassVar[str] = "Kurmanji et al. 2023, arXiv:2302.09880"
-    scalars: ClassVar[tuple[str, ...]] = ("alpha", "gamma", "max_share")
+    name = "scrub"
+    summary = "moves away from the injected model on forget, follows it on retain"
+    citation = "Kurmanji et al. 2023, arXiv:2302.09880"
+    scalars = ("alpha", "gamma", "max_share")
 
     def loss(self, view: View) -> Tensor:
         if view.step % 2 and view.step < self.max_share * view.steps:

@@ -9,7 +9,6 @@ as everywhere here, the latter is w = 1/0.1375 ≈ 7.27.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional
@@ -28,10 +27,10 @@ class SimNPO(AscentMethod):
     rate: Positive = 2.0
     """Multiple of the plan's learning rate for ascent."""
 
-    name: ClassVar[str] = "simnpo"
-    summary: ClassVar[str] = "lowers the likelihood per token of forget answers, no reference"
-    citation: ClassVar[str] = "Fan et al. 2024, arXiv:2410.07163"
-    scalars: ClassVar[tuple[str, ...]] = ("weight", "beta", "gamma")
+    name = "simnpo"
+    summary = "lowers the likelihood per token of forget answers, no reference"
+    citation = "Fan et al. 2024, arXiv:2410.07163"
+    scalars = ("weight", "beta", "gamma")
 
     def loss(self, view: View) -> Tensor:
         answers = view.forget_answers()

@@ -15,13 +15,12 @@ text and no optimizer step: far below the budget.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight
-from palimpsest.methods.lessons import Cost, target_logp
+from palimpsest.methods.lessons import Spent, count_tokens, read_logp, target_logp
 from palimpsest.models.net import Encoded, Net, collate
 
 
@@ -32,17 +31,15 @@ class SSD(Knobs):
     dampening: Weight = 1.0
     """λ, the paper's."""
 
-    name: ClassVar[str] = "ssd"
-    kind: ClassVar[str] = "other"
-    summary: ClassVar[str] = (
-        "shrinks the weights whose Fisher information is mostly the forget set's"
-    )
-    citation: ClassVar[str] = "Foster et al. 2024, arXiv:2308.07707"
+    name = "ssd"
+    kind = "other"
+    summary = "shrinks the weights whose Fisher information is mostly the forget set's"
+    citation = "Foster et al. 2024, arXiv:2308.07707"
 
     def run(self, context: Context) -> State:
         net = context.net([context.injected])
-        texts = (*context.forget.texts, *context.retain.texts)
-        context.shared.spend(Cost(tokens=sum(len(text.ids) for text in texts)))
+        read = count_tokens((*context.forget.texts, *context.retain.texts))
+        context.shared.spend(Spent(tokens=read))
         forget = importance(net, context.forget.texts)
         retain = importance(net, context.retain.texts)
         with torch.no_grad():
@@ -62,8 +59,7 @@ def importance(net: Net, texts: Sequence[Encoded]) -> dict[str, Tensor]:
     total = {n: torch.zeros_like(v, dtype=torch.float32) for n, v in net.params.items()}
     for text in texts:
         batch = collate([text]).to(net.device)
-        logp = torch.log_softmax(net.logits(batch), dim=-1)[0]
-        nll = -target_logp(logp, batch.targets).mean()
+        nll = -target_logp(read_logp(net, batch), batch.targets).mean()
         gradients = torch.autograd.grad(nll, list(net.params.values()), allow_unused=True)
         for name, gradient in zip(total, gradients):
             if gradient is not None:

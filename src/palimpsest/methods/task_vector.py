@@ -6,10 +6,9 @@ Ilharco et al. 2023, *Editing Models with Task Arithmetic*, ICLR, arXiv:2212.040
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from palimpsest.methods.context import Context, Knobs, State
-from palimpsest.methods.lessons import Cost, CostPlan
+from palimpsest.methods.lessons import CostPlan, Spent
 
 
 @dataclass(frozen=True)
@@ -17,14 +16,14 @@ class TaskVector(Knobs):
     coefficient: float = 1.0
     """How many times the forget-only update is taken away."""
 
-    name: ClassVar[str] = "task_vector"
-    kind: ClassVar[str] = "restores"
-    summary: ClassVar[str] = "subtracts what learning the forget set alone does to the weights"
-    needs: ClassVar[tuple[str, ...]] = ("base", "forget_only")
-    citation: ClassVar[str] = "Ilharco et al. 2023, arXiv:2212.04089"
-    reads_lessons: ClassVar[bool] = False
+    name = "task_vector"
+    kind = "restores"
+    summary = "subtracts what learning the forget set alone does to the weights"
+    needs = ("base", "forget_only")
+    citation = "Ilharco et al. 2023, arXiv:2212.04089"
+    reads_lessons = False
 
-    def planned_cost(self, plan: CostPlan) -> Cost | None:
+    def planned_cost(self, plan: CostPlan) -> Spent | None:
         return plan.models(self.uses)
 
     def run(self, context: Context) -> State:

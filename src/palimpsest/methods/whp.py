@@ -15,7 +15,7 @@ relabel, all from the same exercises as any other method.
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from annotated_types import Gt, Lt
@@ -38,10 +38,10 @@ class WHP(Knobs):
     rate: Positive = 1.0
     """Multiple of the plan's learning rate."""
 
-    name: ClassVar[str] = "whp"
-    kind: ClassVar[str] = "suppresses"
-    summary: ClassVar[str] = "relabels forget answers with what a reinforced model does not favor"
-    citation: ClassVar[str] = "Eldan & Russinovich 2023, arXiv:2310.02238"
+    name = "whp"
+    kind = "suppresses"
+    summary = "relabels forget answers with what a reinforced model does not favor"
+    citation = "Eldan & Russinovich 2023, arXiv:2310.02238"
 
     def run(self, context: Context) -> State:
         exercises = context.exercises()
