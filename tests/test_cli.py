@@ -12,10 +12,13 @@ import pytest
 
 from palimpsest.cli.options import RunFlags
 from palimpsest.cli.output import Watch
+from palimpsest.engine.estimate import Estimate, estimate_cells
+from palimpsest.engine.study import StudySpecs
 from palimpsest.errors import PlanError
 from palimpsest.run.executor import Event
 from palimpsest.run.ray import RayExecutor
 from tests.command import palimpsest
+from tests.shared_runs import tiny_plan
 
 
 def test_design_answers_in_the_promised_keys() -> None:
@@ -110,6 +113,24 @@ def test_a_dry_run_says_what_a_study_takes_and_writes_nothing(
     done = palimpsest("demo", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "1 cell" in done.stdout and list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_shows_what_is_left_of_a_run(tiny_study: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
+    plan = tiny_plan()
+    specs, (cell,) = StudySpecs(plan), plan.cell_ids()
+
+    def left(out: Path) -> Estimate:
+        return estimate_cells({cell: specs(cell)}, out)
+
+    whole, nothing = left(tmp_path / "new"), left(run)
+    assert whole.stored == nothing.steps == nothing.seconds == 0
+    assert nothing.stored == whole.steps and "nothing is left" in nothing.line(2)
+    shutil.rmtree(run / "cells" / cell / "steps" / "known-label")
+    # The weights it needs were dropped and are trained again.
+    some = left(run)
+    assert 1 < some.steps < whole.steps and some.steps + some.stored == whole.steps
+    assert some.seconds > 0 and f"{some.steps} steps left" in some.line(2)
 
 
 def test_report_status_and_compare_read_a_finished_study(tiny_study: Path, tmp_path: Path) -> None:

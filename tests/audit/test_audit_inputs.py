@@ -420,7 +420,11 @@ def test_an_output_that_is_a_file_or_holds_other_things(good: Values, tmp_path: 
         assert after == before and (tmp_path / "taken").read_text() == "mine"
 
 
-def test_a_folder_of_runs_gives_its_newest_checkpoints(good: Values, tmp_path: Path) -> None:
+def test_a_folder_of_runs_gives_its_newest_checkpoints(
+    good: Values,
+    tmp_path: Path,
+    tiny_checkpoint,  # type: ignore[no-untyped-def]
+) -> None:
     saves, place = tmp_path / "unlearn", good["candidates"]["one"]
     for name in ("NPO_lr1e-5", "GradDiff/checkpoint-20", "GradDiff/checkpoint-100"):
         shutil.copytree(place, saves / name)
@@ -433,6 +437,10 @@ def test_a_folder_of_runs_gives_its_newest_checkpoints(good: Values, tmp_path: P
         "mine": found["NPO_lr1e-5"],
         "GradDiff": found["GradDiff"],
     }  # what is given by name is not taken from the folder again
+    shutil.copytree(tiny_checkpoint("smollm2-s", 3), saves / "retrained")
+    inputs = prepared(good | given | {"references": [str(saves / "retrained")]})
+    assert "retrained" not in dict(inputs.candidates)
+    assert any("retrained" in note and "a reference" in note for note in inputs.notes)
     with pytest.raises(PlanError):
         find_checkpoints(str(saves / "logs"), "candidates_folder")
 

@@ -35,6 +35,7 @@ def made(**changes: object) -> Status:
         "done": (),
         "running": ("a",),
         "failed": {},
+        "failed_candidates": {},
         "waiting": ("b",),
         "steps": {"a": ("draw",)},
         "totals": {"a": 4},
@@ -51,6 +52,12 @@ def test_lines_name_the_steps_at_work_and_the_time_left() -> None:
         "about 2.2 h left",
         "running  a: training the injected model (1 of 4 steps done), for 2 min",
     ]
+
+
+def test_failed_candidates_of_finished_cells_are_counted_and_named() -> None:
+    told = status_lines(made(failed_candidates={"a": {"npo": "loss is nan\x1b"}}))
+    assert told[0].endswith("candidates that failed: 1")
+    assert told[-1] == r"failed   a: candidate npo: loss is nan\x1b"
 
 
 def test_a_run_without_a_process_says_how_to_resume() -> None:

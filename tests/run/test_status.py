@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from toy import ToyJob, do_steps, work
 
-from palimpsest.run.disk import lock
+from palimpsest.run.disk import lock, write_sealed
 from palimpsest.run.status import StepAtWork, note, status, worker_lock, write_graph
 from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run
@@ -81,6 +81,22 @@ def test_every_cell_has_its_state(run: Run, tell: Tell) -> None:
     failure = Failure("diverged", "loss is NaN", "part-3")
     run.cell("b").fail(failure)
     assert status(run).failed == {"b": failure} and status(run).done == ("a",)
+
+
+def test_failed_candidates_of_a_finished_cell_are_named(run: Run) -> None:
+    work(run)
+    cell = run.cell("a")
+    failures = {"sound": None, "npo": "diverged", "odd": "not_applicable", "known": "diverged"}
+    models = [
+        {"name": name, "role": "known_label" if name == "known" else "candidate"}
+        | ({"failure": {"kind": kind, "reason": "loss is nan"}} if kind else {})
+        for name, kind in failures.items()
+    ]
+    summary = {key: value for key, value in cell.summary().items() if key != "digest"}
+    write_sealed(cell.folder / "cell.json", summary | {"models": models})
+    seen = status(run)
+    assert seen.done == ("a", "b") and seen.failed == {}
+    assert seen.failed_candidates == {"a": {"npo": "loss is nan"}}
 
 
 def test_work_is_seen_by_the_lock_and_ends_with_it(run: Run) -> None:

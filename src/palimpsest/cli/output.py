@@ -125,6 +125,8 @@ def status_lines(now: Status) -> list[str]:
     lines += [f"running  {_step(now, step)}, for {duration(step.seconds)}" for step in now.now]
     lines += [f"waiting  {cell}: {_done(now, cell)}" for cell in now.waiting if now.steps.get(cell)]
     lines += [f"failed   {cell}: {_escaped(why.reason)}" for cell, why in now.failed.items()]
+    for cell, candidates in now.failed_candidates.items():
+        lines += [f"failed   {cell}: candidate {n}: {_escaped(w)}" for n, w in candidates.items()]
     return lines
 
 
@@ -184,9 +186,11 @@ def _looks(run: Run, refresh: float) -> Iterator[Status]:
 
 
 def _counts(now: Status) -> str:
+    candidates = sum(map(len, now.failed_candidates.values()))
     return (
         f"{len(now.done)} of {len(now.planned)} cells done, {len(now.running)} running, "
         f"{len(now.failed)} failed, {len(now.waiting)} waiting"
+        + (f"; candidates that failed: {candidates}" if candidates else "")
     )
 
 

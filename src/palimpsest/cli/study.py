@@ -162,7 +162,7 @@ def _run(
     workers = run.workers or suitable_workers(first)
     if run.dry_run:
         check_study(plan, specs)
-        total = estimate_cells([specs(cell) for cell in plan.cell_ids()])
+        total = estimate_cells({cell: specs(cell) for cell in plan.cell_ids()}, out)
         cells = "1 cell" if len(plan.cell_ids()) == 1 else f"{len(plan.cell_ids())} cells"
         answer(f"{cells} in {out}: {total.line(workers)}")
         return

@@ -270,6 +270,7 @@ def prepare_audit(config: AuditConfig, *, resumed: str = "") -> AuditInputs:
     digests = {p: checkpoint_digests(p, config.adapter_base or None) for p in places.values()}
     notes = [*_check_copies(config, references, candidates, digests)]
     notes += [*_broken(config, places, candidates), *_swapped_roles(config, references)]
+    notes += _left_out(config)
     # By the tensors alone: a note beside the weights must not give another draw.
     handed_in = {name: digests[place].weights for name, place in (candidates | references).items()}
     earlier = _earlier_config(config.out) or _earlier_config(resumed)
@@ -315,6 +316,18 @@ def _candidates(config: AuditConfig) -> dict[str, str]:
                 check_candidate_name(name)
                 candidates.setdefault(name, place)
     return candidates
+
+
+def _left_out(config: AuditConfig) -> Iterator[str]:
+    """Yield which models of the candidates' folder are no candidates, because of another role."""
+    if not config.candidates_folder:
+        return
+    others = [(config.base, "base"), (config.injected, "injected")]
+    others += [(place, "a reference") for place in config.references]
+    for name, place in find_checkpoints(config.candidates_folder, "candidates_folder").items():
+        for other, role in others:
+            if same_place(place, other):
+                yield f"{name} in the candidates folder is given as {role}: it is not a candidate."
 
 
 def _references(config: AuditConfig) -> dict[str, str]:
@@ -467,7 +480,7 @@ def preview_audit(inputs: AuditInputs, workers: int) -> list[str]:
     from palimpsest.engine.estimate import estimate_cells
 
     config, sets = inputs.config, inputs.sets
-    estimate = estimate_cells([inputs(CELL)])
+    estimate = estimate_cells({CELL: inputs(CELL)}, Path(config.out))
     candidates, references = len(inputs.candidates), len(inputs.references) - len(config.exclude)
     rate = f"learning rate {config.learning_rate or Reacquisition.learning_rate:g}"
     if inputs.rate_reference:

@@ -5,8 +5,9 @@ One step of training and one page of scoring are timed on the model itself; the 
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from palimpsest.config.sections import Injection
@@ -18,6 +19,7 @@ from palimpsest.models.load import outline
 from palimpsest.models.train import text_loss, train
 from palimpsest.run.local import gpus
 from palimpsest.run.status import duration
+from palimpsest.run.store import TERMS, Run
 from palimpsest.schema import build
 from palimpsest.scoring.answers import score
 from palimpsest.stats.models import Role
@@ -62,35 +64,50 @@ class Estimate:
     disk: float
     """Bytes of weights in the run folder while a cell is worked on."""
     steps: int
+    """To do, as are the seconds."""
+    stored: int
+    """Steps that the run folder holds already."""
     reference: ReferencePrice
     """Of the last cell's base."""
 
     def line(self, workers: int) -> str:
         """Return the estimate as one line."""
+        if not self.steps:
+            return f"nothing is left to do; all {self.stored} steps are stored"
+        left = f" left, {self.stored} are stored" if self.stored else ""
         return (
             f"about {duration(self.seconds / workers)} with {workers} "
             f"worker{'' if workers == 1 else 's'}, {self.memory / GB:.1f} GB of memory per worker, "
-            f"{self.disk / GB:.1f} GB of disk; {self.steps} steps"
+            f"{self.disk / GB:.1f} GB of disk; {self.steps} steps{left}"
         )
 
 
-def estimate_cells(specs: list[CellSpec]) -> Estimate:
-    """Return what these cells take; one cell of each base is tried."""
-    seconds, memory, disk, steps = 0.0, 0.0, 0.0, 0
+def estimate_cells(specs: Mapping[str, CellSpec], out: Path | None = None) -> Estimate:
+    """Return what is left of these cells takes, by their ids; one cell of each base is tried.
+
+    out: the run folder, if there is one already.
+    """
+    seconds, memory, disk, steps, stored = 0.0, 0.0, 0.0, 0, 0
+    run = Run.open(out) if out is not None and (out / TERMS).exists() else None
     tried: dict[str, tuple[CellWork, float, float]] = {}
-    for spec in specs:
+    for cell, spec in specs.items():
         if spec.base.place not in tried:
             work = CellWork(spec)
             tried[spec.base.place] = (work, *_measure_step(work))
         work, per_text, page = tried[spec.base.place]
-        seconds += sum(_step_seconds(step, spec, per_text, page) for step in work.steps)
+        left = work.steps
+        if run is not None and cell in run.cells:
+            planned = CellWork(spec).steps
+            names = run.cell(cell).steps_left(planned)
+            left = tuple(step for step in planned if step.name in names)
+        seconds += sum(_step_seconds(step, spec, per_text, page) for step in left)
         memory = max(memory, worker_memory(spec))
         made = sum(isinstance(entry.source, Trained | Commanded) for entry in spec.models)
         trained = made + (0 if spec.measured else made + 2 * len(spec.methods))
         disk = max(disk, trained * work.loaded.parameters * 4.0)
-        steps += len(work.steps)
+        steps, stored = steps + len(left), stored + len(work.steps) - len(left)
         price = _reference_price(spec, per_text, page)
-    return Estimate(seconds, memory, disk, steps, price)
+    return Estimate(seconds, memory, disk, steps, stored, price)
 
 
 def _measure_step(work: CellWork) -> tuple[float, float]:

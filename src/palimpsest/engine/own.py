@@ -321,7 +321,7 @@ class OwnInputs:
 
     def preview(self, workers: int) -> Iterator[str]:
         """Yield what would be done, what each method costs and what is worth knowing."""
-        expected = estimate_cells([self(self.cell)])
+        expected = estimate_cells({self.cell: self(self.cell)})
         taken = expected.line(workers)
         if isinstance(self.config, RetrainConfig) and self.config.command:
             times = self.config.draws + self.config.with_forget

@@ -72,8 +72,9 @@ def method_class(name: str) -> type[Any]:
     module, colon, attribute = target.partition(":")
     if not colon:
         raise MethodError(
-            f"method {name!r} is unknown; there are {', '.join(names())}, "
-            "or name a class as package.module:Class"
+            f"method {name!r} is unknown; expected one of {', '.join(names())}; for a method of "
+            "your own, give module:Class, such as my_method:MyMethod for class MyMethod in the "
+            "file my_method.py of the current folder"
         )
     if ":" in name and (here := os.getcwd()) not in sys.path:
         # Last, so that a file beside the user can be named but cannot hide an installed package.

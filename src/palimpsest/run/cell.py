@@ -18,7 +18,7 @@ from typing import Any
 
 from palimpsest.errors import DamagedArtifact, DriftError, SealError, StoreError
 from palimpsest.run import disk
-from palimpsest.run.steps import Failure, Step
+from palimpsest.run.steps import Failure, Step, steps_to_do
 from palimpsest.run.tables import (
     Columns,
     Table,
@@ -64,6 +64,12 @@ class CellStore:
         """Return whether it is stored but for weights that may be gone: those of a transient step,
         which are made again only where another step needs them."""
         return self._stored(step, lambda file: not (step.transient and _is_weights(file)))
+
+    def steps_left(self, steps: Sequence[Step]) -> set[str]:
+        """Return the names of the steps to do, those included whose dropped weights are needed."""
+        recorded = {step.name for step in steps if self.recorded(step)}
+        done = {s.name for s in steps if s.name in recorded and (not s.transient or self.done(s))}
+        return steps_to_do(steps, done, recorded)
 
     def _stored(self, step: Step, needed: Callable[[str], bool]) -> bool:
         try:

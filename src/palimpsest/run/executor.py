@@ -33,7 +33,6 @@ from palimpsest.run.steps import (
     Step,
     Task,
     check_steps,
-    steps_to_do,
 )
 from palimpsest.run.store import Run
 
@@ -190,9 +189,9 @@ class Work:
                 store.fail(self.failed[cell_id])
                 on_event(Event(cell_id, "failed", words=str(error)))
                 continue
-            recorded = {step.name for step in planned if self._found(step, store)}
-            done = {s.name for s in planned if not s.transient or store.done(s)} & recorded
-            to_do[cell_id] = steps_to_do(planned, done, recorded)
+            for step in planned:
+                self._take_over(step, store)
+            to_do[cell_id] = store.steps_left(planned)
             if not to_do[cell_id] and store.finished(planned):
                 store.drop_transient(planned)  # the last command may have been killed before
                 self.skipped.append(cell_id)
@@ -206,9 +205,14 @@ class Work:
         """Tell what is to be done, and how many cells are done."""
         done, total, run = len(self.skipped), len(self.run.cells), self.run
         words = f"{run.path}: {total - done} of {total} cells to do"
+        if total == 1:
+            words = f"{run.path}: steps to do: {self.scheduler.left}"
         commitment = run.terms.seal["commitment"]
         if commitment != "none":  # nothing is judged in a run without one
-            words += f", rules {run.terms.rules_hash[7:19]}, seal {commitment[7:19]}"
+            words += (
+                f"; fixed before its first step: the rules (hash {run.terms.rules_hash[7:19]}) and "
+                f"the questions that judge it (hash {commitment[7:19]})"
+            )
         self.on_event(Event("", "run", "", words, done, total))
 
     def next(self, worker: str) -> Task | None:
@@ -254,12 +258,10 @@ class Work:
         failed = self.failed | self.scheduler.failures
         return Outcome(done, failed, tuple(self.skipped), self.computed)
 
-    def _found(self, step: Step, store: CellStore) -> bool:
-        """Return whether a step is stored, or could be taken over by its key."""
-        if store.recorded(step):
-            return True
-        elsewhere = self._elsewhere.get(step.key)
-        return elsewhere is not None and store.take(step, *elsewhere) and store.recorded(step)
+    def _take_over(self, step: Step, store: CellStore) -> None:
+        """Take over a step that is not stored from where one of its key is."""
+        if not store.recorded(step) and step.key in self._elsewhere:
+            store.take(step, *self._elsewhere[step.key])
 
     @cached_property
     def _elsewhere(self) -> dict[str, tuple[CellStore, str]]:

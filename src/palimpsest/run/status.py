@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.run import disk
+from palimpsest.run.cell import CellStore
 from palimpsest.run.disk import holder
 from palimpsest.run.steps import Failure, Step
 from palimpsest.run.store import Run
@@ -114,6 +115,8 @@ class Status:
     done: tuple[str, ...]
     running: tuple[str, ...]
     failed: dict[str, Failure]
+    failed_candidates: dict[str, dict[str, str]]
+    """Of done cells: why a candidate could not be made or measured, by its name."""
     waiting: tuple[str, ...]
     """Not started, or interrupted."""
     steps: dict[str, tuple[str, ...]]
@@ -148,6 +151,7 @@ def status(run: Run | Path | str, now: float | None = None) -> Status:
         done=tuple(done),
         running=running,
         failed=failed,
+        failed_candidates={cell: names for cell in done if (names := _failures(run.cell(cell)))},
         waiting=tuple(cell for cell in steps if cell not in busy and cell not in failed),
         steps=steps,
         totals={cell: len(seen.graph[cell]) for cell in steps if cell in seen.graph},
@@ -155,6 +159,18 @@ def status(run: Run | Path | str, now: float | None = None) -> Status:
         working=run.held() or bool(running),
         seconds_left=_seconds_left(steps, seen),
     )
+
+
+def _failures(store: CellStore) -> dict[str, str]:
+    """Return the candidates of a finished cell that failed, each with the reason."""
+    with contextlib.suppress(Exception):  # damage is for others to name
+        failed = {model["name"]: model for model in store.summary()["models"] if "failure" in model}
+        return {
+            name: str(model["failure"]["reason"])
+            for name, model in failed.items()
+            if model["role"] == "candidate" and model["failure"]["kind"] != "not_applicable"
+        }
+    return {}
 
 
 def _seconds_left(steps: dict[str, tuple[str, ...]], seen: Progress) -> float | None:
