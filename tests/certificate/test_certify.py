@@ -15,9 +15,9 @@ from small_run import AUDIT, NONCE, ORIGIN, RECIPE, STUDY, write_audit, write_sm
 from tests.command import palimpsest
 from tests.made_runs import AUDIT_SETTINGS
 
-from palimpsest.certificate import Verification, certify, read_verdicts, verification, verify
+from palimpsest.certificate import Verification, certify, verification, verify
 from palimpsest.certificate.archive import unpack
-from palimpsest.certificate.bundle import PREDICATE_TYPE, SCOPE, without_prose
+from palimpsest.certificate.bundle import PREDICATE_TYPE, SCOPE, read_verdicts, without_prose
 from palimpsest.certificate.show import model_card, write_bundle_page
 from palimpsest.certificate.signature import read_public
 from palimpsest.certificate.verification import CHECKS, examine

@@ -14,20 +14,18 @@
     show.py       the page of a verified bundle, and a section of a model card
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from palimpsest.certificate.bundle import certify, read_verdicts
-    from palimpsest.certificate.signature import keygen
-    from palimpsest.certificate.verification import Check, Verification, verify
+from palimpsest.certificate.signature import keygen
+from palimpsest.certificate.verification import Verification, verify
 
-__all__ = ["Check", "Verification", "certify", "keygen", "read_verdicts", "verify"]
-_PLACES = {"certify": "bundle", "read_verdicts": "bundle", "keygen": "signature"}
+__all__ = ["Verification", "certify", "keygen", "verify"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: `verify` waits for another process and needs no numeric library."""
-    if name not in __all__:
+    """Import `certify` when it is asked for: `verify` needs no numeric library in this process."""
+    if name != "certify":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES.get(name, 'verification')}"), name)
+    from palimpsest.certificate.bundle import certify
+
+    return certify
