@@ -1,4 +1,4 @@
-"""Write docs/plan.md from the code and examples/plans: ``python docs/plan_table.py``."""
+"""Write docs/plan.md from the code: ``python docs/plan_table.py``."""
 
 from itertools import groupby
 from pathlib import Path
@@ -33,7 +33,7 @@ key. Relative paths are relative to the file's folder.
 
 ```
 palimpsest study demo --show             # print a complete plan (of a preset or a file) as YAML
-palimpsest study --schema                # print the JSON schema, for completion and checks in an editor
+palimpsest study --schema                # print the JSON schema with types and bounds, for an editor
 palimpsest study PLAN --dry-run          # print the cells, memory and time it would take
 palimpsest study PLAN --alpha 0.01       # set a rule by a flag
 ```
@@ -46,7 +46,7 @@ retain fact, which is used only for scoring. All seeds have the same facts and d
 **Methods.** An entry of `methods` has the `name` of a method (`palimpsest methods` lists them) or `package.module:Class`,
 and knobs with a value or a list of values ([methods](methods.md)). If you run a finished plan again with one more method,
 or after editing a plug-in, only what is new is trained. `--keep candidates` keeps the candidates' weights under
-`cells/<cell>/models/`.
+`cells/<cell>/models/`. `examples/plans/` has complete plans.
 
 """.replace("{{", "{").replace("}}", "}")
 
@@ -58,13 +58,10 @@ def document() -> str:
     for section, several in groupby(keys, key=lambda key: _section(key.name)):
         title = f"`{section}`: {SECTIONS[section][0].lower()}{SECTIONS[section][1:]}"
         parts.append(f"\n### {title if section else SECTIONS['']}\n\n")
-        parts.append("| key | type | default | meaning |\n|---|---|---|---|\n")
+        parts.append("| key | default | meaning |\n|---|---|---|\n")
         for key in several:
-            cells = (f"`{key.name}`", key.type, key.default, key.meaning)
+            cells = (f"`{key.name}`", key.default, key.meaning)
             parts.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
-    parts.append("\n## A complete example\n")
-    text = (ROOT / "examples" / "plans" / "try-a-method.yaml").read_text(encoding="utf-8")
-    parts.append(f"\n`palimpsest study plans/try-a-method.yaml` (from `examples/`):\n\n```yaml\n{text}```\n")
     return "".join(parts)
 
 

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from palimpsest.config.own import (
     AuditConfig,
@@ -203,7 +203,6 @@ class Key:
     """One key of a configuration file, its section's name before it."""
 
     name: str
-    type: str
     default: str
     meaning: str
 
@@ -236,7 +235,7 @@ def config_keys(kind: type = Plan, where: str = "") -> Iterator[Key]:
         if item.default_factory is not dataclasses.MISSING:
             default = item.default_factory()
         shown = "–" if default in ((), "", None, dataclasses.MISSING) else _shown(default)
-        yield Key(name, _type(hint), shown, meanings(kind).get(item.name, ""))
+        yield Key(name, shown, meanings(kind).get(item.name, ""))
 
 
 def config_schema(kind: type = Plan) -> dict[str, Any]:
@@ -270,28 +269,3 @@ def _shown(default: Any) -> str:
     if isinstance(default, tuple):
         return ", ".join(map(str, default))
     return str(default).lower() if isinstance(default, bool) else str(default)
-
-
-_WORDS = {int: "integer", float: "number", str: "text", bool: "true or false"}
-_BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-
-
-def _type(hint: Any) -> str:
-    if hint in _WORDS:
-        return _WORDS[hint]
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        bounds = [
-            f"{words} {getattr(mark, sign):g}"
-            for mark in args[1:]
-            for sign, words in _BOUNDS.items()
-            if hasattr(mark, sign)
-        ]
-        return f"{_type(args[0])} {', '.join(bounds)}".rstrip()
-    if origin is Literal:
-        return " or ".join(f"`{value}`" for value in args)
-    if origin is tuple:
-        if _is_mapping(hint):
-            return "mapping of text to text"
-        return "list of methods" if args[0] is MethodGrid else f"list of {_type(args[0])}s"
-    return " or ".join(_type(arg) for arg in args if arg is not type(None))

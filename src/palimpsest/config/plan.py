@@ -49,8 +49,8 @@ class Plan:
     rules: Rules = field(default_factory=Rules)
     paper: PaperRules = field(default_factory=PaperRules)
     measures: Literal["all", "none"] | tuple[str, ...] = "none"
-    """Published criteria to measure on every model, by name (``palimpsest criteria --list``).
-    Measures that an axis needs are always taken."""
+    """Published criteria to measure on every model: all, none, or a list of names
+    (``palimpsest criteria --list``). Measures that an axis needs are always taken."""
     engine: Engine = field(default_factory=Engine)
     seal: str = ""
     """Commitment of your own sealed pool (``palimpsest facts seal``); empty for the built-in

@@ -231,8 +231,8 @@ class Engine:
     device: str = "cpu"
     """Device: cpu, cuda or cuda:N."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights. Optimizer moments, and the master weights for bfloat16, are always
-    float32."""
+    """Type of the weights: float32 or bfloat16. Optimizer moments, and the master weights for
+    bfloat16, are always float32."""
     batch_tokens: Annotated[int, Ge(64)] = 8192
     """Padded tokens per scoring batch."""
     accumulate: Count = 1
