@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from palimpsest.stats.measures import ModelMeasures
     from palimpsest.stats.rules import Rules
 
+NO_LOSS = ", which is a change but no loss"
+"""Said of a model that is better than the retrainings at what unlearning should leave alone."""
+
 
 class Sign(StrEnum):
     """What a model far from the retrainings shows there."""
@@ -141,7 +144,9 @@ AXES: tuple[Axis, ...] = (
         read=lambda model: model.median_probe_delta,
         stake_axis="forget",
         recipe=True,
-        low=Side(Sign.DAMAGES, "answers never-learned probes better than a retrained model"),
+        low=Side(
+            Sign.DAMAGES, f"answers never-learned probes better than a retrained model{NO_LOSS}"
+        ),
         high=Side(Sign.DAMAGES, "answers never-learned probes worse than a retrained model"),
     ),
     Axis(
@@ -151,7 +156,7 @@ AXES: tuple[Axis, ...] = (
         read=lambda model: model.retain_nll,
         stake="base",
         recipe=True,
-        low=Side(Sign.DAMAGES, "fits the retain facts better than a retrained model"),
+        low=Side(Sign.DAMAGES, f"fits the retain facts better than a retrained model{NO_LOSS}"),
         high=Side(Sign.DAMAGES, "lost retain facts"),
     ),
     Axis(
@@ -161,7 +166,7 @@ AXES: tuple[Axis, ...] = (
         read=lambda model: model.general_nll,
         stake="base",
         recipe=True,
-        low=Side(Sign.DAMAGES, "models general text better than a retrained model"),
+        low=Side(Sign.DAMAGES, f"models general text better than a retrained model{NO_LOSS}"),
         high=Side(Sign.DAMAGES, "models general text worse than a retrained model"),
     ),
     Axis(
@@ -213,7 +218,10 @@ AXES: tuple[Axis, ...] = (
         read=_curve("retain_nll", _middle),
         reacquired=True,
         stake="base",
-        low=Side(Sign.DAMAGES, "keeps retain facts better during re-acquisition than a retraining"),
+        low=Side(
+            Sign.DAMAGES,
+            f"keeps retain facts better during re-acquisition than a retraining{NO_LOSS}",
+        ),
         high=Side(Sign.DAMAGES, "loses more retain facts during re-acquisition than a retraining"),
     ),
     _asked("reversed", "from the object to the subject", "back"),
