@@ -240,7 +240,9 @@ def write_cell(
     """Write one cell: a step that measures, and one that opens the sealed pool."""
     store = run.cell(cell)
     records = {
-        name: replace(made.model, name=name, digest=digest(name.encode()), roster=run.roster_digest)
+        name: replace(
+            made.model, name=name, digest=digest(name.encode()), roster=run.rosters[-1].digest
+        )
         for name, made in models.items()
     }
     whole, curves = made_runs.tables(cell, models)

@@ -116,7 +116,7 @@ def test_a_reused_run_gives_its_results_by_key_and_is_named_as_their_origin(
     origins = {step["step"]: step["origin"] for step in other.cell("a").summary()["steps"]}
     taken = {"train", "reference", "part-0", "part-1"}
     assert {name for name, origin in origins.items() if origin} == taken
-    assert {origins[name] for name in taken} == {one.roster_digest}
+    assert {origins[name] for name in taken} == {one.rosters[-1].digest}
     assert contents(one.path) == before
     # The rows are those of the run they came from, and of one without reuse.
     alone = toy_run(quick / "alone", "a", steps={"inject": 999})
@@ -126,8 +126,8 @@ def test_a_reused_run_gives_its_results_by_key_and_is_named_as_their_origin(
     # The first origin is named, however often a result is taken over.
     third = toy_run(quick / "third", "a", steps={"inject": 7})
     computed(third, grown, reuse=other)
-    assert third.cell("a").manifest("part-0")["origin"] == one.roster_digest
-    assert third.cell("a").manifest("part-5")["origin"] == other.roster_digest
+    assert third.cell("a").manifest("part-0")["origin"] == one.rosters[-1].digest
+    assert third.cell("a").manifest("part-5")["origin"] == other.rosters[-1].digest
     # What was taken over is whole without the run it came from.
     shutil.rmtree(one.path)
     assert computed(other, grown) == []

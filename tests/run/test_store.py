@@ -34,13 +34,14 @@ def test_the_terms_do_not_depend_on_the_machine(
 ) -> None:
     monkeypatch.setattr(store, "_environment", lambda: {"machine": "another"})
     there = toy_run(quick / "there")
-    assert there.environment != run.environment and there.roster_digest == run.roster_digest
+    assert (there.path / "terms.json").read_bytes() != (run.path / "terms.json").read_bytes()
+    assert there.terms == run.terms and there.rosters == run.rosters
     work(run)
     work(there)
     assert there.cell("a").summary() == run.cell("a").summary()
     # Resuming elsewhere leaves what is stored as it is.
     before = (run.path / "terms.json").read_bytes()
-    assert toy_run(run.path).environment == run.environment
+    assert toy_run(run.path).terms == run.terms
     assert (run.path / "terms.json").read_bytes() == before
 
 
@@ -134,8 +135,8 @@ def test_the_list_of_candidates_may_grow_and_every_result_names_the_list_it_was_
     ]  # fmt: skip
     work(grown, ToyJob(run.path.parent, ("part-0", "part-1")))
     terms = {step["step"]: step["terms"] for step in grown.cell("a").summary()["steps"]}
-    assert terms.pop("part-1") == grown.roster_digest
-    assert set(terms.values()) == {first.roster_digest}
+    assert terms.pop("part-1") == grown.rosters[-1].digest
+    assert set(terms.values()) == {first.rosters[-1].digest}
     assert grown.verify() == ()
     # A damaged list is taken from the record.
     data = (run.path / "rosters.jsonl").read_bytes()

@@ -59,7 +59,7 @@ def test_a_manifest_names_cell_step_key_terms_files_and_what_it_was_made_from(ru
     folder = cell.folder / "steps" / "part-0"
     manifest = json.loads((folder / "manifest.json").read_bytes())
     assert (manifest["cell"], manifest["step"]) == ("a", "part-0")
-    assert (manifest["key"], manifest["terms"]) == (steps["part-0"].key, run.roster_digest)
+    assert (manifest["key"], manifest["terms"]) == (steps["part-0"].key, run.rosters[-1].digest)
     assert manifest["needs"] == {"train": cell.manifest("train")["digest"]}
     assert manifest["files"] == {
         name: disk.file_digest(folder / name) for name in ("items.parquet", "values.json")

@@ -236,7 +236,7 @@ class Bundle:
     @cached_property
     def terms(self) -> Terms:
         """What was fixed before the first step."""
-        terms, _ = parse_terms(self.members[TERMS], TERMS)
+        terms = parse_terms(self.members[TERMS], TERMS)
         if terms.kind not in KINDS:
             raise BundleError(f"{TERMS}: of kind {terms.kind!r}; expected {', '.join(KINDS)}")
         return terms

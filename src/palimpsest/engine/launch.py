@@ -61,15 +61,9 @@ def run_cells(
     new = not out.exists() or not any(out.iterdir())
     run = Run.create_or_resume(out, terms, roster)
     reuse = Run.open(options.reuse) if options.reuse else None
-    command = f"palimpsest {terms.kind}"
-    with run.lock(command):
+    with run.lock(f"palimpsest {terms.kind}"):
         outcome = executor.execute(
-            job,
-            run,
-            workers=options.workers,
-            on_event=options.on_event,
-            command=command,
-            reuse=reuse,
+            job, run, workers=options.workers, on_event=options.on_event, reuse=reuse
         )
         bad = [f for f in outcome.failed.values() if f.kind in (InputError.kind, ModelError.kind)]
         if bad and new and len(run.cells) == 1:

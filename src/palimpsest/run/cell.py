@@ -58,12 +58,12 @@ class CellStore:
 
     def done(self, step: Step) -> bool:
         """Return whether the step is stored under its key with every file intact."""
-        return self._stored(step, lambda file: True)
+        return self._stored(step, with_weights=True)
 
     def recorded(self, step: Step) -> bool:
         """Return whether it is stored but for weights that may be gone: those of a transient step,
         which are made again only where another step needs them."""
-        return self._stored(step, lambda file: not (step.transient and _is_weights(file)))
+        return self._stored(step, with_weights=not step.transient)
 
     def steps_left(self, steps: Sequence[Step]) -> set[str]:
         """Return the names of the steps to do, those included whose dropped weights are needed."""
@@ -71,11 +71,11 @@ class CellStore:
         done = {s.name for s in steps if s.name in recorded and (not s.transient or self.done(s))}
         return steps_to_do(steps, done, recorded)
 
-    def _stored(self, step: Step, needed: Callable[[str], bool]) -> bool:
+    def _stored(self, step: Step, *, with_weights: bool) -> bool:
         try:
             manifest = self.manifest(step.name)
             for file, expected in manifest["files"].items():
-                if needed(file):
+                if with_weights or not _is_weights(file):
                     self._check_file(self._step(step.name) / file, expected)
             return bool(manifest["key"] == step.key)
         except (StoreError, KeyError, TypeError, AttributeError):

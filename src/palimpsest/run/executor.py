@@ -266,7 +266,13 @@ class Work:
     @cached_property
     def _elsewhere(self) -> dict[str, tuple[CellStore, str]]:
         """Steps by key: of another run, and of this one, where they may have other names by now."""
-        return ({} if self._reuse is None else stored_steps(self._reuse)) | stored_steps(self.run)
+        found: dict[str, tuple[CellStore, str]] = {}
+        for run in (self._reuse, self.run) if self._reuse else (self.run,):
+            for store in map(run.cell, run.cells):
+                for name in store.step_names():
+                    with contextlib.suppress(PalimpsestError, KeyError):
+                        found[store.manifest(name)["key"]] = (store, name)
+        return found
 
     def _failed(self, task: Task, failure: Failure) -> None:
         self.run.cell(task.cell).fail(self.scheduler.failures[task.cell])
@@ -279,17 +285,6 @@ class Work:
         self.on_event(Event(task.cell, kind, task.step, words, done, total, seconds, worker))
 
 
-def stored_steps(run: Run) -> dict[str, tuple[CellStore, str]]:
-    """Return where a run's stored steps lie, by key."""
-    found: dict[str, tuple[CellStore, str]] = {}
-    for cell_id in run.cells:
-        store = run.cell(cell_id)
-        for name in store.step_names():
-            with contextlib.suppress(PalimpsestError, KeyError):
-                found[store.manifest(name)["key"]] = (store, name)
-    return found
-
-
 class Executor(ABC):
     """Does the cells of a run folder; a cell that fails does not stop the others."""
 
@@ -300,7 +295,6 @@ class Executor(ABC):
         *,
         workers: int = 1,
         on_event: OnEvent = silent,
-        command: str = "palimpsest",
         reuse: Run | None = None,
     ) -> Outcome:
         """Return what became of the cells; Stopped when SIGINT or SIGTERM ended the work.
@@ -310,7 +304,7 @@ class Executor(ABC):
         if workers < 1:
             raise InputError(f"workers: {workers} found; expected at least 1")
         run = Run.open(run.path.resolve())
-        with contextlib.nullcontext() if run.locked_here() else run.lock(command):
+        with contextlib.nullcontext() if run.locked_here() else run.lock():
             work = Work(job, run, on_event, reuse)
             work.begin()
             self._do(work, workers)

@@ -47,9 +47,9 @@ def prepare(*modules: str) -> None:
 
     A command that calls this first imports its own modules meanwhile, and its workers none.
     """
+    # Started on first use, multiprocessing's own helper would unblock the signals again.
+    resource_tracker.ensure_running()
     if START == "forkserver":
-        # Started on first use, multiprocessing's own helper would unblock the signals again.
-        resource_tracker.ensure_running()
         multiprocessing.set_forkserver_preload(["__main__", *modules])
         with _environment_of_children(ONE_THREAD), shielded():
             forkserver.ensure_running()
@@ -71,8 +71,6 @@ class _Processes:
         own = ONE_THREAD | gpu_of(name, self.device)
         arguments = (theirs, name, *self.arguments, {**os.environ, **own})
         process = self.context.Process(target=_work, args=arguments)
-        # Started on first use, multiprocessing's own helper would unblock the signals again.
-        resource_tracker.ensure_running()
         with _environment_of_children(own), shielded():
             process.start()
         theirs.close()

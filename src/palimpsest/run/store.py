@@ -99,6 +99,7 @@ def _version(name: str) -> str | None:
 
 
 def _environment() -> dict[str, Any]:
+    """Return the machine on which a run is created: for people, not part of its terms."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -113,8 +114,6 @@ class Run:
 
     path: Path
     terms: Terms
-    environment: dict[str, Any]
-    """The machine on which the run was created; not part of its terms."""
     rosters: tuple[Entry, ...]
 
     # -- making and opening ------------------------------------------------------------------
@@ -129,7 +128,7 @@ class Run:
                 "or `palimpsest audit`; check the path, or run that command to create it"
             )
         try:
-            terms, environment = _read_terms(path)
+            terms = _read_terms(path)
             rosters = verify_chain(
                 disk.read_stored(path / ROSTERS), str(path / ROSTERS), terms.digest
             )
@@ -137,7 +136,7 @@ class Run:
                 raise DamagedArtifact(f"{path / ROSTERS}: empty")
         except DamagedArtifact as error:
             raise DamagedArtifact(f"{error}; run the same command again to repair it") from error
-        return cls(path, terms, environment, rosters)
+        return cls(path, terms, rosters)
 
     @classmethod
     def create_or_resume(cls, path: Path | str, terms: Terms, roster: Roster = ()) -> "Run":
@@ -169,11 +168,6 @@ class Run:
     def cells(self) -> tuple[str, ...]:
         """Return the ids of the planned cells."""
         return self.terms.cells
-
-    @property
-    def roster_digest(self) -> str:
-        """Return what results made now name as the list of candidates they were made under."""
-        return self.rosters[-1].digest
 
     def cell(self, cell_id: str) -> CellStore:
         """Return the store of one of the planned cells."""
@@ -274,8 +268,8 @@ def _check_new(path: Path, terms: Terms) -> None:
         )
 
 
-def parse_terms(data: bytes, name: str) -> tuple[Terms, dict[str, Any]]:
-    """Return the terms in the bytes of terms.json, and the machine the run was created on."""
+def parse_terms(data: bytes, name: str) -> Terms:
+    """Return the terms in the bytes of terms.json."""
     sealed = disk.parse_sealed(data, name)
     stored = sealed.get("terms", {})
     if sealed.get("format") != FORMAT or stored.keys() != {item.name for item in fields(Terms)}:
@@ -283,7 +277,7 @@ def parse_terms(data: bytes, name: str) -> tuple[Terms, dict[str, Any]]:
             f"{name}: format {sealed.get('format')}; expected {FORMAT}; use the version of "
             "Palimpsest that made the run"
         )
-    return Terms(**stored | {"cells": tuple(stored["cells"])}), sealed["environment"]
+    return Terms(**stored | {"cells": tuple(stored["cells"])})
 
 
 def record_bytes(
@@ -300,7 +294,7 @@ def record_bytes(
     return chain_bytes(events, terms.digest)
 
 
-def _read_terms(path: Path) -> tuple[Terms, dict[str, Any]]:
+def _read_terms(path: Path) -> Terms:
     return parse_terms(disk.read_stored(path / TERMS), str(path / TERMS))
 
 
@@ -308,7 +302,7 @@ def _check_terms(path: Path, terms: Terms) -> bool:
     """Refuse terms other than the run's; return False when they are damaged, but the rosters hang
     on the same ones."""
     try:
-        known, _ = _read_terms(path)
+        known = _read_terms(path)
     except DamagedArtifact as damage:
         try:
             verify_chain((path / ROSTERS).read_bytes(), str(path / ROSTERS), terms.digest)
