@@ -109,6 +109,7 @@ def test_distinguishable_with_every_axis_that_gives_it_away():
     text = refusal(verdict.finding("ga-w3"))
     for words in ("fits the retain facts better", "knows less of the forget facts", "more slowly"):
         assert words in text
+    assert "no loss" in text  # the label is "damaged", but nothing was lost there
 
 
 def test_all_excluded():
