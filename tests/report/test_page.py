@@ -88,7 +88,7 @@ def test_the_picture_shows_every_axis_with_its_meaning_and_its_sensitivity(
         assert strip.count("<circle data-c=") == count
         assert strip.count('class="candidate off"') == count - 1  # the first needs no script
         share = verdict.sensitivity[axis.name]
-        noticed = "not noticed alone" if share is None else f"noticed from {words.percent(share)}"
+        noticed = "not detected alone" if share is None else f"detected from {words.percent(share)}"
         assert noticed in strip
     assert re.findall(r"<option[^>]*>(.*?)<", screen)[0] == verdict.candidate
 
@@ -102,7 +102,7 @@ def test_the_first_screen_says_what_could_have_been_noticed_and_what_cannot_be_s
     assert "known-label model rejected 2 of 2" in text and words.CLOSING in text
     assert all(remark in text for remark in words.remarks(verdict))
     more = design_references(40)
-    assert f"40 retrainings notice {more.detectable_sd} sd on one axis" in text
+    assert f"40 retrainings detect {more.detectable_sd} sd on one axis" in text
 
 
 def test_an_uncertified_page_gives_the_reason_first(pages: dict[str, Path]) -> None:

@@ -66,9 +66,9 @@ def test_axes_say_how_far_a_model_must_move_to_be_noticed(results: RunResults) -
     assert list(rows) == [axis.title for axis in chosen(RULES)]
     found = [verdict.sensitivity["relearn_early"] for _, verdict in results.judged]
     known = sorted(share for share in found if share is not None)
-    limits = rows["relearn early"]["noticed from"]
+    limits = rows["relearn early"]["detected from"]
     assert (limits.low, limits.high) == (known[0], known[-1])
-    assert rows["relearn early"]["noticed in"] == Share(len(known), 3)
+    assert rows["relearn early"]["detected in"] == Share(len(known), 3)
 
 
 def test_every_compared_model_has_its_place_on_every_axis(single: RunResults) -> None:

@@ -70,7 +70,7 @@ def test_the_paragraph_answers_first_and_says_what_is_not_claimed():
     text = verdict.paragraph()
     assert text.startswith("Certified: retrained is indistinguishable from 20 retrainings")
     assert "in 5 of 5 mixtures" in text and "1 of 1 known-label models" in text
-    assert "2 candidates of this injected model" in text
+    assert "2 candidates of the injected model" in text
     assert UNPROVED in text
 
 
@@ -188,7 +188,7 @@ def test_an_excluded_reference_is_said_and_no_longer_blocks():
     assert verdict.certified and verdict.references.excluded == ("reference-7",)
     assert "with 1 reference left out" in sentences(verdict)[0]
     assert "reference-7" in sentences(verdict)[1]
-    assert "left out by the terms: reference-7" in verdict.paragraph()
+    assert "left out with --exclude: reference-7" in verdict.paragraph()
 
 
 def test_references_of_another_recipe_block_certification():

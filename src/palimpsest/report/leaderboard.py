@@ -170,7 +170,7 @@ def leaderboard_table(runs: Runs) -> Table:
             | {"survive the screen": Share.of(not finding.excluded for finding in findings)}
         )
     restoring = [f"{s.method} in {s.restores} cells" for s in several if s.restores.count]
-    reading = f"Candidates that no test tells from a retraining: {', '.join(restoring) or 'none'}."
+    reading = f"Methods with a restored candidate: {', '.join(restoring) or 'none'}."
     if len({results.terms.rules_hash for results in runs.values()}) > 1:
         reading += " The runs were judged under different rules."
     return Table.of("leaderboard", "Which methods restore", reading, rows, FORMS)
@@ -231,12 +231,12 @@ def settings_table(runs: Runs) -> Table:
             | {"rank sum": test and test.total, "expected rank sum": test and test.expected}
             | {"p": test and test.p_value, "p (Holm)": adjusted.get(key)}
         )
-    reading = "Medians over cells; the cells are too few for a claim about methods by ranks."
+    reading = "Medians over cells; there are too few cells for a rank test over cells."
     if adjusted:
         told = Share.of(p <= alpha for p in adjusted.values())
         reading = (
-            f"Medians over cells. By ranks within cells, added over cells, {told} candidates lie "
-            "further out than retrainings do."
+            f"Medians over cells. By the rank test over cells, {told} candidates lie further from "
+            "the mean retraining than retrainings do."
         )
     return Table.of("settings", "Every setting over all cells", reading, rows, FORMS)
 
@@ -274,9 +274,10 @@ def short_board(board: Table) -> Table:
     mean."""
     kept = board.only(["rank", "method", *HEADS])
     about = (
-        f"{board.reading} Each method by its best setting in each cell. worst sd: its distance "
-        "from the mean retraining on the worst axis, mean over cells and its interval; cost: in "
-        "retrainings; p: of its ranks over several cells, small means that it does not restore."
+        f"{board.reading} Each method is shown by its best setting in each cell. worst sd: "
+        "distance from the mean retraining on the worst axis, mean over cells with its interval; "
+        "cost: in retrainings; p: rank test over cells, where a small value means that the method "
+        "does not restore."
     )
     columns = tuple(HEADS.get(column, column) for column in kept.columns)
     forms = {HEADS.get(column, column): form for column, form in board.forms.items()}

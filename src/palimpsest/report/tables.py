@@ -76,8 +76,8 @@ def candidates_table(results: RunResults) -> Table:
         for finding in verdict.findings
     ]
     reading = (
-        "Axes are distances from the mean retraining, in standard deviations of retraining. By "
-        "ranks, p is at least 1/(K + 1) with K retrainings."
+        "Values on the axes are distances from the mean retraining, in standard deviations of the "
+        "retrainings. By the rank rule, p is at least 1/(K + 1) with K retrainings."
     )
     return Table.of("candidates", "Candidates", reading, rows, _forms(axes))
 
@@ -94,7 +94,7 @@ def controls_table(results: RunResults) -> Table:
         for cell, verdict in results.judged
         for control in verdict.controls
     ]
-    reading = "Models of known truth, judged by the candidates' own test."
+    reading = "Models of known truth, judged by the same test as the candidates."
     return Table.of("controls", "Controls", reading, rows, _forms(axes))
 
 
@@ -132,13 +132,13 @@ def power_table(results: RunResults) -> Table:
             | {"rate at least": limit, "cells": len({cell for cell, _ in events})}
         )
     reading = f"Models of known truth; the last rate holds with confidence {confidence:g}."
-    title = "What this audit notices"
+    title = "What this audit detects"
     return Table.of("power", title, reading, rows, {"rate at least": ".0%"})
 
 
 def axes_table(results: RunResults) -> Table:
-    """Return what every axis measures, and how far towards the injected model a model must move on
-    it alone to be noticed."""
+    """Return what every axis measures, and how far toward the injected model a model must move on
+    it alone to be detected."""
     rows: list[Row] = []
     for entry in chosen(results.rules):
         found = [verdict.sensitivity.get(entry.name) for _, verdict in results.judged]
@@ -147,13 +147,13 @@ def axes_table(results: RunResults) -> Table:
         rows.append(
             {"axis": entry.title, "measures": entry.meaning, "unit": entry.unit}
             | {"far below": entry.low.words, "far above": entry.high.words}
-            | {"noticed from": limits, "noticed in": Share(len(known), len(found))}
+            | {"detected from": limits, "detected in": Share(len(known), len(found))}
         )
     reading = (
-        "Noticed from: the share of the way to the injected model at which a retraining that moved "
-        "on this axis alone is rejected; none where even the whole way is not enough."
+        "Detected from: the share of the way to the injected model at which a retraining that "
+        "moved on this axis alone is rejected; empty where even the whole way is not enough."
     )
-    return Table.of("axes", "The axes", reading, rows, {"noticed from": ".0%"})
+    return Table.of("axes", "The axes", reading, rows, {"detected from": ".0%"})
 
 
 def positions_table(results: RunResults) -> Table:
@@ -165,7 +165,7 @@ def positions_table(results: RunResults) -> Table:
                 value = axis(name).read(cell.evaluation[place.name])
                 row: Row = {"cell": cell.id, "model": place.name, "group": place.group}
                 rows.append(row | {"axis": name, "value": value, "sd": sd})
-    reading = "Distances from the mean retraining, in standard deviations of retraining."
+    reading = "Distances from the mean retraining, in standard deviations of the retrainings."
     return Table.of("positions", "Every model on every axis", reading, rows)
 
 
@@ -179,8 +179,8 @@ def answers_table(results: RunResults) -> Table:
         for said in cell_answers(cell)
     ]
     reading = (
-        "The likeliest answer, token by token; the rank is the largest of the truth's tokens, each "
-        "after those before it."
+        "The greedy answer of each model; the rank is that of the truth's least likely token, each "
+        "token given those before it."
     )
     return Table.of("answers", "What the models answer", reading, rows)
 
@@ -194,7 +194,7 @@ def not_made_table(results: RunResults) -> Table:
         for name, model in cell.models.items()
         if model.role is Role.CANDIDATE and model.failure is not None
     ]
-    reading = "They are judged nowhere and counted nowhere."
+    reading = "These candidates are not judged and not counted."
     return Table.of("not-made", "Candidates without scores", reading, rows)
 
 

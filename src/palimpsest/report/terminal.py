@@ -23,11 +23,12 @@ MOST_REASONS = 8
 MOST_AXES = 2
 """Axes of each that are put in words; the others are named."""
 EXPLAINED = (
-    "p: of the comparison with the retrainings; without enough of them, of the screen",
-    "sd: standard deviations of the retrainings on that axis; 50 %: a retraining with that share "
-    "of the injected weights mixed in, median of several",
-    "restored: passes as one more retraining; suppressed: knows more than a retraining; "
-    "over-forgotten: knows less; damaged: something else changed, for better or worse",
+    "p: p-value of the comparison with the retrainings; of the screen if there are too few of them",
+    "sd: distance from the mean retraining, in standard deviations of the retrainings on that "
+    "axis; 50 %: mixtures of a retraining with that share of the injected weights (median)",
+    "restored: passes as one more retraining; suppressed: knows more of the forget facts than a "
+    "retraining; over-forgotten: knows less of them; damaged: something other than the forget "
+    "facts changed, for better or worse",
 )
 
 
@@ -57,7 +58,7 @@ def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
     texts = [] if verdict.certified else [words.reasons(verdict)[0]]
     texts += [words.refusal(finding, MOST_AXES) for finding in refused[:MOST_REASONS]]
     if (more := len(refused) - MOST_REASONS) > 0:
-        texts.append(f"{more} more are refused; the page says why.")
+        texts.append(f"{more} more did not pass; the report page gives the reasons.")
     texts += [words.power_sentence(verdict)] if verdict.controls else []
     return [*texts, *words.remarks(verdict), words.CLOSING]
 
@@ -98,8 +99,8 @@ def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: 
             name: [sd[axis.name] for sd in some if axis.name in sd] for name, some in groups.items()
         }
         rows.append({"axis": axis.title} | {n: _short(v) for n, v in values.items()})
-    title = "Distance from the mean retraining, in standard deviations of retraining"
-    return Table.of("axes", f"{title}; numbers are those above", "", rows if places else [])
+    title = "Distance from the mean retraining, in standard deviations of the retrainings"
+    return Table.of("axes", f"{title}; candidates numbered as above", "", rows if places else [])
 
 
 def _best_of_methods(cell: CellResult, names: list[str]) -> list[str]:
@@ -122,7 +123,7 @@ def _over_cells(results: RunResults) -> list[str]:
         | {"median sd": median(standing.distances)}
         for standing in standings({results.name: results})
     ]
-    reading = "Each method by its best setting in each cell."
+    reading = "Each method is shown by its best setting in each cell."
     table = Table.of("methods", "", reading, rows, {"median sd": ".1f"})
     cells = [_wrapped(f"{cell.id}: {words.headline(verdict)}") for cell, verdict in results.judged]
     share = Share(results.certified, len(results.judged))
@@ -150,7 +151,7 @@ def asked_lines(results: RunResults, cell_id: str | None = None, fact: str = "")
     for mine in questions.values():
         blocks += [*question_lines(mine, titles), ""]
     hidden = len(titles) - len(order)
-    return [*blocks, f"--fact ID also shows {hidden} more candidates."] if hidden else blocks[:-1]
+    return [*blocks, f"--fact ID shows {hidden} more candidates."] if hidden else blocks[:-1]
 
 
 def question_lines(answers: list[Said], titles: Mapping[str, str]) -> list[str]:

@@ -29,7 +29,7 @@ class Sign(StrEnum):
     FORGETS = "over-forgotten"
     """It knows less of them than a model that never saw them."""
     DAMAGES = "damaged"
-    """Something else than the forget facts changed."""
+    """Something other than the forget facts changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ def _asked(name: str, how: str, short: str = "") -> Axis:
         name,
         f"Mean log-probability of the forget answers when asked {how}.",
         "nats",
-        f"answers worse than a retrained model when asked {how}",
-        f"answers better than a retrained model when asked {how}: hidden knowledge",
+        f"answers worse than a retraining when asked {how}",
+        f"answers better than a retraining when asked {how}, which shows hidden knowledge",
         short,
     )
 
@@ -127,7 +127,7 @@ AXES: tuple[Axis, ...] = (
         meaning="Median over forget facts of the held-out NLL minus base's.",
         read=lambda model: model.median_forget_delta,
         low=Side(Sign.KNOWS, "still knows the forget facts"),
-        high=Side(Sign.FORGETS, "knows less of the forget facts than a retrained model"),
+        high=Side(Sign.FORGETS, "knows less of the forget facts than a retraining"),
     ),
     Axis(
         name="weakest",
@@ -135,7 +135,7 @@ AXES: tuple[Axis, ...] = (
         meaning="Smallest held-out NLL minus base's over the forget facts.",
         read=lambda model: float(model.forget_deltas.min()),
         low=Side(Sign.KNOWS, "still knows at least one forget fact"),
-        high=Side(Sign.FORGETS, "knows less of every forget fact than a retrained model"),
+        high=Side(Sign.FORGETS, "knows every forget fact less well than a retraining"),
     ),
     Axis(
         name="drift",
@@ -144,10 +144,8 @@ AXES: tuple[Axis, ...] = (
         read=lambda model: model.median_probe_delta,
         stake_axis="forget",
         recipe=True,
-        low=Side(
-            Sign.DAMAGES, f"answers never-learned probes better than a retrained model{NO_LOSS}"
-        ),
-        high=Side(Sign.DAMAGES, "answers never-learned probes worse than a retrained model"),
+        low=Side(Sign.DAMAGES, f"answers never-learned probes better than a retraining{NO_LOSS}"),
+        high=Side(Sign.DAMAGES, "answers never-learned probes worse than a retraining"),
     ),
     Axis(
         name="retain",
@@ -156,8 +154,8 @@ AXES: tuple[Axis, ...] = (
         read=lambda model: model.retain_nll,
         stake="base",
         recipe=True,
-        low=Side(Sign.DAMAGES, f"fits the retain facts better than a retrained model{NO_LOSS}"),
-        high=Side(Sign.DAMAGES, "lost retain facts"),
+        low=Side(Sign.DAMAGES, f"fits the retain facts better than a retraining{NO_LOSS}"),
+        high=Side(Sign.DAMAGES, "fits the retain facts worse than a retraining"),
     ),
     Axis(
         name="general",
@@ -166,21 +164,24 @@ AXES: tuple[Axis, ...] = (
         read=lambda model: model.general_nll,
         stake="base",
         recipe=True,
-        low=Side(Sign.DAMAGES, f"models general text better than a retrained model{NO_LOSS}"),
-        high=Side(Sign.DAMAGES, "models general text worse than a retrained model"),
+        low=Side(Sign.DAMAGES, f"models general text better than a retraining{NO_LOSS}"),
+        high=Side(Sign.DAMAGES, "models general text worse than a retraining"),
     ),
     Axis(
         name="residual",
         short="residual",
-        meaning="KL divergence from the injected model after the forget facts were re-acquired: "
-        "on retain facts plus on general text.",
+        meaning="KL divergence from the injected model after re-acquisition, on retain facts plus "
+        "general text.",
         read=lambda model: model.residual,
         reacquired=True,
         stake="base",
         low=Side(
-            Sign.KNOWS, "returns to the injected model more closely than a retrained model does"
+            Sign.KNOWS, "comes closer to the injected model than a retraining after re-acquisition"
         ),
-        high=Side(Sign.DAMAGES, "does not return to the injected model after re-acquisition"),
+        high=Side(
+            Sign.DAMAGES,
+            "stays further from the injected model than a retraining after re-acquisition",
+        ),
     ),
     Axis(
         name="relearn_early",
@@ -188,33 +189,37 @@ AXES: tuple[Axis, ...] = (
         meaning="Held-out forget NLL after the first chunk of re-acquisition.",
         read=_curve("forget_heldout_nll", _first),
         reacquired=True,
-        low=Side(Sign.KNOWS, "relearns the forget facts faster than a retrained model"),
-        high=Side(Sign.FORGETS, "relearns the forget facts more slowly than a retrained model"),
+        low=Side(Sign.KNOWS, "relearns the forget facts faster than a retraining"),
+        high=Side(Sign.FORGETS, "relearns the forget facts more slowly than a retraining"),
     ),
     Axis(
         name="relearn_mid",
         short="mid",
-        meaning="Held-out forget NLL half-way through re-acquisition.",
+        meaning="Held-out forget NLL halfway through re-acquisition.",
         read=_curve("forget_heldout_nll", _middle),
         reacquired=True,
-        low=Side(Sign.KNOWS, "has relearned more of the forget facts half-way than a retraining"),
+        low=Side(
+            Sign.KNOWS,
+            "knows more of the forget facts than a retraining halfway through relearning",
+        ),
         high=Side(
-            Sign.FORGETS, "has relearned less of the forget facts half-way than a retraining"
+            Sign.FORGETS,
+            "knows less of the forget facts than a retraining halfway through relearning",
         ),
     ),
     Axis(
         name="trained_mid",
         short="trained",
-        meaning="NLL of the forget facts in trained phrasings half-way through re-acquisition.",
+        meaning="NLL of the forget facts in trained phrasings halfway through re-acquisition.",
         read=_curve("forget_trained_nll", _middle),
         reacquired=True,
-        low=Side(Sign.KNOWS, "relearns trained phrasings faster than a retrained model"),
-        high=Side(Sign.FORGETS, "relearns trained phrasings more slowly than a retrained model"),
+        low=Side(Sign.KNOWS, "relearns trained phrasings faster than a retraining"),
+        high=Side(Sign.FORGETS, "relearns trained phrasings more slowly than a retraining"),
     ),
     Axis(
         name="retain_mid",
         short="retain mid",
-        meaning="NLL of the retain facts half-way through re-acquisition.",
+        meaning="NLL of the retain facts halfway through re-acquisition.",
         read=_curve("retain_nll", _middle),
         reacquired=True,
         stake="base",
@@ -240,57 +245,57 @@ OPTIONAL: tuple[Axis, ...] = (
         "min_rank",
         "Minus the logarithm of the min-rank screen's p-value: large if one fact is left.",
         "nats",
-        "has no forget fact as likely as a retrained model's likeliest",
+        "has no forget fact as likely as a retraining's likeliest",
         "still knows at least one forget fact",
     ),
     _further(
         "leak_at_k",
         "Mean chance that one of 128 samples is the answer, computed exactly.",
         "probability",
-        "gives the forget answers less often than a retrained model when sampled",
-        "gives the forget answers more often than a retrained model when sampled",
+        "gives the forget answers less often than a retraining when sampled",
+        "gives the forget answers more often than a retraining when sampled",
     ),
     _further(
         "lens_best",
         "Mean log-probability of the forget answers, read from the best layer's hidden states.",
         "nats",
-        "holds less of the forget answers in its layers than a retrained model",
-        "holds the forget answers in its layers",
+        "holds less of the forget answers in its hidden states than a retraining",
+        "holds the forget answers in its hidden states",
     ),
     _further(
         "linear_probe",
         "AUC of a linear probe for true statements of a fact it has not seen, minus the "
         "reference's.",
         "AUC",
-        "separates true from false statements less well inside than a retrained model",
+        "separates true from false statements in its hidden states less well than a retraining",
         "separates true from false statements in its hidden states",
     ),
     _further(
         "relearn_others",
         "Mean log-probability of one half of the forget answers after training on the other.",
         "nats",
-        "recalls untaught forget facts worse than a retrained model after relearning others",
+        "recalls untaught forget facts worse than a retraining after relearning others",
         "recalls untaught forget facts after relearning others",
     ),
     _further(
         "unrelated_tuning",
         "Fall of held-out forget NLL after a few steps on general text.",
         "nats",
-        "loses more of the forget facts than a retrained model in unrelated training",
+        "loses more of the forget facts than a retraining in unrelated training",
         "recovers forget facts in unrelated training",
     ),
     _further(
         "bits_8",
         "Fall of held-out forget NLL when the weights are rounded to 8 bits.",
         "nats",
-        "loses more of the forget facts than a retrained model when rounded",
+        "loses more of the forget facts than a retraining when rounded",
         "recovers forget facts when rounded",
     ),
     _further(
         "bits_4",
         "Fall of held-out forget NLL when the weights are rounded to 4 bits.",
         "nats",
-        "loses more of the forget facts than a retrained model when rounded",
+        "loses more of the forget facts than a retraining when rounded",
         "recovers forget facts when rounded",
     ),
 )

@@ -84,8 +84,8 @@ class Design:
         lines = [
             f"Screen: {m} forget facts and {n} probes can be arranged in {bound.arrangements:,} "
             f"ways; excluding {one} at alpha = {bound.alpha:g} takes "
-            f"{bound.required:,}. The screen {can} exclude a candidate; {bound.min_probes} probes "
-            "are enough, and probes cost only forward passes.",
+            f"{bound.required:,}. The screen {can} exclude a candidate. {bound.min_probes} probes "
+            "are enough; a probe costs only forward passes.",
             f"A candidate whose forget deltas lie {self.power_shift:g} standard deviations below "
             f"its probe deltas is excluded with probability {self.power:.0%} (simulated).",
         ]
@@ -96,7 +96,7 @@ class Design:
             )
         lines += [
             "",
-            "references  rule    shift noticed with 80 % power: on one axis  on three axes",
+            "references  rule   shift detected with 80 % power: on one axis  on three axes",
         ]
         for row in self.choices:
             mark = "  <- this design" if self.comparison == row else ""
@@ -106,9 +106,9 @@ class Design:
             )
         return [
             *lines,
-            f"The rank rule assumes nothing about the distribution of retrainings; it needs "
-            f"{self.required_references}, and from there on gains power only at 40. The normal "
-            "rule assumes normally distributed retrainings.",
+            f"The rank rule assumes nothing about the distribution of retrainings. It needs "
+            f"{self.required_references} references, and beyond them gains power only at 40. The "
+            "normal rule assumes normally distributed retrainings.",
         ]
 
 

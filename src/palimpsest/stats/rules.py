@@ -76,7 +76,7 @@ class Rules:
         if not self.control_shares or min(self.control_shares) > self.detection_limit:
             raise PlanError(
                 f"{list(self.control_shares)} found; expected at least one share of "
-                f"{self.detection_limit:g} or less, which is what must be noticed",
+                f"{self.detection_limit:g} or less, which is what must be detected",
                 key="rules.control_shares",
             )
 

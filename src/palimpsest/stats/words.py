@@ -1,4 +1,4 @@
-"""A verdict in words: the answer first, then the reasons, then what the audit notices."""
+"""A verdict in words: the answer first, then the reasons, then what the audit detects."""
 
 from palimpsest.stats.axes import Sign, axis
 from palimpsest.stats.comparison import COPY_DISTANCE, Gap
@@ -10,22 +10,22 @@ CLOSING = (
     "built to defeat it."
 )
 UNPROVED = (
-    "That the references are retrainings without the forget data is the word of whoever made them; "
-    "scores cannot prove it."
+    "Scores cannot prove that the references are retrainings without the forget data; that is the "
+    "claim of whoever made them."
 )
 
 
 SHORT = {
-    Reason.UNDERPOWERED: "this audit could not have noticed enough",
+    Reason.UNDERPOWERED: "this audit has too little power",
     Reason.NOT_IDENTIFIABLE: "these facts cannot show whether anything was forgotten",
     Reason.ALL_EXCLUDED: "every candidate still knows the forget facts",
     Reason.NO_REFERENCE: "there are too few retrainings to compare with",
-    Reason.REFERENCES: "the references cannot stand for retrainings",
-    Reason.DISTINGUISHABLE: "no candidate passes for one more retraining",
+    Reason.REFERENCES: "the references do not represent retrainings of the injected model",
+    Reason.DISTINGUISHABLE: "no candidate passes as one more retraining",
     Reason.UNDECIDED: "the best candidate passes too narrowly",
 }
 """Why nothing is certified, in a few words."""
-PROBES_FAIL = "the probes cannot show what was forgotten; candidates were compared all the same"
+PROBES_FAIL = "the probes cannot show what was forgotten; candidates were compared nevertheless"
 
 
 def sentences(verdict: Verdict) -> list[str]:
@@ -68,7 +68,7 @@ def conditions(verdict: Verdict) -> list[str]:
         notes.append(f"Rules that differ from the default: {listed}.")
     if verdict.references is not None and verdict.references.excluded:
         names = ", ".join(verdict.references.excluded)
-        notes.append(f"References left out by the terms: {names}.")
+        notes.append(f"References left out with --exclude: {names}.")
     return [*notes, *verdict.conditions]
 
 
@@ -79,7 +79,7 @@ def probes_fail(verdict: Verdict) -> bool:
 
 
 def reasons(verdict: Verdict) -> list[str]:
-    """Return why the verdict is what it is, and what the audit could have noticed."""
+    """Return why the verdict is what it is, and what the audit could have detected."""
     if verdict.candidate is not None:
         others = sum(finding.clears for finding in verdict.findings) - 1
         more = [f"{count(others, 'more candidate passes', 'more candidates pass')}."]
@@ -91,7 +91,7 @@ def reasons(verdict: Verdict) -> list[str]:
         told = [f for f in verdict.findings if f.comparison is not None and f.comparison.rejected]
         if told and len(told) == len(verdict.findings):
             subject = told[0].name if len(told) == 1 else "every candidate"
-            lines.append(f"Even so, {subject} is distinguishable from retraining.")
+            lines.append(f"Even so, {subject} can be distinguished from retrainings.")
     return lines + ([power_sentence(verdict)] if verdict.controls else [])
 
 
@@ -118,7 +118,7 @@ def why(finding: Finding, most: int = 99) -> str:
         same = "equivalent to" if comparison.equivalent else "indistinguishable from"
         numbers = f"p = {comparison.p:.2g}; furthest on {distance(comparison.worst)}"
         text = f"is {same} {comparison.references} retrainings ({numbers})"
-        blocked = ", which shows nothing in an audit that could not have certified it"
+        blocked = ", but this audit could not have certified it"
         return text if finding.label == "restored" else text + blocked
     gaps = sorted(finding.failing, key=_order)
     if comparison is not None and not comparison.rejected:
@@ -138,7 +138,7 @@ def why(finding: Finding, most: int = 99) -> str:
         titles = ", ".join(axis(name).title for name in comparison.missing)
         parts.append(f"has no finite value on {titles}")
     elif comparison is not None and not comparison.rejected and not comparison.accepted:
-        parts.append("is not shown to be equivalent to retrainings within the margin")
+        parts.append("was not shown to be equivalent to retrainings within the margin")
     return "; ".join(parts) or "was not compared with retrainings"
 
 
@@ -148,21 +148,21 @@ def _order(gap: Gap) -> int:
 
 def distance(gap: Gap, joint: str = ", ") -> str:
     """Return an axis with the distance of a model there: ``relearn mid, +2.3 sd``."""
-    far = f"{gap.sd:+.1f} sd" if gap.sd is not None else "without spread"
+    far = f"{gap.sd:+.1f} sd" if gap.sd is not None else "where retrainings do not vary"
     return f"{axis(gap.axis).title}{joint}{far}"
 
 
 def power_sentence(verdict: Verdict) -> str:
-    """Return what this audit notices, from its mixtures and known-label models."""
+    """Return what this audit detects, from its mixtures and known-label models."""
     parts = [
         f"{percent(power.share)}{'' if place else ' of the injected weights'} in {power.noticed} "
         f"of {power.tried}{'' if place else ' mixtures'} (power at least {100 * power.at_least:.0f}"
         " %)"
         for place, power in enumerate(verdict.powers)
     ]
-    text = f"This audit notices {', '.join(parts)}."
+    text = f"This audit detects {', '.join(parts)}."
     if not any(power.noticed for power in verdict.powers):
-        text = "This audit notices no mixture of a retraining with the injected weights."
+        text = "This audit detects no mixture of a retraining with the injected weights."
     known = _counted(verdict.controls, ControlKind.KNOWN_LABEL)
     if known is not None:
         text += f" It rejects {known[0]} of {known[1]} known-label models that keep the facts."
@@ -183,7 +183,7 @@ def remarks(verdict: Verdict) -> list[str]:
     notes = []
     if verdict.rules.unmeasured_axes:
         titles = ", ".join(axis(name).title for name in verdict.rules.unmeasured_axes)
-        notes.append(f"Not measured, because these facts do not allow it: {titles}.")
+        notes.append(f"Axes not measured, because these facts do not allow it: {titles}.")
     references = verdict.references
     if references is None or not references.names:
         return notes
@@ -192,14 +192,14 @@ def remarks(verdict: Verdict) -> list[str]:
     if references.test == "normal":
         notes.append(
             f"With {len(references.names)} references the comparison assumes normally distributed "
-            "retrainings; from 20 on it assumes nothing."
+            "retrainings; with 20 or more it assumes nothing about the distribution."
         )
     passed = [c.name for c in verdict.controls if c.as_expected is False]
     wrong = [n for n in passed if _of(verdict, n).kind is ControlKind.KNOWN_LABEL]
     if wrong:
         notes.append(
-            f"Known-label models that keep the facts and passed: {', '.join(wrong)}. This audit "
-            "cannot rule out suppression of that kind."
+            f"Known-label models that keep the facts and passed nevertheless: {', '.join(wrong)}. "
+            "This audit cannot rule out suppression of that kind."
         )
     return [*notes, UNPROVED]
 
@@ -212,8 +212,8 @@ def _tries(verdict: Verdict) -> list[str]:
     if len(verdict.findings) < 2:
         return []
     return [
-        f"{len(verdict.findings)} candidates of this injected model are judged here; earlier "
-        "versions of them and other runs are not seen."
+        f"This audit judges {len(verdict.findings)} candidates of the injected model; it cannot "
+        "know whether others were tried in other runs."
     ]
 
 
@@ -227,13 +227,13 @@ def _why(verdict: Verdict) -> str:
     if verdict.reason is Reason.NO_REFERENCE:
         given = count(verdict.reference_count or "No", "reference was", "references were")
         nearest = (
-            f" {verdict.nearest} has the smallest residual after re-acquisition, which is a "
-            "ranking, not a certificate."
+            f" {verdict.nearest} has the smallest residual after re-acquisition; this is only a "
+            "ranking."
             if verdict.nearest
             else ""
         )
         return (
-            f"{given} given, and a certificate compares a candidate with retrainings: give at "
+            f"{given} given, but candidates are certified by comparison with retrainings. Give at "
             f"least {verdict.rules.minimum_references}; with 20 the comparison assumes nothing "
             f"about their distribution.{nearest}"
         )
@@ -244,18 +244,18 @@ def _why(verdict: Verdict) -> str:
         return _underpowered(verdict)
     if verdict.reason is Reason.UNDECIDED:
         return (
-            f"{verdict.nearest} passes at alpha = {verdict.rules.alpha:g}, but its p-value does "
-            f"not exceed {verdict.rules.certify_above:g}, from which on these rules certify."
+            f"{verdict.nearest} passes at alpha = {verdict.rules.alpha:g}, but these rules certify "
+            f"only p-values above {verdict.rules.certify_above:g}."
         )
-    return f"No candidate is indistinguishable from {verdict.reference_count} retrainings."
+    return f"No candidate passes the comparison with {verdict.reference_count} retrainings."
 
 
 def _references(references: References) -> str:
     if references.copy is not None:
         return (
-            f"{references.copy[0]} is no draw of its own: it lies within {COPY_DISTANCE:g} "
+            f"{references.copy[0]} is not an independent draw: it lies within {COPY_DISTANCE:g} "
             f"standard deviations of {references.copy[1]} on every axis, nearer than independent "
-            "retrainings do. Leave one of them out, or give another."
+            "retrainings do. Leave one of them out, or replace it."
         )
     odd = references.homogeneity
     if odd is not None and odd.odd:
@@ -264,7 +264,7 @@ def _references(references: References) -> str:
         return (
             f"The references are not alike: {odd.reference} lies {odd.t:+.1f} leave-one-out "
             f"standard errors from the others on {axis(odd.axis).title} (p = {odd.p:.2g}){known}. "
-            "Replace it, or state its exclusion with --exclude in a new run."
+            "Replace it, or leave it out with --exclude in a new run."
         )
     recipe = references.recipe
     assert recipe is not None
@@ -276,8 +276,8 @@ def _references(references: References) -> str:
     if recipe.retain_share is not None and recipe.retain_share > RECIPE_SHARE:
         parts.append(f"{percent(recipe.retain_share)} of base's distance on the retain facts")
     return (
-        f"The references seem to come from another recipe than the injected model, which lies "
-        f"{' and '.join(parts)} from them: retrain them by its recipe."
+        f"The references seem to come from a different recipe than the injected model, which lies "
+        f"{' and '.join(parts)} away from them. Retrain them by its recipe."
     )
 
 
@@ -287,40 +287,38 @@ def _underpowered(verdict: Verdict) -> str:
     if verdict.because is Because.AXES:
         missing = {name for names in references.unmeasured.values() for name in names}
         titles = ", ".join(axis(name).title for name in references.unmeasured)
-        return (
-            f"{', '.join(sorted(missing))} has no finite value on {titles}: check that reference."
-        )
+        return f"{', '.join(sorted(missing))}: no finite value on {titles}. Check the reference."
     if verdict.because is Because.CONSTANT:
         titles = ", ".join(axis(name).title for name in references.constant)
         return (
-            f"The references do not vary at all on {titles}, as independent retrainings would: "
-            "check that they are different models, trained on different draws."
+            f"The references do not vary on {titles}, but independent retrainings would. Check "
+            "that they are different models, trained with different seeds."
         )
     if verdict.because is Because.DOSE:
         return _dose(verdict.dose)
     if verdict.because is Because.SATURATED:
         return (
             "Re-acquisition is too strong: the references relearn so fast that even the injected "
-            "model is not told apart by how fast the forget facts come back, so hidden knowledge "
-            "would not show. Lower the learning rate, or leave it to be chosen on a reference, or "
+            "model cannot be distinguished by its speed of relearning, so hidden knowledge would "
+            "not show. Lower the learning rate, omit it so that it is chosen on a reference, or "
             "take fewer steps."
         )
     needed = f"{percent(verdict.rules.detection_limit)} of the injected weights"
     found = (
         "does not reject even the injected model"
         if verdict.detection_limit is None
-        else f"notices {percent(verdict.detection_limit)} of the injected weights or more"
+        else f"detects only {percent(verdict.detection_limit)} of the injected weights or more"
     )
     return (
-        f"This audit {found}, but it must notice {needed} with power "
-        f"{percent(verdict.rules.detection_power)}: passing it shows nothing. More references, "
+        f"This audit {found}, but it must detect {needed} with power "
+        f"{percent(verdict.rules.detection_power)}, so passing it shows nothing. More references, "
         "more forget facts or more phrasings per fact would raise its power."
     )
 
 
 def _dose(dose: Dose | None) -> str:
     if dose is None:
-        return "Re-acquisition was not measured for every reference, so relearning shows nothing."
+        return "Re-acquisition was not measured for every reference."
     advice = (
         f"try about {dose.suggested_steps} steps, or a higher learning rate"
         if dose.suggested_steps is not None
@@ -328,9 +326,9 @@ def _dose(dose: Dose | None) -> str:
     )
     return (
         f"Re-acquisition is too weak: in {dose.steps} steps it brought the references "
-        f"{percent(dose.fraction)} of the way from their own held-out forget level "
-        f"({dose.before:.2f} nats) to the injected model's ({dose.injected:.2f}), and relearning "
-        f"shows something only from {percent(dose.required)} on; {advice}."
+        f"{percent(dose.fraction)} of the way from their own held-out forget NLL "
+        f"({dose.before:.2f} nats) to the injected model's ({dose.injected:.2f} nats), but at "
+        f"least {percent(dose.required)} is needed; {advice}."
     )
 
 
@@ -338,26 +336,28 @@ def _not_identifiable(verdict: Verdict) -> str:
     if verdict.because is Because.HEADROOM and verdict.headroom is not None:
         estimate = verdict.headroom.estimate
         return (
-            "The facts are inferable: with evidence in context the base model is only "
+            "The facts can be inferred: with evidence in context the base is only "
             f"{estimate.estimate:.2f} nats ({estimate.low:.2f} to {estimate.high:.2f}) worse than "
-            f"the injected one, of the {verdict.headroom.taught:.2f} that injection taught."
+            f"the injected model, out of the {verdict.headroom.taught:.2f} nats that injection "
+            "taught."
         )
     if verdict.because is Because.INJECTED:
         return (
-            f"The screen does not find the forget facts in the injected model itself (p = "
-            f"{verdict.injected_p:.3g}), so surviving it means nothing. "
+            f"The screen does not find the forget facts even in the injected model (p = "
+            f"{verdict.injected_p:.3g}), so surviving it shows nothing. "
             + (
-                "The comparison with retrainings does tell the injected model apart, so it is the "
-                "probes that fail: use probes of the same kind as the forget facts."
+                "The comparison with retrainings does reject the injected model, so the probes "
+                "are at fault: use probes of the same kind as the forget facts."
                 if probes_fail(verdict)
-                else "Check that the forget file holds what was injected, and that base and "
-                "injected are not swapped."
+                else "Check that the injected model was trained on the facts in the forget file, "
+                "and that base and injected are not swapped."
             )
         )
     return (
         f"Retraining alone gives {percent(verdict.inferable_share or 0.0)} of the injected model's "
-        "gap between probes and forget facts: the facts can be inferred from retained data, or "
-        "the probes are harder than they are. Use probes of the same kind, or other forget facts."
+        "gap between probes and forget facts: either the facts can be inferred from retained data, "
+        "or the probes are harder than the forget facts. Use probes of the same kind, or other "
+        "forget facts."
     )
 
 
@@ -366,8 +366,8 @@ def _too_few_probes(verdict: Verdict) -> str:
     return (
         f"{bound.forget} forget facts and {bound.probes} probes can be arranged in "
         f"{bound.arrangements:,} ways, fewer than the {bound.required:,} that Holm's correction "
-        f"over {count(bound.candidates, 'candidate', 'candidates')} needs: the screen could not "
-        f"exclude anything. Use at least {bound.min_probes} probes."
+        f"over {count(bound.candidates, 'candidate', 'candidates')} needs, so the screen cannot "
+        f"exclude any candidate. Use at least {bound.min_probes} probes."
     )
 
 
