@@ -50,7 +50,7 @@ def plan() -> Plan:
 def run(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Run:
     terms = study_terms(plan, StudySpecs(plan))
     run = Run.create_or_resume(tmp_path_factory.mktemp("adversaries") / "run", *terms)
-    work, cell = cell_work(plan), only_cell(run).for_work()
+    work, cell = cell_work(plan), only_cell(run)
     for step in work.steps:
         if step.name.startswith("train-"):
             work.do(step, cell)

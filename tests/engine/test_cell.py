@@ -107,7 +107,7 @@ def test_a_steps_result_does_not_depend_on_what_its_worker_did_before(
 
     with pytest.raises(Stop):
         run_study(plan, tmp_path / "run", options=RunOptions(on_event=stop_after_training))
-    cell = only_cell(Run.open(tmp_path / "run")).for_work()
+    cell = only_cell(Run.open(tmp_path / "run"))
     expected = only_cell(run).table("items")
     for name in names:
         work = cell_work(plan)  # a worker with nothing in its caches
@@ -250,7 +250,7 @@ def test_the_mask_does_not_apply_to_an_ungated_model_and_the_cell_goes_on(tmp_pa
 
 
 def test_the_sealed_pool_is_scored_once_in_a_run(run: Run, plan: Plan) -> None:
-    work, cell = cell_work(plan), only_cell(run).for_work()
+    work, cell = cell_work(plan), only_cell(run)
     work.store = cell
     with pytest.raises(SealError):
         cell.open_seal(work.step_named["measure-known"], run.terms.seal["commitment"], {"a": "b"})

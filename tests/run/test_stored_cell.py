@@ -129,7 +129,7 @@ def test_every_truncation_and_flipped_byte_of_a_finished_cell_is_found(run: Run)
             path.write_bytes(changed)
             tried += 1
             assert path in run.cell("a").check(), (name, len(changed))
-            assert cell.finished() == name.startswith("steps/"), (name, len(changed))
+            assert run.cell("a").finished() == name.startswith("steps/"), (name, len(changed))
         path.write_bytes(data)
         assert run.cell("a").finished() and run.cell("a").check() == {}
     assert tried > 400
@@ -144,9 +144,9 @@ def test_every_truncation_and_flipped_byte_of_a_step_is_found_and_costs_only_it(
         for changed in mutations(data, 0 if FULL else 50):
             path.write_bytes(changed)
             count("damaged files of an unfinished cell, all found")
-            assert list(cell.check()) == [path]
-            assert not cell.done(steps[step])
-        assert [cell.done(other) for other in steps.values()] == [s != step for s in steps]
+            assert list(run.cell("a").check()) == [path]
+            assert not run.cell("a").done(steps[step])
+        assert [run.cell("a").done(other) for other in steps.values()] == [s != step for s in steps]
         if path.suffix != ".safetensors":
             with pytest.raises(DamagedArtifact):
                 cell.get(steps[step])

@@ -36,7 +36,7 @@ FAILED = "failed.json"
 
 
 class CellStore:
-    """The stored results of one cell, from ``Run.cell``."""
+    """The stored results of one cell, from ``Run.cell``; checks each file's digest once."""
 
     def __init__(
         self, run_path: Path, cell_id: str, rosters: Sequence[str], commitment: str
@@ -46,13 +46,7 @@ class CellStore:
         self._rosters = tuple(rosters)
         self._commitment = commitment
         self._staged: dict[str, dict[str, str]] = {}
-        self._remember = False
         self._intact: set[tuple[Path, str]] = set()
-
-    def for_work(self) -> "CellStore":
-        """Return this store for a worker, which checks the digest of each file once."""
-        self._remember = True
-        return self
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -378,7 +372,7 @@ class CellStore:
         return value
 
     def _check_file(self, path: Path, expected: str) -> None:
-        if not self._remember or (path, expected) not in self._intact:
+        if (path, expected) not in self._intact:
             disk.check_file(path, expected)
             self._intact.add((path, expected))
 

@@ -155,7 +155,7 @@ class Worker:
         if cell_id not in self._cells:
             work = self.job.cell(cell_id)
             check_steps(work.steps, cell_id)
-            self._cells[cell_id] = (work, self.run.cell(cell_id).for_work())
+            self._cells[cell_id] = (work, self.run.cell(cell_id))
         self._cells.move_to_end(cell_id)
         while len(self._cells) > KEPT_CELLS:
             self._cells.popitem(last=False)
@@ -179,7 +179,7 @@ class Work:
         steps: dict[str, tuple[Step, ...]] = {}
         to_do: dict[str, set[str]] = {}
         for cell_id in run.cells:
-            store = run.cell(cell_id).for_work()
+            store = run.cell(cell_id)
             for why in store.prepare().values():
                 note(run.path, COMMAND, "damaged", cell=cell_id, why=why)
             try:
