@@ -22,22 +22,22 @@ _MARKS = ("config.json", "adapter_config.json")
 
 
 def find_checkpoints(folder: str, key: str) -> dict[str, str]:
-    """Return the checkpoints in a folder by the name of their sub-folder.
+    """Return the checkpoints in a folder by the name of their subfolder.
 
-    Every sub-folder with a checkpoint in it, or in its newest ``checkpoint-N``, counts.
+    Every subfolder with a checkpoint in it, or in its newest ``checkpoint-N``, counts.
     """
     path = Path(folder)
     if not path.is_dir():
         raise PlanError(
-            f"{shown_path(folder)} is not a folder; expected sub-folders with checkpoints",
+            f"{shown_path(folder)} is not a folder; expected subfolders with checkpoints",
             key=key,
         )
     places = {child.name: newest_checkpoint(child) for child in sorted(path.iterdir())}
     found = {name: str(place) for name, place in places.items() if place is not None}
     if not found:
         raise PlanError(
-            f"no sub-folder of {shown_path(folder)} holds a checkpoint ({' or '.join(_MARKS)}); "
-            "expected one sub-folder per model",
+            f"no subfolder of {shown_path(folder)} holds a checkpoint ({' or '.join(_MARKS)}); "
+            "expected one subfolder per model",
             key=key,
         )
     return found
