@@ -135,8 +135,8 @@ def heat_map(trial: Trial, form: str) -> Picture:
     if form == "published":
         how = "one threshold over all cells that rejects 5 % of the references"
     about = (
-        f"Each row is a criterion, {how}. The number is that of the cells, of {trial.cells}, that "
-        "accept a model; empty means none, a dash not measured. Left of the line every accepted "
-        "model is an error."
+        f"Each row is a criterion, {how}. The number is in how many of {trial.cells} cells the "
+        "model is accepted; empty means none, a dash means not measured. Left of the line every "
+        "accepted model is an error."
     )
     return Picture(f"criteria-{form}", f"Models accepted, criteria {form}", "", about, figure)

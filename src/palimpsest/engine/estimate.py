@@ -46,7 +46,7 @@ class ReferencePrice:
         """Return the price as one sentence."""
         measuring = f"Measuring one more reference takes about {duration(self.measuring)}"
         if not self.training_steps:
-            return f"{measuring}; training it takes what training the injected model took."
+            return f"{measuring}; training it takes as long as training the injected model did."
         return (
             f"{measuring}, training it about {duration(self.training)} ({self.training_steps} "
             "steps, by the injected model's recipe), on one worker."
@@ -74,7 +74,7 @@ class Estimate:
         """Return the estimate as one line."""
         if not self.steps:
             return f"nothing is left to do; all {self.stored} steps are stored"
-        left = f" left, {self.stored} are stored" if self.stored else ""
+        left = f" left, {self.stored} already stored" if self.stored else ""
         return (
             f"about {duration(self.seconds / workers)} with {workers} "
             f"worker{'' if workers == 1 else 's'}, {self.memory / GB:.1f} GB of memory per worker, "

@@ -21,11 +21,11 @@ from palimpsest.facts.tofu import PLAIN, words
 WORDS_LIMIT = 4
 """Longest answer, in words, that an invented name can replace."""
 ASSUMES = (
-    "Generated probes assume that the answers to forget are names, that learning would have moved "
-    "an invented name as much as the real one, and that no model here was ever trained on the "
-    "invented ones. Deltas are anchored to base, so names that are merely harder to guess do not "
-    "matter; answers of another kind (dates, sentences, common words) do. Probes of your own that "
-    "resemble the forget facts are better."
+    "Generated probes assume that the answers to forget are names, that training would change an "
+    "invented name's score as much as a real one's, and that no model was trained on the invented "
+    "names. Scores are relative to base, so it does not matter if names are merely harder to "
+    "guess; answers of another kind (dates, sentences, common words) do matter. Probes of your own "
+    "that resemble the forget facts are better."
 )
 
 _PHRASES = packaged(

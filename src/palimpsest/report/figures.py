@@ -68,10 +68,10 @@ def retrainings(results: RunResults, candidate: str | None = None) -> Picture | 
             found = [(n, p.sd[axis.name]) for n, p in enumerate(some) if axis.name in p.sd]
             where = [(clip(sd), row + spread * jitter(n)) for n, sd in found]
             points(panel, where, KNOWN[group], size=SIZES[group], order=order)
-    panel.set_xlabel("distance from the mean retraining, in standard deviations of retraining")
+    panel.set_xlabel("distance from the mean retraining, in standard deviations of the retrainings")
     about = (
-        "Each row is one axis. Gray dots are the retrainings, their range is shaded; large "
-        "diamonds are the candidate. Distances are linear up to 3 and logarithmic beyond; models "
+        "Each row is one axis. Gray dots are the retrainings, with their range shaded; large "
+        "diamonds are the candidate. The scale is linear up to 3 and logarithmic beyond; values "
         "further out are drawn at the edge."
     )
     title, reading = "The candidate among the retrainings", describe(verdict.finding(name))
@@ -106,8 +106,8 @@ def forget_deltas(results: RunResults) -> Picture | None:
     reading = f"The screen excludes {excluded} candidates."
     about = (
         "Each row is a model: large markers are its forget facts, thin ticks its probes. At the "
-        "right the p-value of the screen, Holm-corrected; a cross marks those it excludes, "
-        "which with references must also lie beyond the references' own gaps."
+        "right is the Holm-corrected p-value of the screen; a cross marks models that it excludes. "
+        "With references, an excluded model must also lie beyond the references' own gaps."
     )
     title = "Forget facts and never-learned probes"
     return Picture("forget-deltas", title, reading, about, figure)
@@ -150,7 +150,7 @@ def relearning(results: RunResults) -> Picture | None:
         panel.set_xlabel("steps of re-acquisition")
     panels[0].set_ylabel("held-out forget NLL minus base's, nats")
     reading = "A model that only hides the facts lies below the retrainings."
-    about = "Held-out forget NLL while the forget facts are trained again."
+    about = "Held-out forget NLL during re-acquisition of the forget facts."
     return Picture("relearning", "Relearning the forget facts", reading, about, figure)
 
 
@@ -189,7 +189,7 @@ def acceptance(results: RunResults) -> Picture | None:
         "Each row is a kind of model and each marker one model in one cell. By design at least "
         f"{percent(1 - results.rules.alpha)} of true retrainings are accepted."
     )
-    return Picture("acceptance", "Which models pass for a retraining", reading, about, figure)
+    return Picture("acceptance", "Which models pass as a retraining", reading, about, figure)
 
 
 def _looks(results: RunResults, cell: CellResult) -> dict[str, Style]:

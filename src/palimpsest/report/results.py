@@ -224,8 +224,9 @@ def judge_cell(
 MEASURED = ("learning_rate", "steps", "items", "chunks", "scored_pieces", "piece_tokens")
 """Settings of an audit that decide what its axes can show."""
 SELF_DRAWN = (
-    "Schedule and phrasings were drawn from the digests of candidates and references: whoever can "
-    "try many digests can choose among draws; a text published later (--beacon) cannot be chosen."
+    "Schedule and phrasings were drawn only from the digests of candidates and references, so "
+    "someone who tries many candidates can choose among draws; a text published later (--beacon) "
+    "prevents this."
 )
 
 
@@ -234,8 +235,8 @@ def find_conditions(terms: Terms, summary: Mapping[str, Any]) -> Iterator[str]:
     steps = summary["steps"]
     if taken := sum(step["origin"] is not None for step in steps):
         yield (
-            f"{taken} of {len(steps)} steps were taken over from another run, whose results may "
-            "have been known when these terms were chosen."
+            f"{taken} of {len(steps)} steps were taken from another run, whose results may have "
+            "been known when these terms were chosen."
         )
     if terms.kind != "audit":
         return
@@ -263,7 +264,7 @@ def find_conditions(terms: Terms, summary: Mapping[str, Any]) -> Iterator[str]:
     late = [m["name"] for m in given if drawn["bound"].get(m["name"], "") != m.get("weights", "")]
     if late:
         yield (
-            f"Handed in when schedule and phrasings were already drawn, so perhaps made to fit "
+            f"Submitted when schedule and phrasings were already drawn, so perhaps made to fit "
             f"them: {', '.join(late)}."
         )
 
