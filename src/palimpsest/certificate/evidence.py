@@ -124,14 +124,14 @@ class Evidence:
         bundle = self.bundle
         self.asked = planned.plan_cells(bundle.terms, bundle.lists[-1])
         expected = {*FIXED, SUMMARY, STATEMENT} | ({REVEAL} if self.asked.sealed else set())
-        for cell_id in self.asked.cells:
+        for cell_id in bundle.terms.cells:
             safe_name(cell_id, "cell id")
             summary = bundle.document(cell_file(cell_id))
             expected |= {cell_file(cell_id), *table_files(cell_id, summary).values()}
         for name in sorted(expected ^ (bundle.members.keys() - {ENVELOPE})):
             where = "missing" if name in expected else "not part of a certificate"
             raise BundleError(f"{name} is {where}; expected all files of all planned cells")
-        count = len(self.asked.cells)
+        count = len(bundle.terms.cells)
         return f"{count} of {count} planned cells are here, and no other"
 
     # -- what happened in the cells ----------------------------------------------------------
@@ -239,8 +239,8 @@ class Evidence:
 
     def scores(self) -> str:
         bundle = self.bundle
-        for cell_id in self.asked.cells:
-            planned.require_scores(cell_id, bundle, self.models_of[cell_id], self.asked)
+        for cell_id, models in self.models_of.items():
+            planned.require_scores(cell_id, bundle, models, self.asked)
             planned.require_once(cell_id, bundle)
         tables = [table for cell in bundle.tables.values() for table in cell.values()]
         rows = sum(len(table["model"]) for table in tables)

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from palimpsest.adversaries import KnownLabel, chosen
 from palimpsest.certificate.bundle import Bundle, Listed, read_rules
@@ -32,7 +32,6 @@ SETS = ("forget", "retain", "probe")
 class Planned:
     """What the terms of a run and its last candidate list ask for."""
 
-    cells: tuple[str, ...]
     bases: Mapping[str, str]
     """Digest of the base's files, by cell."""
     draws: Mapping[str, Any]
@@ -62,29 +61,27 @@ class Planned:
 def plan_cells(terms: Terms, listed: Sequence[Listed]) -> Planned:
     """Return what the terms of a run and the last of its lists ask for."""
     plan = {"study": _plan_study, "audit": _plan_audit, "tofu": _plan_tofu}[terms.kind]
-    planned = plan(terms, listed)
-    if planned.cells != terms.cells:
-        _refuse_cells(terms, len(planned.cells))
-    return planned
+    return plan(terms, listed)
 
 
-def _refuse_cells(terms: Terms, expected: int) -> NoReturn:
-    raise BundleError(
-        f"the terms list {len(terms.cells)} cells; expected the {expected} that their "
-        "configuration gives"
-    )
+def _require_cells(terms: Terms, count: int) -> None:
+    if not len(terms.cells) == len(set(terms.cells)) == count:
+        raise BundleError(
+            f"the terms list {len(terms.cells)} cells; expected the {count} that their "
+            "configuration gives"
+        )
 
 
 def _plan_study(terms: Terms, listed: Sequence[Listed]) -> Planned:
     config = terms.config
     # Counted before they are listed: models times seeds may be more than memory holds.
-    if len(terms.cells) != (count := len(config["models"]) * len(config["seeds"])):
-        _refuse_cells(terms, count)
+    _require_cells(terms, len(config["models"]) * len(config["seeds"]))
     plan = build(Plan, config, "config")
     cells = plan.cell_ids()
+    if tuple(cells) != terms.cells:
+        raise BundleError("the terms list other cells than their configuration gives")
     counts = {"forget": plan.facts.forget, "retain": plan.facts.retain, "probe": plan.facts.probes}
     return Planned(
-        cells=tuple(cells),
         bases={cell: terms.inputs[model] for cell, (model, _) in cells.items()},
         draws={c: Draw(plan.beacon, {"cell": c}).record() if plan.beacon else None for c in cells},
         trained=True,
@@ -97,11 +94,11 @@ def _plan_study(terms: Terms, listed: Sequence[Listed]) -> Planned:
 
 
 def _plan_audit(terms: Terms, listed: Sequence[Listed]) -> Planned:
-    config, cells = terms.config, terms.cells[:1]
+    config = terms.config
+    _require_cells(terms, 1)
     return Planned(
-        cells=cells,
-        bases=dict.fromkeys(cells, terms.inputs["base"]),
-        draws=dict.fromkeys(cells, config["drawn"]),
+        bases=dict.fromkeys(terms.cells, terms.inputs["base"]),
+        draws=dict.fromkeys(terms.cells, config["drawn"]),
         trained=False,
         references=sum(entry.role is Role.REFERENCE for entry in listed),
         injected=terms.inputs["injected"],
@@ -115,12 +112,10 @@ def _plan_tofu(terms: Terms, listed: Sequence[Listed]) -> Planned:
     derived = ("template", "remarks")
     settings = {key: value for key, value in terms.config.items() if key not in derived}
     config = build(TofuConfig, settings, "config")
-    if len(set(terms.cells)) != config.seeds:
-        _refuse_cells(terms, config.seeds)
+    _require_cells(terms, config.seeds)
     given = next(n for n in itertools.count() if f"given {n}" not in terms.inputs)
     counts = {"forget": config.forget_items, "retain": config.retain_items, "probe": config.probes}
     return Planned(
-        cells=terms.cells,
         bases=dict.fromkeys(terms.cells, terms.inputs["base"]),
         draws=dict.fromkeys(terms.cells),
         trained=config.train,

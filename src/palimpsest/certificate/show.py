@@ -49,15 +49,11 @@ def model_card(bundle: Path, cell: str | None = None) -> str:
         data = bundle.read_bytes()
     results = Bundle(unpack(data)).results
     cells = results.planned
-    if cell is None and len(cells) > 1:
-        raise InputError(
-            f"model card: {bundle} has {len(cells)} cells; name one, such as {cells[0]}, with "
-            "--cell"
-        )
-    chosen_cell = cell or cells[0]
+    chosen_cell = cell or (cells[0] if len(cells) == 1 else "")
     if chosen_cell not in cells:
         raise InputError(
-            f"model card: {bundle} has no cell {chosen_cell!r}; it has {', '.join(cells[:5])}"
+            f"model card: cell {chosen_cell!r} found; expected one of the {len(cells)} cells of "
+            f"{bundle}, such as {cells[0]}; name it with --cell"
         )
     verdict = results.cell(chosen_cell).verdict
     name = None if verdict is None else verdict.candidate or verdict.nearest
