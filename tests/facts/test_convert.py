@@ -49,8 +49,6 @@ def test_a_question_without_paraphrase_is_refused_skipped_or_kept() -> None:
     assert only.id == "tofu-1"
     kept = from_tofu(QUESTIONS, PERTURBED[:1], without_paraphrase="keep")
     assert [len(fact.heldout) for fact in kept] == [0, 1]
-    with pytest.raises(FactsError, match="without_paraphrase"):
-        from_tofu(QUESTIONS, without_paraphrase="drop")
     # The same question about two authors: a paraphrase belongs to its own answer.
     twins = [{"question": "What is the name?", "answer": name} for name in ("Ilse", "Oda")]
     perturbed = [{**twins[0], "paraphrased_question": "Who is it?"}]

@@ -21,7 +21,6 @@ from palimpsest.facts.questions import (
     Question,
     draw_testbed,
     elicitations,
-    file_elicitations,
     file_testbed,
     of_triple,
     pool_questions,
@@ -108,7 +107,7 @@ RETAIN = of_triple(Triple("r", "Bolo Nek", "ship", "Zorm"))
 
 
 def prompts(kind: str, *facts: Fact) -> list[tuple[str, str]]:
-    asked = file_elicitations({"forget": facts, "retain": (RETAIN,)})
+    asked = elicitations(facts, (RETAIN,))
     return [(question.prompt, question.answer) for question in asked if question.pool == kind]
 
 
@@ -139,8 +138,8 @@ def test_each_kind_asks_as_it_says() -> None:
 def test_a_kind_that_some_fact_lacks_is_left_out() -> None:
     bare = Fact("b", "Qui", (), ("Whose guild is",))
     assert not reversible([FORGET, bare]) and reversible([FORGET])
-    assert file_elicitations({"forget": (FORGET, bare), "retain": ()}) == ()
+    assert elicitations((FORGET, bare), ()) == ()
     named = Fact("n", "Qui", (), ("Dralk is sworn to",), subject="Dralk")
-    kinds = {q.pool for q in file_elicitations({"forget": (named,), "retain": ()})}
+    kinds = {q.pool for q in elicitations((named,), ())}
     assert kinds == set(ASKED) - {"reversed"}
     assert prompts("misspelt", named) == [("Darlk is sworn to", "Qui")]

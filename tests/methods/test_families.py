@@ -11,13 +11,13 @@ from palimpsest.methods import BUILT_IN, candidates, method_class, title
 from palimpsest.methods.context import GradientMethod
 from palimpsest.methods.running import (
     FailureKind,
-    MethodFailure,
     groups,
     run_group,
     run_method,
 )
 from palimpsest.models.net import WholeNet
 from palimpsest.models.train import AdamW
+from palimpsest.stats.models import ModelFailure
 
 LOSSES = ("kl_reversion", "gate_mask", "ga", "npo", "graddiff", "simnpo")
 
@@ -77,7 +77,7 @@ def test_gradient_methods_cost_the_budgets_steps_and_items(
 
     context = transformer_context("llama", steps=4, forget_items=3, retain_items=2)
     monkeypatch.setattr(WholeNet, "logits", counted)
-    assert not isinstance(run_method(method_class(name)(), context), MethodFailure)
+    assert not isinstance(run_method(method_class(name)(), context), ModelFailure)
     texts = len(context.forget.texts) + len(context.retain.texts)
     expected = {
         "task_vector": (0, []),

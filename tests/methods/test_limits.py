@@ -59,14 +59,10 @@ def test_npo_tends_to_ascent_as_beta_goes_to_zero() -> None:
     torch.testing.assert_close(gradient(NPO(0.0, beta=1e-3)), 2 * ascent, rtol=1e-2, atol=1e-4)
 
 
-def test_a_zero_task_vector_is_the_injected_model_bit_for_bit() -> None:
-    context = transformer_context("llama")
-    unmoved = TaskVector(0.0).run(context)
-    assert all(torch.equal(unmoved[name], value) for name, value in context.injected.items())
-
-
 def test_a_task_vector_subtracts_what_forget_only_added() -> None:
     context = transformer_context("qwen2")
+    unmoved = TaskVector(0.0).run(context)
+    assert all(torch.equal(unmoved[name], value) for name, value in context.injected.items())
     moved = TaskVector(1.5).run(context)
     name = "model.layers.1.mlp.up_proj.weight"
     step = context.forget_only[name] - context.base[name]

@@ -114,13 +114,9 @@ def test_every_method_says_what_it_is() -> None:
     rows = {row.name: row for row in describe() if row.pool != "plug-in"}
     assert set(rows) == set(PAPER) | set(EXTENDED)
     for name, row in rows.items():
-        kind = method_class(name)
-        assert kind.name == name
+        assert method_class(name).name == name
         assert row.pool == ("paper" if name in PAPER else "extended")
-        assert row.summary and "\n" not in row.summary and len(row.summary) <= 80
-        assert row.citation or name == "rollback"
-        formula = sys.modules[kind.__module__].__doc__ or ""
-        assert " = " in formula or " ← " in formula, f"{name} states no formula"
+        assert row.summary and (row.citation or name == "rollback")
     assert rows["gate_mask"].needs == ("base", "gated MLP")
     assert rows["task_vector"].needs == ("base", "forget_only")
     restoring = {"kl_reversion", "task_vector", "rollback", "facts_vector", "replay", "held_vector"}

@@ -15,7 +15,8 @@ from palimpsest.engine.study import StudySpecs
 from palimpsest.errors import MethodError
 from palimpsest.methods import candidates, title
 from palimpsest.methods.plugins import plugin_digest, plugin_digests
-from palimpsest.methods.running import MethodFailure, run_group
+from palimpsest.methods.running import run_group
+from palimpsest.stats.models import ModelFailure
 
 ROOT = Path(__file__).parents[2]
 SOURCE = (ROOT / "examples" / "my_method.py").read_text()
@@ -46,7 +47,7 @@ def test_the_example_that_is_not_a_loss_repairs_what_the_vector_damaged(monkeypa
     ]
     context = transformer_context("llama", stacked=True, steps=20, learning_rate=1e-2)
     states = run_group(context, methods)
-    assert not any(isinstance(state, MethodFailure) for state in states), states
+    assert not any(isinstance(state, ModelFailure) for state in states), states
     far = [
         sum(float((state[name] - value).abs().sum()) for name, value in context.injected.items())
         for state in states

@@ -15,8 +15,9 @@ from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.methods.lessons import Spent, Workbench, encode_stream, stream_cost
 from palimpsest.methods.replay import Replay
-from palimpsest.methods.running import FailureKind, MethodFailure, run_group, run_method
+from palimpsest.methods.running import FailureKind, run_group, run_method
 from palimpsest.methods.task_vector import TaskVector
+from palimpsest.stats.models import ModelFailure
 
 
 def context(**changes: object) -> Context:
@@ -79,7 +80,7 @@ def test_a_faster_vector_needs_no_model_of_the_cell_and_half_the_steps() -> None
     assert used(Replay("task_vector")) == ("base", "forget_only")
     assert used(Replay("injected")) == ()
     several = [Replay(coefficient=c, share=0.1, speed=2.0) for c in (0.9, 1.0)]
-    assert not any(isinstance(state, MethodFailure) for state in run_group(cell, several))
+    assert not any(isinstance(state, ModelFailure) for state in run_group(cell, several))
     costs = [cell.shared.costs[title(method)] for method in several]
     assert costs[0] == costs[1]  # a vector that was there already costs as much
     assert costs[0].steps == 2 * STEPS // 2 + 1
@@ -89,7 +90,7 @@ def test_a_faster_vector_needs_no_model_of_the_cell_and_half_the_steps() -> None
 def test_costs_count_every_token_of_training() -> None:
     cell = context()
     for method in (FactsVector(), TaskVector(), Replay(share=0.2), KLReversion()):
-        assert not isinstance(run_method(method, cell), MethodFailure)
+        assert not isinstance(run_method(method, cell), ModelFailure)
     costs = {name.partition("-")[0]: cost for name, cost in cell.shared.costs.items()}
     parts = {
         name: stream_cost(tokenizer(), stream, 5) for name, stream in recipe().models().items()
@@ -121,7 +122,7 @@ def test_costs_do_not_depend_on_what_was_made_before() -> None:
 
 def test_without_a_recipe_replay_says_so() -> None:
     result = run_method(Replay("injected"), replace(context(), recipe=None))
-    assert isinstance(result, MethodFailure) and result.kind == FailureKind.RAISED
+    assert isinstance(result, ModelFailure) and result.kind == FailureKind.RAISED
 
 
 def test_names_and_knobs_of_a_grid() -> None:

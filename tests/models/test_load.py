@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from palimpsest.errors import ModelError, PlanError
-from palimpsest.models.load import Kind, check_compatible, load, outline, resolve, state_digest
+from palimpsest.models.load import check_compatible, load, outline, state_digest
+from palimpsest.models.sources import Kind, find_kind
 
 FAMILIES = {
     "qwen2-s": ("qwen2", True),
@@ -183,7 +184,7 @@ def test_names_lead_to_their_kind_of_source(tiny_checkpoint):
         "EleutherAI/pythia-410m": Kind.HUB,
         "gpt2": Kind.HUB,
     }
-    assert {name: resolve(name).kind for name in kinds} == kinds
+    assert {name: find_kind(name) for name in kinds} == kinds
 
 
 @pytest.mark.parametrize(
@@ -191,10 +192,10 @@ def test_names_lead_to_their_kind_of_source(tiny_checkpoint):
 )
 def test_a_name_that_leads_nowhere_or_to_a_lone_file_is_refused(name, tmp_path):
     with pytest.raises(ModelError):
-        resolve(name)
+        find_kind(name)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelError, match=r"model\.gguf"):
-        resolve(str(tmp_path / "model.gguf"))
+        find_kind(str(tmp_path / "model.gguf"))
 
 
 def test_an_outline_needs_no_weights(tiny_checkpoint, tmp_path):
@@ -292,7 +293,6 @@ def test_an_adapter_is_merged_into_its_base(tiny_checkpoint, make_adapter, name,
     expected = logits(shell)
     base = load(str(folder))
     loaded = load(str(adapter))  # its own config names the folder
-    assert resolve(str(adapter)).kind is Kind.ADAPTER
     assert torch.allclose(logits(loaded.model), expected, atol=1e-5)
     assert not torch.allclose(logits(base.model), expected, atol=1e-2)
     assert set(loaded.weights) == set(base.weights)
@@ -334,9 +334,9 @@ def test_another_architecture_size_or_vocabulary_does_not_fit(tiny_checkpoint, t
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        (lambda t: t["model"]["vocab"].update({"a": 1, '"': 64}), "at id 64 for 1"),
+        (lambda t: t["model"]["vocab"].update({"a": 1, '"': 64}), "at id 64 instead of 1"),
         (lambda t: t.update(normalizer={"type": "Lowercase"}), "'The guild"),
-        (lambda t: t["model"]["vocab"].pop("~"), "256 tokens for 257"),
+        (lambda t: t["model"]["vocab"].pop("~"), "256 tokens instead of 257"),
     ],
 )
 def test_another_tokenizer_does_not_fit(tiny_checkpoint, tmp_path, change, difference):

@@ -13,7 +13,8 @@ from palimpsest.facts.questions import Question
 from palimpsest.models import sources
 from palimpsest.models.checkpoint import checkpoint_state, files_digest
 from palimpsest.models.encode import encode_answers, encode_texts, start_remark
-from palimpsest.models.load import load, resolve, state_digest
+from palimpsest.models.load import load, state_digest
+from palimpsest.models.sources import locate
 from palimpsest.run.disk import file_digest
 
 GEMMA, SMOLLM2 = sources.GEMMA3, sources.SMOLLM2
@@ -115,7 +116,7 @@ def test_it_is_converted_once_and_then_read_from_the_cache(cache, monkeypatch):
     first = load(SMOLLM2)
     monkeypatch.setattr(sources, "_convert", lambda *_: pytest.fail("converted a second time"))
     assert state_digest(load(SMOLLM2).weights) == state_digest(first.weights)
-    assert [path.name for path in cache.iterdir()] == [resolve(SMOLLM2).folder()[0].name]
+    assert [path.name for path in cache.iterdir()] == [locate(SMOLLM2)[0].name]
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json", "digests.json"])

@@ -195,3 +195,18 @@ def test_a_member_of_a_stack_moves_as_if_it_were_alone(name: str) -> None:
         leaf.grad = grads[member : member + 1].clone()
         alone.step()
         assert torch.allclose(leaf[0], stacked[member])
+
+
+def test_weights_in_half_precision_decay_like_others(tiny_checkpoint) -> None:
+    """Without a gradient a step is the decay alone, of matrices and not of vectors."""
+    loaded = load(str(tiny_checkpoint("qwen2-s")), dtype="bfloat16")
+    net = whole(loaded)
+    train(
+        net,
+        steps(loaded.tokenizer, 1),
+        lambda net, part: 0.0 * text_loss(net, part),
+        learning_rate=0.5,
+        weight_decay=1.0,
+    )
+    for name, value in loaded.model.named_parameters():
+        assert torch.equal(net.params[name], value * (0.5 if value.dim() > 1 else 1.0))

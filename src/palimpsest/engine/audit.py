@@ -28,7 +28,7 @@ from palimpsest.facts.questions import (
     Question,
     Testbed,
     audit_questions,
-    file_elicitations,
+    elicitations,
     reversible,
 )
 from palimpsest.facts.rows import shown_path
@@ -50,8 +50,8 @@ from palimpsest.stats.words import count
 CELL = "audit"
 """The one cell of an audit's run; every random choice is derived from this name."""
 ONE_WAY = (
-    "Not every forget fact has a subject and a relation, so none is asked from the answer to the "
-    "subject; add both keys to the forget facts to compare the axis reversed too."
+    "The axis reversed is not measured, because not every forget fact has the keys subject and "
+    "relation; add both to measure it."
 )
 
 
@@ -150,7 +150,7 @@ class AuditInputs:
             # A step per model, so that one more candidate is one more step.
             engine=replace(config.engine, stack=1),
             drawn=self.drawn,
-            asked_otherwise=self._asked(file_elicitations(self.sets)),
+            asked_otherwise=self._asked(elicitations(self.sets["forget"], self.sets["retain"])),
             with_evidence=self._asked(tuple(self._evidence_questions(questions))),
             sealed=False,
         )
@@ -411,8 +411,8 @@ def _check_copies(
             if name != "injected":
                 expected = "an independent retraining without the forget set"
             raise PlanError(
-                f"{shown_path(place)} has the weights of {first}; expected {expected}; leave it "
-                "out, or give another",
+                f"{shown_path(place)} has the weights of {first}; expected {expected}; omit it, or "
+                "give another model",
                 key="injected" if name == "injected" else "references",
             )
 

@@ -34,7 +34,7 @@ from palimpsest.methods.lessons import (
     make_lesson,
     stream_cost,
 )
-from palimpsest.methods.running import FailureKind, MethodFailure, run_method
+from palimpsest.methods.running import FailureKind, run_method
 from palimpsest.models.checkpoint import (
     checkpoint_digests,
     checkpoint_state,
@@ -50,7 +50,7 @@ from palimpsest.scoring.answers import Elicitation
 from palimpsest.scoring.generation import Answerer, few_questions
 from palimpsest.scoring.reacquisition import tensor_scales
 from palimpsest.stats.beacon import Draw
-from palimpsest.stats.models import Role
+from palimpsest.stats.models import ModelFailure, Role
 
 State = Mapping[str, Tensor]
 WEIGHTS = "weights.safetensors"
@@ -347,7 +347,7 @@ def try_plugins(spec: CellSpec) -> None:
     for method in methods:
         with machine_faults():
             result = run_method(method, context)
-        if isinstance(result, MethodFailure) and result.kind in BROKEN:
+        if isinstance(result, ModelFailure) and result.kind in BROKEN:
             raise MethodError(
                 f"method {method.name}: {title(method)} failed in a trial of one step, before "
                 f"anything was trained: {result.reason}"

@@ -50,7 +50,8 @@ from palimpsest.facts.rows import shown_path
 from palimpsest.methods import candidates, used
 from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.load import Outline, check_compatible, load, outline, resolve
+from palimpsest.models.load import Outline, check_compatible, load, outline
+from palimpsest.models.sources import Kind, find_kind
 from palimpsest.run import disk
 from palimpsest.run.disk import digest
 from palimpsest.run.store import Run, Terms
@@ -185,7 +186,7 @@ class OwnInputs:
         usual: Injection | ExampleRecipe = Injection()
         if self.examples is not None:
             usual = ExampleRecipe()
-        elif resolve(self.base).kind == "pocket":
+        elif find_kind(self.base) is Kind.POCKET:
             usual = POCKET_MATRIX.injection
         if isinstance(config, UnlearnConfig) and (record := read_record(config.injected)):
             try:

@@ -18,7 +18,7 @@ from palimpsest.facts.questions import (
     Question,
     Testbed,
     draw_testbed,
-    file_elicitations,
+    elicitations,
     file_testbed,
 )
 from palimpsest.facts.sealed import AuditPool, builtin_pool, check_commitment, read_pool, verify
@@ -113,8 +113,8 @@ def study_setting(plan: Plan, cell_id: str, facts: Testbed | None = None) -> Set
     drawn = Draw(plan.beacon, {"cell": cell_id}) if plan.beacon else None
     otherwise: tuple[Question, ...] = ()
     if facts is None and files:
-        facts = file_testbed(files)
-        otherwise = file_elicitations(check_sets(_named(files)))
+        facts, sets = file_testbed(files), check_sets(_named(files))
+        otherwise = elicitations(sets["forget"], sets["retain"])
     elif facts is None:
         facts = draw_testbed(
             cell_id,

@@ -24,7 +24,7 @@ from palimpsest.facts.sealed import verify
 from palimpsest.methods import title
 from palimpsest.methods.context import Method
 from palimpsest.methods.lessons import CostPlan, Spent, encode_items, stream_cost
-from palimpsest.methods.running import MethodFailure, run_group, run_method
+from palimpsest.methods.running import run_group, run_method
 from palimpsest.models.checkpoint import checkpoint_state, written_weights
 from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.load import state_digest
@@ -278,8 +278,8 @@ class CellWork(Bench):
             for method, made in zip(several, self._run(several)):
                 name = title(method)
                 outcomes[name] = candidate_record(method)
-                if isinstance(made, MethodFailure):
-                    outcomes[name]["failure"] = asdict(ModelFailure(str(made.kind), made.reason))
+                if isinstance(made, ModelFailure):
+                    outcomes[name]["failure"] = asdict(made)
                 else:
                     outcomes[name]["digest"] = state_digest(made)
                     states[name] = made
@@ -385,7 +385,7 @@ class CellWork(Bench):
                 outcomes[result.name]["failure"] = asdict(result.failure)
         self.store.put(step, result_tables(results), {"models": outcomes})
 
-    def _run(self, methods: Sequence[Method]) -> Iterator[State | MethodFailure]:
+    def _run(self, methods: Sequence[Method]) -> Iterator[State | ModelFailure]:
         if self.spec.measured:
             yield from run_group(self.context, methods)
         else:

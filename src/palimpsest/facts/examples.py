@@ -26,7 +26,7 @@ from palimpsest.errors import FactsError
 from palimpsest.facts.general import Stream, Text
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import FactSet
-from palimpsest.facts.rows import numbered_rows, shown_path
+from palimpsest.facts.rows import place, read_objects, shown_path
 from palimpsest.run.disk import canonical, digest
 
 SETS = (FactSet.FORGET, FactSet.RETAIN, FactSet.GENERAL)
@@ -101,30 +101,22 @@ def read_examples(path: str, forget_rows: str = "") -> ExampleFile:
                 "be forgotten; expected copies of a forget row to be forget rows; mark both, or "
                 "neither"
             )
-    counts = {part: sum(row.set == part for row in rows) for part in SETS}
-    if not counts[FactSet.FORGET]:
+    forgotten = sum(row.set == FactSet.FORGET for row in rows)
+    if forgotten in (0, len(rows)):
         raise FactsError(
-            f'{name}: none of {len(rows)} rows is to be forgotten; expected rows with "set": '
-            '"forget"; mark them, or give copies of them with --forget-rows'
-        )
-    if counts[FactSet.FORGET] == len(rows):
-        raise FactsError(
-            f"{name}: all {len(rows)} rows are to be forgotten; expected the rows that are kept "
-            "too, because references are trained on them"
+            f"{name}: {forgotten} of {len(rows)} rows are to be forgotten; expected some and not "
+            'all, because references are trained on the others; mark them with "set": "forget", or '
+            "give copies of them with --forget-rows"
         )
     return ExampleFile(path, tuple(rows))
 
 
 def _rows(path: str) -> Iterator[Row]:
-    for line, values in numbered_rows(path):
-        place = f"{shown_path(path)} line {line}"
-        if isinstance(values, FactsError):
-            raise FactsError(f"{place}: {values}") from values
-        if not isinstance(values, dict):
-            raise FactsError(f"{place}: {type(values).__name__} found; expected an object")
+    for line, values in read_objects(path):
         part = values.get("set") or FactSet.RETAIN
         if part not in list(SETS):
-            raise FactsError(f"{place}: set: {part!r} found; expected {', '.join(SETS)}")
+            where = place(shown_path(path), line)
+            raise FactsError(f"{where}: set: {part!r} found; expected {', '.join(SETS)}")
         yield Row(line, FactSet(part), values)
 
 

@@ -29,6 +29,8 @@ from palimpsest.facts.rows import (
     PROMPTS_LIMIT,
     name_problem,
     numbered_rows,
+    place,
+    read_objects,
     shown,
     shown_path,
 )
@@ -66,9 +68,9 @@ def check_text(text: str) -> str:
     if sign is not None:
         name = unicodedata.name(sign.group(), "control character").lower()
         code = f"U+{ord(sign.group()):04X} ({name})"
-        raise ValueError(f"{code} found at character {sign.start() + 1}; remove the invisible")
+        raise ValueError(f"{code} found at character {sign.start() + 1}; remove this character")
     if text != text.strip():
-        raise ValueError(f"{shown(text)} found; expected text without space around it")
+        raise ValueError(f"{shown(text)} found; expected text without spaces around it")
     return text
 
 
@@ -109,12 +111,6 @@ class Problem:
         return f"{place(self.file, self.line)}: {self.what}"
 
 
-def place(file: str, line: int | None) -> str:
-    """Return the file, and the line (JSON) or row (parquet) in it."""
-    unit = "row" if file.lower().endswith(".parquet") else "line"
-    return file if line is None else f"{file} {unit} {line}"
-
-
 def same_text(text: str) -> str:
     """Return a key that texts share when they differ only in case, spacing or Unicode form."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
@@ -140,7 +136,7 @@ def make_fact(row: object, role: str = "facts") -> Fact:
         for number, prompt in enumerate(getattr(fact, key)):
             first = seen.setdefault(same_text(prompt), here := f"{key}[{number}]")
             if first != here:
-                raise FactsError(f"{here}: repeats {first}; a fact has every prompt once")
+                raise FactsError(f"{here}: repeats {first}; give every prompt once")
     return fact
 
 
@@ -155,7 +151,7 @@ def _scan(path: Path | str, role: str) -> tuple[list[tuple[int, Fact]], list[Pro
             try:
                 fact = make_fact(row, role)
                 if fact.id in lines:
-                    raise FactsError(f"id: {shown(fact.id)} is that of line {lines[fact.id]} too")
+                    raise FactsError(f"id: {shown(fact.id)} is also used in line {lines[fact.id]}")
                 lines[fact.id] = line
                 facts.append((line, fact))
             except FactsError as error:
@@ -165,7 +161,7 @@ def _scan(path: Path | str, role: str) -> tuple[list[tuple[int, Fact]], list[Pro
     except FactsError as error:
         issues.append(Problem(name, None, str(error).removeprefix(f"{name}: ")))
     if not facts and not issues:
-        issues.append(Problem(name, None, "holds no facts; expected one per line"))
+        issues.append(Problem(name, None, "contains no facts; expected one per line"))
     return facts, issues
 
 
@@ -203,13 +199,14 @@ def _scan_sets(
     for role, path in paths.items():
         name = shown_path(path)
         real = os.path.realpath(path) if os.path.exists(path) else name
-        facts: list[tuple[int, Fact]] = []
-        if files.setdefault(real, role) == role:
-            facts, own = _scan(path, role)
-            issues += own
-        else:
-            same = f"the same file was given as {files[real]} and as {role}"
+        first = files.setdefault(real, role)
+        if first != role:
+            same = f"the same file was given as {first} and as {role}"
             issues.append(Problem(name, None, same))
+            sets[role] = ()
+            continue
+        facts, own = _scan(path, role)
+        issues += own
         sets[role] = tuple(fact for _, fact in facts)
         for line, fact in facts:
             for what, fatal in _remarks(fact, role, place(name, line), seen):
@@ -232,12 +229,15 @@ def _remarks(
         asked = same_text(prompt)
         other, there = seen.setdefault(("fact", asked, answer), (role, here))
         if other != role:
-            yield f"{shown(prompt)} with this answer is in {there}; a fact belongs to one set", True
+            yield (
+                f"{shown(prompt)} with this answer is also in {there}; a fact belongs to one set",
+                True,
+            )
         if answer in asked and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", asked):
             yield f"prompt {shown(prompt)} contains the answer", False
     other, there = seen.setdefault(("answer", answer), (role, here))
     if other != role:
-        again = f"answer {shown(fact.answer)} is also that of {there}, in another set"
+        again = f"answer {shown(fact.answer)} is also the answer in {there}, in another set"
         yield f"{again}; suppressing one affects the other", False
 
 
@@ -250,13 +250,7 @@ def as_jsonl(facts: Iterable[Fact]) -> bytes:
 
 def read_rows(path: Path | str) -> list[Row]:
     """Return the rows of a .csv, .parquet, .jsonl or .json file."""
-    rows: list[Row] = []
-    for line, row in numbered_rows(path, tables=True):
-        if not isinstance(row, dict):
-            why = row if isinstance(row, FactsError) else "expected an object with keys"
-            raise FactsError(f"{place(shown_path(path), line)}: {why}")
-        rows.append(row)
-    return rows
+    return [row for _, row in read_objects(path, tables=True)]
 
 
 def from_csv(rows: Iterable[Row], *, prefix: str = "row-") -> tuple[Fact, ...]:
@@ -278,7 +272,7 @@ def from_csv(rows: Iterable[Row], *, prefix: str = "row-") -> tuple[Fact, ...]:
                 values[str(column).strip()] = value
         fact = convert_row(values, f"row {number}")
         if fact.id in facts:
-            raise FactsError(f"row {number}: id: {shown(fact.id)} is that of an earlier row too")
+            raise FactsError(f"row {number}: id: {shown(fact.id)} is also used in an earlier row")
         facts[fact.id] = fact
     return tuple(facts.values())
 
@@ -292,7 +286,7 @@ def row_text(row: Row, key: str, where: str) -> str:
     """Return the text under a key of a row; FactsError if there is none."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise FactsError(f"{where}: {key}: no text found; expected some")
+        raise FactsError(f"{where}: {key}: no text found; expected text")
     return _clean(value)
 
 

@@ -108,16 +108,11 @@ def general_pieces(
     pieces = pocket_pieces() if source == POCKET else file_pieces(source, words)
     keyed = ((key_number(f"{seed_key}/general/{n}/{text}"), text) for n, text in enumerate(pieces))
     chosen = heapq.nsmallest(count, keyed)
-    if len(chosen) < count and source == POCKET:
-        raise FactsError(
-            f"{POCKET}: gives {len(chosen)} pieces; expected {count}; ask for fewer "
-            "(general.train_pieces and general.scored_pieces), or give a file"
-        )
     if len(chosen) < count:
         raise FactsError(
-            f"{shown_path(source)}: gives {len(chosen)} pieces of {words} words; expected {count}, "
-            f"that is at least {count * words:,} words in paragraphs of {words} or more; give a "
-            "longer text"
+            f"{shown_path(source)}: gives {len(chosen)} pieces; expected {count}, in a file that "
+            f"is {count * words:,} words in paragraphs of {words} or more; give a longer text, or "
+            "ask for fewer (general.train_pieces and general.scored_pieces)"
         )
     return tuple(text for _, text in chosen)
 
@@ -217,22 +212,22 @@ class Stream:
 
     def take(self, first: int, stride: int = 1) -> "Stream":
         """Return every ``stride``-th step from ``first`` on, with its learning rate."""
-        taken = slice(first, None, stride)
-        steps, drawn, rates = self.steps[taken], self.drawn[taken], self.rates[taken]
-        return replace(self, steps=steps, drawn=drawn, rates=rates)
+        return self._cut(slice(first, None, stride))
 
     def shorten(self, speed: float) -> "Stream":
         """Return a stream with as many times fewer steps, on the whole schedule."""
         count = round(len(self.steps) / speed)
         rates = tuple(self.rates[int(n * speed)] for n in range(count if self.rates else 0))
-        return replace(self, steps=self.steps[:count], drawn=self.drawn[:count], rates=rates)
+        return replace(self._cut(slice(count)), rates=rates)
 
     def replayed(self, share: float) -> "Stream":
         """Return a share of the steps: the last ones where the learning rate has a schedule."""
         count = round(share * len(self.steps))
-        if self.rates:
-            return self.take(len(self.steps) - count)
-        return replace(self, steps=self.steps[:count], drawn=self.drawn[:count])
+        return self._cut(slice(len(self.steps) - count, None) if self.rates else slice(count))
+
+    def _cut(self, part: slice) -> "Stream":
+        steps, drawn, rates = self.steps[part], self.drawn[part], self.rates[part]
+        return replace(self, steps=steps, drawn=drawn, rates=rates)
 
 
 def injection_stream(

@@ -112,14 +112,13 @@ def draw_testbed(
     kept = draw(retain, f"{cell}/retain", RELATIONS, words_of(gone), key="facts.retain")
     taken = words_of(gone + kept)
     never = draw(probes, probe_key or f"{cell}/probe", RELATIONS, taken, key="facts.probes")
-    facts = Testbed(gone, kept, never, ())
     questions = (
         question
-        for name, triples in facts.sets().items()
+        for name, triples in (("forget", gone), ("retain", kept), ("probe", never))
         for triple in triples
         for question in fact_questions(name, triple, phrasings)
     )
-    return replace(facts, questions=tuple(questions))
+    return Testbed(gone, kept, never, tuple(questions))
 
 
 def fact_questions(name: str, triple: Triple, phrasings: int) -> Iterator[Question]:
@@ -206,23 +205,19 @@ def of_triple(fact: Triple) -> Fact:
     return Fact(fact.id, fact.object, (), tuple(heldout), (), fact.subject, fact.relation)
 
 
-def elicitations(forget: Iterable[Fact], retain: Sequence[Fact]) -> Iterator[Question]:
-    """Yield the questions of every kind, with the kind as their pool.
+def elicitations(forget: Iterable[Fact], retain: Sequence[Fact]) -> tuple[Question, ...]:
+    """Return the questions of every kind, with the kind as their pool.
 
     A kind that not every forget fact can be asked in is left out.
     """
     asked = [(fact, _prompts(fact, retain)) for fact in forget]
+    questions = []
     for kind in ASKED:
-        if all(prompts[kind] for _, prompts in asked):
-            for fact, prompts in asked:
-                answer = fact.subject if kind == Pool.REVERSED else fact.answer
-                for number, prompt in enumerate(prompts[kind]):
-                    yield Question(FactSet.FORGET, fact.id, kind, number, prompt, answer)
-
-
-def file_elicitations(sets: Mapping[str, Sequence[Fact]]) -> tuple[Question, ...]:
-    """Return every other way of asking for the forget facts of a user's files."""
-    return tuple(elicitations(sets["forget"], sets["retain"]))
+        for fact, prompts in asked if all(prompts[kind] for _, prompts in asked) else ():
+            answer = fact.subject if kind == Pool.REVERSED else fact.answer
+            for number, prompt in enumerate(prompts[kind]):
+                questions.append(Question(FactSet.FORGET, fact.id, kind, number, prompt, answer))
+    return tuple(questions)
 
 
 def reversible(forget: Iterable[Fact]) -> bool:

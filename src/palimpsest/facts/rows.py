@@ -114,6 +114,22 @@ def numbered_rows(path: Path | str, *, tables: bool = False) -> Rows:
         raise FactsError(f"{name}: {error}") from error
 
 
+def read_objects(path: Path | str, *, tables: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield every row with its line; FactsError names the first that is not an object."""
+    for line, row in numbered_rows(path, tables=tables):
+        if not isinstance(row, dict):
+            found = row if isinstance(row, FactsError) else f"{type(row).__name__} found"
+            where = place(shown_path(path), line)
+            raise FactsError(f"{where}: {found}; expected an object with keys")
+        yield line, row
+
+
+def place(file: str, line: int | None) -> str:
+    """Return the file, and the line (JSON) or row (parquet) in it."""
+    unit = "row" if file.lower().endswith(".parquet") else "line"
+    return file if line is None else f"{file} {unit} {line}"
+
+
 def _json_rows(raw: bytes) -> Rows:
     if raw.lstrip().startswith(b"["):
         yield from _array_rows(raw)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palimpsest.errors import FactsError, PlanError, SealError
-from palimpsest.facts.files import check_text, place
+from palimpsest.facts.files import check_text
 from palimpsest.facts.nonce import POOLS, RELATIONS, SUBJECT, same_wording
-from palimpsest.facts.rows import PROMPT_LIMIT, numbered_rows, shown, shown_path
+from palimpsest.facts.rows import PROMPT_LIMIT, place, read_objects, shown, shown_path
 
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")
 _COMMITMENT = re.compile(r"sha256:[0-9a-f]{64}\Z")
@@ -77,11 +77,9 @@ def read_pool(path: Path | str) -> AuditPool:
         for pool, templates in pools.items()
         for template in templates
     }
-    for line, row in numbered_rows(path):
+    for line, row in read_objects(path):
         where = place(name, line)
-        if isinstance(row, FactsError):
-            raise FactsError(f"{where}: {row}")
-        values = {k: v for k, v in row.items() if v is not None} if isinstance(row, dict) else {}
+        values = {key: value for key, value in row.items() if value is not None}
         if values.keys() == {"nonce"} and not nonce and _NONCE.match(str(values["nonce"])):
             nonce = str(values["nonce"])
             continue

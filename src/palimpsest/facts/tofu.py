@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact, Row, convert_row, read_rows, row_text, same_text
@@ -104,7 +105,7 @@ def from_tofu(
     perturbed: Iterable[Row] = (),
     *,
     prefix: str = "tofu-",
-    without_paraphrase: str = "refuse",
+    without_paraphrase: Literal["refuse", "skip", "keep"] = "refuse",
     form: str = PLAIN,
 ) -> tuple[Fact, ...]:
     """Return one fact per TOFU question: the question trained, its paraphrase held out.
@@ -116,9 +117,6 @@ def from_tofu(
     Ids are the prefix and the row's index from 0, so give each set its own prefix.
     Maini et al. 2024, "TOFU: A task of fictitious unlearning for LLMs".
     """
-    if without_paraphrase not in ("refuse", "skip", "keep"):
-        found = shown(without_paraphrase)
-        raise FactsError(f"without_paraphrase: {found} found; expected refuse, skip or keep")
     # By question and answer, because two of TOFU's authors are asked the same "full name" question.
     paraphrases = {}
     for number, row in enumerate(perturbed, start=1):
@@ -263,7 +261,9 @@ def _file(folder: Path | str | None, name: str) -> Path:
         ) from error
 
 
-def _facts(path: Path, without: str, perturbed: Path | None, form: str) -> tuple[Fact, ...]:
+def _facts(
+    path: Path, without: Literal["refuse", "keep"], perturbed: Path | None, form: str
+) -> tuple[Fact, ...]:
     rows, others = read_rows(path), read_rows(perturbed) if perturbed else []
     try:
         return with_authors(

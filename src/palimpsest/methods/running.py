@@ -1,12 +1,12 @@
 """Running a cell's methods so that one method's fault costs one candidate and never the cell.
 
-A method ends in a state dict or a ``MethodFailure``. Gradient methods that differ only in scalars
+A method ends in a state dict or a ``ModelFailure``. Gradient methods that differ only in scalars
 of their losses train side by side.
 """
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from palimpsest.methods import title, used
 from palimpsest.methods.context import Context, GradientMethod, Method, State, descend, stackable
 from palimpsest.methods.lessons import Spent, stream_cost
 from palimpsest.models.device import raise_machine_fault
+from palimpsest.stats.models import ModelFailure
 
 
 class FailureKind(StrEnum):
@@ -30,14 +31,6 @@ class FailureKind(StrEnum):
     RAISED = "raised"
     NOT_FINITE = "not_finite"
     OTHER_ARCHITECTURE = "other_architecture"
-
-
-@dataclass(frozen=True)
-class MethodFailure:
-    """Why a method gave no candidate, with the particulars in words."""
-
-    kind: FailureKind
-    reason: str
 
 
 def groups(methods: Sequence[Method], stack: int) -> list[list[Method]]:
@@ -57,28 +50,28 @@ def groups(methods: Sequence[Method], stack: int) -> list[list[Method]]:
     return result
 
 
-def run_group(context: Context, methods: Sequence[Method]) -> list[State | MethodFailure]:
+def run_group(context: Context, methods: Sequence[Method]) -> list[State | ModelFailure]:
     """Return one state dict or one failure per method, in order; raises for no method's fault."""
     first = methods[0]
     stack = [m for m in methods if isinstance(m, GradientMethod) and stackable(first, m)]
     if len(stack) == len(methods) > 1:
         results = _attempt(first, context, lambda own: descend(own, stack))
         # One member's fault stops the whole stack: alone, each pays for itself.
-        if not isinstance(results, MethodFailure):
+        if not isinstance(results, ModelFailure):
             return [_finish(*pair, context) for pair in zip(methods, results)]
     return [run_method(method, context) for method in methods]
 
 
-def run_method(method: Method, context: Context) -> State | MethodFailure:
+def run_method(method: Method, context: Context) -> State | ModelFailure:
     """Return the method's state dict, or why it has none."""
     result = _attempt(method, context, method.run)
-    return result if isinstance(result, MethodFailure) else _finish(method, result, context)
+    return result if isinstance(result, ModelFailure) else _finish(method, result, context)
 
 
 def _attempt(method: Method, context: Context, run: Callable[[Context], Any]) -> Any:
-    """Return what ``run`` returns with torch seeded from the cell, or the MethodFailure it is."""
+    """Return what ``run`` returns with torch seeded from the cell, or the ModelFailure it is."""
     if "gated MLP" in method.needs and not context.gated:
-        return MethodFailure(FailureKind.NOT_APPLICABLE, "does not apply: gated MLPs only")
+        return ModelFailure(FailureKind.NOT_APPLICABLE, "does not apply: gated MLPs only")
     if not type(method).__module__.startswith("palimpsest.methods."):
         # A plug-in that edits the injected model in place would corrupt every later method.
         context = replace(
@@ -94,15 +87,15 @@ def _attempt(method: Method, context: Context, run: Callable[[Context], Any]) ->
             torch.manual_seed(key_number(f"{context.seed_key}/{title(method)}") % 2**63)
             return run(context)
     except TrainingDiverged as error:
-        return MethodFailure(FailureKind.DIVERGED, str(error))
+        return ModelFailure(FailureKind.DIVERGED, str(error))
     except MethodError as error:
-        return MethodFailure(FailureKind.RAISED, str(error))
+        return ModelFailure(FailureKind.RAISED, str(error))
     except (Exception, SystemExit) as error:
         raise_machine_fault(error)
-        return MethodFailure(FailureKind.RAISED, _describe(error))
+        return ModelFailure(FailureKind.RAISED, _describe(error))
 
 
-def _finish(method: Method, result: Any, context: Context) -> State | MethodFailure:
+def _finish(method: Method, result: Any, context: Context) -> State | ModelFailure:
     """Record what a method spent, and return its model if it is one."""
     cost, recipe = context.shared.spent, context.recipe
     for name, stream in recipe.models().items() if recipe else ():
@@ -111,11 +104,11 @@ def _finish(method: Method, result: Any, context: Context) -> State | MethodFail
             cost += replace(trained, shared=trained.tokens)
     context.shared.costs[title(method)] = cost
     if isinstance(result, TrainingDiverged):
-        return MethodFailure(FailureKind.DIVERGED, str(result))
+        return ModelFailure(FailureKind.DIVERGED, str(result))
     return check_state(result, context.injected)
 
 
-def check_state(result: Any, expected: State) -> State | MethodFailure:
+def check_state(result: Any, expected: State) -> State | ModelFailure:
     """Return the state dict if it is the expected architecture with finite weights."""
     if not isinstance(result, Mapping):
         return _misfit(f"returned {type(result).__name__}; expected a state dict")
@@ -133,7 +126,7 @@ def check_state(result: Any, expected: State) -> State | MethodFailure:
         value = value.detach().to(device=like.device, dtype=like.dtype, copy=True)
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             reason = f"weights are not finite: {name} holds NaN or infinity"
-            return MethodFailure(FailureKind.NOT_FINITE, reason)
+            return ModelFailure(FailureKind.NOT_FINITE, reason)
         state[name] = value
     for name, value in result.items():
         # A tied head may be listed under a name of its own that the injected state leaves out.
@@ -146,8 +139,8 @@ def check_state(result: Any, expected: State) -> State | MethodFailure:
     return state
 
 
-def _misfit(reason: str) -> MethodFailure:
-    return MethodFailure(FailureKind.OTHER_ARCHITECTURE, f"another architecture: {reason}")
+def _misfit(reason: str) -> ModelFailure:
+    return ModelFailure(FailureKind.OTHER_ARCHITECTURE, f"another architecture: {reason}")
 
 
 def _copy(state: State) -> dict[str, Tensor]:

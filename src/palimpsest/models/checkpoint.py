@@ -14,50 +14,50 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from palimpsest.models.inspect_folder import TEMPLATES, Stored, read_header, read_weights
+from palimpsest.models.inspect_folder import (
+    TEMPLATES,
+    Stored,
+    holds_adapter,
+    read_header,
+    read_weights,
+)
 from palimpsest.models.load import (
     DTYPES,
-    Kind,
     Loaded,
     Outline,
     check_compatible,
-    holds_adapter,
     load,
     outline,
-    resolve,
     state_digest,
 )
 from palimpsest.models.lora import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.lora import adapter_base as stated_base
 from palimpsest.models.skeleton import check_finite, match_names, read_tensor, skeleton
+from palimpsest.models.sources import Kind, find_kind, locate
 from palimpsest.run.disk import canonical, digest, file_digest
 
 
+@dataclass(frozen=True, eq=False)
 class StoredState(Mapping[str, Tensor]):
     """Weights in safetensors files, by name; several names may share a tensor.
 
+    names: the stored name of each name, where they differ.
     dtype: what floats are converted to when they are read; None leaves them as they are stored.
     """
 
-    def __init__(
-        self,
-        tensors: Mapping[str, Stored],
-        names: Mapping[str, str] | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        """names: the stored name of each name, where they differ."""
-        self._tensors, self._dtype = tensors, dtype
-        self._names = names or {name: name for name in tensors}
+    tensors: Mapping[str, Stored]
+    names: Mapping[str, str] | None = None
+    dtype: torch.dtype | None = None
 
     def __getitem__(self, name: str) -> Tensor:
-        stored = self._names[name]
-        return read_tensor(stored, self._tensors[stored], self._dtype)
+        stored = self.names[name] if self.names else name
+        return read_tensor(stored, self.tensors[stored], self.dtype)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self.names or self.tensors)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.names or self.tensors)
 
 
 def stored_state(path: Path) -> StoredState:
@@ -143,9 +143,8 @@ def files_digest(place: str, adapter_base: str | None = None) -> str:
 
     An adapter is one model with its base: the digest covers both.
     """
-    source = resolve(place)
-    folder, commit = source.folder()
-    if source.kind is Kind.HUB:
+    folder, commit = locate(place)
+    if find_kind(place) is Kind.HUB:
         own = f"hub:{place}@{commit}"
     else:
         files = [*folder.iterdir(), *(folder / TEMPLATES).glob("*")]

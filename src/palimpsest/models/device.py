@@ -26,15 +26,15 @@ SLACK = 1.2
 """The cost model is right within a fifth: what needs more than this times the memory is refused."""
 
 
-def check_device(device: str, *, here: bool = True) -> None:
-    """Refuse a device that torch does not know or, with ``here``, that this machine lacks."""
+def check_device(device: str) -> None:
+    """Refuse a device that torch does not know or that this machine lacks."""
     import torch
 
     try:
         wanted = torch.device(device)
     except RuntimeError as error:
         raise PlanError(f"device: {device!r} found; expected cpu, cuda or cuda:N") from error
-    if here and wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
         raise PlanError(f"device: {device} found, and no CUDA device is there for it; use cpu")
 
 

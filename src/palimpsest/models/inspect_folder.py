@@ -26,7 +26,7 @@ from palimpsest.errors import ModelError
 CONFIG_LIMIT = 4 * 2**20  # bytes
 TOKENIZER_LIMIT = INDEX_LIMIT = 128 * 2**20  # the largest known tokenizer.json has 34 MB
 VOCABULARY_LIMIT = 2_000_000
-ADDED_TOKENS_LIMIT = 50_000  # the largest known tokenizers have a few thousand
+ADDED_LIMIT = 50_000  # the largest known tokenizers have a few thousand
 VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "tekken.json", "vocab.txt")
 TOKENIZER_FILES = (
     *VOCABULARIES, "tokenizer_config.json", "merges.txt", "added_tokens.json",
@@ -75,6 +75,18 @@ def file_in(folder: Path, name: str) -> Path | None:
     if not os.path.isfile(real):  # False, too, where the system does not let us look
         raise ModelError(f"{path}: is not a regular file; get the checkpoint again")
     return real
+
+
+def holds_adapter(folder: Path) -> bool:
+    """Tell an adapter folder from a whole model; a folder with both is refused."""
+    if file_in(folder, "adapter_config.json") is None:
+        return False
+    if file_in(folder, "model.safetensors") or file_in(folder, "model.safetensors.index.json"):
+        raise ModelError(
+            f"{folder}: holds both an adapter (adapter_config.json) and a whole model; expected "
+            "one of them; move the adapter into a folder of its own"
+        )
+    return True
 
 
 def _real(path: Path, folder: Path) -> Path:
@@ -186,29 +198,30 @@ def check_tokenizer(folder: Path) -> bool:
     present = {name: path for name in TOKENIZER_FILES if (path := file_in(folder, name))}
     for path in (*present.values(), *_templates(folder)):
         _check_count(path, "bytes", path.stat().st_size, TOKENIZER_LIMIT)
-    settings, extra = (
+    settings, added = (
         read_json(folder, name, TOKENIZER_LIMIT) or {}
         for name in ("tokenizer_config.json", "added_tokens.json")
     )
     _check_entry(folder / "tokenizer_config.json", "auto_map", settings.get("auto_map"))
-    keys = ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
-    added = [(key, settings.get(key)) for key in keys]
-    tables = []
+    _check_length(folder, "tokens of added_tokens.json", added, ADDED_LIMIT)
+    for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
+        _check_length(folder, key, settings.get(key), ADDED_LIMIT)
     # transformers reads one of these in the place of tokenizer.json, by its own version.
     files = settings.get("fast_tokenizer_files") or []
     files = files if isinstance(files, list) else [files]
-    _check_count(folder, "fast_tokenizer_files", len(files), SEVERAL_LIMIT)
+    _check_length(folder, "fast_tokenizer_files", files, SEVERAL_LIMIT)
     for name in ("tokenizer.json", *files):
         whole = read_json(folder, name, TOKENIZER_LIMIT) or {}
-        model: Any = whole.get("model")
-        tables += [(key, model.get(key)) for key in ("vocab", "merges") if isinstance(model, dict)]
-        added.append((f"added_tokens of {name}", whole.get("added_tokens")))
-    added.append(("tokens of added_tokens.json", extra))
-    for counted, limit in ((tables, VOCABULARY_LIMIT), (added, ADDED_TOKENS_LIMIT)):
-        for what, value in counted:
-            if isinstance(value, list | dict):
-                _check_count(folder, what, len(value), limit)
+        _check_length(folder, f"added_tokens of {name}", whole.get("added_tokens"), ADDED_LIMIT)
+        if isinstance(model := whole.get("model"), dict):
+            for key in ("vocab", "merges"):
+                _check_length(folder, key, model.get(key), VOCABULARY_LIMIT)
     return any(name in present for name in VOCABULARIES)
+
+
+def _check_length(folder: Path, what: str, value: Any, limit: int) -> None:
+    if isinstance(value, list | dict):
+        _check_count(folder, what, len(value), limit)
 
 
 def _templates(folder: Path) -> list[Path]:

@@ -7,14 +7,12 @@ asked for: ``inspect_folder.py`` reads the claims, ``skeleton.py`` compares them
 """
 
 import copy
-import difflib
 import hashlib
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,20 +21,24 @@ import torch
 from torch import Tensor
 
 from palimpsest.errors import ModelError
-from palimpsest.models import sources
 from palimpsest.models.device import check_device, foreign
-from palimpsest.models.families import POCKET, family_of
-from palimpsest.models.inspect_folder import check_tokenizer, file_in, read_config, read_weights
+from palimpsest.models.families import family_of
+from palimpsest.models.inspect_folder import (
+    check_tokenizer,
+    file_in,
+    holds_adapter,
+    read_config,
+    read_weights,
+)
 from palimpsest.models.lora import adapter_base, merged
 from palimpsest.models.skeleton import build_config, check_loaded, fill, skeleton
-from palimpsest.models.sources import PACKAGED, check_digests, packaged_folder, pocket_folder
+from palimpsest.models.sources import locate
 
 # Some virtual machines announce AMX and then kill the process that uses it, which bfloat16 on a
 # CPU would; the next best instructions are there wherever AMX is. Read at torch's first product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _SHAPE_KEYS = (
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "intermediate_size", "head_dim", "tie_word_embeddings",
@@ -53,34 +55,6 @@ _TELLING = (
     "it's we'll \u2019s \"quoted\" (x) [y]", "foo_bar/baz-qux@x.org", "日本語 русский العربية 🙂",
     "x=y+1; // ok", "", "<s></s><|endoftext|>",
 )  # fmt: skip
-
-
-class Kind(StrEnum):
-    """Where a model comes from."""
-
-    POCKET = "pocket"
-    PACKAGED = "packaged"
-    FOLDER = "folder"
-    ADAPTER = "adapter"
-    HUB = "hub"
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a name leads to; ``path`` is None for what is not in a folder of that name."""
-
-    name: str
-    kind: Kind
-    path: Path | None
-
-    def folder(self, *, weights: bool = False) -> tuple[Path, str]:
-        """Return the folder on disk, without its weights where they need not be there, and the
-        revision: the commit of a hub model, the package of a packaged one, else empty."""
-        if self.kind is Kind.HUB:
-            return sources.snapshot(self.name, weights)
-        if self.kind is Kind.POCKET:
-            check_digests(self.name)
-        return (self.path, "") if self.path else packaged_folder(self.name)
 
 
 @dataclass(frozen=True)
@@ -105,7 +79,7 @@ class Outline:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in evaluation mode with its tokenizer; ``revision`` as ``Source.folder`` says."""
+    """A model in evaluation mode with its tokenizer; ``revision`` as ``locate`` says."""
 
     name: str
     model: Any
@@ -143,57 +117,21 @@ class Loaded:
         return sum(value.numel() for value in self.model.parameters())
 
 
-def resolve(name: str) -> Source:
-    """Return where a name would be loaded from; reads no weights and no network."""
-    text = str(name)
-    if text in PACKAGED:
-        return Source(text, Kind.PACKAGED, None)
-    if text.startswith("pocket/") or any(text == spec.folder for spec in POCKET):
-        return Source(text, Kind.POCKET, pocket_folder(text))
-    if text and "\0" not in text and len(text) < 4096:
-        path = Path(text).expanduser()
-        if path.is_dir():
-            return Source(text, Kind.ADAPTER if holds_adapter(path) else Kind.FOLDER, path)
-        near = _nearest_folder(path)
-        if not path.exists() and _HUB_ID.fullmatch(text) and ".." not in text and not near:
-            return Source(text, Kind.HUB, None)
-        if near:
-            raise ModelError(f"{text[:200]!r}: no such folder; did you mean {near}?")
-    raise ModelError(
-        f"{text[:200]!r}: no such folder; expected a checkpoint folder, a pocket model "
-        f"(pocket/qwen2-s), {', '.join(PACKAGED)} or a Hugging Face id (owner/name)"
-    )
-
-
-def _nearest_folder(path: Path) -> str:
-    """Return the folder that a path with one misspelt part probably means, "" for none.
-
-    A single name has to be very near: it may as well be a Hugging Face id.
-    """
-    for parent in path.parents:
-        if parent.is_dir():
-            wanted, *rest = path.parts[len(parent.parts) :]
-            names = [child.name for child in parent.iterdir() if child.joinpath(*rest).is_dir()]
-            close = difflib.get_close_matches(wanted, names, 1, 0.6 if len(path.parts) > 1 else 0.9)
-            return str(parent.joinpath(close[0], *rest)) if close else ""
-    return ""
-
-
 def outline(name: str, base: str | None = None, *, weights: bool = False) -> Outline:
     """Return a model on paper, its small files vetted; an adapter has its base's config.
 
     base: the model under an adapter; without it the adapter's own config names one.
     weights: whether the weights of a hub model are downloaded too.
     """
-    folder, commit = resolve(name).folder(weights=weights)
+    folder, commit = locate(name, weights=weights)
     if not holds_adapter(folder):
         config = build_config(read_config(folder), str(folder))
         return Outline(name, config, _read_tokenizer(folder), folder, None, commit)
     base = base or adapter_base(folder)
-    if holds_adapter(resolve(base).folder()[0]):
+    if holds_adapter(locate(base)[0]):
         raise ModelError(
-            f"{folder}: its base {base} is an adapter too; expected a whole model; merge that one "
-            "first and give the result as base"
+            f"{folder}: its base {base} is an adapter too; expected a whole model; merge {base} "
+            "into its own base first and give the result"
         )
     under = outline(base, weights=weights)
     tokenizer = _read_tokenizer(folder) if check_tokenizer(folder) else under.tokenizer
@@ -260,14 +198,14 @@ def check_compatible(
         value, expected = (getattr(model.config, key, None) for model in (other, base))
         if value != expected:
             raise ModelError(
-                f"{other.name} beside {base.name}: its {key} is {value}; expected {expected}; give "
+                f"{other.name}: its {key} is {value}; expected {expected}, as in {base.name}; give "
                 "models that were trained from this base"
             )
     if difference := _tokenizer_difference(base.tokenizer, other.tokenizer, texts):
         raise ModelError(
-            f"{other.name} beside {base.name}: its tokenizer has {difference}; expected the same "
-            "tokenizer, because scores of different tokens cannot be compared; save the model with "
-            "the base's tokenizer"
+            f"{other.name}: its tokenizer has {difference}; expected that of {base.name}, because "
+            "scores of different tokens cannot be compared; save the model with the base's "
+            "tokenizer"
         )
 
 
@@ -277,18 +215,6 @@ def _computing_keys(config: Any) -> list[str]:
 
     own = type(config)().to_dict().keys() - PretrainedConfig().to_dict().keys()
     return sorted(key for key in own if not _INCIDENTAL.fullmatch(key))
-
-
-def holds_adapter(folder: Path) -> bool:
-    """Tell an adapter folder from a whole model; a folder with both is refused."""
-    if file_in(folder, "adapter_config.json") is None:
-        return False
-    if file_in(folder, "model.safetensors") or file_in(folder, "model.safetensors.index.json"):
-        raise ModelError(
-            f"{folder}: holds both an adapter (adapter_config.json) and a whole model; expected "
-            "one of them; move the adapter into a folder of its own"
-        )
-    return True
 
 
 def _read_tokenizer(folder: Path) -> Any:
@@ -313,14 +239,14 @@ def _tokenizer_difference(base: Any, other: Any, texts: Sequence[str]) -> str:
         return ""
     mine, theirs = base.get_vocab(), other.get_vocab()
     if len(mine) != len(theirs):
-        return f"{len(theirs)} tokens for {len(mine)}"
+        return f"{len(theirs)} tokens instead of {len(mine)}"
     moved = sorted(token for token in mine if theirs.get(token) != mine[token])
     if moved:
-        return f"token {moved[0]!r} at id {theirs.get(moved[0])} for {mine[moved[0]]}"
+        return f"token {moved[0]!r} at id {theirs.get(moved[0])} instead of {mine[moved[0]]}"
     # Toolkits write the same tokenizer with other incidental settings; what counts is its tokens.
     for text in texts:
         if base(text)["input_ids"] != other(text)["input_ids"]:
-            return f"the same vocabulary but other tokens for {text!r}"
+            return f"the same vocabulary but splits {text!r} into other tokens"
     return ""
 
 

@@ -34,12 +34,13 @@ from palimpsest.models.inspect_folder import (
 
 WEIGHTS = "adapter_model.safetensors"
 RANK_LIMIT = 512  # what a config may claim beyond its tensors: a default that patterns override
-# Starts of these kinds take something out of the base, which the adapter's files do not hold.
+# What peft takes as regular expressions, beside target_modules.
 _PATTERNS = (
     *("rank_pattern", "alpha_pattern", "exclude_modules", "layers_pattern"),
     *("modules_to_save", "target_parameters"),
-)  # what peft takes as regular expressions, beside target_modules
+)
 _PLAIN_PATTERN = re.compile(r"\^?([\w-]|\\?\.){1,200}\$?")
+# Starts of these kinds take something out of the base, which the adapter's files do not hold.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 
 
@@ -105,12 +106,10 @@ def _targets(folder: Path, targets: Any, model: Any) -> Any:
 def _check_patterns(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse regular expressions beyond plain names where peft would run them."""
     for key in (*_PATTERNS, "target_modules"):
-        value = config.get(key) or ()
-        several = list(value) if isinstance(value, list | dict | tuple) else [value]
-        plain = key == "target_modules" or all(
-            isinstance(text, str) and _PLAIN_PATTERN.fullmatch(text) for text in several
-        )
-        if not plain or len(several) > SEVERAL_LIMIT:
+        value = config.get(key) or []
+        several = list(value) if isinstance(value, list | dict) else [value]
+        plain = all(isinstance(text, str) and _PLAIN_PATTERN.fullmatch(text) for text in several)
+        if not (plain or key == "target_modules") or len(several) > SEVERAL_LIMIT:
             raise ModelError(
                 f"{folder}: adapter_config.json has {len(several)} patterns under {key} "
                 f"({str(several)[:80]}); expected at most {SEVERAL_LIMIT} names of modules; write "

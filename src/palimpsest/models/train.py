@@ -50,12 +50,11 @@ class AdamW:
         self.leaves, self.learning_rate, self.stack = leaves, learning_rate, stack
         self.scales = scales
         self.weight_decay = 0.0
-        # The leaf itself where it is float32 already.
-        self.masters = [
-            leaf if leaf.dtype == torch.float32 else leaf.detach().float() for leaf in leaves
-        ]
         if scales:
             self.masters = [leaf.detach().float() / scale for leaf, scale in zip(leaves, scales)]
+        else:  # the leaf itself where it is float32 already
+            exact = torch.float32
+            self.masters = [x if x.dtype == exact else x.detach().float() for x in leaves]
         self.first = [torch.zeros_like(master, requires_grad=False) for master in self.masters]
         self.second = [torch.zeros_like(moment) for moment in self.first]
         self.steps = [0] * len(leaves)
@@ -89,8 +88,9 @@ class AdamW:
         steps = [counts[self.steps[n]] for n in known]
         settings: dict[str, Any] = {"lr": self.learning_rate, "beta1": 0.9, "beta2": 0.999}
         if self.weight_decay:  # of matrices alone; in a stack the first axis is the models'
-            matrices = [m for m in masters if m.dim() - (self.stack > 1) > 1]
-            torch._foreach_mul_(matrices, 1.0 - self.learning_rate * self.weight_decay)
+            for master in masters:
+                if master.dim() - (self.stack > 1) > 1:
+                    master.mul_(1.0 - self.learning_rate * self.weight_decay)
         settings |= {"weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
         torch._fused_adamw_(masters, grads, first, second, [], steps, **settings)
 
@@ -119,11 +119,7 @@ class Descent(Momentum):
     beta = 0.0
 
 
-OPTIMIZERS: Mapping[str, type[AdamW]] = {
-    "adamw": AdamW,
-    "momentum": Momentum,
-    "descent": Descent,
-}
+OPTIMIZERS: Mapping[str, type[AdamW]] = {"adamw": AdamW, "momentum": Momentum, "descent": Descent}
 """AdamW, and those that a beacon may draw for re-acquisition."""
 
 
