@@ -131,3 +131,10 @@ def test_the_hub_gives_the_files_of_the_split_or_it_is_said_that_it_does_not(
     assert ("locuslab/TOFU", "forget10_perturbed.json", "dataset") in asked
     with pytest.raises(FactsError, match="no route to host"):
         read_tofu(None)
+
+
+def test_of_names_that_are_as_common_the_first_is_the_author() -> None:
+    """In every process: the order of a set would differ from one to the next."""
+    prompt = "is Ana Bell kin of Bo Cole, Cy Dunn, Di Eads, Ed Fox, Flo Gray or Gus Hall?"
+    facts = [Fact(f"x-{row}", "Yes.", (prompt,)) for row in range(20)]
+    assert {fact.subject for fact in with_authors(facts)} == {"Ana Bell"}

@@ -158,15 +158,15 @@ def find_author(facts: Sequence[Fact]) -> str:
     for fact in facts:
         texts = (*fact.trained, *fact.heldout, fact.answer)
         runs = [run.split() for text in texts for run in _NAME.findall(text)]
-        counts.update(
-            {
-                " ".join(name)
-                for run in runs
-                for start in range(len(run))
-                for name in (run[start : start + size] for size in (2, 3, 4))
-                if len(name) > 1 and all(word[:1].isupper() for word in name)
-            }
+        names = (
+            " ".join(name)
+            for run in runs
+            for start in range(len(run))
+            for name in (run[start : start + size] for size in (2, 3, 4))
+            if len(name) > 1 and all(word[:1].isupper() for word in name)
         )
+        # Each once, in the order of the text: of two that are as common the first is taken.
+        counts.update(dict.fromkeys(names, 1))
     most = max(counts.values(), default=0)
     common = [name for name, count in counts.items() if 5 * count >= 4 * max(most, 2)]
     return max(common, key=lambda name: (name.count(" "), counts[name]), default="")

@@ -224,9 +224,8 @@ class Nets:
         """Return a trainable net of these weights; a whole net is valid until the next call."""
         if self.stacked:
             return StackedNet(self.loaded.config, list(states), device=self.device)
-        if len(states) != 1:
-            raise ValueError(f"{len(states)} states for a net of one; check Nets.stack first")
-        return self.whole(states[0])
+        (state,) = states  # whoever has more looks at ``stack`` first
+        return self.whole(state)
 
     def whole(self, state: Mapping[str, Tensor]) -> WholeNet:
         """Return the one ``transformers`` student with these weights in it."""
