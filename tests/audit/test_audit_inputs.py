@@ -22,7 +22,7 @@ from palimpsest.engine.audit import AuditInputs, prepare_audit
 from palimpsest.engine.checkpoints import find_checkpoints
 from palimpsest.errors import FactsError, InputError, ModelError, PlanError, ScoreError
 from palimpsest.models import checkpoint, device, sources
-from palimpsest.models.load import load, resolve
+from palimpsest.models.load import load
 from palimpsest.report.results import SELF_DRAWN, find_conditions
 from palimpsest.stats.beacon import checked
 from palimpsest.stats.rules import Rules
@@ -256,7 +256,7 @@ def test_a_misspelt_folder_is_named_before_the_network_is_asked(
     monkeypatch.chdir(tmp_path)
     for typo in ("models/injectd", "model/injected", f"{tmp_path}/models/injekted"):
         refused(good | {"injected": typo}, ModelError, "models/injected?")
-    assert resolve("models/olmo").kind == "hub"  # nothing like it is there
+    assert sources.find_kind("models/olmo") == "hub"  # nothing like it is there
 
 
 def test_base_and_injected_that_are_one_model(good: Values, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_pocket_base_saved_again_is_the_same_base(good: Values, tmp_path: Path
     from transformers import AutoTokenizer
 
     pocket = load("pocket/qwen2-s")
-    folder = resolve("pocket/qwen2-s").path
+    folder, _ = sources.locate("pocket/qwen2-s")
     saved = tmp_path / "saved"
     pocket.model.save_pretrained(saved)
     AutoTokenizer.from_pretrained(str(folder)).save_pretrained(saved)

@@ -19,7 +19,7 @@ from palimpsest.config.plan import Plan
 from palimpsest.config.sections import MethodGrid, Unlearning
 from palimpsest.engine.study import StudySpecs, run_study, study_terms
 from palimpsest.errors import DriftError, StudyFailed, TrainingDiverged
-from palimpsest.models import load, sources
+from palimpsest.models import sources
 from palimpsest.report.documents import run_document
 from palimpsest.report.results import read_run
 from palimpsest.report.terminal import study_lines
@@ -81,7 +81,7 @@ def test_a_packaged_model_that_changed_is_refused(
     lookup: str,
     found: Callable[[Path], Any],
 ) -> None:
-    monkeypatch.setattr(load, lookup, lambda asked: found(folder))
+    monkeypatch.setattr(sources, lookup, lambda asked: found(folder))
     create(small_plan(name), tmp_path / "run")
     flip(folder / "model.safetensors")
     assert refused(small_plan(name), tmp_path / "run") == (f"inputs.{name}",)
