@@ -13,7 +13,9 @@ import sys
 import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -90,13 +92,21 @@ def read(name: str) -> Rows:
 def rule_rows(run: RunResults) -> Iterator[Sequence[object]]:
     """Yield role and kind of model, number of references, and the counts."""
     counts: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
-    for cell in run.cells:
-        for size in BAGS:
-            for name, found in judged_alone(cell, run.rules, size):
-                role = str(cell.models[name].role)
-                counts[role, kind_of(cell, name), size].update(found)
+    with ProcessPoolExecutor() as pool:
+        for found in pool.map(partial(count_cell, rules=run.rules), run.cells):
+            for key, more in found.items():
+                counts[key].update(more)
     for key in sorted(counts):
         yield (*key, *(counts[key][column] for column in COUNTS))
+
+
+def count_cell(cell: CellResult, rules: Rules) -> dict[tuple[str, str, int], Counter[str]]:
+    """Return the counts of one cell by role, kind of model and number of references."""
+    counts: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
+    for size in BAGS:
+        for name, found in judged_alone(cell, rules, size):
+            counts[str(cell.models[name].role), kind_of(cell, name), size].update(found)
+    return counts
 
 
 def judged_alone(cell: CellResult, rules: Rules, size: int) -> Iterator[tuple[str, Counter[str]]]:

@@ -1,24 +1,39 @@
-"""The results page says what the stored tables say."""
+"""The results page says what the stored tables say, and they what the stored run says."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from experiments import edition
+from palimpsest.report.results import RunResults
 
 
-def test_the_table_of_rules_is_the_one_of_the_stored_counts(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    import compare_rules
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
+    return edition.unpack_run(tmp_path_factory.mktemp("edition"))
 
-    try:
-        page = compare_rules.PAGE.read_text(encoding="utf-8")
-        assert compare_rules.BEGIN + compare_rules.rules_table() + compare_rules.END in page
-        # One cell judged again gives what was stored of it.
-        rows = compare_rules.pq.read_table(compare_rules.FOLDER / "models.parquet").to_pylist()
-        cell = [r for r in rows if r["run"] == "breadth" and r["cell"] == "pocket-qwen2-s--seed5"]
-        kinds = [kind for kind, found in compare_rules.judged_alone(cell, 5) if found["rejected"]]
-        assert "suppression" in kinds and "ga" in kinds
-    finally:
-        sys.modules.pop("compare_rules", None)
+
+def test_the_tables_of_the_page_are_those_of_the_stored_counts() -> None:
+    page = edition.PAGE.read_text(encoding="utf-8")
+    for name, table in edition.tables().items():
+        assert edition.put(page, name, table) == page
+
+
+def test_the_counts_are_those_of_the_stored_run(stored: RunResults) -> None:
+    assert len(stored.cells) == 45 and not stored.missing
+    for name, rows in (("methods.csv", edition.setting_rows), ("power.csv", edition.power_rows)):
+        found = [[str(value) for value in row] for row in rows(stored)]
+        assert found == [list(row.values()) for row in edition.read(name)]
+
+
+def test_the_archive_holds_no_weights_and_stays_small(stored: RunResults) -> None:
+    files = [path for path in stored.path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} <= {".json", ".jsonl", ".parquet"}
+    assert sum(path.stat().st_size for path in (edition.ROOT / "results").rglob("*")) < 15 * 2**20
+
+
+def test_second_rule_scores_by_the_largest_deviation(stored: RunResults) -> None:
+    cell = stored.cells[0].evaluation
+    references = [cell[name] for name in cell.references if name != "reference"][:20]
+    assert edition.second_rule(cell.injected, references, stored.rules)
+    assert not edition.second_rule(cell.injected, references[:18], stored.rules)
