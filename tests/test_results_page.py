@@ -1,7 +1,5 @@
 """The results page says what the stored tables say, and they what the stored run says."""
 
-from pathlib import Path
-
 import pytest
 
 from experiments import edition
