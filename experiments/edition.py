@@ -49,7 +49,7 @@ def main() -> None:
         run = unpack_run(Path(folder))
     write("rules.csv", ("role", "model", "references", *COUNTS), rule_rows(run))
     write("methods.csv", SETTING_COLUMNS, setting_rows(run))
-    write("power.csv", ("share", "noticed", "mixtures"), power_rows(run))
+    write("power.csv", ("share", "detected", "mixtures"), power_rows(run))
     write("figures.csv", ("key", "third edition"), figure_rows(run))
     page = PAGE.read_text(encoding="utf-8")
     for name, table in tables().items():
@@ -232,15 +232,15 @@ def mean_cost(name: str, cells: Sequence[CellResult]) -> float:
 
 
 def power_rows(run: RunResults) -> Iterator[Sequence[object]]:
-    """Yield share, mixtures noticed and mixtures, over all cells and references mixed."""
-    noticed: Counter[float] = Counter()
+    """Yield share, mixtures detected and mixtures, over all cells and references mixed."""
+    detected: Counter[float] = Counter()
     tried: Counter[float] = Counter()
     for _, verdict in run.judged:
         for power in verdict.powers:
-            noticed[power.share] += power.noticed
+            detected[power.share] += power.noticed
             tried[power.share] += power.tried
     for share in sorted(tried):
-        yield share, noticed[share], tried[share]
+        yield share, detected[share], tried[share]
 
 
 def figure_rows(run: RunResults) -> Iterator[Sequence[object]]:
@@ -296,12 +296,12 @@ def bars_table() -> str:
         return f"{sum(int(row['certified']) for row in rows)} of {total}"
 
     some = mixtures["0.1"]
-    noticed = f"{some['noticed']} of {some['mixtures']} mixtures of five references"
+    all_mixtures = f"{some['detected']} of {some['mixtures']} mixtures of five references"
     rows = [
         ("fresh retrainings accepted by the comparison", "216 of 225", "≥ 95 %", accepted([fresh])),
         ("certified by a whole audit of one", "200 of 225", "≥ 92 %", certified([fresh])),
-        ("10 % of the injected weights noticed", "37 of 45", "≥ 43 of 45",
-         f"{tenth['rejected']} of {tenth['judged']} ({noticed})"),
+        ("10 % of the injected weights detected", "37 of 45", "≥ 43 of 45",
+         f"{tenth['rejected']} of {tenth['judged']} ({all_mixtures})"),
         ("known-label models that keep facts, accepted", "0 of 585", "0", accepted(keeps)),
         ("rescaled retraining accepted", "2 of 27", "as fresh ones", accepted([rescaled])),
         ("cells with a certified method of at most half a retraining", "0", "≥ 25 of 45",

@@ -74,6 +74,27 @@ def test_taking_the_signature_away_is_seen_even_without_a_key(signed_bundle: Pat
     assert failing(examine(pack(members))) == "signature"
 
 
+def forge(members: dict[str, bytes], public: bytes) -> dict[str, bytes]:
+    """Return a bundle that names this key, with a signature that nobody had to make."""
+    body = statement(Bundle(members), signer(public))
+    signature = (1).to_bytes(32, "little") + bytes(32)
+    whole = {
+        "payload": base64.b64encode(body).decode(),
+        "payloadType": "application/vnd.in-toto+json",
+        "signatures": [
+            {"keyid": signer(public)["keyid"], "sig": base64.b64encode(signature).decode()}
+        ],
+    }
+    return members | {"statement.json": body, "statement.dsse.json": canonical(whole) + b"\n"}
+
+
+def test_a_key_that_is_no_point_of_the_curve_signs_nothing(members: dict[str, bytes]) -> None:
+    d, y = -121665 * pow(121666, -1, PRIME), 2
+    square = (y * y - 1) * pow(d * y * y + 1, -1, PRIME) % PRIME
+    assert pow(square, (PRIME - 1) // 2, PRIME) == PRIME - 1  # no x has this square
+    assert failing(examine(pack(forge(members, y.to_bytes(32, "little"))))) == "signature"
+
+
 @pytest.mark.parametrize("y", SMALL_ORDER.values(), ids=SMALL_ORDER.keys())
 @pytest.mark.parametrize("sign", [0, 1])
 def test_a_key_of_small_order_is_refused(
@@ -85,17 +106,7 @@ def test_a_key_of_small_order_is_refused(
 
     public = (y | sign << 255).to_bytes(32, "little")
     assert not is_strong(public)
-    body = statement(Bundle(members), signer(public))
-    signature = (1).to_bytes(32, "little") + bytes(32)
-    whole = {
-        "payload": base64.b64encode(body).decode(),
-        "payloadType": "application/vnd.in-toto+json",
-        "signatures": [
-            {"keyid": signer(public)["keyid"], "sig": base64.b64encode(signature).decode()}
-        ],
-    }
-    forged = members | {"statement.json": body, "statement.dsse.json": canonical(whole) + b"\n"}
-    assert failing(examine(pack(forged))) == "signature"
+    assert failing(examine(pack(forge(members, public)))) == "signature"
     file = tmp_path / "weak.pem"
     key = Ed25519PublicKey.from_public_bytes(public)
     file.write_bytes(key.public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo))

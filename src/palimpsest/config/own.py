@@ -30,8 +30,6 @@ from palimpsest.stats.rules import Rules, refuse_unmeasured
 
 LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
 """Learning rates of re-acquisition that are tried on a reference where none is given."""
-SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
-"""The authors to forget, and the authors that stay."""
 Schedule = Literal["linear", "cosine", "constant"]
 Loss = Literal["all", "completion"]
 _TAKEN = re.compile(r"(control|retraining|reference)(-.*)?|base|injected|forget_only|general_only")
