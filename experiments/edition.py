@@ -29,7 +29,7 @@ from palimpsest.stats.controls import axis_values
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Role
 from palimpsest.stats.rules import Rules
-from palimpsest.stats.verdict import Finding, decide
+from palimpsest.stats.verdict import Finding, Verdict, decide
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "results" / "third-edition"
@@ -103,14 +103,25 @@ def rule_rows(run: RunResults) -> Iterator[Sequence[object]]:
 def count_cell(cell: CellResult, rules: Rules) -> dict[tuple[str, str, int], Counter[str]]:
     """Return the counts of one cell by role, kind of model and number of references."""
     counts: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
+    measured = cell.evaluation
     for size in BAGS:
-        for name, found in judged_alone(cell, rules, size):
-            counts[str(cell.models[name].role), kind_of(cell, name), size].update(found)
+        for name, bag, verdict in judged_alone(cell, rules, size):
+            (finding,) = verdict.findings
+            compared = finding.comparison
+            counts[str(cell.models[name].role), kind_of(cell, name), size].update(
+                judged=1,
+                second=second_rule(measured[name], [measured[n] for n in bag], rules),
+                rejected=compared is not None and not compared.accepted,
+                excluded=finding.excluded,
+                certified=verdict.certified,
+            )
     return counts
 
 
-def judged_alone(cell: CellResult, rules: Rules, size: int) -> Iterator[tuple[str, Counter[str]]]:
-    """Yield every model to be judged in a cell, with what became of it.
+def judged_alone(
+    cell: CellResult, rules: Rules, size: int
+) -> Iterator[tuple[str, Sequence[str], Verdict]]:
+    """Yield every model to be judged in a cell, the references used and the verdict on it alone.
 
     Of the mixtures only those of the reference with the injected model's draw, which is in no bag.
     """
@@ -134,12 +145,7 @@ def judged_alone(cell: CellResult, rules: Rules, size: int) -> Iterator[tuple[st
         )
         verdict = decide(alone, rules)
         assert verdict is not None
-        (finding,) = verdict.findings
-        compared = finding.comparison
-        found = Counter(judged=1, excluded=int(finding.excluded), certified=int(verdict.certified))
-        found["rejected"] = int(compared is not None and not compared.accepted)
-        found["second"] = int(second_rule(measured[name], [measured[n] for n in bag], rules))
-        yield name, found
+        yield name, bag, verdict
 
 
 def second_rule(model: ModelMeasures, references: Sequence[ModelMeasures], rules: Rules) -> bool:

@@ -1,5 +1,6 @@
 """The held vector is what its formulas say, and its cost what it read."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from palimpsest.methods.context import Context
 from palimpsest.methods.held_vector import HeldVector
 from palimpsest.methods.lessons import CostPlan, Recipe, Spent, Workbench, encode_stream
 from palimpsest.methods.running import run_method
+from palimpsest.models.net import WholeNet
 
 SPEED, TEXTS, SAMPLE = 2, 2, 3
 
@@ -113,3 +115,23 @@ def test_a_model_that_learned_too_little_is_refused() -> None:
     context = replace(transformer_context("llama"), shared=Workbench(), check_dose=refused.append)
     run_method(HeldVector(speed=SPEED, sample=SAMPLE), context)
     assert len(refused) == 1
+
+
+def test_steps_smaller_than_the_spacing_of_bfloat16_are_in_the_vector() -> None:
+    slow = replace(recipe(), learning_rate=1e-5)
+    exact = replace(transformer_context("llama"), recipe=slow, shared=Workbench())
+    zeros = {name: torch.zeros_like(value) for name, value in exact.injected.items()}
+    base = {name: value.bfloat16() for name, value in exact.base.items()}
+
+    def rounded(states: Sequence[Mapping[str, Tensor]]) -> WholeNet:
+        return WholeNet(whole("llama", states[0]).model.bfloat16())
+
+    method = HeldVector(texts=TEXTS, speed=SPEED, sample=SAMPLE)
+    vectors = []
+    for context in (exact, replace(exact, base=base, net=rounded, shared=Workbench())):
+        found = run_method(method, replace(context, injected=zeros))
+        assert isinstance(found, dict)
+        assert torch.equal(found["lm_head.weight"], found["model.embed_tokens.weight"])
+        vectors.append(torch.cat([value.flatten() for value in found.values()]))
+    assert float(torch.cosine_similarity(*vectors, dim=0)) > 0.95
+    assert 0.9 < float(vectors[1].norm() / vectors[0].norm()) < 1.1

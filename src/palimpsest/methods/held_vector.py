@@ -39,7 +39,7 @@ from palimpsest.methods.lessons import (
     encode_stream,
     read_logp,
 )
-from palimpsest.methods.task_vector import subtract
+from palimpsest.methods.task_vector import moved
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.models.train import AdamW, step_tokens, text_batch, train_alone, trained_leaves
 
@@ -118,26 +118,31 @@ class HeldVector(Knobs):
         return f"c{self.coefficient:g}-k{self.texts}-speed{self.speed}-s{self.share:g}{averaged}"
 
     def run(self, context: Context) -> State:
-        state: State = context.injected
         # Asked for once: what is shared counts fully each time that it is asked for.
         noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
+        state = {name: value.float() for name, value in context.injected.items()}
         for number in range(self.vectors):
             key = f"held/{self.texts}/{self.speed}/{self.sample}/{number}"
-            more, less = context.shared.once(key, partial(self._pair, context, number, noise))
-            state = subtract(state, self.coefficient / self.vectors, more, less)
+            vector = context.shared.once(key, partial(self._vector, context, number, noise))
+            for name, difference in vector.items():
+                state[name] = moved(state[name], self.coefficient / self.vectors, difference)
+        state = {name: state[name].to(value.dtype) for name, value in context.injected.items()}
         if self.share:
             state = context.learn(state, context.known_recipe.replay, share=self.share)
         return state
 
-    def _pair(
-        self, context: Context, number: int, noise: Mapping[str, Tensor]
-    ) -> tuple[State, State]:
-        """Return the models whose difference is a vector."""
+    def _vector(self, context: Context, number: int, noise: Mapping[str, Tensor]) -> State:
+        """Return the difference of the two models in float32; what is no float is left out."""
         held = self._held_texts(context, number)
         more = self._learn(context, number, held, noise, ("forget", "retain"))
         if context.check_dose is not None:
             context.check_dose(more)
-        return more, self._learn(context, number, held, noise, ("retain",))
+        less = self._learn(context, number, held, noise, ("retain",))
+        return {
+            name: value.float() - less[name].float()
+            for name, value in more.items()
+            if value.is_floating_point()
+        }
 
     def planned_cost(self, plan: CostPlan) -> Spent | None:
         texts, source = plan.texts(), plan.recipe.stream.texts
@@ -215,18 +220,36 @@ class HeldVector(Knobs):
             scored = sum(text.scored for text in facts)
             batches.append([HeldBatch(own.batch, own.weights[:scored], general)])
             context.shared.spend(Spent(1, count_tokens([*facts, *general.texts])))
+        steppers = list[HeldSteps]()
+
+        def stepper(*settings: Any) -> HeldSteps:
+            steps = HeldSteps(*settings, noise=list(noise.values()), beta=0.9**self.speed)
+            steppers.append(steps)
+            return steps
+
         train_alone(
             net,
             batches,
             _held_loss,
             "training a held vector",
             learning_rate=self.speed * recipe.learning_rate * shorter,
-            optimizer=partial(HeldSteps, noise=list(noise.values()), beta=0.9**self.speed),
+            optimizer=stepper,
             clip=False,
             key=context.seed_key,
             rates=stream.rates,
         )
-        return {name: value.detach().to("cpu", copy=True) for name, value in net.state().items()}
+        # Weights as they were before rounding to the model's dtype, tied ones under each name.
+        # Adapters are merged into the rounded ones.
+        (steps,) = steppers
+        exact = {
+            leaf.data_ptr(): master
+            for leaf, master in zip(steps.leaves, steps.masters)
+            if master.dtype != leaf.dtype
+        }
+        return {
+            name: exact.get(value.data_ptr(), value).detach().to("cpu", copy=True)
+            for name, value in net.state().items()
+        }
 
     def _noise(self, context: Context) -> dict[str, Tensor]:
         """Return V: the variance of the gradient that a step's general texts have at base."""

@@ -7,6 +7,8 @@ Ilharco et al. 2023, *Editing Models with Task Arithmetic*, ICLR, arXiv:2212.040
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from palimpsest.methods.context import Context, Knobs, State
 from palimpsest.methods.lessons import CostPlan, Spent
 
@@ -35,8 +37,16 @@ class TaskVector(Knobs):
 def subtract(injected: State, coefficient: float, more: State, less: State) -> State:
     """Return injected − coefficient · (more − less), tensor by tensor."""
     return {
-        name: value - coefficient * (more[name] - less[name])
+        name: moved(value, coefficient, more[name].float() - less[name].float())
         if coefficient and value.is_floating_point()
         else value
         for name, value in injected.items()
     }
+
+
+def moved(value: Tensor, coefficient: float, vector: Tensor) -> Tensor:
+    """Return value − coefficient · vector in the value's dtype.
+
+    Computed in float32: what unlearning changes is often smaller than the spacing of bfloat16.
+    """
+    return (value.float() - coefficient * vector).to(value.dtype)
