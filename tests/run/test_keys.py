@@ -144,4 +144,10 @@ def test_what_is_damaged_in_a_reused_run_is_computed(one: Run, job: ToyJob, quic
 def test_an_unfinished_run_can_be_reused(one: Run, job: ToyJob, quick: Path) -> None:
     do_steps(one, "a", "train", "reference", "part-2")
     other = toy_run(quick / "other", "a", steps=7)
-    assert computed(other, job, reuse=one) == ["train", "part-0", "part-1", "panel"]
+    # Its weights are still there, so nothing is trained again; the other run keeps its own.
+    assert computed(other, job, reuse=one) == ["part-0", "part-1", "panel"]
+    assert not list(other.path.rglob("weights.safetensors"))
+    (weights,) = one.path.rglob("weights.safetensors")
+    damage(weights, "flip")
+    third = toy_run(quick / "third", "a", steps=8)
+    assert computed(third, job, reuse=one) == ["train", "part-0", "part-1", "panel"]

@@ -21,6 +21,7 @@ from palimpsest.config.sections import (
 from palimpsest.errors import PlanError
 from palimpsest.models.families import PAPER, POCKET
 from palimpsest.schema import shorten
+from palimpsest.stats.rules import Rules
 
 WEIGHTS = (3.0, 12.0, 50.0, 200.0)
 KL_REVERSION = MethodGrid("kl_reversion", (("weight", WEIGHTS),))
@@ -116,15 +117,32 @@ PRESETS = {
         PAPER_MATRIX,
         name="smollm2",
         models=("smollm2-135m",),
-        seeds=(5,),
+        seeds=(15,),
         # The paper's rate and 3:1 mix; few items and steps and a small pool, for two cores.
         injection=Injection(steps=100, fact_items=2, general_items=6),
         unlearning=Unlearning(steps=60, forget_items=2, retain_items=2),
         reacquisition=Reacquisition(steps=30, items=2),
         methods=SMALL_POOL,
         known_label=KnownLabel(models=PAPER_KNOWN_LABEL),
-        replication=Replication(draws=9, retrainings=2),
-        engine=Engine(stack=1, batch_tokens=2048),
+        replication=Replication(draws=20, retrainings=2),
+        engine=Engine(dtype="bfloat16", stack=1, batch_tokens=2048),
+        beacon="third edition",
+    ),
+    "gemma": replace(
+        PAPER_MATRIX,
+        name="gemma",
+        models=("gemma3-270m",),
+        seeds=(16,),
+        # As many steps as teach it the facts; the vocabulary of 262,144 makes each step slow.
+        injection=Injection(steps=40, learning_rate=4e-5, fact_items=2, general_items=4),
+        unlearning=Unlearning(30, 4e-5, 1e-5, forget_items=2, retain_items=2),
+        reacquisition=Reacquisition(steps=20, learning_rate=4e-5, items=2),
+        methods=SMALL_POOL,
+        known_label=KnownLabel(models=PAPER_KNOWN_LABEL),
+        replication=Replication(draws=5, retrainings=1),
+        rules=Rules(control_shares=(0.25, 0.1)),
+        engine=Engine(dtype="bfloat16", stack=1, batch_tokens=2048),
+        beacon="third edition",
     ),
     "criteria": replace(
         POCKET_MATRIX,

@@ -157,8 +157,12 @@ class CellStore:
             if manifest["opening"] is not None:
                 return False  # a sealed pool is opened in the run that scores it
             sources = {other._step(name) / file: d for file, d in manifest["files"].items()}
-            if step.transient:
-                sources = {path: d for path, d in sources.items() if not _is_weights(path.name)}
+            if step.transient:  # weights that a finished cell no longer has are not missed
+                sources = {
+                    path: d
+                    for path, d in sources.items()
+                    if path.is_file() or not _is_weights(path.name)
+                }
             for path, expected in sources.items():
                 disk.check_file(path, expected)
             disk.make_folder(self._step(step.name))
