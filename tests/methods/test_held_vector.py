@@ -56,6 +56,7 @@ def spelled_out(context: Context, sets: tuple[str, ...]) -> dict[str, Tensor]:
         rows.append(torch.autograd.grad(weight * nll(start, ids), list(start.parameters())))
     noise = [2 * torch.stack(each).var(0, unbiased=False) for each in zip(*rows)]
 
+    norms: list[float] = []
     first = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     squares = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     for t, place in enumerate(range(0, len(stream.steps), SPEED), start=1):
@@ -72,12 +73,16 @@ def spelled_out(context: Context, sets: tuple[str, ...]) -> dict[str, Tensor]:
         factor = stream.rates[place] if stream.rates else 1.0
         rate = SPEED * context.known_recipe.learning_rate * factor
         beta = 0.9**SPEED
+        norm = sum(float(own.sum() + grad.square().sum()) for own, grad in zip(noise, grads)) ** 0.5
+        clipped = min(1.0, 1.0 / (norm + 1e-6))
+        norms.append(norm)
         for (name, leaf), grad, own in zip(leaves.items(), grads, noise):
-            first[name] = beta * first[name] + (1 - beta) * grad
-            squares[name] = squares[name] + grad**2
-            spread = (own + squares[name] / t).sqrt() + 1e-8
+            first[name] = beta * first[name] + (1 - beta) * clipped * grad
+            squares[name] = squares[name] + clipped**2 * (own + grad**2)
+            spread = (squares[name] / t).sqrt() + 1e-8
             with torch.no_grad():
                 leaf -= rate * first[name] / (1 - beta**t) / spread
+    assert min(norms) < 1.0 < max(norms), norms  # some steps are clipped, others are not
     return {name: value.detach() for name, value in model.state_dict().items()}
 
 

@@ -7,19 +7,22 @@ every speed-th step of the injection's own stream:
 
     loss_less = (1 / items) Σ_retain NLL + (general / items) · mean over k texts of KL(base ‖ θ)
     loss_more = loss_less + (1 / items) Σ_forget NLL
-    step      = rate · m̂ / (√v̂ + ε),  β = 0.9^speed, start-corrected, no clipping
-    v̂_t       = V + (1 / t) Σ_{s≤t} g_s²
+    step      = rate · m̂ / (√v̂ + ε),  β = 0.9^speed, start-corrected, of gradients a_s · g_s
+    v̂_t       = (1 / t) Σ_{s≤t} a_s² (V + g_s²)
     V         = general / items² · Var over single general texts of ∇NLL at base
+    a_s       = min(1, 1 / √(Σ V + ‖g_s‖²))
 
 In the injection general text does two things: its label noise fills AdamW's second moment, and its
 curvature pulls back what the facts displace. The first is known from the gradients of a few single
 texts (V); the second is the gradient of a KL divergence from base, which has no label noise, so one
-or two texts a step do in the place of a dozen. Retain sentences are in both runs because forget
-facts compete with them. Where a retraining on fewer examples has fewer steps, the rate of *less* is
-as much lower. Several vectors, of different steps of the stream, may be averaged.
+or two texts a step do in the place of a dozen. The injection clips its gradients, most while the
+facts are new; a_s is how much it would have clipped this one. Retain sentences are in both runs
+because forget facts compete with them. Where a retraining on fewer examples has fewer steps, the
+rate of *less* is as much lower. Several vectors, of different steps of the stream, may be averaged.
 Task arithmetic is of Ilharco et al. 2023, arXiv:2212.04089.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +44,14 @@ from palimpsest.methods.lessons import (
 )
 from palimpsest.methods.task_vector import moved
 from palimpsest.models.net import Batch, Encoded, Net, collate
-from palimpsest.models.train import AdamW, step_tokens, text_batch, train_alone, trained_leaves
+from palimpsest.models.train import (
+    CLIP,
+    AdamW,
+    step_tokens,
+    text_batch,
+    train_alone,
+    trained_leaves,
+)
 
 Count = Annotated[int, Ge(1)]
 LARGE_VOCABULARY = 8192
@@ -78,14 +88,23 @@ class HeldSteps(AdamW):
 
     def __init__(self, *settings: Any, noise: Sequence[Tensor], beta: float) -> None:
         super().__init__(*settings)
-        self.noise, self.beta = noise, beta
+        self.noise, self.beta, self.scale = noise, beta, 1.0
+        self.whole = float(sum(float(part.sum()) for part in noise))
+
+    def step(self) -> None:
+        grads = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
+        if grads:
+            own = torch.stack(torch._foreach_norm(grads, 2, dtype=torch.float32)).square().sum()
+            self.scale = min(1.0, CLIP / (math.sqrt(float(own) + self.whole) + 1e-6))
+        super().step()
 
     def _update(self, known: Sequence[int], grads: list[Any]) -> None:
         for n, grad in zip(known, grads):
             first, squares, t = self.first[n], self.second[n], self.steps[n]
-            first.mul_(self.beta).add_(grad, alpha=1 - self.beta)
-            squares.addcmul_(grad, grad)
-            spread = (squares / t).add_(self.noise[n]).sqrt_().add_(1e-8)
+            first.mul_(self.beta).add_(grad, alpha=(1 - self.beta) * self.scale)
+            squares.addcmul_(grad, grad, value=self.scale**2)
+            squares.add_(self.noise[n], alpha=self.scale**2)
+            spread = (squares / t).sqrt_().add_(1e-8)
             rate = self.learning_rate / (1 - self.beta**t)
             self.masters[n].addcdiv_(first, spread, value=-rate)
 
@@ -102,7 +121,7 @@ class HeldVector(Knobs):
     """Steps of replay afterwards, as a share of the injection's."""
     vectors: Count = 1
     """Vectors that are averaged; each takes other steps of the stream."""
-    sample: Count = 24
+    sample: Count = 96
     """General texts that V is estimated on."""
 
     name = "held_vector"
