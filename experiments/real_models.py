@@ -1,54 +1,45 @@
 """The cells of real models and of TOFU, from their run folders.
 
 Every candidate, fresh retraining, known-label model and mixture is judged alone, as the only
-candidate of its cell. Writes one CSV file (a row per model and axis) beside the archives and the
-tables of ``docs/results.md``. Nothing is trained.
+candidate of its cell. Writes the rows of the runs given (a row per model and axis) into
+``results/third-edition/real-models.csv``, keeps those of others, and puts the tables into
+``docs/results.md``. Nothing is trained.
 
-    python -m experiments.real_models
+    python -m experiments.real_models smollm2=runs/smollm2 tofu=runs/tofu
 """
 
-import tarfile
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from experiments.edition import FOLDER, PAGE, Rows, judged_alone, kind_of, lines, put, read, write
-from palimpsest.report.results import RunResults, read_run
+from palimpsest.report.results import read_run
 from palimpsest.stats.models import Role
 
+CSV = "real-models.csv"
 COLUMNS = ("run", "role", "model", "kind", "cost", "excluded", "accepted", "p")
 COLUMNS += ("axis", "t", "offset")
 MOST_REFERENCES = 1000
 SHOWN = (Role.CANDIDATE, Role.RETRAINING, Role.KNOWN_LABEL, Role.CONTROL)
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Write the CSV file and put its tables into the page."""
-    write("real-models.csv", COLUMNS, (row for name in archives() for row in run_rows(name)))
+    runs = dict(argument.split("=", 1) for argument in arguments)
+    stored = read(CSV) if (FOLDER / CSV).is_file() else []
+    kept = [tuple(row.values()) for row in stored if row["run"] not in runs]
+    new = [row for name, place in runs.items() for row in run_rows(name, Path(place))]
+    write(CSV, COLUMNS, iter([*kept, *new]))
     page = PAGE.read_text(encoding="utf-8")
     for name, table in tables().items():
         page = put(page, name, table)
     PAGE.write_text(page, encoding="utf-8")
 
 
-def archives() -> list[str]:
-    """Return the names of the stored runs, without the pocket matrix."""
-    names = (path.name.removesuffix(".tar.xz") for path in FOLDER.glob("*.tar.xz"))
-    return sorted(name for name in names if name != "pocket")
-
-
-def unpack(name: str, folder: Path) -> RunResults:
-    """Return the results of a stored run, unpacked into a folder."""
-    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return read_run(folder / name)
-
-
-def run_rows(name: str) -> Iterator[Sequence[object]]:
+def run_rows(name: str, place: Path) -> Iterator[Sequence[object]]:
     """Yield one row per model and axis of a run."""
-    with TemporaryDirectory() as folder:
-        run = unpack(name, Path(folder))
+    run = read_run(place)
     for cell in run.cells:
         for model, _, verdict in judged_alone(cell, run.rules, MOST_REFERENCES):
             (finding,) = verdict.findings
@@ -69,7 +60,7 @@ def run_rows(name: str) -> Iterator[Sequence[object]]:
 def tables() -> dict[str, str]:
     """Return the tables of the page by the names of their marks, from the CSV file alone."""
     by_run: dict[str, Rows] = defaultdict(list)
-    for row in read("real-models.csv"):
+    for row in read(CSV):
         by_run[row["run"]].append(row)
     return {name: run_table(rows) for name, rows in by_run.items()}
 
@@ -102,4 +93,4 @@ def _line(rows: Rows) -> Sequence[object]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

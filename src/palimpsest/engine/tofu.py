@@ -194,7 +194,8 @@ class TofuInputs:
                 config.reacquisition_steps, learning_rate=config.learning_rate
             ),
             general=general,
-            engine=config.engine,
+            # Models of TOFU's size are measured one at a time, so that workers share them evenly.
+            engine=replace(config.engine, stack=1),
             with_evidence=evidence if len(evidence) > 1 else (),
             trains_first_prompts=True,
             sealed=False,
