@@ -1,8 +1,10 @@
 """The results page says what the stored tables say, and they what the stored run says."""
 
+from itertools import islice
+
 import pytest
 
-from experiments import edition
+from experiments import edition, real_models
 from palimpsest.report.results import RunResults
 
 
@@ -35,3 +37,17 @@ def test_second_rule_scores_by_the_largest_deviation(stored: RunResults) -> None
     references = [cell[name] for name in cell.references if name != "reference"][:20]
     assert edition.second_rule(cell.injected, references, stored.rules)
     assert not edition.second_rule(cell.injected, references[:18], stored.rules)
+
+
+def test_a_table_of_one_cell_has_every_model_judged_alone(stored: RunResults) -> None:
+    found = islice(real_models.run_rows("one", stored.path), 200)
+    rows = [dict(zip(real_models.COLUMNS, map(str, row), strict=True)) for row in found]
+    table = real_models.run_table(rows)
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    assert len(table.splitlines()) == len(models) + 2
+    first = next(row for row in rows if row["role"] == "retraining")
+    (line,) = (text for text in table.splitlines() if text.startswith(f"| {first['model']} |"))
+    far = max(
+        (row for row in rows if row["model"] == first["model"]), key=lambda r: abs(float(r["t"]))
+    )
+    assert f"{far['axis']} {float(far['t']):+.1f}" in line and f"| {first['p']} |" in line

@@ -139,13 +139,19 @@ class HeldVector(Knobs):
     def run(self, context: Context) -> State:
         # Asked for once: what is shared counts fully each time that it is asked for.
         noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
-        state = {name: value.float() for name, value in context.injected.items()}
-        for number in range(self.vectors):
-            key = f"held/{self.texts}/{self.speed}/{self.sample}/{number}"
-            vector = context.shared.once(key, partial(self._vector, context, number, noise))
-            for name, difference in vector.items():
-                state[name] = moved(state[name], self.coefficient / self.vectors, difference)
-        state = {name: state[name].to(value.dtype) for name, value in context.injected.items()}
+        vectors = [
+            context.shared.once(
+                f"held/{self.texts}/{self.speed}/{self.sample}/{number}",
+                partial(self._vector, context, number, noise),
+            )
+            for number in range(self.vectors)
+        ]
+        state: State = {
+            name: moved(value, self.coefficient, sum(v[name] for v in vectors) / len(vectors))
+            if value.is_floating_point()
+            else value
+            for name, value in context.injected.items()
+        }
         if self.share:
             state = context.learn(state, context.known_recipe.replay, share=self.share)
         return state
