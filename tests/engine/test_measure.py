@@ -14,13 +14,15 @@ from palimpsest.engine.measure import (
     Instrument,
     Measured,
     Teachers,
-    injected_teachers,
+    injected_teacher,
     reference_teacher,
     result_tables,
 )
 from palimpsest.engine.setting import Setting
 from palimpsest.engine.work import CellWork
 from palimpsest.errors import ScoreError, TrainingDiverged
+from palimpsest.scoring.answers import score
+from palimpsest.scoring.reacquisition import summarize
 
 State = dict[str, torch.Tensor]
 
@@ -38,7 +40,7 @@ def state(bench: CellWork) -> State:
 @pytest.fixture(scope="module")
 def instrument(bench: CellWork, state: State) -> Instrument:
     net, setting = bench.nets([state]), bench.setting
-    teachers = Teachers(*injected_teachers(net, setting), reference_teacher(net, setting))
+    teachers = Teachers(injected_teacher(net, setting), reference_teacher(net, setting))
     return Instrument(setting, teachers)
 
 
@@ -79,6 +81,21 @@ def test_re_acquisition_is_left_out_where_it_is_not_asked_for(
 ) -> None:
     (result,) = instrument.measure(["model"], bench.nets([state]), reacquired=False)
     assert len(result.items) == 1 and not result.curves
+
+
+def test_the_curve_starts_from_the_forward_scores_of_each_model(
+    bench: CellWork, state: State, instrument: Instrument
+) -> None:
+    other = {name: value * 1.01 for name, value in state.items()}
+    results = instrument.measure(["base", "other"], bench.nets([state, other]))
+    for result, weights in zip(results, (state, other)):
+        sheet = instrument.setting.reacquired_sheet
+        scores = score(bench.nets([weights]), sheet, injected=instrument.teachers.injected)[0]
+        first = summarize(sheet, scores)
+        row = result.curves[0]
+        for column in ("forget_trained_nll", "retain_nll", "residual_retain", "residual_general"):
+            assert row[column][0] == pytest.approx(getattr(first, column), abs=1e-5)
+    assert results[0].curves[0]["retain_nll"][0] != results[1].curves[0]["retain_nll"][0]
 
 
 def test_only_equal_architectures_of_floating_point_weights_can_be_mixed() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from palimpsest.adversaries.workshop import Schedule, Workshop
 from palimpsest.adversaries.wrappers import Interpolated
 from palimpsest.engine.dose import Dose, check_reached, matched, mean_nll
-from palimpsest.engine.measure import Instrument, Teachers, injected_teachers, reference_teacher
+from palimpsest.engine.measure import Instrument, Teachers, injected_teacher, reference_teacher
 from palimpsest.engine.setting import KNOWN_LABEL_DRAW, REPLAY_DRAW, Setting
 from palimpsest.engine.spec import CellSpec, Commanded, Given, Mixed, Source, Trained
 from palimpsest.engine.steps import StepList, criteria_teacher
@@ -156,8 +156,8 @@ class Bench:
         reference = None
         if self.spec.oracle:
             reference = reference_teacher(self.nets([self.state(self.spec.oracle)]), setting)
-        injected = injected_teachers(self.nets([self.state("injected")]), setting)
-        return Teachers(*injected, reference)
+        injected = injected_teacher(self.nets([self.state("injected")]), setting)
+        return Teachers(injected, reference)
 
     @cached_property
     def instrument(self) -> Instrument:

@@ -31,16 +31,13 @@ class Teachers:
     """Log-probabilities of the frozen models that others are compared with."""
 
     injected: Teacher
-    """On all questions of the cell."""
-    reacquired: Teacher
-    """The injected model's on the questions that are asked again during re-acquisition."""
+    """At the questions of the residual, before and during re-acquisition."""
     reference: Teacher | None = None
 
 
-def injected_teachers(net: Net, setting: Setting) -> tuple[Teacher, Teacher]:
-    """Return the injected model's log-probabilities on all questions and on those asked again."""
-    sheets = (setting.sheet, setting.reacquired_sheet)
-    return record(net, sheets[0], in_residual), record(net, sheets[1], in_residual)
+def injected_teacher(net: Net, setting: Setting) -> Teacher:
+    """Return the injected model's log-probabilities at the questions of the residual."""
+    return record(net, setting.sheet, in_residual)
 
 
 def reference_teacher(net: Net, setting: Setting) -> Teacher:
@@ -107,7 +104,7 @@ class Instrument:
         asked: whether the members answer a few questions in words.
         """
         results = [Measured(name) for name in names]
-        self.score(results, net)
+        before = self.score(results, net)
         for sheet in also:
             self.score(results, net, sheet)
         if asked and self.answerer is not None:
@@ -116,10 +113,12 @@ class Instrument:
         if reacquired:
             for result, values in zip(results, [] if self.gauge is None else self.gauge(net)):
                 result.measures = values
-            self.reacquire(results, net)
+            self.reacquire(results, net, before)
         return results
 
-    def score(self, results: Sequence[Measured], net: Net, sheet: Sheet | None = None) -> None:
+    def score(
+        self, results: Sequence[Measured], net: Net, sheet: Sheet | None = None
+    ) -> list[Scores]:
         """Score the members on every question, or on another sheet without teachers."""
         teachers = self.teachers if sheet is None else None
         sheet = self.setting.sheet if sheet is None else sheet
@@ -132,9 +131,13 @@ class Instrument:
         for result, values in zip(results, scores):
             result.failure = result.failure or not_finite(values)
             result.items.append(item_columns(result.name, "forward", sheet, values))
+        return scores
 
-    def reacquire(self, results: Sequence[Measured], net: Net) -> None:
-        """Re-acquire the forget set with every member; adds the rows of its course."""
+    def reacquire(self, results: Sequence[Measured], net: Net, before: Sequence[Scores]) -> None:
+        """Re-acquire the forget set with every member; adds the rows of its course.
+
+        before: the members' scores on every question.
+        """
         setting, sheet = self.setting, self.setting.reacquired_sheet
         plan, drawn = setting.reacquisition, setting.drawn
         courses = reacquire(
@@ -143,7 +146,8 @@ class Instrument:
             chunks=plan.chunks,
             learning_rate=plan.learning_rate * (1.0 if drawn is None else drawn.rate),
             sheet=sheet,
-            injected=self.teachers.reacquired,
+            injected=self.teachers.injected,
+            before=[scores.first(len(sheet.questions)) for scores in before],
             optimizer="adamw" if drawn is None else drawn.optimizer,
             base_scales=self.base_scales,
         )

@@ -104,17 +104,27 @@ class Setting:
 
     @cached_property
     def sheet(self) -> Any:
-        """Every open question of the cell and the scored general text."""
-        from palimpsest.scoring.answers import general_questions
+        """Every open question of the cell and the scored general text.
 
-        return self.make_sheet((*self.facts.questions, *general_questions(self.general_scored)))
+        Those that are asked again during re-acquisition come first, on pages of their own.
+        """
+        from palimpsest.scoring.reacquisition import in_curve
+
+        others = [question for question in self._asked if not in_curve(question)]
+        return self.reacquired_sheet.followed_by(self.make_sheet(others))
 
     @cached_property
     def reacquired_sheet(self) -> Any:
         """The questions that are asked again after each chunk of re-acquisition."""
         from palimpsest.scoring.reacquisition import in_curve
 
-        return self.make_sheet([q for q in self.sheet.questions if in_curve(q)])
+        return self.make_sheet([question for question in self._asked if in_curve(question)])
+
+    @cached_property
+    def _asked(self) -> tuple[Question, ...]:
+        from palimpsest.scoring.answers import general_questions
+
+        return (*self.facts.questions, *general_questions(self.general_scored))
 
     def pool_sheet(self, pool: str, templates: AuditPool | None = None) -> Any:
         """One more pool for all facts: the sealed one when it is opened, or a later suite."""

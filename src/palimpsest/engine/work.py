@@ -205,7 +205,7 @@ class CellWork(Bench):
     def _dose(self, step: Step) -> None:
         """Choose the smallest learning rate that brings a reference far enough."""
         self._check_roles()
-        setting, teacher = self.plain_setting, self.teachers.reacquired
+        setting, teacher = self.plain_setting, self.teachers.injected
         sheet, reference = setting.reacquired_sheet, self.spec.choose_rate_on
         net = self.nets([self.state("injected")])
         level = summarize(sheet, score(net, sheet, injected=teacher)[0]).forget_heldout_nll

@@ -43,6 +43,14 @@ class Sheet:
     tokens: tuple[int, ...]
     pages: tuple[Page, ...]
 
+    def followed_by(self, other: "Sheet") -> "Sheet":
+        """Return both sheets as one, the questions and pages of this one first."""
+        shift = len(self.questions)
+        later = tuple(Page(page.batch, page.owners + shift) for page in other.pages)
+        return Sheet(
+            self.questions + other.questions, self.tokens + other.tokens, self.pages + later
+        )
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -54,6 +62,10 @@ class Scores:
     nll_sum: Floats
     kl_reference: Floats
     kl_injected: Floats
+
+    def first(self, count: int) -> "Scores":
+        """Return the numbers of the first questions."""
+        return Scores(*(row[:count] for row in (self.nll_sum, self.kl_reference, self.kl_injected)))
 
 
 def general_questions(texts: Sequence[str]) -> tuple[Question, ...]:

@@ -63,12 +63,14 @@ def reacquire(
     learning_rate: float,
     sheet: Sheet,
     injected: Teacher,
+    before: Sequence[Scores] = (),
     optimizer: str = "adamw",
     base_scales: Mapping[str, float] | None = None,
 ) -> list[Reacquisition]:
     """Train the net on the forget set and return what each member re-acquires.
 
     sheet: the questions that ``in_curve`` keeps; injected: its teacher where ``in_residual``.
+    before: the members' scores on this sheet; empty: score them first.
     base_scales: root mean square of each tensor of the base. Steps are then taken on weights in
         units of base's: a model whose norm gains are halved and whose next matrices are doubled
         answers alike, and relearns alike.
@@ -79,7 +81,7 @@ def reacquire(
 
     def log(step: int) -> None:
         if step in borders:
-            final[:] = score(net, sheet, injected=injected)
+            final[:] = (step == 0 and before) or score(net, sheet, injected=injected)
             for curve, scores in zip(curves, final):
                 curve.append(summarize(sheet, scores, borders[step], step))
 
