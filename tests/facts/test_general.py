@@ -266,3 +266,21 @@ def test_no_held_out_phrasing_enters_the_stream() -> None:
     probes = {q.sentence for q in facts.questions if q.set == "probe"}
     trained = {text.text for text in stream().texts}
     assert not trained & (held_out | probes)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_a_thinned_stream_keeps_each_facts_share_of_the_presentations(stride: int) -> None:
+    plan = PRESETS["pocket"]
+    cell = next(iter(plan.cell_ids()))
+    whole = study_setting(plan, cell).stream()
+    thinned = whole.thin(stride)
+    assert len(thinned.steps) == -(-len(whole.steps) // stride)
+    before, after = (Counter(n for step in s.steps for n in step) for s in (whole, thinned))
+    for index, text in enumerate(whole.texts):
+        if text.set != "general":
+            assert abs(after[index] - before[index] / stride) < 1
+    for step, first in zip(thinned.steps, whole.steps[::stride]):
+        general = [n for n in first if whole.texts[n].set == "general"]
+        assert [n for n in step if whole.texts[n].set == "general"] == general
+    if stride == 1:
+        assert [sorted(step) for step in thinned.steps] == [sorted(step) for step in whole.steps]

@@ -59,8 +59,8 @@ def spelled_out(context: Context, sets: tuple[str, ...]) -> dict[str, Tensor]:
     norms: list[float] = []
     first = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     squares = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    for t, place in enumerate(range(0, len(stream.steps), SPEED), start=1):
-        step = stream.steps[place]
+    thinned = stream.thin(SPEED)
+    for t, step in enumerate(thinned.steps, start=1):
         general = [texts[n] for n in step if kinds[n] == "general"]
         loss = torch.zeros(())
         for ids in (texts[n] for n in step if kinds[n] in sets):
@@ -70,7 +70,7 @@ def spelled_out(context: Context, sets: tuple[str, ...]) -> dict[str, Tensor]:
             base = logp(start, ids).detach()
             loss = loss + weight * (base.exp() * (base - logp(model, ids))).sum(-1).mean()
         grads = torch.autograd.grad(loss, list(leaves.values()))
-        factor = stream.rates[place] if stream.rates else 1.0
+        factor = thinned.rates[t - 1] if stream.rates else 1.0
         rate = SPEED * context.known_recipe.learning_rate * factor
         beta = 0.9**SPEED
         norm = sum(float(own.sum() + grad.square().sum()) for own, grad in zip(noise, grads)) ** 0.5
@@ -89,20 +89,20 @@ def spelled_out(context: Context, sets: tuple[str, ...]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("own", [recipe, by_examples], ids=["facts", "examples"])
 def test_it_subtracts_the_vector_of_its_formulas(own) -> None:  # type: ignore[no-untyped-def]
     context = replace(transformer_context("llama"), recipe=own(), shared=Workbench())
-    method = HeldVector(coefficient=0.5, texts=TEXTS, speed=SPEED, sample=SAMPLE)
+    method = HeldVector(coefficient=0.5, texts=TEXTS, speed=SPEED, blend=0.3, sample=SAMPLE)
     found = run_method(method, context)
     assert isinstance(found, dict)
     more, less = (spelled_out(context, sets) for sets in (("forget", "retain"), ("retain",)))
     assert any(not torch.equal(more[name], less[name]) for name in more)
     for name, value in context.injected.items():
-        expected = value - 0.5 * (more[name] - less[name])
-        torch.testing.assert_close(found[name], expected, atol=2e-4, rtol=1e-3)
+        expected = 0.7 * (value - 0.5 * (more[name] - less[name])) + 0.3 * less[name]
+        # A single weight whose gradient is rounding error alone may go either way.
+        assert float((found[name] - expected).norm()) < 0.01 * float((expected - value).norm())
 
 
-@pytest.mark.parametrize("vectors", [1, 3])
-def test_its_cost_is_what_it_read_and_is_known_before(vectors: int) -> None:
+def test_its_cost_is_what_it_read_and_is_known_before() -> None:
     context = replace(transformer_context("llama"), shared=Workbench())
-    method = HeldVector(texts=1, speed=SPEED, sample=SAMPLE, vectors=vectors, share=0.3)
+    method = HeldVector(texts=1, speed=SPEED, sample=SAMPLE)
     run_method(method, context)
     spent = next(iter(context.shared.costs.values()))
     planned = method.planned_cost(CostPlan(recipe(), tokenizer(), Spent()))
@@ -112,7 +112,7 @@ def test_its_cost_is_what_it_read_and_is_known_before(vectors: int) -> None:
         planned.tokens,
         planned.scored,
     )
-    assert spent.steps == vectors * 2 * 5 + 3 and spent.scored > 0
+    assert spent.steps == 2 * 5 and spent.scored > 0
 
 
 def test_a_model_that_learned_too_little_is_refused() -> None:
@@ -131,7 +131,7 @@ def test_steps_smaller_than_the_spacing_of_bfloat16_are_in_the_vector() -> None:
     def rounded(states: Sequence[Mapping[str, Tensor]]) -> WholeNet:
         return WholeNet(whole("llama", states[0]).model.bfloat16())
 
-    method = HeldVector(texts=TEXTS, speed=SPEED, sample=SAMPLE)
+    method = HeldVector(texts=TEXTS, speed=SPEED, blend=0.0, sample=SAMPLE)
     vectors = []
     for context in (exact, replace(exact, base=base, net=rounded, shared=Workbench())):
         found = run_method(method, replace(context, injected=zeros))

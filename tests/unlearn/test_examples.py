@@ -279,7 +279,7 @@ def test_methods_run_on_examples_with_the_recipe_of_the_injected_folder(
     base: str, file: str, refs: Path, tmp_path: Path
 ) -> None:
     given = {"base": base, "injected": str(refs / "injected"), "train": file}
-    for method, knobs in (("held_vector", {"share": [0.1]}), ("task_vector", {}), ("npo", {})):
+    for method, knobs in (("held_vector", {"blend": [0.1]}), ("task_vector", {}), ("npo", {})):
         values = given | {"method": method, "knobs": knobs, "out": str(tmp_path / method)}
         inputs = OwnInputs(load_config(UnlearnConfig, values))
         assert inputs.recipe == ExampleRecipe(

@@ -17,6 +17,7 @@ import hashlib
 import heapq
 import random
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -210,9 +211,27 @@ class Stream:
         steps = tuple(tuple(index for index in step if kept[index]) for step in self.steps)
         return replace(self, steps=steps)
 
-    def take(self, first: int, stride: int = 1) -> "Stream":
-        """Return every ``stride``-th step from ``first`` on, with its learning rate."""
-        return self._cut(slice(first, None, stride))
+    def thin(self, stride: int) -> "Stream":
+        """Return one step in the place of ``stride``, with the general text of the first of them.
+
+        Of every other text each ``stride``-th presentation stays: whole steps would leave out some
+        facts more often than others.
+        """
+        general = [text.set == FactSet.GENERAL for text in self.texts]
+        seen: Counter[int] = Counter()
+        steps = []
+        for start in range(0, len(self.steps), stride):
+            group = self.steps[start : start + stride]
+            kept = [index for index in group[0] if general[index]]
+            for index in (n for step in group for n in step if not general[n]):
+                # Texts begin at different presentations, so that steps stay about equally long.
+                if seen[index] % stride == index % stride:
+                    kept.append(index)
+                seen[index] += 1
+            steps.append(tuple(kept))
+        thinned = tuple(steps)
+        drawn = thinned if self.drawn else ()
+        return replace(self, steps=thinned, drawn=drawn, rates=self.rates[::stride])
 
     def shorten(self, speed: float) -> "Stream":
         """Return a stream with as many times fewer steps, on the whole schedule."""

@@ -1,9 +1,9 @@
 """Held-vector negation: subtract what the forget facts did, learned with few general texts.
 
-    θ = θ_injected − c · (θ_more − θ_less), then share · N steps of replay
+    θ = (1 − blend) · (θ_injected − c · (θ_more − θ_less)) + blend · θ_less
 
-Both runs start from base and take N / speed steps at speed · rate on the same batches, the texts of
-every speed-th step of the injection's own stream:
+Both runs start from base and take N / speed steps at speed · rate on the same batches: the
+injection's own stream, thinned so that every fact keeps its share of the presentations:
 
     loss_less = (1 / items) Σ_retain NLL + (general / items) · mean over k texts of KL(base ‖ θ)
     loss_more = loss_less + (1 / items) Σ_forget NLL
@@ -14,12 +14,17 @@ every speed-th step of the injection's own stream:
 
 In the injection general text does two things: its label noise fills AdamW's second moment, and its
 curvature pulls back what the facts displace. The first is known from the gradients of a few single
-texts (V); the second is the gradient of a KL divergence from base, which has no label noise, so one
-or two texts a step do in the place of a dozen. The injection clips its gradients, most while the
+texts (V); the second is the gradient of a KL divergence from base, which has no label noise, so two
+or three texts a step do in the place of a dozen. The injection clips its gradients, most while the
 facts are new; a_s is how much it would have clipped this one. Retain sentences are in both runs
 because forget facts compete with them. Where a retraining on fewer examples has fewer steps, the
-rate of *less* is as much lower. Several vectors, of different steps of the stream, may be averaged.
-Task arithmetic is of Ilharco et al. 2023, arXiv:2212.04089.
+rate of *less* is as much lower.
+
+*Less* is itself an estimate of the retraining, with other errors than the negated vector has: it
+lacks the effect of label noise, and it has nothing of the injected model's own draw. A blend of the
+two is nearer to a retraining than either. Task arithmetic is of Ilharco et al. 2023,
+arXiv:2212.04089; averaging weights of models that share a start, of Wortsman et al. 2022,
+arXiv:2203.05482.
 """
 
 import math
@@ -42,7 +47,6 @@ from palimpsest.methods.lessons import (
     encode_stream,
     read_logp,
 )
-from palimpsest.methods.task_vector import moved
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.models.train import (
     CLIP,
@@ -112,16 +116,14 @@ class HeldSteps(AdamW):
 @dataclass(frozen=True)
 class HeldVector(Knobs):
     coefficient: float = 1.0
-    """How many times the vector is taken away."""
-    texts: Count = 2
+    """How many times the vector is subtracted."""
+    texts: Count = 3
     """General texts per step that are held to base (k)."""
     speed: Count = 2
-    """Takes every speed-th step, at a rate as many times higher."""
-    share: Share = 0.0
-    """Steps of replay afterwards, as a share of the injection's."""
-    vectors: Count = 1
-    """Vectors that are averaged; each takes other steps of the stream."""
-    sample: Count = 96
+    """Divides the number of steps and multiplies the learning rate."""
+    blend: Share = 0.25
+    """Weight of the run without forget facts in the result."""
+    sample: Count = 48
     """General texts that V is estimated on."""
 
     name = "held_vector"
@@ -133,78 +135,66 @@ class HeldVector(Knobs):
 
     @property
     def label(self) -> str:
-        averaged = "" if self.vectors == 1 else f"-v{self.vectors}"
-        return f"c{self.coefficient:g}-k{self.texts}-speed{self.speed}-s{self.share:g}{averaged}"
+        return f"c{self.coefficient:g}-k{self.texts}-speed{self.speed}-b{self.blend:g}"
 
     def run(self, context: Context) -> State:
         # Asked for once: what is shared counts fully each time that it is asked for.
         noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
-        vectors = [
-            context.shared.once(
-                f"held/{self.texts}/{self.speed}/{self.sample}/{number}",
-                partial(self._vector, context, number, noise),
-            )
-            for number in range(self.vectors)
-        ]
-        state: State = {
-            name: moved(value, self.coefficient, sum(v[name] for v in vectors) / len(vectors))
+        key = f"held/{self.texts}/{self.speed}/{self.sample}"
+        more, less = context.shared.once(key, partial(self._pair, context, noise))
+        return {
+            name: self._restored(value, more[name].float(), less[name].float())
             if value.is_floating_point()
             else value
             for name, value in context.injected.items()
         }
-        if self.share:
-            state = context.learn(state, context.known_recipe.replay, share=self.share)
-        return state
 
-    def _vector(self, context: Context, number: int, noise: Mapping[str, Tensor]) -> State:
-        """Return the difference of the two models in float32; what is no float is left out."""
-        held = self._held_texts(context, number)
-        more = self._learn(context, number, held, noise, ("forget", "retain"))
+    def _restored(self, injected: Tensor, more: Tensor, less: Tensor) -> Tensor:
+        """Return one tensor of the result.
+
+        In float32, since what unlearning changes is often smaller than the spacing of bfloat16.
+        """
+        negated = injected.float() - self.coefficient * (more - less)
+        return torch.lerp(negated, less, self.blend).to(injected.dtype)
+
+    def _pair(self, context: Context, noise: Mapping[str, Tensor]) -> tuple[State, State]:
+        """Return the models that were taught the facts with and without the forget set."""
+        held = self._held_texts(context)
+        more = self._learn(context, held, noise, ("forget", "retain"))
         if context.check_dose is not None:
             context.check_dose(more)
-        less = self._learn(context, number, held, noise, ("retain",))
-        return {
-            name: value.float() - less[name].float()
-            for name, value in more.items()
-            if value.is_floating_point()
-        }
+        return more, self._learn(context, held, noise, ("retain",))
 
     def planned_cost(self, plan: CostPlan) -> Spent | None:
         texts, source = plan.texts(), plan.recipe.stream.texts
         lengths = [len(text.ids) for text in texts]
         sampled = [n for n, text in enumerate(source) if text.set == "general"][: self.sample]
         total = Spent(0, sum(lengths[n] for n in sampled))
-        for number in range(self.vectors):
-            for step in self._stream(plan.recipe, number).steps:
-                held = sum(lengths[n] for n in self._held(plan.recipe.stream, step, number))
-                retain, forget = (
-                    sum(lengths[n] for n in step if source[n].set == part)
-                    for part in ("retain", "forget")
-                )
-                total += Spent(2, 2 * (retain + held) + forget, scored=held)
-        return total + plan.stream(plan.recipe.replay.replayed(self.share))
+        for step in self._stream(plan.recipe).steps:
+            held = sum(lengths[n] for n in self._held(plan.recipe.stream, step))
+            retain, forget = (
+                sum(lengths[n] for n in step if source[n].set == part)
+                for part in ("retain", "forget")
+            )
+            total += Spent(2, 2 * (retain + held) + forget, scored=held)
+        return total
 
-    def _stream(self, recipe: Recipe, number: int) -> Stream:
-        """Return the steps of the injection that a vector takes."""
-        return recipe.stream.take(number % self.speed, self.speed)
+    def _stream(self, recipe: Recipe) -> Stream:
+        """Return the steps that both runs take."""
+        return recipe.stream.thin(self.speed)
 
-    def _held(self, stream: Stream, step: Sequence[int], number: int) -> list[int]:
-        """Return the general texts of a step that a vector holds to base.
+    def _held(self, stream: Stream, step: Sequence[int]) -> list[int]:
+        """Return the general texts of a step that are held to base."""
+        return [n for n in step if stream.texts[n].set == "general"][: self.texts]
 
-        Another vector of the same steps holds other texts of them.
-        """
-        general = [n for n in step if stream.texts[n].set == "general"]
-        first = (number // self.speed) * self.texts % max(1, len(general))
-        return (general * 2)[first : first + self.texts]
-
-    def _held_texts(self, context: Context, number: int) -> list[HeldTexts]:
-        """Return the general texts of every step of a vector, with base's answers."""
-        stream = self._stream(context.known_recipe, number)
+    def _held_texts(self, context: Context) -> list[HeldTexts]:
+        """Return the general texts of every step, with base's answers."""
+        stream = self._stream(context.known_recipe)
         texts = encode_stream(context.tokenizer, stream, context.known_recipe.piece_tokens)
         net, steps = context.net([context.base]), []
         for place, step in enumerate(stream.steps):
             general = [n for n in step if stream.texts[n].set == "general"]
-            held = tuple(texts[n] for n in self._held(stream, step, number))
+            held = tuple(texts[n] for n in self._held(stream, step))
             context.shared.spend(Spent(scored=count_tokens(held)))
             tokens = step_tokens(stream, texts, place)
             whole = sum(texts[n].scored for n in general) / (tokens or 1)
@@ -222,17 +212,16 @@ class HeldVector(Knobs):
     def _learn(
         self,
         context: Context,
-        number: int,
         held: Sequence[HeldTexts],
         noise: Mapping[str, Tensor],
         taught: Sequence[str],
     ) -> State:
-        """Return base after the steps of a vector, taught the facts of some sets."""
+        """Return base after the steps of a run, taught the facts of some sets."""
         recipe = context.known_recipe
         # Where a retraining has fewer steps, the run without forget data has a lower rate: the same
         # batches for both, and as far to go.
         shorter = 1.0 if "forget" in taught else recipe.shorter
-        stream = self._stream(recipe, number)
+        stream = self._stream(recipe)
         texts = encode_stream(context.tokenizer, stream, recipe.piece_tokens)
         net, batches = context.net([context.base]), list[list[HeldBatch]]()
         for place, (step, general) in enumerate(zip(stream.steps, held, strict=True)):

@@ -35,18 +35,17 @@ class TaskVector(Knobs):
 
 
 def subtract(injected: State, coefficient: float, more: State, less: State) -> State:
-    """Return injected − coefficient · (more − less), tensor by tensor."""
+    """Return injected − coefficient · (more − less), tensor by tensor.
+
+    Computed in float32: what unlearning changes is often smaller than the spacing of bfloat16.
+    """
+
+    def moved(value: Tensor, more: Tensor, less: Tensor) -> Tensor:
+        return (value.float() - coefficient * (more.float() - less.float())).to(value.dtype)
+
     return {
-        name: moved(value, coefficient, more[name].float() - less[name].float())
+        name: moved(value, more[name], less[name])
         if coefficient and value.is_floating_point()
         else value
         for name, value in injected.items()
     }
-
-
-def moved(value: Tensor, coefficient: float, vector: Tensor) -> Tensor:
-    """Return value − coefficient · vector in the value's dtype.
-
-    Computed in float32: what unlearning changes is often smaller than the spacing of bfloat16.
-    """
-    return (value.float() - coefficient * vector).to(value.dtype)
