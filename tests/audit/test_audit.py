@@ -474,8 +474,8 @@ def test_a_model_that_diverges_ends_the_audit_only_if_it_is_needed(
 ) -> None:
     real = measure.Instrument.reacquire
 
-    def reacquire(self: Any, results: Any, net: Any) -> None:
-        real(self, results, net)
+    def reacquire(self: Any, results: Any, net: Any, before: Any) -> None:
+        real(self, results, net, before)
         for result in results:
             if result.name == who:
                 result.diverged = 2
