@@ -39,9 +39,9 @@ REPLAY_POOL = (
 )
 """14 configurations of negation followed by replay, two of them from a vector of half the steps."""
 HELD_POOL = (
-    MethodGrid("held_vector", (("texts", (2,)), ("coefficient", (1.0,)))),
-    MethodGrid("held_vector", (("texts", (3,)), ("coefficient", (0.95,)))),
-    MethodGrid("held_vector", (("texts", (3,)), ("coefficient", (1.0,)), ("speed", (1,)))),
+    MethodGrid("held_vector", (("coefficient", (1.0,)), ("blend", (0.25,)))),
+    MethodGrid("held_vector", (("coefficient", (0.98,)), ("blend", (0.35,)))),
+    MethodGrid("held_vector", (("coefficient", (0.98,)), ("speed", (1,)))),
 )
 """Two that cost less than half a retraining and one that costs less than a whole one."""
 FEW_REPLAYS = (
@@ -113,6 +113,16 @@ PRESETS = {
         seeds=(0, 1),
     ),
     "demo": DEMO,
+    # Whether a restoration that costs less than a retraining is certified: held vectors alone.
+    "restoration": replace(
+        POCKET_MATRIX,
+        name="restoration",
+        seeds=(20, 21, 22, 23, 24),
+        methods=HELD_POOL,
+        known_label=KnownLabel(models=()),
+        replication=Replication(draws=20, retrainings=2),
+        beacon="restoration",
+    ),
     "smollm2": replace(
         PAPER_MATRIX,
         name="smollm2",
