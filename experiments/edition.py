@@ -1,4 +1,4 @@
-"""The tables of the third edition, from its run folder.
+"""The tables of the third edition, from its two run folders: the matrix and the restoration trial.
 
 Every model of known truth and every candidate of the matrix is judged alone, as the only candidate
 of its cell, with 5, 9 and 20 of the cell's references: by the second rule and by the third. Nothing
@@ -33,22 +33,24 @@ from palimpsest.stats.verdict import Finding, Verdict, decide
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "results" / "third-edition"
-RUN = FOLDER / "pocket.tar.xz"
-"""The run folder without weights: tar xf, then palimpsest report, certify or load_run."""
+"""Has the run folders without weights: tar xf, then palimpsest report, certify or load_run."""
 PAGE = ROOT / "docs" / "results.md"
 BAGS = (5, 9, 20)
 """Numbers of references."""
 JUDGED = (Role.RETRAINING, Role.CANDIDATE, Role.KNOWN_LABEL, Role.CONTROL)
 COUNTS = ("judged", "second", "rejected", "excluded", "certified")
+RULE_COLUMNS = ("role", "model", "references", *COUNTS)
 Rows = list[dict[str, str]]
 
 
 def main() -> None:
     """Write the CSV files and put their tables into the page."""
     with TemporaryDirectory() as folder:
-        run = unpack_run(Path(folder))
-    write("rules.csv", ("role", "model", "references", *COUNTS), rule_rows(run))
+        run, trial = (unpack_run(name, Path(folder)) for name in ("pocket", "restoration"))
+    write("rules.csv", RULE_COLUMNS, rule_rows(run))
     write("methods.csv", SETTING_COLUMNS, setting_rows(run))
+    write("restoration-rules.csv", RULE_COLUMNS, rule_rows(trial))
+    write("restoration.csv", SETTING_COLUMNS, setting_rows(trial))
     write("power.csv", ("share", "detected", "mixtures"), power_rows(run))
     write("figures.csv", ("key", "third edition"), figure_rows(run))
     page = PAGE.read_text(encoding="utf-8")
@@ -57,11 +59,11 @@ def main() -> None:
     PAGE.write_text(page, encoding="utf-8")
 
 
-def unpack_run(folder: Path) -> RunResults:
-    """Return the results of the stored run, unpacked into a folder."""
-    with tarfile.open(RUN) as archive:
+def unpack_run(name: str, folder: Path) -> RunResults:
+    """Return the results of a stored run, unpacked into a folder."""
+    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
-    return read_run(folder / "pocket")
+    return read_run(folder / name)
 
 
 def put(page: str, name: str, table: str) -> str:
@@ -268,7 +270,8 @@ def tables() -> dict[str, str]:
     return {
         "bars": bars_table(),
         "rules": rules_table(),
-        "methods": methods_table(),
+        "methods": methods_table(read("methods.csv")),
+        "restoration": restoration_table(),
         "figures": figures_table(),
     }
 
@@ -335,9 +338,8 @@ def rules_table() -> str:
     return f"{table}\nRejected by both rules every time: {', '.join(always)}.\n"
 
 
-def methods_table() -> str:
+def methods_table(stored: Rows) -> str:
     """Return every held vector, and the best setting of every other method."""
-    stored = read("methods.csv")
     by_method: dict[str, Rows] = defaultdict(list)
     for row in stored:
         by_method[row["method"]].append(row)
@@ -359,6 +361,18 @@ def methods_table() -> str:
     ]
     head = ("candidate", "furthest out where rejected, cells", "median worst |t|")
     return lines((*head, "cost, retrainings", "survives screen", "accepted", "certified"), rows, 2)
+
+
+def restoration_table() -> str:
+    """Return the settings of the restoration trial, and its controls."""
+    judged = [row for row in read("restoration-rules.csv") if row["references"] == "20"]
+    controls = [
+        f"{row['model']} {row['rejected']} of {row['judged']}"
+        for row in judged
+        if row["role"] != str(Role.CANDIDATE)
+    ]
+    table = methods_table(read("restoration.csv"))
+    return f"{table}\nControls, rejected by the comparison: {', '.join(controls)}.\n"
 
 
 def figures_table() -> str:

@@ -82,14 +82,17 @@ def _line(rows: Rows) -> Sequence[object]:
     first = rows[0]
     far = sorted(rows, key=lambda row: -abs(float(row["t"])))[:3]
     axes = ", ".join(
-        f"{row['axis']} {float(row['t']):+.1f} ({float(row['offset']):+.2f})" for row in far
+        f"{row['axis']} {float(row['t']):+.1f} ({float(row['offset']):+.2f})".replace("-", "−")
+        for row in far
     )
     title = f"`{first['model']}`" if first["role"] == "candidate" else first["model"]
     if first["role"] == "control":
         title = first["kind"]
     screen = "excludes" if first["excluded"] == "True" else "passes"
     accepted = "yes" if first["accepted"] == "True" else "no"
-    return title, axes, first["cost"] or "–", screen, first["p"], accepted
+    # The normal rule's p-values are rounded to six digits.
+    p = "< 1e-6" if float(first["p"]) == 0 else first["p"]
+    return title, axes, first["cost"] or "–", screen, p, accepted
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The results page says what the stored tables say, and they what the stored run says."""
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from palimpsest.report.results import RunResults
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
-    return edition.unpack_run(tmp_path_factory.mktemp("edition"))
+    return edition.unpack_run("pocket", tmp_path_factory.mktemp("edition"))
 
 
 def test_the_tables_of_the_page_are_those_of_the_stored_counts() -> None:
@@ -24,6 +25,13 @@ def test_the_counts_are_those_of_the_stored_run(stored: RunResults) -> None:
     for name, rows in (("methods.csv", edition.setting_rows), ("power.csv", edition.power_rows)):
         found = [[str(value) for value in row] for row in rows(stored)]
         assert found == [list(row.values()) for row in edition.read(name)]
+
+
+def test_the_counts_of_the_restoration_trial_are_those_of_its_run(tmp_path: Path) -> None:
+    trial = edition.unpack_run("restoration", tmp_path)
+    assert len(trial.cells) == 45 and not trial.missing
+    found = [[str(value) for value in row] for row in edition.setting_rows(trial)]
+    assert found == [list(row.values()) for row in edition.read("restoration.csv")]
 
 
 def test_the_archive_holds_no_weights_and_stays_small(stored: RunResults) -> None:
@@ -50,4 +58,7 @@ def test_a_table_of_one_cell_has_every_model_judged_alone(stored: RunResults) ->
     far = max(
         (row for row in rows if row["model"] == first["model"]), key=lambda r: abs(float(r["t"]))
     )
-    assert f"{far['axis']} {float(far['t']):+.1f}" in line and f"| {first['p']} |" in line
+    assert (
+        f"{far['axis']} {float(far['t']):+.1f}".replace("-", "−") in line
+        and f"| {first['p']} |" in line
+    )

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.command import palimpsest
 
 from palimpsest import load_run
 from palimpsest.report.results import Said, asked_models, cell_answers, read_run
-from palimpsest.report.terminal import asked_lines
+from palimpsest.report.terminal import asked_lines, question_lines
 
 BASE = "pocket/qwen2-s"
 
@@ -42,6 +43,18 @@ def test_without_a_fact_the_few_models_and_with_one_every_model_answers(tiny_stu
     for title in asked_models(results.cells[0]).values():
         assert title.split("-")[0] in one
     assert facts[1] not in one
+
+
+def test_a_question_is_shown_without_the_chat_template(tiny_study: Path) -> None:
+    results = read_run(tiny_study)
+    plain = cell_answers(results.cells[0])[0]
+    assert results.question(plain.prompt) == plain.prompt
+    template = "<user>{question}\n<assistant>{answer}<end>"
+    terms = replace(results.terms, config={**results.terms.config, "template": template})
+    framed = replace(plain, prompt=f"<user>{plain.prompt}\n<assistant>")
+    chat = replace(results, terms=terms)
+    assert chat.question(framed.prompt) == plain.prompt
+    assert question_lines(chat, [framed], {}) == question_lines(results, [plain], {})
 
 
 def test_a_model_that_is_given_is_asked_the_same_question(tiny_study: Path) -> None:

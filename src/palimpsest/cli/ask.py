@@ -70,7 +70,8 @@ def ask(
     else:
         titles, texts = asked_models(place), dict.fromkeys(said.prompt for said in stored)
         for text in texts:
-            answer("\n".join(question_lines([s for s in stored if s.prompt == text], titles)))
+            mine = [said for said in stored if said.prompt == text]
+            answer("\n".join(question_lines(results, mine, titles)))
 
 
 def _answers(

@@ -58,6 +58,14 @@ SMALL_POOL = (
     MethodGrid("ga", (("weight", (50.0,)),)),
     MethodGrid("npo", (("weight", (50.0,)),)),
 )
+SMOLLM2_POOL = (
+    MethodGrid("held_vector", (("coefficient", (1.13,)), ("blend", (0.0,)))),
+    MethodGrid("held_vector", (("texts", (2, 3)), ("coefficient", (1.15,)), ("blend", (0.15,)))),
+    MethodGrid("kl_reversion", (("weight", (3.0,)),)),
+    MethodGrid("ga", (("weight", (50.0,)),)),
+    MethodGrid("npo", (("weight", (50.0,)),)),
+)
+"""Held vectors at the settings chosen on trial seed 154, and three methods of the paper."""
 
 PAPER_KNOWN_LABEL = ("suppression", "router", "embedding")
 MATRIX_KNOWN_LABEL = (
@@ -132,9 +140,10 @@ PRESETS = {
         injection=Injection(steps=100, fact_items=2, general_items=6),
         unlearning=Unlearning(steps=60, forget_items=2, retain_items=2),
         reacquisition=Reacquisition(steps=30, items=2),
-        methods=SMALL_POOL,
+        methods=SMOLLM2_POOL,
         known_label=KnownLabel(models=PAPER_KNOWN_LABEL),
-        replication=Replication(draws=20, retrainings=2),
+        replication=Replication(draws=20, retrainings=1),
+        rules=Rules(control_shares=(0.25, 0.1)),
         engine=Engine(dtype="bfloat16", stack=1, batch_tokens=2048),
         beacon="third edition",
     ),

@@ -140,6 +140,11 @@ class RunResults:
         known = ", ".join(cell.id for cell in self.cells[:5]) or "none"
         raise StoreError(f"no finished cell {cell_id!r}; the first that are finished: {known}")
 
+    def question(self, prompt: str) -> str:
+        """Return a prompt without the chat template or tags that the run puts around questions."""
+        before, _, rest = str(self.terms.config.get("template") or "").partition("{question}")
+        return prompt.removeprefix(before).removesuffix(rest.partition("{answer}")[0])
+
     def candidates(self) -> Iterator[tuple[CellResult, str]]:
         """Yield every candidate with its cell, in the order of the plan."""
         for cell in self.cells:

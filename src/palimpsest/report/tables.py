@@ -172,8 +172,9 @@ def positions_table(results: RunResults) -> Table:
 def answers_table(results: RunResults) -> Table:
     """Return what models answer: one row per cell, question and model."""
     rows: list[Row] = [
-        {"cell": cell.id, "set": said.set, "fact": said.fact, "question": said.prompt}
-        | {"truth": said.truth, "model": said.model, "answer": said.answer, "right": said.right}
+        {"cell": cell.id, "set": said.set, "fact": said.fact}
+        | {"question": results.question(said.prompt), "truth": said.truth, "model": said.model}
+        | {"answer": said.answer, "right": said.right}
         | {"rank of the truth": said.rank, "probability of the truth": said.chance}
         for cell in results.cells
         for said in cell_answers(cell)

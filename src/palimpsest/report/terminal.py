@@ -149,12 +149,14 @@ def asked_lines(results: RunResults, cell_id: str | None = None, fact: str = "")
                 questions.setdefault((said.fact, said.prompt), []).append(said)
     blocks = []
     for mine in questions.values():
-        blocks += [*question_lines(mine, titles), ""]
+        blocks += [*question_lines(results, mine, titles), ""]
     hidden = len(titles) - len(order)
     return [*blocks, f"--fact ID shows {hidden} more candidates."] if hidden else blocks[:-1]
 
 
-def question_lines(answers: list[Said], titles: Mapping[str, str]) -> list[str]:
+def question_lines(
+    results: RunResults, answers: list[Said], titles: Mapping[str, str]
+) -> list[str]:
     """Return one question with what each model answers; a right answer is marked."""
     first = answers[0]
     of = f"{first.set} fact {first.fact}: " if first.fact else ""
@@ -166,7 +168,8 @@ def question_lines(answers: list[Said], titles: Mapping[str, str]) -> list[str]:
         if said.truth:
             row |= {"truth's rank": said.rank, "its probability": f"{said.probability:.2g}"}
         rows.append(row)
-    return [_wrapped(f"{of}{first.prompt}{truth}"), table_lines(Table.of("asked", "", "", rows))]
+    asked = _wrapped(f"{of}{results.question(first.prompt)}{truth}")
+    return [asked, table_lines(Table.of("asked", "", "", rows))]
 
 
 def _wrapped(text: str) -> str:
