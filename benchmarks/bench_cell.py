@@ -3,7 +3,7 @@
 Both sides make the same models from the same texts in the same order and end with a verdict.
 Known-label models are left out: they test the instruments and enter no verdict. Every turn is a
 process of its own with one thread, warmed up by a tiny cell, so that neither side inherits the
-other's heap. The bar is 4 times.
+other's heap. The bar is 5 times.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from palimpsest.stats.measures import measure_cell
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.verdict import Verdict, decide
 
-BAR = 4.0
+BAR = 5.0
 MADE_FROM_BASE = ("base", "injected", "reference", "forget_only", "control")
 UNTRAINED, INJECTED, CANDIDATE, MIDDLE = 1e-4, 2e-3, 0.1, 0.02
 """Nats per answer token that single items may be apart, and the middle item of a candidate.

@@ -100,6 +100,11 @@ def test_every_candidate_of_an_audit_is_audited(monkeypatch):
     run_tiny(monkeypatch, "bench_audit")
 
 
+@pytest.mark.slow
+def test_every_command_that_is_timed_succeeds(monkeypatch):
+    run_tiny(monkeypatch, "bench_start")
+
+
 def test_cell_benchmark_makes_as_many_candidates_as_it_says():
     from palimpsest.methods import candidates
 
