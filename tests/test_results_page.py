@@ -37,7 +37,7 @@ def test_the_counts_of_the_restoration_trial_are_those_of_its_run(tmp_path: Path
 def test_the_archive_holds_no_weights_and_stays_small(stored: RunResults) -> None:
     files = [path for path in stored.path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} <= {".json", ".jsonl", ".parquet"}
-    assert sum(path.stat().st_size for path in (edition.ROOT / "results").rglob("*")) < 15 * 2**20
+    assert sum(path.stat().st_size for path in (edition.ROOT / "results").rglob("*")) < 18 * 2**20
 
 
 def test_second_rule_scores_by_the_largest_deviation(stored: RunResults) -> None:
