@@ -1,9 +1,8 @@
-"""Audits: memory with 2 and with 8 candidates, and the time that one more candidate takes.
+"""What an audit of 2 and one of 8 candidates need at their peak: memory must not grow.
 
 The models are noise around one untrained checkpoint of 40 million parameters, large enough that one
 kept by mistake shows. Every candidate goes through the round trip. Each audit is a process of its
-own; its peak is what the system counted for it, and must not grow. An audit of 2 candidates against
-5 references is then repeated with a third, beside a whole audit of all three.
+own; its peak is what the system counted for it.
 """
 
 import argparse
@@ -13,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import measuring
@@ -60,17 +58,13 @@ def make_models(folder: Path, count: int, width: int) -> None:
         small.tokenizer.save_pretrained(folder / name)
 
 
-def peak(folder: Path, count: int, *more: str, fresh: bool = True) -> float:
-    """Give the peak memory in MiB of an audit of so many candidates.
-
-    fresh: not as the continuation of the audit before.
-    """
+def peak(folder: Path, count: int) -> float:
+    """Give the peak memory in MiB of an audit of so many candidates."""
     out = folder / "run"
-    if fresh:
-        shutil.rmtree(out, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)
     command = ["--base", "base", "--injected", "injected", "--forget", "forget.jsonl"]
     command += ["--retain", "retain.jsonl", "--probes", "probe.jsonl", "--general", "general.txt"]
-    command += ["--steps", "5", "--out", str(out), "--json", *more]
+    command += ["--steps", "5", "--out", str(out), "--json"]
     for number in range(count):
         command += ["--candidate", f"c{number}=candidate-{number}"]
     program = "from palimpsest.cli import main; main()"
@@ -88,18 +82,6 @@ def peak(folder: Path, count: int, *more: str, fresh: bool = True) -> float:
     return usage.ru_maxrss / 1024
 
 
-def repeated(folder: Path, references: int) -> tuple[float, float]:
-    """Give the seconds of a whole audit of three candidates, and of adding the third to two."""
-    more = [part for n in range(references) for part in ("--reference", f"candidate-{n + 3}")]
-    peak(folder, 2, *more)
-    begun = time.perf_counter()
-    peak(folder, 3, *more, fresh=False)
-    added = time.perf_counter() - begun
-    begun = time.perf_counter()
-    peak(folder, 3, *more)
-    return time.perf_counter() - begun, added
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=2)
@@ -110,8 +92,6 @@ def main() -> None:
         if options.tiny:
             make_models(folder, FEW, 32)
             print(f"{peak(folder, FEW):.0f} MiB")
-            make_models(folder, MANY, 32)
-            print("whole {:.1f} s, one more {:.1f} s".format(*repeated(folder, MANY - 3)))
             return
         make_models(folder, MANY, 448)
         peaks: dict[int, list[float]] = {FEW: [], MANY: []}
@@ -119,19 +99,12 @@ def main() -> None:
             for count in (FEW, MANY) if turn % 2 == 0 else (MANY, FEW):
                 peaks[count].append(peak(folder, count))
                 print(f"{count} candidates: {peaks[count][-1]:.0f} MiB", flush=True)
-        pairs = [repeated(folder, MANY - 3) for _ in range(options.repeats)]
         stored = (folder / "base" / "model.safetensors").stat().st_size / 2**20
     found = measuring.ratios(peaks[MANY], peaks[FEW])
     measuring.say("8 candidates against 2, peak memory", found)
-    whole, added = ([pair[n] for pair in pairs] for n in (0, 1))
-    again = measuring.ratios(whole, added)
-    measuring.say("one more candidate against a whole audit", again)
     measuring.write(
         "audit",
         {
-            "whole": measuring.spread(whole),
-            "one_more": measuring.spread(added),
-            "again": again,
             "model_mib": stored,
             "peak_mib": {str(count): measuring.spread(peaks[count]) for count in peaks},
             "ratio": found,

@@ -34,14 +34,16 @@ from palimpsest.stats.verdict import Verdict, decide
 
 BAR = 5.0
 MADE_FROM_BASE = ("base", "injected", "reference", "forget_only", "control")
-UNTRAINED, INJECTED, CANDIDATE, MIDDLE = 1e-4, 2e-3, 0.1, 0.02
+UNTRAINED, INJECTED, CANDIDATE, MIDDLE = 1e-4, 2e-3, 0.2, 0.02
 """Nats per answer token that single items may be apart, and the middle item of a candidate.
 
 Base is the same forward and must agree to rounding. Training lets rounding grow: AdamW's first
 steps are signs of gradients, a retain weight of 200 amplifies, and a mask is a choice of ranks. How
 far was measured: the engine's own two paths, one model at a time or stacked, end up to 0.05 apart
-on single items of ``gate_mask`` and 0.02 of ``kl_reversion-w200``, with 0.0075 in the middle; the
-plain pipeline's masks are 0.0105 from either in the middle.
+on single items of ``gate_mask`` and 0.02 of ``kl_reversion-w200``, with 0.0075 in the middle. The
+plain pipeline differs from either by up to 0.13 on single items of ``kl_reversion-w50`` and 0.11 of
+masks, with 0.007 and 0.013 in the middle, and by 0.0007 at most without amplification (GA, NPO,
+task vectors), on the processor where it differs most.
 """
 
 Tables = tuple[dict[str, Any], Verdict]
