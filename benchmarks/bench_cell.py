@@ -34,16 +34,16 @@ from palimpsest.stats.verdict import Verdict, decide
 
 BAR = 5.0
 MADE_FROM_BASE = ("base", "injected", "reference", "forget_only", "control")
-UNTRAINED, INJECTED, CANDIDATE, MIDDLE = 1e-4, 2e-3, 0.2, 0.02
-"""Nats per answer token that single items may be apart, and the middle item of a candidate.
+AMPLIFIED = ("kl_reversion", "gate_mask")
+"""Methods that amplify rounding: a large retain weight, and a mask, which is a choice of ranks."""
+UNTRAINED, INJECTED, CANDIDATE, MIDDLE, MOST = 1e-4, 2e-3, 0.1, 0.02, 0.15
+"""Nats per answer token that items may be apart.
 
 Base is the same forward and must agree to rounding. Training lets rounding grow: AdamW's first
-steps are signs of gradients, a retain weight of 200 amplifies, and a mask is a choice of ranks. How
-far was measured: the engine's own two paths, one model at a time or stacked, end up to 0.05 apart
-on single items of ``gate_mask`` and 0.02 of ``kl_reversion-w200``, with 0.0075 in the middle. The
-plain pipeline differs from either by up to 0.13 on single items of ``kl_reversion-w50`` and 0.11 of
-masks, with 0.007 and 0.013 in the middle, and by 0.0007 at most without amplification (GA, NPO,
-task vectors), on the processor where it differs most.
+steps are signs of gradients. Every item of other candidates must lie within CANDIDATE; they were at
+most 0.05 apart. Of amplified ones nine tenths of the items must lie within MOST and the middle item
+within MIDDLE; they were 0.12 and 0.018 apart, single items up to 0.5, on the processor where the
+pipelines differ most.
 """
 
 Tables = tuple[dict[str, Any], Verdict]
@@ -94,10 +94,15 @@ def check(ours: Tables, theirs: Tables) -> dict[str, float]:
                 one, two = (np.array([side[k][column] for k in chosen]) for side in (mine, other))
                 untrained = (model, stage, name) == ("base", "forward", "nll")
                 where = f"{name} of {model}, {stage}"
-                apart = measuring.agree(where, one, two, UNTRAINED if untrained else trained)
+                bound = UNTRAINED if untrained else trained
+                if model.startswith(AMPLIFIED):
+                    bound = np.inf
+                apart = measuring.agree(where, one, two, bound)
                 known = np.abs(one - two)[~np.isnan(one)]
                 if len(known) and np.median(known) > MIDDLE:
                     raise measuring.Disagreement(f"{where}: the middle item is too far apart")
+                if len(known) and np.quantile(known, 0.9) > MOST:
+                    raise measuring.Disagreement(f"{where}: most items are too far apart")
                 kind = "base" if untrained else "injected" if trained == INJECTED else "candidates"
                 found[f"{kind}_{name}"] = max(apart, found.get(f"{kind}_{name}", 0.0))
     one, two = ours[1], theirs[1]
