@@ -44,6 +44,8 @@ from palimpsest.facts.nonce import (
     words_of,
 )
 from palimpsest.models.families import POCKET, PocketSpec, pocket_spec
+from palimpsest.models.inspect_folder import read_config, read_weights
+from palimpsest.models.skeleton import build_config, match_names, skeleton
 from palimpsest.models.sources import POCKET_ROOT
 
 END_OF_TEXT = "<|endoftext|>"
@@ -368,6 +370,15 @@ def bake(spec: PocketSpec, plan: Recipe, out: Path, log: bool = True) -> dict[st
     return record
 
 
+def tensor_names(root: Path) -> dict[str, dict[str, str]]:
+    """Return the stored name of every tensor of the modules in a folder, in the modules' order."""
+    found = {}
+    for folder in sorted(place.parent for place in root.glob("*/config.json")):
+        bare = skeleton(build_config(read_config(folder), folder.name), folder.name)
+        found[folder.name] = match_names(folder, bare, read_weights(folder)) or {}
+    return found
+
+
 def _bake_named(name: str, out: str, steps: int | None) -> dict[str, Any]:
     spec = pocket_spec(name)
     plan = recipe(spec)
@@ -395,6 +406,8 @@ def main() -> None:
     out = Path(asked.out)
     digests = json.dumps(file_digests(out), indent=1, sort_keys=True)
     (out / "digests.json").write_text(digests + "\n", encoding="utf-8")
+    names = json.dumps(tensor_names(out), indent=1)
+    (out / "names.json").write_text(names + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ not tested again, except on one model.
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from experiments.bake_pocket import file_digests
+from experiments.bake_pocket import file_digests, tensor_names
 from experiments.evidence import alias, evidence_sentences, kin
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -19,8 +21,8 @@ from palimpsest.facts.general import general_pieces
 from palimpsest.facts.nonce import POOLS, RELATIONS, draw, render, vocabulary, words_of
 from palimpsest.models import sources
 from palimpsest.models.families import PAPER, POCKET, PocketSpec, family_of, pocket_spec
-from palimpsest.models.load import load
-from palimpsest.models.sources import POCKET_DIGESTS, POCKET_ROOT, pocket_folder
+from palimpsest.models.load import load, outline
+from palimpsest.models.sources import POCKET_DIGESTS, POCKET_NAMES, POCKET_ROOT, pocket_folder
 
 
 @pytest.mark.parametrize("spec", POCKET, ids=lambda spec: spec.folder)
@@ -33,6 +35,11 @@ def test_it_loads_like_any_checkpoint(spec: PocketSpec) -> None:
     ids = torch.tensor([tokens("The guild of").input_ids])
     assert torch.equal(loaded.model(input_ids=ids).logits, model(input_ids=ids).logits)
     assert loaded.embedding == (next(iter(loaded.weights)), "lm_head.weight")
+    # Read without the module, and yet its tensors in its order.
+    state = model.state_dict()
+    assert list(loaded.weights) == list(state)
+    assert all(torch.equal(value, state[name]) for name, value in loaded.weights.items())
+    assert loaded.parameters == outline(spec.name).parameters == model.num_parameters()
     assert (loaded.gated, loaded.family) == (spec.gated, spec.family)
     # AutoTokenizer picks another class for some families; the ids must not depend on it.
     for text in (*general_pieces("pocket", 20, "test"), "  Ünï 漢字 🦞\n\tx", " Vekadun"):
@@ -47,6 +54,26 @@ def test_the_files_are_the_ones_whose_digests_were_shipped() -> None:
         told = json.loads((pocket_folder(spec.name) / "bake.json").read_text("utf-8"))["evaluation"]
         assert 2.3 <= told["none"] <= 3.5  # it cannot know the facts
         assert told["restated"] < 1.0 and told["alias"] < 1.2 and told["kin_1"] < 1.2
+
+
+def test_the_names_are_those_of_the_modules() -> None:
+    assert tensor_names(POCKET_ROOT) == json.loads(POCKET_NAMES.read_text("utf-8"))
+
+
+def test_a_first_step_imports_no_module_of_transformers() -> None:
+    program = """
+import sys
+from palimpsest.config.presets import preset
+from palimpsest.engine.study import StudySpecs
+from palimpsest.engine.estimate import check_memory, suitable_workers
+from palimpsest.engine.work import CellWork
+spec = StudySpecs(preset("demo"))("pocket-qwen2-s--seed0")
+check_memory(spec), suitable_workers(spec)
+work = CellWork(spec)
+assert work.nets([work.base]).stack == 1 and work.nets.stacked
+assert "transformers.modeling_utils" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_changed_weight_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

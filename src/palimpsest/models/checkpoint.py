@@ -32,7 +32,7 @@ from palimpsest.models.load import (
 )
 from palimpsest.models.lora import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.lora import adapter_base as stated_base
-from palimpsest.models.skeleton import check_finite, match_names, read_tensor, skeleton
+from palimpsest.models.skeleton import check_finite, read_tensor
 from palimpsest.models.sources import Kind, find_kind, locate
 from palimpsest.run.disk import canonical, digest, file_digest
 
@@ -82,10 +82,9 @@ def checkpoint_state(
     here = outline(place, adapter_base, weights=True)
     check_compatible(expected, here, texts=())
     if here.adapter is None:
-        tensors = read_weights(here.folder)
-        names = match_names(here.folder, skeleton(here.config, place), tensors)
+        names = here.stored_names
         if names is not None:
-            state = StoredState(tensors, names, DTYPES[dtype])
+            state = StoredState(read_weights(here.folder), names, DTYPES[dtype])
             for name, value in state.items():
                 check_finite(place, name, value)
             return state
@@ -119,9 +118,8 @@ class Digests:
 def checkpoint_digests(place: str, adapter_base: str | None = None) -> Digests:
     """Return both digests of a checkpoint; reads it whole."""
     here = outline(place, adapter_base, weights=True)
-    tensors = read_weights(here.folder)
-    names = match_names(here.folder, skeleton(here.config, place), tensors)
-    weights = state_digest(StoredState(tensors, names, torch.float32))
+    stored = StoredState(read_weights(here.folder), here.stored_names, torch.float32)
+    weights = state_digest(stored)
     if here.adapter is not None:
         own = state_digest(StoredState(read_weights(here.adapter, ADAPTER_WEIGHTS)))
         weights = digest(canonical([own, weights]))

@@ -9,9 +9,10 @@ asked for: ``inspect_folder.py`` reads the claims, ``skeleton.py`` compares them
 import copy
 import hashlib
 import json
+import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,8 +32,15 @@ from palimpsest.models.inspect_folder import (
     read_weights,
 )
 from palimpsest.models.lora import adapter_base, merged
-from palimpsest.models.skeleton import build_config, check_loaded, fill, skeleton
-from palimpsest.models.sources import locate
+from palimpsest.models.skeleton import (
+    build_config,
+    check_loaded,
+    fill,
+    match_names,
+    read_tensor,
+    skeleton,
+)
+from palimpsest.models.sources import Kind, find_kind, locate, pocket_names
 
 # Some virtual machines announce AMX and then kill the process that uses it, which bfloat16 on a
 # CPU would; the next best instructions are there wherever AMX is. Read at torch's first product.
@@ -71,50 +79,61 @@ class Outline:
     adapter: Path | None
     revision: str
 
+    @property
+    def in_package(self) -> bool:
+        """Whether it is a pocket model, whose files and names were checked when it was made."""
+        return self.adapter is None and find_kind(self.name) is Kind.POCKET
+
     @cached_property
     def parameters(self) -> int:
         """The number of parameters, tied ones once."""
+        if self.in_package:
+            return sum(math.prod(stored.shape) for stored in read_weights(self.folder).values())
         return sum(value.numel() for value in skeleton(self.config, self.name).parameters())
+
+    @cached_property
+    def stored_names(self) -> dict[str, str] | None:
+        """The stored name of every tensor of the module, as ``match_names`` finds them."""
+        if self.in_package:
+            return pocket_names(self.name)
+        bare = skeleton(self.config, self.name)
+        return match_names(self.folder, bare, read_weights(self.folder))
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in evaluation mode with its tokenizer; ``revision`` as ``locate`` says."""
+    """A model in evaluation mode with its tokenizer; ``revision`` as ``locate`` says.
+
+    weights: the tensors by the names of the module and in its order, tied ones under each of their
+        names. They are the module's own, except of a pocket model.
+    parameters: their number, tied ones once.
+    embedding: the names of the input embedding, a tied head's among them.
+    build: gives the module.
+    """
 
     name: str
-    model: Any
+    config: Any
     tokenizer: Any
+    weights: Mapping[str, Tensor]
+    parameters: int
+    embedding: tuple[str, ...]
+    build: Callable[[], Any]
     revision: str = ""
 
-    @property
-    def config(self) -> Any:
-        return self.model.config
+    @cached_property
+    def model(self) -> Any:
+        """The ``transformers`` module; that of a pocket model is built when it is asked for."""
+        return self.build()
 
     @property
     def family(self) -> str:
         """The paper's family of the architecture."""
         return family_of(self.config.model_type)
 
-    @cached_property
-    def weights(self) -> dict[str, Tensor]:
-        """The module's own tensors by name, tied ones under each of their names."""
-        return dict(self.model.state_dict())
-
-    @property
-    def embedding(self) -> tuple[str, ...]:
-        """The names of the input embedding, a tied head's among them."""
-        table = self.model.get_input_embeddings().weight.data_ptr()
-        return tuple(name for name, v in self.weights.items() if v.data_ptr() == table)
-
     @property
     def gated(self) -> bool:
         """Whether the feed-forward layers have a gate that a mask can act on."""
         return any(".gate_proj." in name for name in self.weights)
-
-    @property
-    def parameters(self) -> int:
-        """The number of parameters, tied ones once."""
-        return sum(value.numel() for value in self.model.parameters())
 
 
 def outline(name: str, base: str | None = None, *, weights: bool = False) -> Outline:
@@ -158,21 +177,59 @@ def load(
     with torch.random.fork_rng(devices=[]):
         if isinstance(name, str | os.PathLike):
             here = outline(os.fspath(name), base, weights=True)
-            model = fill(here.folder, here.config, read_weights(here.folder), DTYPES[dtype])
+            if here.in_package:
+                return _pocket_model(here, DTYPES[dtype], device)
+            model = _filled(here, DTYPES[dtype])
             if here.adapter is not None:
                 model = merged(model, here.adapter)
-            loaded = Loaded(here.name, model, here.tokenizer, here.revision)
+            name, tokenizer, revision = here.name, here.tokenizer, here.revision
         elif hasattr(name, "get_input_embeddings") and tokenizer is not None:
-            loaded = Loaded("model in memory", copy.deepcopy(name).to(DTYPES[dtype]), tokenizer)
+            model = copy.deepcopy(name).to(DTYPES[dtype])
+            name, revision = "model in memory", ""
         else:
             raise ModelError(
                 f"load: {type(name).__name__} found; expected a path, a Hugging Face id, or a "
                 "transformers model and its tokenizer=…"
             )
-        check_loaded(loaded.name, loaded.model, loaded.tokenizer)
-        with foreign(f"{loaded.name}: moving it to {device!r}", "a device with room for the model"):
-            loaded.model.eval().to(device)
-        return loaded
+        check_loaded(name, model, tokenizer)
+        with foreign(f"{name}: moving it to {device!r}", "a device with room for the model"):
+            model.eval().to(device)
+    weights = dict(model.state_dict())
+    table = model.get_input_embeddings().weight.data_ptr()
+    return Loaded(
+        name,
+        model.config,
+        tokenizer,
+        weights,
+        sum(value.numel() for value in model.parameters()),
+        tuple(n for n, value in weights.items() if value.data_ptr() == table),
+        lambda: model,
+        revision,
+    )
+
+
+def _filled(here: Outline, dtype: torch.dtype) -> Any:
+    return fill(here.folder, here.config, read_weights(here.folder), dtype)
+
+
+def _pocket_model(here: Outline, dtype: torch.dtype, device: str) -> Loaded:
+    """Return a pocket model with its weights alone.
+
+    The CPU engine needs no module, and importing that of a family takes longer than a first step.
+    """
+    names, tensors = pocket_names(here.name), read_weights(here.folder)
+    table = next(iter(names.values()))
+    own = {name: read_tensor(name, stored, dtype).to(device) for name, stored in tensors.items()}
+    return Loaded(
+        here.name,
+        here.config,
+        here.tokenizer,
+        {name: own[stored] for name, stored in names.items()},
+        here.parameters,
+        tuple(name for name, stored in names.items() if stored == table),
+        lambda: _filled(here, dtype).eval().to(device),
+        here.revision,
+    )
 
 
 def state_digest(state: Mapping[str, Tensor]) -> str:

@@ -32,6 +32,7 @@ from palimpsest.run.disk import file_digest
 
 POCKET_ROOT = Path(__file__).parent / "pocket"
 POCKET_DIGESTS = POCKET_ROOT / "digests.json"
+POCKET_NAMES = POCKET_ROOT / "names.json"
 
 
 def pocket_folder(name: str) -> Path:
@@ -47,6 +48,15 @@ def pocket_folder(name: str) -> Path:
                 "the pocket models in a clone: make pocket"
             )
     return folder
+
+
+def pocket_names(name: str) -> dict[str, str]:
+    """Return the stored name of every tensor of a pocket model, in the order of its module.
+
+    The input embedding comes first, a tied head last; sums over tensors follow this order.
+    """
+    names: dict[str, dict[str, str]] = json.loads(POCKET_NAMES.read_text("utf-8"))
+    return names[pocket_spec(name).folder]
 
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
