@@ -18,7 +18,8 @@ from palimpsest.run.disk import file_digest
 from palimpsest.run.store import Run
 
 BAR = 20.0
-POCKET = Path(__file__).parents[1] / "results" / "third-edition" / "pocket.tar.xz"
+ROOT = Path(__file__).parents[1]
+POCKET = ROOT / "results" / "third-edition" / "pocket.tar.xz"
 
 
 def main() -> None:
@@ -29,7 +30,8 @@ def main() -> None:
     folder = pocket.run_folder("report")
     try:
         if options.run is None:
-            shutil.unpack_archive(POCKET, folder, filter="data")
+            unpack = [sys.executable, "-m", "experiments.archive", "unpack"]
+            subprocess.run([*unpack, str(POCKET), str(folder)], check=True, cwd=ROOT)
             run = folder / "pocket"
         else:
             run = Path(shutil.copytree(options.run, folder / "run"))

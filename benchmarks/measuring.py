@@ -6,6 +6,7 @@ reported is the median, the smallest and the largest of these ratios.
 """
 
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -56,6 +57,44 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
+class Apart:
+    """A side in a process of its own, so that it inherits neither heap nor settings of another.
+
+    make: called there with the arguments; gives the function that each turn calls.
+    """
+
+    def __init__(self, make: Callable[..., Callable[[], Any]], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.spent = (0.0, 0.0)
+        """Seconds of the last turn by the wall clock and of the processor, measured there."""
+
+    def __call__(self) -> Any:
+        self._pipe.send(True)
+        value, *spent = self._pipe.recv()
+        self.spent = (spent[0], spent[1])
+        return value
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+        self._process.join()
+
+
+def _serve(pipe: Any, make: Callable[..., Callable[[], Any]], arguments: Sequence[Any]) -> None:
+    call = make(*arguments)
+    try:
+        while pipe.recv():
+            begun, busy = time.perf_counter(), time.process_time()
+            value = call()
+            pipe.send((value, time.perf_counter() - begun, time.process_time() - busy))
+    except EOFError:
+        pass
+
+
 def interleaved(sides: Mapping[str, Callable[[], Any]], repeats: int, warm: int = 1) -> Turns:
     """Give what each side took, one value per repeat; the sides take turns at going first.
 
@@ -67,9 +106,11 @@ def interleaved(sides: Mapping[str, Callable[[], Any]], repeats: int, warm: int 
         for name in names if turn % 2 == 0 else reversed(names):
             begun, busy = time.perf_counter(), time.process_time()
             sides[name]()
+            spent = (time.perf_counter() - begun, time.process_time() - busy)
             if turn >= 0:
-                turns.seconds[name].append(time.perf_counter() - begun)
-                turns.processor[name].append(time.process_time() - busy)
+                wall, processor = getattr(sides[name], "spent", spent)
+                turns.seconds[name].append(wall)
+                turns.processor[name].append(processor)
     return turns
 
 

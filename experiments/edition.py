@@ -10,7 +10,6 @@ from them.
 
 import csv
 import sys
-import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -22,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from experiments.archive import unpack
 from palimpsest.paper.study import read_paper
 from palimpsest.report.results import CellResult, RunResults, read_run
 from palimpsest.stats.axes import chosen
@@ -33,7 +33,7 @@ from palimpsest.stats.verdict import Finding, Verdict, decide
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "results" / "third-edition"
-"""Has the run folders without weights: tar xf, then palimpsest report, certify or load_run."""
+"""Has the run folders without weights, packed by ``experiments.archive``."""
 PAGE = ROOT / "docs" / "results.md"
 BAGS = (5, 9, 20)
 """Numbers of references."""
@@ -61,8 +61,7 @@ def main() -> None:
 
 def unpack_run(name: str, folder: Path) -> RunResults:
     """Return the results of a stored run, unpacked into a folder."""
-    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+    unpack(FOLDER / f"{name}.tar.xz", folder)
     return read_run(folder / name)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import InputError, ModelError, PalimpsestError, PlanError, StudyFailed
+from palimpsest.models.device import keep_freed_memory
 from palimpsest.run import disk
 from palimpsest.run.executor import Event, OnEvent, Outcome, make_executor, silent
 from palimpsest.run.steps import CellWork, Failure
@@ -41,6 +42,7 @@ class CellJob:
         """Return the work of one cell."""
         from palimpsest.engine.work import CellWork as Work
 
+        keep_freed_memory()
         return Work(self.build(cell_id))
 
 
