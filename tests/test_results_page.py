@@ -19,8 +19,17 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
 
 def test_the_tables_of_the_page_are_those_of_the_stored_counts() -> None:
     page = edition.PAGE.read_text(encoding="utf-8")
-    for name, table in edition.tables().items():
+    for name, table in (edition.tables() | real_models.tables()).items():
         assert edition.put(page, name, table) == page
+
+
+@pytest.mark.parametrize("name", ["smollm2"])
+def test_the_rows_of_a_real_model_are_those_of_its_run(name: str, tmp_path: Path) -> None:
+    edition.unpack_run(name, tmp_path)
+    rows = [[str(value) for value in row] for row in real_models.run_rows(name, tmp_path / name)]
+    assert rows == [
+        list(row.values()) for row in edition.read("real-models.csv") if row["run"] == name
+    ]
 
 
 def test_the_counts_are_those_of_the_stored_run(stored: RunResults) -> None:
