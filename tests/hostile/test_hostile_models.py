@@ -653,6 +653,21 @@ def test_a_regular_expression_for_an_adapters_modules_has_little_time(adapter, f
     refused(adapter, "target_modules")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        # No module of the base fits; peft would run it on the names of the longer model.
+        {"target_modules": r"(?=.*layers.9.)((\w|\.)+)+!"},
+        {"layer_replication": [[0, 1]] * 20_000},
+        {"monteclora_config": {"num_samples": 1000, "buffer_size": 5000}},
+        {"auto_mapping": "x"},
+    ],
+)
+def test_what_peft_would_make_of_an_adapter_is_bounded(adapter, change):
+    edit(adapter, "adapter_config.json", **change)
+    refused(adapter, str(adapter))
+
+
 def test_an_adapter_naming_itself_as_base_is_refused(adapter):
     edit(adapter, "adapter_config.json", base_model_name_or_path=str(adapter))
     refused(adapter, str(adapter))

@@ -60,6 +60,12 @@ def test_aliases_cannot_make_a_message_long(key: str) -> None:
         assert caught.value.key.startswith(key) == (levels == 4)
 
 
+@pytest.mark.parametrize("tag", ["!!int ''", "!!bool x", "!!float ''", "!!timestamp 'x'"])
+def test_a_tag_that_does_not_fit_is_an_error_of_the_plan(tag: str) -> None:
+    with pytest.raises(PlanError, match="cannot be read"):
+        load_config(Plan, {}, f"seeds: {tag}\n")
+
+
 @pytest.mark.parametrize("place", ["/dev/zero", "pipe"])
 def test_general_text_is_no_device_and_no_pipe(place: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")

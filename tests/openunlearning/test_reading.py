@@ -1,6 +1,7 @@
 """Logs are recognized by names and configurations, and a bad one is refused by name."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,21 @@ def test_a_damaged_configuration_is_named(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(InputError, match=re.escape(str(path))):
         read_config(path)
+
+
+def test_devices_pipes_and_bombs_are_errors(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    levels = [f"  m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}" for n in range(1, 9)]
+    bomb = "\n".join(["model:", "  m0: &m0 {a: 1, b: 2}", *levels])
+    for place in ("pipe", "zero"):
+        with pytest.raises(InputError, match="device or pipe"):
+            reading.load_bounded(tmp_path / place, 100, str)
+    for text in (bomb, "mode: !!int ''", "mode: !!bool x"):
+        (tmp_path / "config.yaml").write_text(text)
+        with pytest.raises(InputError, match="cannot be read"):
+            reading.load_bounded(tmp_path / "config.yaml", 10_000, reading._parse_config)
+    assert reading._text({"name": 16**900_000}, "name") == ""
 
 
 def test_nothing_found_is_an_error(tmp_path: Path) -> None:

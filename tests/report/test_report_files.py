@@ -1,11 +1,13 @@
 """The files of a report: all there, the same bytes each time, made without torch."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from palimpsest.errors import StoreError
 from palimpsest.report.page import write_report
 from palimpsest.report.results import read_run
 
@@ -32,6 +34,21 @@ def test_every_table_has_two_forms_and_every_figure_two(pages: dict[str, Path]) 
         }
     assert {"tables/candidates", "tables/leaderboard", "tables/selection"} <= stems
     assert {"figures/acceptance", "figures/relearning", "figures/diagnostic"} <= stems
+
+
+@pytest.mark.parametrize("linked", ["report", "report/tables", "report/figures"])
+def test_a_report_is_not_written_through_a_link(
+    linked: str, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    shutil.copytree(pages["cell"].parents[1], run, ignore=shutil.ignore_patterns("report"))
+    victim.mkdir()
+    (victim / "notes.md").write_text("mine")
+    (run / linked).parent.mkdir(exist_ok=True)
+    (run / linked).symlink_to(victim)
+    with pytest.raises(StoreError, match="link"):
+        write_report(read_run(run))
+    assert [path.name for path in victim.iterdir()] == ["notes.md"]
 
 
 def test_files_of_an_earlier_version_are_removed_and_others_are_kept(

@@ -13,6 +13,13 @@ from palimpsest.run import disk
 OPERATIONS = ["create", "write", "sync", "rename", "sync"]
 
 
+def test_a_stored_file_is_no_device_and_no_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(DamagedArtifact, match="device or pipe"):
+            disk.read_stored(path)
+
+
 def test_a_file_is_flushed_before_it_is_renamed_and_its_folder_after(tmp_path: Path) -> None:
     seen: list[str] = []
     with hooked(lambda operation, path: seen.append(operation)):

@@ -160,15 +160,25 @@ def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
     name = "the text" if inside else str(source)
     try:
         text = str(source) if inside else b"".join(read_lines(source, YAML_LIMIT)).decode()
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        data = loader.construct_document(node) if node and _weigh(node, {}) else None
+        data = parse_yaml(text)
     except (FactsError, yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).removeprefix(f"{name}: ").split())[:400]
         raise PlanError(f"{name}: cannot be read ({problem}); expected {expected}") from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise PlanError(f"{name}: contains {type(data).__name__}; expected {expected}")
     return data
+
+
+def parse_yaml(text: str) -> Any:
+    """Return what YAML holds; ValueError where its aliases or tags make it more than it says."""
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    node = loader.get_single_node()
+    try:
+        return loader.construct_document(node) if node and _weigh(node, {}) else None
+    except (IndexError, KeyError, AttributeError, TypeError) as error:  # a tag on what it is not
+        raise ValueError(f"a value does not fit its tag ({type(error).__name__})") from error
 
 
 def _weigh(node: Any, weights: dict[int, int]) -> int:

@@ -42,6 +42,8 @@ _PATTERNS = (
 _PLAIN_PATTERN = re.compile(r"\^?([\w-]|\\?\.){1,200}\$?")
 # Starts of these kinds take something out of the base, which the adapter's files do not hold.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
+# Further parts of peft's LoRA: models made longer, matrices sampled or spread over devices.
+BEYOND_LORA = ("layer_replication", "monteclora_config", "megatron_config")
 
 
 def adapter_base(folder: Path) -> str:
@@ -84,12 +86,19 @@ def _config(folder: Path) -> dict[str, Any]:
     config = read_json(folder, "adapter_config.json") or {}
     kind, start = (str(config.get(key))[:40] for key in ("peft_type", "init_lora_weights"))
     # Without a task_type, peft writes down the class of the base; it is never imported from here.
-    library = str((config.get("auto_mapping") or {}).get("parent_library", "transformers."))
+    mapping = config.get("auto_mapping") or {}
+    named = mapping.get("parent_library", "transformers.") if isinstance(mapping, dict) else "?"
+    library = str(named)
     own = "" if library.startswith("transformers.") else " with a model class of its own"
     if kind != "LORA" or own or start.lower().startswith(CHANGES_BASE):
         raise ModelError(
             f"{folder}: is an adapter of type {kind!r}{own}, started as {start!r}; expected a "
             "plain 'LORA'; merge it with its own tools and give the whole model"
+        )
+    if extra := [key for key in BEYOND_LORA if config.get(key)]:
+        raise ModelError(
+            f"{folder}: adapter_config.json sets {', '.join(extra)}; expected a plain LoRA "
+            "adapter; merge it with its own tools and give the whole model"
         )
     return config
 
@@ -100,7 +109,9 @@ def _targets(folder: Path, targets: Any, model: Any) -> Any:
         return targets
     names = [name for name, _ in model.named_modules()]
     what = f"{folder}: target_modules of adapter_config.json"
-    return run_apart(what, matching_names, targets, names) or targets
+    if not (found := run_apart(what, matching_names, targets, names)):
+        raise ModelError(f"{what} fits no module of the base; expected names of its modules")
+    return found
 
 
 def _check_patterns(folder: Path, config: Mapping[str, Any]) -> None:

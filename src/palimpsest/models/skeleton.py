@@ -123,8 +123,9 @@ def _check_tie(name: str, owner: str, tensors: Mapping[str, Stored]) -> None:
 def _refuse(folder: Path, what: str, tensors: Iterable[str]) -> None:
     """Refuse a folder with such tensors, if there are any."""
     if names := sorted(tensors):
+        first = ", ".join(name[:80] for name in names[:3])
         raise ModelError(
-            f"{folder}: {len(names)} {what} tensors ({', '.join(names[:3])}); expected exactly "
+            f"{folder}: {len(names)} {what} tensors ({first}); expected exactly "
             "those that config.json asks for; weights and config belong to different models"
         )
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from palimpsest.config.load import parse_yaml
 from palimpsest.errors import InputError
 from palimpsest.openunlearning.models import Model, Role, Values, median
 
@@ -155,7 +157,10 @@ def _locate_run(path: Path) -> tuple[Path, int | None, str]:
 def load_bounded(path: Path, limit: int, parse: Callable[[str], Any]) -> Any:
     """Return what a file of at most ``limit`` bytes holds."""
     try:
-        if (size := path.stat().st_size) > limit:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError("found a folder, device or pipe; expected a file")
+        if (size := about.st_size) > limit:
             raise ValueError(f"{size:,} bytes found; expected at most {limit:,}")
         # One byte per character bounds the memory whatever the text. What JSON and YAML themselves
         # consist of is ASCII in UTF-8 too, and garbled strings still differ where the texts do.
@@ -168,7 +173,7 @@ def load_bounded(path: Path, limit: int, parse: Callable[[str], Any]) -> Any:
 def _parse_config(text: str) -> Any:
     """Return the blocks needed: the metrics under ``eval`` would take most of the time."""
     blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
-    return yaml.safe_load("".join(block for block in blocks if CONFIG_BLOCKS.match(block)))
+    return parse_yaml("".join(block for block in blocks if CONFIG_BLOCKS.match(block)))
 
 
 def parse_metrics(text: str) -> Any:
@@ -204,5 +209,6 @@ def _section(data: Any, *keys: str) -> Mapping[str, Any]:
 def _text(data: Any, key: str) -> str:
     """Return a plain value as text; an unresolved ``${…}`` counts as none."""
     value = _section(data).get(key)
-    plain = isinstance(value, (str, int, float)) and not str(value).startswith("${")
-    return str(value) if plain else ""
+    if not isinstance(value, (str, float)) and not (type(value) is int and abs(value) < 10**18):
+        return ""
+    return "" if str(value).startswith("${") else str(value)

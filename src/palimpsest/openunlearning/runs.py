@@ -80,8 +80,10 @@ class RunConfig:
         keys = [f"trainer.args.{key}" for key in RECIPE]
         keys += [f"model.template_args.{key}" for key in TEMPLATE]
         parts = ("per_device_train_batch_size", "gradient_accumulation_steps")
-        size, parts_of_step = (self.get(f"trainer.args.{part}") or 1 for part in parts)
-        return {key: self.get(key) for key in keys} | {"batch size": size * parts_of_step}
+        numbers = [self.get(f"trainer.args.{part}") or 1 for part in parts]
+        whole = all(type(number) is int for number in numbers)
+        size = numbers[0] * numbers[1] if whole else str(numbers)[:80]
+        return {key: self.get(key) for key in keys} | {"batch size": size}
 
     @property
     def trained_on(self) -> list[str]:
@@ -105,7 +107,7 @@ def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig
     folder = Path(source.open_unlearning)
     config = read_run_config(folder)
     split = config.get("forget_split")
-    if config.get("mode") != "unlearn" or split not in SPLITS:
+    if config.get("mode") != "unlearn" or str(split) not in SPLITS:
         raise PlanError(
             f"{shown_path(folder)}: mode {config.get('mode')}, forget_split {split} found; "
             f"expected an unlearning run on TOFU ({', '.join(SPLITS)}); for another, give models "

@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from palimpsest.criteria.page import report_trial
+from palimpsest.errors import StoreError
 from palimpsest.report.canvas import FAR, LINEAR, figure_bytes
 from palimpsest.report.figures import all_figures
 from palimpsest.report.leaderboard import answer_lines, as_sentence, by_closeness
@@ -71,6 +72,9 @@ def write_report(results: RunResults) -> Path:
     A run that measured published criteria also gets criteria.html.
     """
     folder = results.path / "report"
+    for place in (folder, folder / "tables", folder / "figures"):
+        if place.is_symlink():  # what lies behind it is not ours to overwrite
+            raise StoreError(f"{place}: found a link; expected a folder; remove the link")
     tables, paper, pictures = run_tables(results), paper_tables(results), all_figures(results)
     trial = report_trial(results)
     every = pictures | (trial.pictures if trial else {})

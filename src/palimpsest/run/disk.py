@@ -26,6 +26,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import threading
 import time
 import uuid
@@ -150,6 +151,9 @@ def check_file(path: Path, expected: str) -> None:
 def read_stored(path: Path) -> bytes:
     """Return a file's bytes, or raise DamagedArtifact when it cannot be read."""
     try:
+        # Before it is opened: opening a pipe waits for its writer, and a device never ends.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DamagedArtifact(f"{path}: found a folder, device or pipe; expected a file")
         return path.read_bytes()
     except OSError as error:
         raise DamagedArtifact(f"{path}: cannot be read ({error.strerror})") from error
