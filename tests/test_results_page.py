@@ -23,7 +23,7 @@ def test_the_tables_of_the_page_are_those_of_the_stored_counts() -> None:
         assert edition.put(page, name, table) == page
 
 
-@pytest.mark.parametrize("name", ["smollm2"])
+@pytest.mark.parametrize("name", ["smollm2", "gemma"])
 def test_the_rows_of_a_real_model_are_those_of_its_run(name: str, tmp_path: Path) -> None:
     edition.unpack_run(name, tmp_path)
     rows = [[str(value) for value in row] for row in real_models.run_rows(name, tmp_path / name)]
