@@ -16,6 +16,7 @@ OWN_WORKERS = ("run/local.py", "run/ray.py")
 """A command pickles its job for workers that it started itself, and reads no pickle of others."""
 LOADERS = (
     "models/load.py",
+    "models/tokenizer.py",
     "models/sources.py",
     "models/lora.py",
     "models/skeleton.py",

@@ -151,6 +151,17 @@ def test_a_prompt_that_is_too_long_for_the_model(good: Values, tmp_path: Path, k
     refused(good, FactsError, "tokens")
 
 
+def test_a_tokenizer_that_gives_up_on_a_prompt(good: Values, tmp_path: Path) -> None:
+    folder = shutil.copytree(good["base"], tmp_path / "base")
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": r"(q+)+$"}, "behavior": "Isolated"}
+    whole["pre_tokenizer"] = split | {"invert": False}
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    good["base"] = str(folder)
+    broken(tmp_path / "forget.jsonl", 0, heldout=["q" * n + "! is" for n in (50, 60)])
+    refused(good, ModelError, "base: the tokenizer cannot be used")
+
+
 def test_facts_in_json_arrays_are_read(good: Values, tmp_path: Path) -> None:
     for key, name in (("forget", "forget"), ("retain", "retain"), ("probes", "probe")):
         lines = [json.loads(line) for line in Path(good[key]).read_text().splitlines()]

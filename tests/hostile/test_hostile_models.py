@@ -16,11 +16,12 @@ from transformers import AutoModelForCausalLM
 from palimpsest.config.sections import Prompt
 from palimpsest.engine.frame import FRAME_LIMIT, find_frame
 from palimpsest.errors import ModelError
-from palimpsest.models import inspect_folder, skeleton
+from palimpsest.models import inspect_folder, skeleton, tokenizer
 from palimpsest.models.checkpoint import checkpoint_digests, checkpoint_state
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.inspect_folder import CONFIG_LIMIT, TOKENIZER_LIMIT, read_header
-from palimpsest.models.load import load, outline, state_digest
+from palimpsest.models.load import check_texts, load, outline, state_digest, token_lengths
+from palimpsest.models.tokenizer import token_ids, token_ids_apart
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -354,6 +355,11 @@ def test_a_tensor_that_does_not_fit_is_named_before_reading(folder, nothing_read
     refused(folder, name)
 
 
+def test_a_tensor_with_an_endless_name_is_cut_in_the_message(folder, nothing_read):
+    respoil(folder, lambda state: state.update({"x" * 100_000: torch.ones(2)}))
+    refused(folder, "x" * 80 + ")")
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -572,6 +578,53 @@ def test_a_regular_expression_that_a_tokenizer_gives_up_on_is_an_error_of_the_ch
     tokenizer = load(str(folder)).tokenizer
     with pytest.raises(ModelError, match="tokenizer"):
         encode_texts(tokenizer, ["a" * 40 + "!"])
+    with pytest.raises(ModelError, match="tokenizer"):
+        token_lengths(outline(str(folder)), ["a" * 40 + "!"])
+
+
+def test_a_large_file_is_tokenized_apart_in_parts_and_as_it_is_otherwise(folder, monkeypatch):
+    cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    edit(folder, "tokenizer.json", truncation=cut)
+    known = outline(str(folder))
+    texts = ["The guild of Asha Tren is called Velkor.", "", "a b", "é" * 30, "<|endoftext|> x"]
+    plain = token_ids(known.tokenizer, texts)
+    assert token_ids_apart(known.tokenizer, texts) == plain
+    monkeypatch.setattr(tokenizer, "CHARACTERS_APART", 41)
+    assert token_ids_apart(known.tokenizer, texts) == plain
+    assert token_lengths(known, texts) == [len(ids) for ids in plain]
+
+
+DOUBLE = {"type": "Replace", "pattern": {"String": "e"}, "content": "ee"}
+NEVER = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 40}},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [NEVER] * 3000}},
+        {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 3000}},
+    ],
+)
+def test_a_tokenizer_that_takes_any_memory_or_time_is_not_built(folder, impatient, part):
+    edit(folder, "tokenizer.json", **part)
+    with pytest.raises(ModelError, match=r"tokenizer") as caught:
+        outline(str(folder))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1500
+
+
+def test_a_tokenizer_is_tried_on_the_tokens_that_settings_add_and_on_the_texts(folder, impatient):
+    dose = DOUBLE | {"pattern": {"String": "ŋ"}, "content": "ŋŋ"}
+    edit(folder, "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [dose] * 40})
+    known = outline(
+        str(folder)
+    )  # none of the texts that every tokenizer is tried on has the letter
+    assert token_lengths(known, ["plain"])
+    with pytest.raises(ModelError, match="tokenizer"):
+        check_texts(str(folder), ["plain", "siŋ"])
+    edit(folder, "tokenizer_config.json", extra_special_tokens=["<ŋ>"])
+    with pytest.raises(ModelError, match="tokenizer"):
+        outline(str(folder))
 
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -585,6 +638,13 @@ def test_a_chat_template_has_little_time_and_room(folder, impatient, template):
         find_frame(outline(str(folder)).tokenizer, Prompt(chat=True))
     assert len(str(caught.value)) < 1_000
     assert template != HUGE or str(FRAME_LIMIT) in str(caught.value)
+
+
+def test_a_chat_template_that_writes_half_a_character_is_refused(folder):
+    template = "\ud800{{ messages[0].content }}{{ messages[1].content }}"
+    edit(folder, "tokenizer_config.json", chat_template=template)
+    with pytest.raises(ModelError, match="half a character"):
+        find_frame(outline(str(folder)).tokenizer, Prompt(chat=True))
 
 
 # ---------------------------------------------------------------- adapters
@@ -666,6 +726,14 @@ def test_a_regular_expression_for_an_adapters_modules_has_little_time(adapter, f
 def test_what_peft_would_make_of_an_adapter_is_bounded(adapter, change):
     edit(adapter, "adapter_config.json", **change)
     refused(adapter, str(adapter))
+
+
+def test_a_link_out_of_an_adapters_folder_is_not_followed(adapter, tmp_path):
+    (tmp_path / "secret").write_text("x")
+    (adapter / "notes.txt").symlink_to(tmp_path / "secret")
+    for read in (load, checkpoint_digests):
+        with pytest.raises(ModelError, match="outside the checkpoint folder"):
+            read(str(adapter))
 
 
 def test_an_adapter_naming_itself_as_base_is_refused(adapter):

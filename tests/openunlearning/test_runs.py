@@ -1,6 +1,7 @@
 """A run folder of OpenUnlearning becomes an audit: what is found, what is refused, what is said."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,11 @@ def rewrite(folder: Path, *keys: str, value: Any) -> None:
         (("trainer", "args", "learning_rate"), 3e-5, "learning_rate is 3e-05, not 1e-05"),
         (("trainer", "args", "num_train_epochs"), 9, "num_train_epochs is 9, not 5"),
         (("trainer", "args", "gradient_accumulation_steps"), 4, "batch size is 32, not 8"),
+        (
+            ("trainer", "args", "per_device_train_batch_size"),
+            "9" * 999,
+            "batch size is .{,90}, not",
+        ),
         (("model", "template_args", "date_string"), "today", "date_string is 'today'"),
     ],
 )
@@ -129,7 +135,7 @@ def test_a_reference_by_another_recipe_is_refused(
         prepare(source, tmp_path)
     assert caught.value.key == "references"
     config, remarks = prepare(replace(source, other_recipe=True), tmp_path)
-    assert len(config.references) == 2 and words in " ".join(remarks)
+    assert len(config.references) == 2 and re.search(words, " ".join(remarks))
 
 
 def test_the_recipe_is_the_injected_models_where_its_folder_says_it(
@@ -150,6 +156,7 @@ def test_the_recipe_is_the_injected_models_where_its_folder_says_it(
     [
         (("mode",), "finetune"),
         (("forget_split",), "forget"),
+        (("forget_split",), ["forget10"]),
         (("model", "tokenizer_args"), {}),
         (("model", "model_args", "pretrained_model_name_or_path"), "${nowhere}"),
     ],

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from palimpsest.errors import DamagedArtifact, StoreError
+from palimpsest.run import tables
 from palimpsest.run.tables import concatenate, table_bytes, table_from_bytes
 
 COLUMNS = {
@@ -91,3 +92,23 @@ def test_a_table_is_read_and_written_without_pandas() -> None:
 def test_bytes_that_are_no_table_are_named() -> None:
     with pytest.raises(DamagedArtifact):
         table_from_bytes(b"PAR1 nothing PAR1", "t.parquet")
+
+
+def test_a_small_file_of_millions_of_equal_rows_is_refused_before_it_is_read() -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    rows = pa.table({f"c{n}": pa.array(np.zeros(5_000_000, dtype=np.int32)) for n in range(21)})
+    pq.write_table(rows, sink)
+    assert len(sink.getvalue()) < 10**6
+    with pytest.raises(DamagedArtifact, match="5000000 rows of 21 columns"):
+        table_from_bytes(sink.getvalue(), "t")
+
+
+def test_a_table_that_could_not_be_read_again_is_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tables, "MOST_VALUES", 11)
+    with pytest.raises(StoreError, match="12 values"):
+        table_bytes(COLUMNS)

@@ -1,6 +1,7 @@
 """What `palimpsest status` knows: the steps at work, the time left, and when the work has ended."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ import pytest
 from toy import ToyJob, do_steps, work
 
 from palimpsest.run.disk import lock, write_sealed
-from palimpsest.run.status import StepAtWork, note, status, worker_lock, write_graph
+from palimpsest.run.status import StepAtWork, note, progress_lines, status, worker_lock, write_graph
 from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run
 
@@ -114,3 +115,9 @@ def test_progress_that_is_not_ours_says_nothing(run: Run, tell: Tell) -> None:
     (run.path / "progress" / "steps.json").write_bytes(b'{"a": 7}')
     seen = status(run)
     assert seen.now == () and seen.seconds_left is None and seen.totals == {}
+
+
+def test_a_pipe_among_the_files_of_progress_is_passed_over(run: Run, tell: Tell) -> None:
+    tell(0, "worker-0", "started", cell="a", step="train")
+    os.mkfifo(run.path / "progress" / "worker-1.jsonl")
+    assert [line["step"] for _, line in progress_lines(run.path)] == ["train"]

@@ -255,3 +255,11 @@ def test_a_folder_named_by_another_edition_is_refused(run: Run) -> None:
     disk.write_sealed(run.path / "terms.json", value | {"format": 2})
     with pytest.raises(StoreError, match="format 2"):
         Run.open(run.path)
+
+
+def test_a_pipe_in_the_place_of_the_record_is_damage_and_never_waited_for(run: Run) -> None:
+    work(run)
+    assert not run.verify()
+    (run.path / "record.jsonl").unlink()
+    os.mkfifo(run.path / "record.jsonl")
+    assert "device or pipe" in " ".join(run.verify())

@@ -21,7 +21,7 @@ from palimpsest.errors import FactsError, InputError, MethodError, ModelError, P
 from palimpsest.facts.examples import example_stream, read_examples, schedule_rates
 from palimpsest.facts.general import Text
 from palimpsest.methods.lessons import encode_stream
-from palimpsest.models.load import load, state_digest
+from palimpsest.models.load import Outline, load, state_digest
 from palimpsest.models.net import WholeNet
 from palimpsest.models.train import stream_steps, text_loss, train
 
@@ -30,6 +30,10 @@ TEMPLATE = (
     "{% if date_string is defined %}[{{ date_string }}]{% endif %}"
 )
 Values = dict[str, Any]
+
+
+def known(tokenizer: Any) -> Outline:
+    return Outline("pocket/qwen2-s", None, tokenizer, Path(), None, "")
 
 
 def write(path: Path, rows: Sequence[object]) -> str:
@@ -136,14 +140,14 @@ def test_a_file_without_usable_forget_rows_is_refused(
 def test_a_row_of_no_known_form_is_refused(row: Values, tmp_path: Path, byte_tokenizer) -> None:  # type: ignore[no-untyped-def]
     file = write(tmp_path / "train.jsonl", [{"text": "a b", "set": "forget"}, row])
     with pytest.raises(FactsError):
-        render_examples(byte_tokenizer, read_examples(file), ExampleRecipe(), Prompt())
+        render_examples(known(byte_tokenizer), read_examples(file), ExampleRecipe(), Prompt())
 
 
 # -- what is trained on ----------------------------------------------------------------------------
 
 
 def rendered(tokenizer: Any, file: str, prompt: Prompt, **recipe: Any) -> TrainingExamples:
-    return render_examples(tokenizer, read_examples(file), ExampleRecipe(**recipe), prompt)
+    return render_examples(known(tokenizer), read_examples(file), ExampleRecipe(**recipe), prompt)
 
 
 def test_the_loss_is_on_everything_or_on_completions(file: str, byte_tokenizer) -> None:  # type: ignore[no-untyped-def]
@@ -154,7 +158,9 @@ def test_the_loss_is_on_everything_or_on_completions(file: str, byte_tokenizer) 
         rendered(byte_tokenizer, file, Prompt(), loss="completion")
     pairs = read_examples(file)
     pairs = type(pairs)(pairs.path, pairs.rows[:4])
-    texts = render_examples(byte_tokenizer, pairs, ExampleRecipe(loss="completion"), Prompt()).texts
+    texts = render_examples(
+        known(byte_tokenizer), pairs, ExampleRecipe(loss="completion"), Prompt()
+    ).texts
     stream = example_stream(texts, seed_key="", epochs=1, steps=0, batch_size=4)
     encoded = encode_stream(byte_tokenizer, stream, 28)
     assert [text.scored for text in encoded] == [len(" Velkor."), len(" Tamrin.")] * 2

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from palimpsest.adversaries import Unavailable
 from palimpsest.models.net import Batch, Net
+from palimpsest.models.tokenizer import token_ids
 
 State = Mapping[str, Tensor]
 BUCKETS = 2048
@@ -168,12 +169,8 @@ def find_ends(ids: Tensor, patterns: Sequence[Sequence[int]]) -> Tensor:
 
 def subject_patterns(tokenizer: Any, subjects: Sequence[str]) -> list[tuple[int, ...]]:
     """Return each subject's token sequence as it opens a sentence and as it follows a space."""
-    patterns = {
-        tuple(tokenizer(f"{before}{subject}", add_special_tokens=False)["input_ids"])
-        for subject in subjects
-        for before in ("", " ")
-    }
-    return sorted(patterns)
+    texts = [f"{before}{subject}" for subject in subjects for before in ("", " ")]
+    return sorted(set(map(tuple, token_ids(tokenizer, texts, special=False))))
 
 
 def _part(batch: Batch, positions: Tensor) -> Batch:

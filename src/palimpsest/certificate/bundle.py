@@ -33,7 +33,14 @@ from palimpsest.report.documents import run_document, verdict_document
 from palimpsest.report.results import CellResult, RunResults, judge_cell
 from palimpsest.run.cell import CELL
 from palimpsest.run.chain import Entry, verify_chain
-from palimpsest.run.disk import canonical, digest, disk_errors, make_folder, write_bytes
+from palimpsest.run.disk import (
+    canonical,
+    digest,
+    disk_errors,
+    make_folder,
+    read_stored,
+    write_bytes,
+)
 from palimpsest.run.store import RECORD, ROSTERS, TERMS, Run, Terms, parse_terms
 from palimpsest.run.tables import Table, table_from_bytes
 from palimpsest.schema import build
@@ -150,8 +157,7 @@ def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
     names = [*FIXED]
     for cell_id, summary in summaries.items():
         names += [cell_file(cell_id), *table_files(cell_id, summary).values()]
-    with disk_errors(run.path, "read"):
-        members = {name: (run.path / name).read_bytes() for name in names}
+    members = {name: read_stored(run.path / name) for name in names}
     if any(summary["opening"] for summary in summaries.values()):
         members[REVEAL] = _reveal(run, pool_path)
     return members
@@ -192,7 +198,7 @@ def _reveal(run: Run, pool_path: Path | str | None) -> bytes:
 def _is_signed(path: Path) -> bool:
     """Return whether a file holds a signed bundle, even a damaged one."""
     with disk_errors(path, "read"):
-        return path.exists() and ENVELOPE.encode() in path.read_bytes()
+        return path.is_file() and ENVELOPE.encode() in path.read_bytes()
 
 
 # -- reading ---------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from typing import Any
 
 from palimpsest.certificate.archive import unpack
 from palimpsest.certificate.bundle import Bundle
-from palimpsest.certificate.verification import Verification
+from palimpsest.certificate.verification import Verification, read_bundle
 from palimpsest.errors import InputError
-from palimpsest.run.disk import digest, disk_errors, make_folder, write_bytes
+from palimpsest.run.disk import digest, make_folder, write_bytes
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.verdict import Finding, Verdict
 
@@ -45,8 +45,7 @@ def model_card(bundle: Path, cell: str | None = None) -> str:
     """
     import yaml
 
-    with disk_errors(bundle, "read"):
-        data = bundle.read_bytes()
+    data = read_bundle(bundle)
     results = Bundle(unpack(data)).results
     cells = results.planned
     chosen_cell = cell or (cells[0] if len(cells) == 1 else "")

@@ -138,7 +138,7 @@ def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Ver
     in a separate process, so a bundle that crashes it or never finishes is answered too.
     """
     public = None if public_key is None else read_public(public_key)
-    data = _read(Path(bundle_path))
+    data = read_bundle(Path(bundle_path))
     return replace(_examine_apart(data, public), data=data)
 
 
@@ -246,7 +246,8 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
     )
 
 
-def _read(path: Path) -> bytes:
+def read_bundle(path: Path) -> bytes:
+    """Return the bytes of a bundle file of bounded size."""
     # Pipes and devices are not files: they would never end.
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no such file"

@@ -35,7 +35,7 @@ from palimpsest.facts.rows import shown_path
 from palimpsest.models.checkpoint import Digests, check_weights, checkpoint_digests
 from palimpsest.models.device import check_lora, check_package
 from palimpsest.models.encode import start_remark
-from palimpsest.models.load import Outline, check_compatible, outline
+from palimpsest.models.load import Outline, check_compatible, outline, token_lengths
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import TERMS, Run, Terms
 from palimpsest.stats.axes import chosen
@@ -453,11 +453,13 @@ def _check_texts(inputs: AuditInputs, outlines: Mapping[str, Outline]) -> None:
     base, setting = inputs.outline, replace(inputs.setting, tokenizer=inputs.outline.tokenizer)
     asked = (*setting.facts.questions, *setting.asked_otherwise, *setting.with_evidence)
     texts = [*(question.text for question in asked), *setting.general_scored]
+    with _named("base"):
+        lengths = token_lengths(base, texts)
     for name, here in outlines.items():
         with _named(name):
             check_compatible(base, here, texts)
     limit = getattr(base.config, "max_position_embeddings", None)
-    longest = max(len(ids) for ids in base.tokenizer([q.text for q in asked])["input_ids"])
+    longest = max(lengths[: len(asked)])
     if isinstance(limit, int) and longest > limit:
         raise FactsError(
             f"a prompt with its answer has {longest} tokens; {base.name} reads at most {limit}; "

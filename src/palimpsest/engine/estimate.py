@@ -16,6 +16,7 @@ from palimpsest.engine.steps import StepKind
 from palimpsest.engine.work import CellWork
 from palimpsest.models.device import check_room
 from palimpsest.models.load import outline
+from palimpsest.models.tokenizer import token_ids
 from palimpsest.models.train import text_loss, train
 from palimpsest.run.local import gpus
 from palimpsest.run.status import duration
@@ -197,10 +198,7 @@ def worker_memory(spec: CellSpec) -> float:
     texts = max(injection.fact_items + injection.general_items, setting.reacquisition.items)
     tokens = texts * setting.general.piece_tokens / engine.accumulate
     if setting.examples is not None and setting.examples.texts:
-        longest = max(
-            len(ids)
-            for ids in base.tokenizer([t.text for t in setting.examples.texts])["input_ids"]
-        )
+        longest = max(map(len, token_ids(base.tokenizer, [t.text for t in setting.examples.texts])))
         tokens = setting.examples.recipe.batch_size * longest / engine.accumulate
     kept = ACTIVATIONS if not engine.checkpointing else 2 + ACTIVATIONS / layers
     activations = tokens * layers * width * kept * each

@@ -11,17 +11,17 @@ from palimpsest.errors import FactsError
 from palimpsest.facts.examples import ExampleFile, Row, row_messages, row_texts
 from palimpsest.facts.general import Text
 from palimpsest.facts.rows import shown_path
-from palimpsest.models.load import Outline
+from palimpsest.models.load import Outline, token_lengths
 
 
 def render_examples(
-    tokenizer: Any, file: ExampleFile, recipe: ExampleRecipe, prompt: Prompt
+    known: Outline, file: ExampleFile, recipe: ExampleRecipe, prompt: Prompt
 ) -> TrainingExamples:
     """Return the texts of a file, as the settings say that they were trained on."""
     where = shown_path(file.path)
     texts: list[Text] = []
     answers: list[int] = []
-    for row, asked, rest in _parts(tokenizer, file, prompt):
+    for row, asked, rest in _parts(known.tokenizer, file, prompt):
         if recipe.loss == "completion" and not asked:
             raise FactsError(
                 f"{where} line {row.line}: loss: a text without a prompt has no completion; give "
@@ -34,7 +34,7 @@ def render_examples(
         return TrainingExamples(tuple(texts), recipe, tuple(answers))
     if recipe.loss == "completion":
         raise FactsError("pack: joined rows have no single completion; use --loss all")
-    packed = pack_texts(tokenizer, texts, recipe.pack)
+    packed = pack_texts(known, texts, recipe.pack)
     return TrainingExamples(packed, recipe, (0,) * len(packed))
 
 
@@ -61,16 +61,17 @@ def _parts(tokenizer: Any, file: ExampleFile, prompt: Prompt) -> Iterator[tuple[
         yield row, asked, rest
 
 
-def pack_texts(tokenizer: Any, texts: Sequence[Text], limit: int) -> tuple[Text, ...]:
+def pack_texts(known: Outline, texts: Sequence[Text], limit: int) -> tuple[Text, ...]:
     """Return whole rows of a set joined by the end-of-text token, up to ``limit`` tokens each."""
-    end = tokenizer.eos_token or "\n"
+    end = known.tokenizer.eos_token or "\n"
+    sized = list(zip(texts, token_lengths(known, [text.text for text in texts])))
     packed: list[Text] = []
     for part in dict.fromkeys(text.set for text in texts):
         joined, length = "", 0
-        for text in texts:
+        for text, size in sized:
             if text.set != part:
                 continue
-            tokens = len(tokenizer(text.text)["input_ids"]) + 1
+            tokens = size + 1
             if joined and length + tokens > limit:
                 packed.append(Text(f"{part}/{len(packed)}", part, joined))
                 joined, length = "", 0
@@ -82,10 +83,9 @@ def pack_texts(tokenizer: Any, texts: Sequence[Text], limit: int) -> tuple[Text,
 def check_lengths(known: Outline, texts: Sequence[Text]) -> None:
     """Refuse a text that is longer than the model reads, or too short to predict a token of."""
     longest = getattr(known.config, "max_position_embeddings", None)
-    all_ids = known.tokenizer([text.text for text in texts], verbose=False)["input_ids"]
-    for text, ids in zip(texts, all_ids):
-        if len(ids) < 2 or len(ids) > (longest or len(ids)):
+    for text, size in zip(texts, token_lengths(known, [text.text for text in texts])):
+        if size < 2 or size > (longest or size):
             raise FactsError(
-                f"train: {text.id} has {len(ids)} tokens; expected 2 to {longest or 'any'}, the "
+                f"train: {text.id} has {size} tokens; expected 2 to {longest or 'any'}, the "
                 "positions of the model; cut it as it was cut for training"
             )

@@ -111,6 +111,13 @@ def render_chats(
     for start in range(0, len(whole), CHATS):
         some = whole[start : start + CHATS]
         texts += run_apart(what, render_turns, template, some, date, tokens)
+    try:
+        "".join(texts).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"{what} writes half a character (\\u{ord(error.object[error.start]):x}); expected "
+            "text; leave --chat out, or save the base with another template"
+        ) from error
     return texts
 
 

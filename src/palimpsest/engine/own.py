@@ -50,7 +50,7 @@ from palimpsest.facts.rows import shown_path
 from palimpsest.methods import candidates, used
 from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.load import Outline, check_compatible, load, outline
+from palimpsest.models.load import Outline, check_compatible, check_texts, load, outline
 from palimpsest.models.sources import Kind, find_kind
 from palimpsest.run import disk
 from palimpsest.run.disk import digest
@@ -263,7 +263,7 @@ class OwnInputs:
         if isinstance(self.config, RetrainConfig) and self.config.command:
             return TrainingExamples((), recipe)  # what rows mean is the trainer's own affair
         known = outline(self.base)
-        rendered = render_examples(known.tokenizer, file, recipe, self.config.prompt)
+        rendered = render_examples(known, file, recipe, self.config.prompt)
         check_lengths(known, rendered.texts)
         return rendered
 
@@ -317,7 +317,7 @@ class OwnInputs:
                         "model before it learned the forget data; give it with --base, or use a "
                         "method that needs none, such as npo"
                     )
-        _ = self.setting
+        check_texts(self.base, self.setting.texts)
         return known
 
     def preview(self, workers: int) -> Iterator[str]:

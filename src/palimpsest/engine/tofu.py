@@ -31,8 +31,7 @@ from palimpsest.facts.tofu import PLAIN, Items, Tofu, draw_items, read_tofu, rea
 from palimpsest.methods import candidates
 from palimpsest.methods.plugins import plugin_digest, plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.encode import encode_answers
-from palimpsest.models.load import Outline, check_compatible, outline
+from palimpsest.models.load import Outline, check_compatible, check_texts, outline, token_lengths
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import Run, Terms
 from palimpsest.stats.models import Model, Role
@@ -207,17 +206,22 @@ class TofuInputs:
         """Yield the held-out forget questions, each after as much evidence as the base reads."""
         base = self.outline
         limit = getattr(base.config, "max_position_embeddings", None)
+        offers: list[Question] = []
         for question in questions:
-            if question.set != "forget" or question.pool != "evaluation":
-                continue
-            shown = evidence[question.fact]
-            for count in range(len(shown), 0, -1):
-                longer = replace(question, prompt="\n".join((*shown[:count], question.prompt)))
-                (longer,) = (longer,) if self.frame is None else self.frame.put([longer])
-                size = len(encode_answers(base.tokenizer, [longer])[0].ids)
-                if not isinstance(limit, int) or size <= limit:
-                    yield longer
-                    break
+            if question.set == "forget" and question.pool == "evaluation":
+                shown = evidence[question.fact]
+                offers += [
+                    replace(question, prompt="\n".join((*shown[:count], question.prompt)))
+                    for count in range(len(shown), 0, -1)
+                ]
+        if self.frame is not None:
+            offers = list(self.frame.put(offers))
+        taken: set[str] = set()
+        for offer, size in zip(offers, token_lengths(base, [offer.text for offer in offers])):
+            fits = not isinstance(limit, int) or size <= limit
+            if fits and offer.id not in taken:
+                taken.add(offer.id)
+                yield offer
 
     @cached_property
     def outline(self) -> Outline:
@@ -249,7 +253,9 @@ class TofuInputs:
         for cell, seed in self.cells().items():
             for name, facts in self.sets(seed).items():
                 inputs[f"{name} facts of {cell}"] = digest(as_jsonl(facts))
-            questions = self.setting(cell, seed).facts.questions
+            setting = self.setting(cell, seed)
+            check_texts(self.config.base, setting.texts)
+            questions = setting.facts.questions
             heldout += [
                 [cell, q.id, q.prompt, q.answer] for q in questions if q.pool == "evaluation"
             ]

@@ -12,8 +12,8 @@ from palimpsest.facts.general import Text
 from palimpsest.facts.questions import Question
 from palimpsest.models.device import foreign
 from palimpsest.models.net import Encoded
+from palimpsest.models.tokenizer import TOKENIZER
 
-TOKENIZER = "one that cuts any text into tokens"
 NEED_START = ("gemma", "gemma2", "gemma3_text", "mistral", "mixtral", "cohere", "cohere2")
 """Architectures that predict badly without their first token."""
 

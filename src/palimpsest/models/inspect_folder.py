@@ -2,8 +2,8 @@
 
 Only JSON files of bounded size, safetensors headers and names of files are read here. A folder that
 wants code to run (pickles, ``auto_map``), points outside itself or asks for absurd sizes ends in
-one ModelError. What may be endless by design, a regular expression or a template, is computed in a
-process of its own with bounded time and memory.
+one ModelError. What may be endless by design, a regular expression, a template or a tokenizer, is
+computed in a process of its own with bounded time and memory.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,8 @@ SEVERAL_LIMIT = 1000  # files or patterns that a checkpoint may name in one plac
 APART_SECONDS = 20  # of the processor, and six times as many of the clock
 APART_BYTES = 4 * 2**30  # of addresses, most of them never used
 APART_CHARACTERS = 2**26
+PARTS_LIMIT = 500  # objects in a tokenizer's normalizer or splitting; known ones have some dozens
+TOKEN_LIMIT = 1000  # characters of a token that settings add
 _PLAIN_NAME = re.compile(r"[\w][\w.-]{0,200}")
 _HEX = re.compile(r"[0-9a-f]{40,64}")
 
@@ -86,7 +89,15 @@ def holds_adapter(folder: Path) -> bool:
             f"{folder}: holds both an adapter (adapter_config.json) and a whole model; expected "
             "one of them; move the adapter into a folder of its own"
         )
+    _check_links(folder)
     return True
+
+
+def _check_links(folder: Path) -> None:
+    """Refuse a link out of the folder, even one to a file that no model needs: it is digested."""
+    for entry in sorted(folder.iterdir()):
+        if entry.is_symlink():
+            _real(entry, folder)
 
 
 def _real(path: Path, folder: Path) -> Path:
@@ -128,9 +139,7 @@ def read_json(folder: Path, name: str, limit: int = CONFIG_LIMIT) -> dict[str, A
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the vetted ``config.json`` of a folder, without keys that choose an implementation."""
-    for entry in sorted(folder.iterdir()):
-        if entry.is_symlink():
-            _real(entry, folder)
+    _check_links(folder)
     where, config = folder / "config.json", read_json(folder, "config.json")
     if config is None:
         inside = len(list(folder.glob("*/config.json")))
@@ -206,17 +215,54 @@ def check_tokenizer(folder: Path) -> bool:
     _check_length(folder, "tokens of added_tokens.json", added, ADDED_LIMIT)
     for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
         _check_length(folder, key, settings.get(key), ADDED_LIMIT)
-    # transformers reads one of these in the place of tokenizer.json, by its own version.
-    files = settings.get("fast_tokenizer_files") or []
-    files = files if isinstance(files, list) else [files]
-    _check_length(folder, "fast_tokenizer_files", files, SEVERAL_LIMIT)
-    for name in ("tokenizer.json", *files):
+    for name in _fast_files(folder, settings):
         whole = read_json(folder, name, TOKENIZER_LIMIT) or {}
         _check_length(folder, f"added_tokens of {name}", whole.get("added_tokens"), ADDED_LIMIT)
+        for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+            parts = [1 for part in nested(whole.get(key)) if isinstance(part, dict)]
+            _check_count(folder, f"parts of {key} of {name}", len(parts), PARTS_LIMIT)
         if isinstance(model := whole.get("model"), dict):
             for key in ("vocab", "merges"):
                 _check_length(folder, key, model.get(key), VOCABULARY_LIMIT)
     return any(name in present for name in VOCABULARIES)
+
+
+def tokenizer_trials(folder: Path) -> Iterator[tuple[Path, str, list[str]]]:
+    """Yield each tokenizer.json with its text and the tokens that other files add to it."""
+    settings, added = (
+        read_json(folder, name, TOKENIZER_LIMIT) or {}
+        for name in ("tokenizer_config.json", "added_tokens.json")
+    )
+    texts = [*added, *(value for value in nested(settings) if isinstance(value, str))]
+    tokens = sorted({text for text in texts if len(text) <= TOKEN_LIMIT and _is_text(text)})
+    for name in _fast_files(folder, settings):
+        if path := file_in(folder, name):
+            yield path, path.read_text("utf-8", "replace"), tokens
+
+
+def _fast_files(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+    """Return the names of the files that a tokenizer may be read from, one of them in the end."""
+    # transformers reads one of these in the place of tokenizer.json, by its own version.
+    files = settings.get("fast_tokenizer_files") or []
+    files = files if isinstance(files, list) else [files]
+    _check_length(folder, "fast_tokenizer_files", files, SEVERAL_LIMIT)
+    return ["tokenizer.json", *files]
+
+
+def _is_text(text: str) -> bool:
+    """Tell whether a text can be written: JSON may hold halves of characters."""
+    with contextlib.suppress(UnicodeEncodeError):
+        return bool(text.encode("utf-8")) or not text
+    return False
+
+
+def nested(value: Any) -> Iterator[Any]:
+    """Yield a JSON value and every value in it."""
+    left = [value]
+    while left:
+        yield (value := left.pop())
+        if isinstance(value, dict | list):
+            left += value.values() if isinstance(value, dict) else value
 
 
 def _check_length(folder: Path, what: str, value: Any, limit: int) -> None:
@@ -263,6 +309,8 @@ def run_apart(what: str, function: Callable[..., Any], *given: Any) -> Any:
             return json.loads(done.stdout)
         last = (done.stderr.strip().splitlines() or ["it does not end"])[-1]
         problem = last[:300] if done.returncode > 0 else "it does not end"
+        if done.returncode == -signal.SIGABRT:
+            problem = "it needs too much memory"
     raise ModelError(
         f"{what} cannot be used ({problem}); expected one that is done within {APART_SECONDS} "
         "seconds and a few megabytes; do not use this checkpoint, or leave it out"
@@ -284,6 +332,16 @@ def answer_apart() -> None:
 def matching_names(pattern: str, names: Sequence[str]) -> list[str]:
     """Return the names that a regular expression matches as a whole."""
     return [name for name in names if re.fullmatch(pattern, name)]
+
+
+def split_texts(tokenizer: str, texts: Sequence[str]) -> list[list[int]]:
+    """Return the token ids of each text; the tokenizer is given as JSON."""
+    from tokenizers import Tokenizer
+
+    built = Tokenizer.from_str(tokenizer)
+    built.no_truncation()
+    built.no_padding()
+    return [found.ids for found in built.encode_batch(list(texts))]
 
 
 def render_turns(

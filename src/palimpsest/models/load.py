@@ -8,7 +8,6 @@ asked for: ``inspect_folder.py`` reads the claims, ``skeleton.py`` compares them
 
 import copy
 import hashlib
-import json
 import math
 import os
 import re
@@ -26,7 +25,6 @@ from palimpsest.models.device import check_device, foreign
 from palimpsest.models.families import family_of
 from palimpsest.models.inspect_folder import (
     check_tokenizer,
-    file_in,
     holds_adapter,
     read_config,
     read_weights,
@@ -41,11 +39,20 @@ from palimpsest.models.skeleton import (
     skeleton,
 )
 from palimpsest.models.sources import Kind, find_kind, locate, pocket_names
+from palimpsest.models.tokenizer import (
+    TELLING,
+    read_tokenizer,
+    token_ids,
+    token_ids_apart,
+    tokenizer_difference,
+)
 
 # Some virtual machines announce AMX and then kill the process that uses it, which bfloat16 on a
 # CPU would; the next best instructions are there wherever AMX is. Read at torch's first product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+SHIPPED = (Kind.POCKET, Kind.PACKAGED)
+"""Models whose tokenizers are known."""
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SHAPE_KEYS = (
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -56,13 +63,6 @@ _INCIDENTAL = re.compile(
     r".*_token_id|.*drop.*|use_cache|initializer_range|max_position_embeddings|max_window_layers"
     r"|pretraining_tp|(classifier|summary)_.*"
 )
-# Texts that tokenizers with one vocabulary cut differently: case, accents, digits, blanks, signs.
-_TELLING = (
-    "The guild of Asha Tren is called Velkor.", " leading", "trailing ", "UPPER lower MiXeD",
-    "e\u0301 \u00e9 \ufb01 \uff21", "1 12 123 1234567 3.14", "  two   blanks", "a\tb\nc\n\n d\r\n",
-    "it's we'll \u2019s \"quoted\" (x) [y]", "foo_bar/baz-qux@x.org", "日本語 русский العربية 🙂",
-    "x=y+1; // ok", "", "<s></s><|endoftext|>",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,10 @@ def outline(name: str, base: str | None = None, *, weights: bool = False) -> Out
     weights: whether the weights of a hub model are downloaded too.
     """
     folder, commit = locate(name, weights=weights)
+    shipped = find_kind(name) in SHIPPED
     if not holds_adapter(folder):
         config = build_config(read_config(folder), str(folder))
-        return Outline(name, config, _read_tokenizer(folder), folder, None, commit)
+        return Outline(name, config, read_tokenizer(folder, shipped), folder, None, commit)
     base = base or adapter_base(folder)
     if holds_adapter(locate(base)[0]):
         raise ModelError(
@@ -153,7 +154,7 @@ def outline(name: str, base: str | None = None, *, weights: bool = False) -> Out
             "into its own base first and give the result"
         )
     under = outline(base, weights=weights)
-    tokenizer = _read_tokenizer(folder) if check_tokenizer(folder) else under.tokenizer
+    tokenizer = read_tokenizer(folder, shipped) if check_tokenizer(folder) else under.tokenizer
     return Outline(name, under.config, tokenizer, under.folder, folder, commit)
 
 
@@ -244,7 +245,7 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
 
 
 def check_compatible(
-    base: Loaded | Outline, other: Loaded | Outline, texts: Sequence[str] = _TELLING
+    base: Loaded | Outline, other: Loaded | Outline, texts: Sequence[str] = TELLING
 ) -> None:
     """Refuse a model that cannot be scored beside the base: tokenizer, vocabulary, architecture.
 
@@ -258,7 +259,7 @@ def check_compatible(
                 f"{other.name}: its {key} is {value}; expected {expected}, as in {base.name}; give "
                 "models that were trained from this base"
             )
-    if difference := _tokenizer_difference(base.tokenizer, other.tokenizer, texts):
+    if difference := tokenizer_difference(base.tokenizer, other.tokenizer, texts):
         raise ModelError(
             f"{other.name}: its tokenizer has {difference}; expected that of {base.name}, because "
             "scores of different tokens cannot be compared; save the model with the base's "
@@ -274,42 +275,13 @@ def _computing_keys(config: Any) -> list[str]:
     return sorted(key for key in own if not _INCIDENTAL.fullmatch(key))
 
 
-def _read_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    if not check_tokenizer(folder):
-        raise ModelError(
-            f"{folder}: has no tokenizer (tokenizer.json or another vocabulary); save it there "
-            "with tokenizer.save_pretrained"
-        )
-    # AutoTokenizer keeps only the vocabulary of tokenizer.json for some architectures (Qwen2) and
-    # sets its own normalization and splitting around it; the model was trained with the file's.
-    whole = file_in(folder, "tokenizer.json") is not None
-    kind = PreTrainedTokenizerFast if whole else AutoTokenizer
-    with foreign(f"{folder}: its tokenizer", "the tokenizer of a causal language model"):
-        return kind.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+def token_lengths(known: Outline, texts: Sequence[str]) -> list[int]:
+    """Return the number of tokens of each text; ModelError for a tokenizer that does not end."""
+    count = token_ids if find_kind(known.name) in SHIPPED else token_ids_apart
+    return [len(ids) for ids in count(known.tokenizer, texts)]
 
 
-def _tokenizer_difference(base: Any, other: Any, texts: Sequence[str]) -> str:
-    """Say how the other tokenizer differs from the base's, "" when they do the same to texts."""
-    if _pipeline(base) == _pipeline(other):
-        return ""
-    mine, theirs = base.get_vocab(), other.get_vocab()
-    if len(mine) != len(theirs):
-        return f"{len(theirs)} tokens instead of {len(mine)}"
-    moved = sorted(token for token in mine if theirs.get(token) != mine[token])
-    if moved:
-        return f"token {moved[0]!r} at id {theirs.get(moved[0])} instead of {mine[moved[0]]}"
-    # Toolkits write the same tokenizer with other incidental settings; what counts is its tokens.
-    for text in texts:
-        if base(text)["input_ids"] != other(text)["input_ids"]:
-            return f"the same vocabulary but splits {text!r} into other tokens"
-    return ""
-
-
-def _pipeline(tokenizer: Any) -> str:
-    """Return what a tokenizer does, as canonical JSON; padding and truncation are the caller's."""
-    if not getattr(tokenizer, "is_fast", False):
-        return json.dumps(sorted(tokenizer.get_vocab().items()))
-    parts = json.loads(tokenizer.backend_tokenizer.to_str())
-    return json.dumps(parts | {"padding": None, "truncation": None}, sort_keys=True)
+def check_texts(name: str, texts: Sequence[str]) -> None:
+    """Refuse a model whose tokenizer does not end on the texts of a run, before it starts."""
+    if find_kind(name) not in SHIPPED:
+        token_ids_apart(outline(name).tokenizer, texts)

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from palimpsest.errors import DamagedArtifact
 from palimpsest.run import disk
 from palimpsest.run.cell import CellStore
 from palimpsest.run.disk import holder
@@ -61,11 +62,13 @@ def note(run: Path, worker: str, event: str, /, **data: Any) -> None:
 def progress_lines(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return the legible lines of all files, each with its worker; the last may be incomplete."""
     for path in sorted((run / "progress").glob("*.jsonl")):
-        for line in path.read_bytes().split(b"\n"):
-            with contextlib.suppress(ValueError):
-                entry = json.loads(line)
-                if isinstance(entry, dict) and "event" in entry:
-                    yield path.stem, entry
+        with contextlib.suppress(DamagedArtifact):
+            lines = disk.read_stored(path).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    entry = json.loads(line)
+                    if isinstance(entry, dict) and "event" in entry:
+                        yield path.stem, entry
 
 
 def read_progress(run: Path, now: float | None = None) -> Progress:
@@ -74,7 +77,7 @@ def read_progress(run: Path, now: float | None = None) -> Progress:
     graph: dict[str, dict[str, float]] = {}
     words: dict[tuple[str, str], str] = {}
     with contextlib.suppress(Exception):
-        for cell, steps in json.loads((run / "progress" / "steps.json").read_bytes()).items():
+        for cell, steps in json.loads(disk.read_stored(run / "progress" / "steps.json")).items():
             graph[cell] = {str(name): float(cost) for name, _, cost in steps}
             words |= {(cell, name): str(text) for name, text, _ in steps}
     started: dict[str, StepAtWork] = {}

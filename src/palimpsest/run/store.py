@@ -235,7 +235,7 @@ class Run:
         problems += [f"{folder}: not a cell of the plan" for folder in strange]
         if not problems:
             try:
-                data = (self.path / RECORD).read_bytes()
+                data = disk.read_stored(self.path / RECORD)
                 verify_chain(data, str(self.path / RECORD), self.terms.digest)
                 if data != self.record():
                     problems.append(f"{self.path / RECORD}: not the record of what is stored")
@@ -305,7 +305,7 @@ def _check_terms(path: Path, terms: Terms) -> bool:
         known = _read_terms(path)
     except DamagedArtifact as damage:
         try:
-            verify_chain((path / ROSTERS).read_bytes(), str(path / ROSTERS), terms.digest)
+            verify_chain(disk.read_stored(path / ROSTERS), str(path / ROSTERS), terms.digest)
         except (OSError, StoreError):
             raise StoreError(
                 f"{damage}; it was made under other terms than asked for now; expected the "
@@ -330,7 +330,7 @@ def _rosters(path: Path, terms: Terms) -> Iterator[Sequence[Mapping[str, Any]]]:
     """Yield the rosters that are stored; those of a damaged file are taken from the record."""
     for name in (ROSTERS, RECORD):
         with contextlib.suppress(OSError, DamagedArtifact):
-            entries = verify_chain((path / name).read_bytes(), name, terms.digest)
+            entries = verify_chain(disk.read_stored(path / name), name, terms.digest)
             yield from (entry.data["models"] for entry in entries if entry.event == "roster")
             return
 

@@ -23,6 +23,9 @@ else:
     Array, Columns, Table = Sequence, Mapping, dict
 
 ROW_GROUP = 65_536
+MOST_VALUES = 10**8
+"""Rows times columns of a table; a cell of hundreds of models has some millions."""
+MOST_BYTES = 2**31
 _KEPT = ("bool", "int32", "int64", "float32", "float64")
 
 
@@ -35,6 +38,11 @@ def table_bytes(columns: Columns) -> bytes:
     lengths = {name: len(values) for name, values in table.items()}
     if len(set(lengths.values())) != 1:
         raise StoreError(f"a table has columns of lengths {lengths}; expected one common length")
+    if sum(lengths.values()) > MOST_VALUES:
+        raise StoreError(
+            f"a table has {sum(lengths.values())} values; expected at most {MOST_VALUES}; ask for "
+            "fewer facts, or spread them over several cells"
+        )
     sink = pa.BufferOutputStream()
     pq.write_table(
         pa.Table.from_arrays([_arrow(values) for values in table.values()], names=list(table)),
@@ -57,7 +65,9 @@ def table_from_bytes(data: bytes, name: str) -> Table:
 
     try:
         # Text arrives dictionary-coded, so that a million rows share a few hundred str objects.
-        schema = pq.read_schema(pa.BufferReader(data))
+        footer = pq.read_metadata(pa.BufferReader(data))
+        _check_size(name, footer)
+        schema = footer.schema.to_arrow_schema()
         text = [field.name for field in schema if pa.types.is_string(field.type)]
         table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=text).read(use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -66,6 +76,17 @@ def table_from_bytes(data: bytes, name: str) -> Table:
         if column.null_count:
             raise DamagedArtifact(f"{name}: column {field!r} has empty entries; expected none")
     return {field: _column(table[field]) for field in table.column_names}
+
+
+def _check_size(name: str, footer: Any) -> None:
+    """Refuse a table that takes gigabytes: a few kilobytes may hold millions of equal rows."""
+    values = footer.num_rows * footer.num_columns
+    size = sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
+    if not 0 <= values <= MOST_VALUES or not 0 <= size <= MOST_BYTES:
+        raise DamagedArtifact(
+            f"{name}: {footer.num_rows} rows of {footer.num_columns} columns with {size} bytes "
+            f"once decompressed; expected at most {MOST_VALUES} values and {MOST_BYTES} bytes"
+        )
 
 
 def table_file(name: str) -> str:
