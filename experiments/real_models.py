@@ -66,7 +66,7 @@ def tables() -> dict[str, str]:
 
 
 def run_table(rows: Rows) -> str:
-    """Return one line per model: p, and the three axes that lie furthest out."""
+    """Return one line per model: p, and the two axes that lie furthest out."""
     by_model: dict[str, Rows] = defaultdict(list)
     for row in rows:
         by_model[row["model"]].append(row)
@@ -80,7 +80,7 @@ def run_table(rows: Rows) -> str:
 
 def _line(rows: Rows) -> Sequence[object]:
     first = rows[0]
-    far = sorted(rows, key=lambda row: -abs(float(row["t"])))[:3]
+    far = sorted(rows, key=lambda row: -abs(float(row["t"])))[:2]
     axes = ", ".join(
         f"{row['axis']} {float(row['t']):+.1f} ({float(row['offset']):+.2f})".replace("-", "−")
         for row in far
