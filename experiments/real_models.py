@@ -8,6 +8,7 @@ candidate of its cell. Writes the rows of the runs given (a row per model and ax
     python -m experiments.real_models smollm2=runs/smollm2 tofu=runs/tofu
 """
 
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from palimpsest.stats.models import Role
 
 CSV = "real-models.csv"
 COLUMNS = ("run", "role", "model", "kind", "cost", "excluded", "accepted", "p")
-COLUMNS += ("axis", "t", "offset")
+COLUMNS += ("axis", "sd", "offset")
 MOST_REFERENCES = 1000
 SHOWN = (Role.CANDIDATE, Role.RETRAINING, Role.KNOWN_LABEL, Role.CONTROL)
 
@@ -51,7 +52,12 @@ def run_rows(name: str, place: Path) -> Iterator[Sequence[object]]:
             shared = (name, str(of.role), model, kind_of(cell, model), cost)
             shared += (str(finding.excluded), str(compared.accepted), f"{compared.p:.4g}")
             for gap in compared.gaps.values():
-                yield (*shared, gap.axis, f"{gap.t:.3f}", f"{gap.offset:.4f}")
+                yield (
+                    *shared,
+                    gap.axis,
+                    f"{math.nan if gap.sd is None else gap.sd:.3f}",
+                    f"{gap.offset:.4f}",
+                )
 
 
 # -- tables of the page ----------------------------------------------------------------------------
@@ -80,9 +86,9 @@ def run_table(rows: Rows) -> str:
 
 def _line(rows: Rows) -> Sequence[object]:
     first = rows[0]
-    far = sorted(rows, key=lambda row: -abs(float(row["t"])))[:2]
+    far = sorted(rows, key=lambda row: -abs(float(row["sd"])))[:2]
     axes = ", ".join(
-        f"{row['axis']} {float(row['t']):+.1f} ({float(row['offset']):+.2f})".replace("-", "−")
+        f"{row['axis']} {float(row['sd']):+.1f} ({float(row['offset']):+.2f})".replace("-", "−")
         for row in far
     )
     title = f"`{first['model']}`" if first["role"] == "candidate" else first["model"]

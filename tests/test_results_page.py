@@ -81,9 +81,9 @@ def test_a_table_of_one_cell_has_every_model_judged_alone(stored: RunResults) ->
     first = next(row for row in rows if row["role"] == "retraining")
     (line,) = (text for text in table.splitlines() if text.startswith(f"| {first['model']} |"))
     far = max(
-        (row for row in rows if row["model"] == first["model"]), key=lambda r: abs(float(r["t"]))
+        (row for row in rows if row["model"] == first["model"]), key=lambda r: abs(float(r["sd"]))
     )
     assert (
-        f"{far['axis']} {float(far['t']):+.1f}".replace("-", "−") in line
+        f"{far['axis']} {float(far['sd']):+.1f}".replace("-", "−") in line
         and f"| {first['p']} |" in line
     )
