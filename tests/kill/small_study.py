@@ -308,6 +308,7 @@ class Study:
             folder, step = self.base / f"late-{number}", steps[number % len(steps)]
             worker = (number + number // len(steps)) % 2 == 0
             after = self.draw.random() * seconds[step]
+            Path(f"{folder}.struck").unlink(missing_ok=True)  # of an earlier request
             code = ended(launch(folder, killed, step, after, worker))
             left = {"killed": code, "step": step, "struck": Path(f"{folder}.struck").exists()}
             results.append(self.compared(folder, "worker" if worker else "study") | left)
@@ -319,6 +320,7 @@ class Study:
             run_study(self.plan, folder)
             (self.base / "operations").write_text(str(counted.operations))
 
+        shutil.rmtree(self.base / "counted", ignore_errors=True)  # of an earlier request
         assert ended(launch(self.base / "counted", inline, 0)) == 0, said(self.base / "counted")
         total = int((self.base / "operations").read_text())
         results = []

@@ -280,6 +280,7 @@ def test_leftovers_are_cleared_by_the_next_command(run: Run) -> None:
     folder = run.cell("a").folder
     for place in (run.path, folder, folder / "models", folder / "steps" / "panel"):
         (place / ".tmp-0123456789ab").write_bytes(b"half")
+        (place / ".tmpwDnDn3").write_bytes(b"half of safetensors' own")
     # Of a command killed after it wrote cell.json and before it removed the weights.
     (folder / "steps" / "train" / "weights.safetensors").write_bytes(b"left")
     assert work(run).skipped == ("a", "b")

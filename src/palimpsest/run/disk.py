@@ -44,6 +44,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOOK = 0.25
 # The locks this process holds; a forked child holds none of them.
 _held: dict[Path, int] = {}
+# Files that were being written: ours, and those that safetensors makes beside its target.
+_UNFINISHED = re.compile(r"\.tmp(-[0-9a-f]{12}|[A-Za-z0-9]{6})")
 _RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
 _PERMISSION = ("permission to write there", "change the folder's permissions or choose another")
 _ADVICE = {
@@ -249,8 +251,9 @@ def remove(path: Path) -> None:
 
 def clean(folder: Path) -> None:
     """Remove what interrupted writes left directly in a folder."""
-    for path in sorted(folder.glob(".tmp-" + "[0-9a-f]" * 12)):
-        remove(path)
+    for path in sorted(folder.glob(".tmp*")):
+        if _UNFINISHED.fullmatch(path.name):
+            remove(path)
 
 
 def safe_name(name: str, what: str) -> str:
