@@ -69,6 +69,7 @@ from palimpsest.engine.estimate import check_memory, suitable_workers
 from palimpsest.engine.work import CellWork
 spec = StudySpecs(preset("demo"))("pocket-qwen2-s--seed0")
 check_memory(spec), suitable_workers(spec)
+assert "transformers" not in sys.modules, "a command that starts workers has no use for it"
 work = CellWork(spec)
 assert work.nets([work.base]).stack == 1 and work.nets.stacked
 assert "transformers.modeling_utils" not in sys.modules

@@ -21,7 +21,7 @@ from palimpsest.errors import FactsError, InputError, MethodError, ModelError, P
 from palimpsest.facts.examples import example_stream, read_examples, schedule_rates
 from palimpsest.facts.general import Text
 from palimpsest.methods.lessons import encode_stream
-from palimpsest.models.load import Outline, load, state_digest
+from palimpsest.models.load import Outline, load, outline, state_digest
 from palimpsest.models.net import WholeNet
 from palimpsest.models.train import stream_steps, text_loss, train
 
@@ -33,7 +33,9 @@ Values = dict[str, Any]
 
 
 def known(tokenizer: Any) -> Outline:
-    return Outline("pocket/qwen2-s", None, tokenizer, Path(), None, "")
+    found = outline("pocket/qwen2-s")
+    vars(found)["tokenizer"] = tokenizer  # the cached property
+    return found
 
 
 def write(path: Path, rows: Sequence[object]) -> str:

@@ -179,15 +179,10 @@ def worker_memory(spec: CellSpec) -> float:
     """Return the bytes that one worker takes at most: a model in training and its batch."""
     setting, engine = spec.setting, spec.setting.engine
     base = outline(spec.base.place)
-    config, parameters = base.config, base.parameters
-    width, layers, vocabulary = (
-        int(next((value for n in names if (value := getattr(config, n, None))), default))
-        for names, default in (
-            (("hidden_size", "n_embd"), 768),
-            (("num_hidden_layers", "n_layer"), 12),
-            (("vocab_size",), 50_000),
-        )
-    )
+    parameters = base.parameters
+    width = base.number("hidden_size", "n_embd", default=768)
+    layers = base.number("num_hidden_layers", "n_layer", default=12)
+    vocabulary = base.number("vocab_size", default=50_000)
     each = 4 if engine.dtype == "float32" else 2
     # Weights, gradients and AdamW's two moments; master weights where the weights are not float32,
     # and in re-acquisition, which takes its steps in units of the base's weights.

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from palimpsest.errors import MachineError, ModelError, PalimpsestError, PlanError
 
@@ -142,19 +143,21 @@ def machine_faults() -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep transformers from printing: no bars, no warnings, errors only as exceptions."""
-    from transformers.utils import logging
-
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logs.CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging: Any = sys.modules.get("transformers.utils.logging")
+        if logging is None:  # it takes a second to import, and is not used here
             yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()
+            return
+        before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity(logs.CRITICAL)
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(before)
+            if bars:
+                logging.enable_progress_bar()
 
 
 @contextmanager

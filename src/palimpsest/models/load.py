@@ -69,15 +69,31 @@ _INCIDENTAL = re.compile(
 class Outline:
     """A model on paper: what is known before its weights are read.
 
-    folder: of the whole model; adapter: of a LoRA adapter that is to be merged into it.
+    settings: its vetted config.json. folder: of the whole model. tokenizer_folder: where its
+    tokenizer is. adapter: the folder of a LoRA adapter that is to be merged into it.
     """
 
     name: str
-    config: Any
-    tokenizer: Any
+    settings: Mapping[str, Any]
     folder: Path
-    adapter: Path | None
+    tokenizer_folder: Path
     revision: str
+    adapter: Path | None = None
+
+    @cached_property
+    def config(self) -> Any:
+        """The config as transformers reads it."""
+        return build_config(self.settings, str(self.folder))
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return read_tokenizer(self.tokenizer_folder, find_kind(self.name) in SHIPPED)
+
+    def number(self, *keys: str, default: int) -> int:
+        """Return the first of these that config.json has, or that its architecture sets."""
+        stated = [self.settings[key] for key in keys if self.settings.get(key)]
+        implied = (value for key in keys if (value := getattr(self.config, key, None)))
+        return int(stated[0] if stated else next(implied, default))
 
     @property
     def in_package(self) -> bool:
@@ -143,10 +159,9 @@ def outline(name: str, base: str | None = None, *, weights: bool = False) -> Out
     weights: whether the weights of a hub model are downloaded too.
     """
     folder, commit = locate(name, weights=weights)
-    shipped = find_kind(name) in SHIPPED
     if not holds_adapter(folder):
-        config = build_config(read_config(folder), str(folder))
-        return Outline(name, config, read_tokenizer(folder, shipped), folder, None, commit)
+        found = Outline(name, read_config(folder), folder, folder, commit)
+        return found if found.in_package else _read(found)
     base = base or adapter_base(folder)
     if holds_adapter(locate(base)[0]):
         raise ModelError(
@@ -154,8 +169,14 @@ def outline(name: str, base: str | None = None, *, weights: bool = False) -> Out
             "into its own base first and give the result"
         )
     under = outline(base, weights=weights)
-    tokenizer = read_tokenizer(folder, shipped) if check_tokenizer(folder) else under.tokenizer
-    return Outline(name, under.config, tokenizer, under.folder, folder, commit)
+    own = folder if check_tokenizer(folder) else under.tokenizer_folder
+    return _read(Outline(name, under.settings, under.folder, own, commit, folder))
+
+
+def _read(found: Outline) -> Outline:
+    """Read what may be refused; a pocket model's is known, and read when it is asked for."""
+    _ = found.config, found.tokenizer
+    return found
 
 
 def load(
