@@ -278,10 +278,10 @@ class Study:
             if living:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(target, signal.SIGKILL)
-            code = ended(child)
-            hit = living and (code == -9 or target != child)
+            left = {"share": round(share, 4), "killed": ended(child), "message": said(folder)}
+            hit = living and (left["killed"] == -9 or target != child)
             result = self.compared(folder, "study" if target == child else "worker")
-            results.append(result | {"share": round(share, 4), "killed": code, "landed": hit})
+            results.append(result | left | {"landed": hit})
             landed, number = landed + hit, number + 1
         return results
 

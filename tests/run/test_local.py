@@ -16,7 +16,7 @@ import palimpsest
 from palimpsest.errors import FolderLocked, InputError, MachineError, PalimpsestError
 from palimpsest.run import disk
 from palimpsest.run.disk import Stopped, lock, stop_signals
-from palimpsest.run.executor import Event, OnEvent, Outcome, make_executor, silent
+from palimpsest.run.executor import Event, OnEvent, Outcome, Work, make_executor, silent
 from palimpsest.run.local import LocalExecutor
 from palimpsest.run.status import progress_lines, read_progress, status, worker_lock
 from palimpsest.run.steps import Failure
@@ -42,6 +42,23 @@ def test_inline_one_worker_and_three_give_the_same_bytes(quick: Path) -> None:
     # Workers shared the cells; no step was done twice.
     lines = [entry for _, entry in progress_lines(run.path) if entry["event"] == "done"]
     assert len({(line["cell"], line["step"]) for line in lines}) == len(lines) == 14
+
+
+def test_a_worker_lost_after_its_last_write_takes_no_file_of_another_with_it(run: Run) -> None:
+    with run.lock():
+        doing = Work(job := ToyJob(run.path.parent), run, silent)
+        task = doing.next("worker-0")
+        assert task is not None
+        cell, store = job.cell(task.cell), run.cell(task.cell)
+        cell.do(doing.scheduler.step(task), store)
+        # Another worker is writing meanwhile.
+        writing = store.folder / "steps" / "reference" / ".tmp-0123456789ab"
+        writing.parent.mkdir()
+        writing.write_bytes(b"half")
+        doing.lost("worker-0", "killed")
+        assert writing.exists() and doing.scheduler.progress(task.cell)[0] == 1
+    execute(run)
+    assert not writing.exists() and run.verify() == ()
 
 
 def test_faults_cost_their_own_step_and_what_needs_it(quick: Path) -> None:

@@ -242,7 +242,6 @@ class Work:
         # It may have been lost after its last write.
         planned = self.planned[task.cell]
         if store.finished(planned) if task.step == FINISH else store.done(step):
-            store.sweep()
             return self.ended(worker, Result(0.0))
         task, failure = self.scheduler.lost(worker, why)
         where = {"worker": worker, "cell": task.cell, "step": task.step}
@@ -369,8 +368,9 @@ def run_on(pool: Pool, work: Work, workers: int) -> None:
             pool.stop(at_once=True)
             raise
         pool.stop(at_once=stop.signum is not None)
+        # Not before: a file that a lost worker left cannot be told from one that is being written.
+        work.run.sweep()
         if stop.signum is not None:
-            work.run.sweep()
             finished = sum(work.run.cell(cell).ended() for cell in work.run.cells)
             raise Stopped(
                 stop.signum,
