@@ -1,7 +1,12 @@
 """Shared by all tests: one thread, no network, a small tokenizer and tiny random checkpoints."""
 
 import os
+import signal
 import socket
+
+# A shell starts what runs in its background with SIGINT ignored; tests send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
