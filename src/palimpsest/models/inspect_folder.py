@@ -148,7 +148,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             "in Hugging Face layout; name one of them, or save the model with save_pretrained"
         )
     numbers = []
-    for key, value in _walk(config):
+    for key, value in _walk(where, config):
         _check_entry(where, key, value)
         if type(value) is int:
             numbers.append((key, value))
@@ -169,10 +169,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key.lstrip("_") not in CHOICE_KEYS}
 
 
-def _walk(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _walk(where: Path, value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield every (key, value) of a JSON value; what stands in a list has the list's key."""
     if depth > 16:
-        raise ModelError("config.json: is nested more than 16 deep; get it again")
+        raise ModelError(f"{where}: is nested more than 16 deep; get it again")
     inside: list[tuple[str, Any]] = []
     if isinstance(value, Mapping):
         inside = list(value.items())
@@ -180,7 +180,7 @@ def _walk(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]
         inside = [(key, inner) for inner in value]
     for name, inner in inside:
         yield name, inner
-        yield from _walk(inner, name, depth + 1)
+        yield from _walk(where, inner, name, depth + 1)
 
 
 def _check_entry(where: Path, key: str, value: Any) -> None:
@@ -219,7 +219,8 @@ def check_tokenizer(folder: Path) -> bool:
         whole = read_json(folder, name, TOKENIZER_LIMIT) or {}
         _check_length(folder, f"added_tokens of {name}", whole.get("added_tokens"), ADDED_LIMIT)
         for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-            parts = [1 for part in nested(whole.get(key)) if isinstance(part, dict)]
+            inside = _walk(folder / name, [whole.get(key)])
+            parts = [part for _, part in inside if isinstance(part, dict)]
             _check_count(folder, f"parts of {key} of {name}", len(parts), PARTS_LIMIT)
         if isinstance(model := whole.get("model"), dict):
             for key in ("vocab", "merges"):
@@ -233,7 +234,8 @@ def tokenizer_trials(folder: Path) -> Iterator[tuple[Path, str, list[str]]]:
         read_json(folder, name, TOKENIZER_LIMIT) or {}
         for name in ("tokenizer_config.json", "added_tokens.json")
     )
-    texts = [*added, *(value for value in nested(settings) if isinstance(value, str))]
+    where = folder / "tokenizer_config.json"
+    texts = [*added, *(value for _, value in _walk(where, settings) if isinstance(value, str))]
     tokens = sorted({text for text in texts if len(text) <= TOKEN_LIMIT and _is_text(text)})
     for name in _fast_files(folder, settings):
         if path := file_in(folder, name):
@@ -254,15 +256,6 @@ def _is_text(text: str) -> bool:
     with contextlib.suppress(UnicodeEncodeError):
         return bool(text.encode("utf-8")) or not text
     return False
-
-
-def nested(value: Any) -> Iterator[Any]:
-    """Yield a JSON value and every value in it."""
-    left = [value]
-    while left:
-        yield (value := left.pop())
-        if isinstance(value, dict | list):
-            left += value.values() if isinstance(value, dict) else value
 
 
 def _check_length(folder: Path, what: str, value: Any, limit: int) -> None:
