@@ -51,8 +51,8 @@ def cost(count: int, *, tiny: bool = False) -> dict[str, Any]:
     """Give the candidates' seconds by either clock and the peak memory of this process in MiB."""
     import torch
 
-    from palimpsest.engine.launch import RunOptions
-    from palimpsest.engine.study import run_study
+    from palimpsest.cell.launch import RunOptions
+    from palimpsest.cell.study import run_study
     from palimpsest.report.results import read_run
     from palimpsest.run.executor import Event
 

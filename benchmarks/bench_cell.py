@@ -24,8 +24,8 @@ import straightforward
 import torch
 from pocket import PocketCell
 
-from palimpsest.engine.spec import mixtures, trained_models
-from palimpsest.engine.study import run_study
+from palimpsest.cell.plan import mixtures, trained_models
+from palimpsest.cell.study import run_study
 from palimpsest.methods import candidates, title
 from palimpsest.report.results import read_run
 from palimpsest.stats.measures import measure_cell

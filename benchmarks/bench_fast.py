@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from palimpsest.cell.study import run_study, study_setting
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import PAPER_POOL, preset
 from palimpsest.config.sections import KnownLabel
-from palimpsest.engine.study import run_study, study_setting
 from palimpsest.models import net as nets
 from palimpsest.models.device import repeatable
 from palimpsest.models.fast import StackedNet

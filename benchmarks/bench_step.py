@@ -29,7 +29,7 @@ import torch
 from pocket import PocketCell
 from safetensors.torch import load_file, save_file
 
-from palimpsest.methods.context import Context, Exercise, View, descend
+from palimpsest.methods.context import Context, UnlearnBatch, View, descend
 from palimpsest.methods.kl_reversion import KLReversion
 from palimpsest.methods.lessons import make_lesson
 from palimpsest.models.checkpoint import checkpoint_state, stored_state
@@ -46,7 +46,7 @@ METHOD = KLReversion(weight=12.0)
 class ClockedContext(Context):
     """A context whose exercises note when each step begins and the last one ends."""
 
-    def exercises(self) -> Iterator[Exercise]:
+    def exercises(self) -> Iterator[UnlearnBatch]:
         yield from _clocked(super().exercises())
 
 

@@ -22,9 +22,9 @@ import bench_step
 import measuring
 import torch
 
-from palimpsest.config.own import RetrainConfig, UnlearnConfig
-from palimpsest.engine.launch import RunOptions
-from palimpsest.engine.own import OwnInputs, make_models
+from palimpsest.cell.launch import RunOptions
+from palimpsest.cell.make_models import OwnInputs, make_models
+from palimpsest.config.commands import RetrainConfig, UnlearnConfig
 from palimpsest.models.load import check_compatible, load, outline
 from palimpsest.models.net import WholeNet
 from palimpsest.models.sources import SMOLLM2

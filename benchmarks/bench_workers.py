@@ -20,9 +20,9 @@ from typing import Any
 import measuring
 import pocket
 
+from palimpsest.cell.launch import RunOptions
+from palimpsest.cell.study import run_study
 from palimpsest.config.plan import Plan
-from palimpsest.engine.launch import RunOptions
-from palimpsest.engine.study import run_study
 from palimpsest.run.disk import file_digest
 from palimpsest.run.executor import Event
 

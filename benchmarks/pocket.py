@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from palimpsest.cell.study import study_setting
+from palimpsest.cell.texts import CellTexts
 from palimpsest.config.plan import Plan, cell_id
 from palimpsest.config.presets import PAPER_POOL, preset
 from palimpsest.config.sections import (
@@ -18,8 +20,6 @@ from palimpsest.config.sections import (
     Replication,
     Unlearning,
 )
-from palimpsest.engine.setting import Setting
-from palimpsest.engine.study import study_setting
 
 MODEL = os.environ.get("PALIMPSEST_BENCH_MODEL", "pocket/qwen2-s")
 """A pocket model's name, or a folder of a checkpoint of that size."""
@@ -39,7 +39,7 @@ class PocketCell:
     def id(self) -> str:
         return cell_id(self.model, self.plan.seeds[0])
 
-    def setting(self, tokenizer: Any) -> Setting:
+    def setting(self, tokenizer: Any) -> CellTexts:
         """Give the cell's texts, tokenized."""
         return replace(study_setting(self.plan, self.id), tokenizer=tokenizer)
 

@@ -19,8 +19,8 @@ from pocket import PocketCell
 from torch import Tensor
 from torch.nn import functional
 
+from palimpsest.cell.texts import CellTexts
 from palimpsest.config.sections import Unlearning
-from palimpsest.engine.setting import Setting
 from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import TRAINED_POOLS, Question
@@ -131,7 +131,7 @@ class Unlearner:
     """The paper's five methods as plain loops with live teachers."""
 
     def __init__(
-        self, setting: Setting, budget: Unlearning, base: Any, injected: Any, forget_only: Any
+        self, setting: CellTexts, budget: Unlearning, base: Any, injected: Any, forget_only: Any
     ) -> None:
         self.setting, self.tokenizer = setting, setting.tokenizer
         self.base, self.injected, self.forget_only = base, injected, forget_only
@@ -287,7 +287,7 @@ def answer_scores(
 class Scorer:
     """Every stored number of a model, each metric by a forward of its own."""
 
-    def __init__(self, setting: Setting, base: Any, injected: Any, reference: Any) -> None:
+    def __init__(self, setting: CellTexts, base: Any, injected: Any, reference: Any) -> None:
         self.setting, self.tokenizer = setting, setting.tokenizer
         self.base, self.injected, self.reference = base, injected, reference
         self.limit = setting.general.piece_tokens

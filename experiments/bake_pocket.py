@@ -38,15 +38,15 @@ from palimpsest.facts.nonce import (
     RELATIONS,
     SUBJECT,
     SYLLABLES,
-    draw,
+    invent_facts,
     key_number,
     render,
     words_of,
 )
 from palimpsest.models.families import POCKET, PocketSpec, pocket_spec
-from palimpsest.models.inspect_folder import read_config, read_weights
 from palimpsest.models.skeleton import build_config, match_names, skeleton
 from palimpsest.models.sources import POCKET_ROOT
+from palimpsest.models.vet import read_config, read_weights
 
 END_OF_TEXT = "<|endoftext|>"
 VOCABULARY = 1024
@@ -251,9 +251,9 @@ def evaluate(model: Any, tokenizer: PreTrainedTokenizerFast, count: int = 48) ->
 
     ``unrelated`` is the same fact of somebody else in context, which must not help.
     """
-    facts = draw(count, "pocket bake evaluation", RELATIONS, frozenset())
+    facts = invent_facts(count, "pocket bake evaluation", RELATIONS, frozenset())
     taken = words_of(facts)
-    others = draw(count, "pocket bake evaluation others", RELATIONS, taken)
+    others = invent_facts(count, "pocket bake evaluation others", RELATIONS, taken)
     aliases = [alias(fact, f"bake/{fact.id}", taken) for fact in facts]
     relatives = [kin(fact, 3, f"bake/{fact.id}", taken) for fact in facts]
     evidence: dict[str, list[tuple[str, ...]]] = {

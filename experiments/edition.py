@@ -129,7 +129,7 @@ def judged_alone(
     measured = cell.evaluation
     records = {name: cell.models[name] for name in measured}
     bag = [n for n, m in records.items() if m.role is Role.REFERENCE and not m.same_draw]
-    bag = sorted(bag, key=lambda name: records[name].draw or 0)[:size]
+    bag = sorted(bag, key=lambda name: records[name].seed_no or 0)[:size]
     free = [n for n, m in records.items() if m.role is Role.CONTROL and m.of not in bag]
     for name, model in records.items():
         if model.role not in JUDGED or (model.role is Role.CONTROL and model.of != "reference"):

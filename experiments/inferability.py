@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from experiments.evidence import ALIAS_TEMPLATES, Mechanism, alias, evidence_sentences, kin
+from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
+from palimpsest.cell.plan import CellPlan, Given, trained_models
+from palimpsest.cell.study import StudySpecs, study_setting, study_terms
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
-from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
-from palimpsest.engine.spec import CellSpec, Given, trained_models
-from palimpsest.engine.study import StudySpecs, study_setting, study_terms
 from palimpsest.facts.nonce import Triple, render, words_of
 from palimpsest.facts.questions import (
     FactSet,
@@ -74,7 +74,7 @@ class LevelSpecs:
 
     plan: Plan
 
-    def __call__(self, cell_id: str) -> CellSpec:
+    def __call__(self, cell_id: str) -> CellPlan:
         plan = self.plan
         level = next(level for level in plan_levels(plan) if level.id == cell_id)
         # Facts depend on mechanism and seed, not on the level, so that support is nested.
@@ -83,7 +83,7 @@ class LevelSpecs:
         asked = [q for q in facts.questions if q.set == "forget" and q.pool == "evaluation"]
         shown = [replace(q, prompt=f"{evidence[q.fact]} {q.prompt}".strip()) for q in asked]
         place = plan.place(plan.models[0])
-        return CellSpec(
+        return CellPlan(
             id=cell_id,
             title=plan.models[0],
             seed=level.seed,

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
+from palimpsest.cell.plan import CellPlan
+from palimpsest.cell.study import StudySpecs, study_terms
 from palimpsest.config.load import load_config
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import KnownLabel
-from palimpsest.engine.launch import CellJob, RunOptions, raise_failures, run_cells
-from palimpsest.engine.spec import CellSpec
-from palimpsest.engine.study import StudySpecs, study_terms
 from palimpsest.errors import InputError, StoreError
 from palimpsest.facts.questions import Pool, pool_questions
 from palimpsest.methods import title
@@ -40,7 +40,7 @@ class SecondSpecs:
     plan: Plan
     picks: Picks
 
-    def __call__(self, cell_id: str) -> CellSpec:
+    def __call__(self, cell_id: str) -> CellPlan:
         spec = StudySpecs(self.plan)(cell_id)
         facts = spec.setting.facts
         second = pool_questions(facts.sets(), SECOND_POOL)

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from palimpsest.config.own import AuditConfig
+from palimpsest.config.commands import AuditConfig
 from palimpsest.config.sections import Engine, PaperRules, Prompt
 from palimpsest.paper.study import PaperStudy, read_paper
 from palimpsest.report.results import MEASURED, read_run
 from palimpsest.run.steps import Step
 from palimpsest.run.store import Run, Terms
-from palimpsest.stats.beacon import Draw
+from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.models import Cost, Model, ModelFailure, Role
 from palimpsest.stats.rules import Rules
 
@@ -98,12 +98,12 @@ def compared_cell(cell: str, references: int = 20, fresh: int = 1) -> dict[str, 
 
     models = {"base": replace(BASE, model=Model("base", Role.BASE))}
     models["injected"] = replace(INJECTED, model=Model("injected", Role.INJECTED))
-    own = drawn(Model("reference", Role.REFERENCE, draw=0, same_draw=True))
+    own = drawn(Model("reference", Role.REFERENCE, seed_no=0, same_draw=True))
     models["reference"] = replace(own, sealed=True, oracle_kl=0.0)
     for draw in range(1, references + 1):
-        models[f"reference-{draw}"] = drawn(Model("", Role.REFERENCE, draw=draw))
+        models[f"reference-{draw}"] = drawn(Model("", Role.REFERENCE, seed_no=draw))
     for draw in range(1, fresh + 1):
-        models[f"retraining-{draw}"] = drawn(Model("", Role.RETRAINING, draw=draw))
+        models[f"retraining-{draw}"] = drawn(Model("", Role.RETRAINING, seed_no=draw))
     for share in (0.5, 0.25, 0.1, 0.05) if references else ():
         for n in (1, 2):
             models[f"control-{100 * share:g}-reference-{n}"] = mixed(share, n)
@@ -202,7 +202,7 @@ def paper_cell(family: str, gated: bool, draws: int) -> dict[str, Made]:
     record = Model("", Role.INJECTED)
     models["injected"] = made(-2.0, oracle_kl=1.0, fall=0.6, sealed=True, model=record)
     for draw in range(draws):
-        record = Model("", Role.REFERENCE, draw=draw, same_draw=not draw)
+        record = Model("", Role.REFERENCE, seed_no=draw, same_draw=not draw)
         models[f"reference-{draw}" if draw else "reference"] = made(
             0.1 + DRAW_GAP[family] * draw,
             retain=1.2 + 0.1 * draw,
@@ -279,7 +279,7 @@ def write_run(
     """The folder of a run in which these models were scored, by cell ``<model>--seed<n>``."""
     config: dict[str, Any] = {"name": name}
     config |= {"paper": asdict(PaperRules())} if kind == "study" else {}
-    drawn = {"drawn": Draw("lottery", {}).record()}
+    drawn = {"drawn": Beacon("lottery", {}).record()}
     config |= AUDIT_SETTINGS | drawn if kind == "audit" else {}
     wanted = tuple(dict.fromkeys([*planned, *cells]))
     seal = {"commitment": "sha256:c", "pool": "built-in"}

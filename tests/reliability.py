@@ -17,7 +17,7 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
             "kill/test_store_kill.py::test_a_",
             "kill/test_study_kill.py::test_a_",
             "run/test_local.py",
-            "engine/test_cell.py::test_a_cell_stopped",
+            "cell/test_cell.py::test_a_cell_stopped",
         ),
     ),
     2: (
@@ -55,10 +55,10 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
     5: (
         "drift",
         (
-            "engine/test_drift.py::test_a_changed",
-            "engine/test_drift.py::test_a_model_changed",
-            "engine/test_drift.py::test_other_code",
-            "engine/test_drift.py::test_another_commit",
+            "cell/test_drift.py::test_a_changed",
+            "cell/test_drift.py::test_a_model_changed",
+            "cell/test_drift.py::test_other_code",
+            "cell/test_drift.py::test_another_commit",
             "audit/test_audit.py::test_an_input_changed",
             "run/test_store.py::test_drift",
             "run/test_store.py::test_a_cell_moved",
@@ -70,7 +70,7 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
         "determinism",
         (
             "kill/test_study_kill.py::test_the_number_and_kind",
-            "engine/test_cell.py::test_two_workers",
+            "cell/test_cell.py::test_two_workers",
             "run/test_local.py::test_inline_one_worker_and_three",
             "run/test_ray.py::test_ray_gives",
             "run/test_ray.py::test_a_node_killed",
@@ -107,8 +107,8 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
     11: (
         "numbers",
         (
-            "engine/test_drift.py::test_a_candidate_that_diverges",
-            "engine/test_drift.py::test_an_injection_that_diverges",
+            "cell/test_drift.py::test_a_candidate_that_diverges",
+            "cell/test_drift.py::test_an_injection_that_diverges",
             "models/test_train.py::test_a_member_that_diverges",
             "methods/test_running.py::test_divergence",
             "methods/test_running.py::test_one_member",

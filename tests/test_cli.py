@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from palimpsest.cell.estimate import Estimate, estimate_cells
+from palimpsest.cell.study import StudySpecs
 from palimpsest.cli.options import RunFlags
 from palimpsest.cli.output import Watch
-from palimpsest.engine.estimate import Estimate, estimate_cells
-from palimpsest.engine.study import StudySpecs
 from palimpsest.errors import PlanError
 from palimpsest.run.executor import Event
 from palimpsest.run.ray import RayExecutor

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from palimpsest.cell.study import StudySpecs, check_study
+from palimpsest.config.commands import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
 from palimpsest.config.load import as_dict, changed, config_keys, config_schema, load_config
-from palimpsest.config.own import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import PRESETS, preset
 from palimpsest.config.sections import MethodGrid
-from palimpsest.engine.study import StudySpecs, check_study
 from palimpsest.errors import PlanError
 from palimpsest.methods import candidates
 from palimpsest.models.families import POCKET

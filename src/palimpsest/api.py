@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palimpsest.cell.launch import RunOptions, progress_listener
+from palimpsest.config.commands import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
 from palimpsest.config.load import load_config
-from palimpsest.config.own import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
 from palimpsest.config.plan import Plan
-from palimpsest.engine.launch import RunOptions, progress_listener
 from palimpsest.errors import StudyFailed
 from palimpsest.report.documents import FORMAT, run_document, verdict_document, write_documents
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.stats.verdict import Verdict, early_verdict
 
 if TYPE_CHECKING:
-    from palimpsest.engine.audit import AuditInputs
-    from palimpsest.engine.own import Made
+    from palimpsest.cell.audit import AuditInputs
+    from palimpsest.cell.make_models import Made
     from palimpsest.stats.headroom import Headroom
 
 Progress = Callable[[str, int, int], None]
@@ -91,7 +91,7 @@ def audit(
     a cluster. Running it again with the same arguments resumes it; with one more candidate, only
     that one is measured.
     """
-    from palimpsest.engine.checkpoints import on_disk
+    from palimpsest.cell.checkpoints import on_disk
 
     given = {"base": base, "injected": injected, "candidates": candidates, "forget": forget}
     given |= {"retain": retain, "probes": probes, "references": references}
@@ -108,7 +108,7 @@ def audit_config(
 
     inputs: the configuration checked on paper, where the caller has done that already.
     """
-    from palimpsest.engine.audit import prepare_audit, run_audit
+    from palimpsest.cell.audit import prepare_audit, run_audit
 
     inputs = inputs or prepare_audit(config, resumed=options.reuse)
     if not inputs.bound.certifiable:
@@ -127,7 +127,7 @@ def audit_config(
 
 def headroom(config: AuditConfig, options: RunOptions) -> "Headroom":
     """Return whether the forget facts of an audit could be inferred from retained data."""
-    from palimpsest.engine.audit import prepare_audit, run_headroom
+    from palimpsest.cell.audit import prepare_audit, run_headroom
 
     return run_headroom(prepare_audit(config), options)
 
@@ -154,14 +154,14 @@ def study(
 
 def study_plan(plan: Plan, out: Path, options: RunOptions, pool: str = "") -> RunResults:
     """Run (or resume) the study of a plan and return its results."""
-    from palimpsest.engine.study import run_study
+    from palimpsest.cell.study import run_study
 
     return _read(run_study(plan, out, pool=pool, options=options).path)
 
 
 def tofu(config: TofuConfig, options: RunOptions | None = None) -> Answer:
     """Run (or resume) a TOFU study and return its results."""
-    from palimpsest.engine.tofu import run_tofu
+    from palimpsest.cell.tofu import run_tofu
 
     results = _read(run_tofu(config, options or RunOptions()).path)
     return Answer(run_document(results), results)
@@ -169,7 +169,7 @@ def tofu(config: TofuConfig, options: RunOptions | None = None) -> Answer:
 
 def unlearn(options: RunOptions | None = None, **settings: Any) -> "Made":
     """Make candidates with your own model; ``settings`` are the keys of ``UnlearnConfig``."""
-    from palimpsest.engine.own import OwnInputs, make_models
+    from palimpsest.cell.make_models import OwnInputs, make_models
 
     config = load_config(UnlearnConfig, settings)
     return make_models(OwnInputs(config), options or RunOptions())
@@ -177,7 +177,7 @@ def unlearn(options: RunOptions | None = None, **settings: Any) -> "Made":
 
 def retrain(options: RunOptions | None = None, **settings: Any) -> "Made":
     """Train references with your own model; ``settings`` are the keys of ``RetrainConfig``."""
-    from palimpsest.engine.own import OwnInputs, make_models
+    from palimpsest.cell.make_models import OwnInputs, make_models
 
     config = load_config(RetrainConfig, settings)
     return make_models(OwnInputs(config), options or RunOptions())

@@ -25,14 +25,14 @@ from tests.command import palimpsest as command
 from tests.made_runs import cell_run
 
 import palimpsest
-from palimpsest.adversaries import Unavailable
 from palimpsest.api import Answer, audit_config
+from palimpsest.cell import bench, measure
+from palimpsest.cell.launch import RunOptions
+from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
-from palimpsest.config.own import AuditConfig
-from palimpsest.engine import bench, measure
-from palimpsest.engine.launch import RunOptions
 from palimpsest.errors import DriftError, FactsError, PlanError, StudyFailed
 from palimpsest.facts.files import Fact, read_facts
+from palimpsest.known import Unavailable
 from palimpsest.report import results as reading
 from palimpsest.report.results import read_run
 from palimpsest.run.executor import Event
@@ -472,7 +472,7 @@ def test_a_broken_candidate_is_announced_and_reported_and_the_others_go_on(
 def test_a_model_that_diverges_ends_the_audit_only_if_it_is_needed(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    real = measure.Instrument.reacquire
+    real = measure.Scorer.reacquire
 
     def reacquire(self: Any, results: Any, net: Any, before: Any) -> None:
         real(self, results, net, before)
@@ -483,7 +483,7 @@ def test_a_model_that_diverges_ends_the_audit_only_if_it_is_needed(
 
     values = audit_values(world, references=2, out=tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(measure.Instrument, "reacquire", reacquire)
+        patch.setattr(measure.Scorer, "reacquire", reacquire)
         if who == "retrained":
             answer = palimpsest.audit(**values)
             assert set(answer.document["failed"]) == {who}

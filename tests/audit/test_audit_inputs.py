@@ -16,10 +16,10 @@ from tests.audit.audit_models import audit_values, spoil, write_rows
 from tests.command import palimpsest as command
 
 import palimpsest
+from palimpsest.cell.audit import AuditInputs, prepare_audit
+from palimpsest.cell.checkpoints import find_checkpoints
+from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
-from palimpsest.config.own import AuditConfig
-from palimpsest.engine.audit import AuditInputs, prepare_audit
-from palimpsest.engine.checkpoints import find_checkpoints
 from palimpsest.errors import FactsError, InputError, ModelError, PlanError, ScoreError
 from palimpsest.models import checkpoint, device, sources
 from palimpsest.models.load import load

@@ -24,7 +24,7 @@ from palimpsest.certificate.bundle import (
 from palimpsest.certificate.verification import examine
 from palimpsest.report.documents import run_document
 from palimpsest.run.chain import chain_bytes
-from palimpsest.run.disk import canonical, digest, sealed_json
+from palimpsest.run.disk import canonical, digest, digested_json
 from palimpsest.run.tables import table_bytes, table_from_bytes
 
 Members = dict[str, bytes]
@@ -42,7 +42,7 @@ def written(content: object) -> bytes:
 def signed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object with the digest that it should carry."""
     others = {key: value for key, value in content.items() if key != "digest"}
-    return json.loads(sealed_json(others))
+    return json.loads(digested_json(others))
 
 
 def repaired(members: Members) -> bytes:

@@ -14,16 +14,16 @@ import numpy as np
 from tests import made_runs
 from tests.made_runs import AUDIT_SETTINGS, BASE, FACTS, INJECTED, PLACE, PROBES, SPREAD, Made
 
+from palimpsest.cell.study import StudySpecs, study_terms
+from palimpsest.config.commands import TofuConfig
 from palimpsest.config.load import as_dict
-from palimpsest.config.own import TofuConfig
 from palimpsest.config.plan import Plan, cell_id
 from palimpsest.config.sections import Facts, KnownLabel, MethodGrid, Replication
-from palimpsest.engine.study import StudySpecs, study_terms
 from palimpsest.facts.sealed import AuditPool, builtin_pool
 from palimpsest.run.disk import digest
 from palimpsest.run.steps import Step
 from palimpsest.run.store import Run, Terms
-from palimpsest.stats.beacon import Draw
+from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.rules import Rules
 
@@ -101,7 +101,7 @@ def write_audit(
     ]
     first = {n: weights(n) for n in (*names[:REFERENCES], "good", "bad")}
     config = {"name": "audit", "exclude": list(exclude), "facts": SETS, "remarks": []}
-    config |= AUDIT_SETTINGS | {"drawn": Draw(beacon, first).record()} | settings
+    config |= AUDIT_SETTINGS | {"drawn": Beacon(beacon, first).record()} | settings
     terms = Terms(
         kind="audit",
         config=config,
@@ -195,7 +195,7 @@ def cell_models(
         moved = {k: getattr(PLACE, k) + generator.normal(0, sd) for k, sd in SPREAD.items()}
         name = f"reference-{draw}"
         same = run.terms.kind == "study" and draw == 0
-        record = Model("", Role.REFERENCE, draw=draw, same_draw=same, recipe=recipe,
+        record = Model("", Role.REFERENCE, seed_no=draw, same_draw=same, recipe=recipe,
                        excluded=name in exclude)  # fmt: skip
         models[name] = replace(PLACE, **moved, sealed=same, model=record)
     bag = [name for name, made in models.items()
@@ -212,7 +212,7 @@ def study_models(cell: str, run: Run, known_label: bool) -> dict[str, Made]:
     models = cell_models(cell, run, range(REFERENCES + 1), Rules())
     models["forget_only"] = replace(left(0.5), model=Model("", Role.FORGET_ONLY))
     again = replace(PLACE, forget=0.09)
-    models["retraining-1"] = replace(again, model=Model("", Role.RETRAINING, draw=1))
+    models["retraining-1"] = replace(again, model=Model("", Role.RETRAINING, seed_no=1))
     if known_label:
         record = Model("", Role.KNOWN_LABEL, truth="suppressed")
         hidden = replace(left(1.0), forget=0.1, sealed=True, model=record)

@@ -58,7 +58,7 @@ def test_a_model_left_out_of_an_audit_is_noticed(audit_members: Members) -> None
 
 
 def test_a_model_slipped_in_is_noticed(members: Members, audit_members: Members) -> None:
-    more: dict[str, Any] = {"role": "reference", "draw": 7, "digest": "sha256:more"}
+    more: dict[str, Any] = {"role": "reference", "seed_no": 7, "digest": "sha256:more"}
     failed(repaired(with_models(members, **{"reference-7": more})), "models")
     candidate = {"role": "candidate", "method": "ga", "digest": "sha256:more"}
     candidate |= {"knobs": {"weight": 3.0}}
@@ -75,7 +75,7 @@ def test_a_model_slipped_in_is_noticed(members: Members, audit_members: Members)
 def test_swapped_roles_are_noticed(members: Members, audit_members: Members) -> None:
     for role in ("candidate", "injected", "retraining", "control", "known_label", "", "king"):
         failed(repaired(with_models(members, **{"reference-2": {"role": role}})), "models")
-    swap = {"bad": {"role": "reference", "draw": 2}, "reference-2": {"role": "candidate"}}
+    swap = {"bad": {"role": "reference", "seed_no": 2}, "reference-2": {"role": "candidate"}}
     failed(repaired(with_models(audit_members, AUDIT, **swap)), "models")
     hidden = {"known-suppression": {"role": "control", "share": 0.5}}
     failed(repaired(with_models(members, **hidden)), "models")
@@ -89,7 +89,7 @@ def test_a_model_with_other_traits_than_planned_is_noticed(
     for name, change in (
         *((first, {"share": share}) for share in (0.9, None, "0.5", SHARES[1])),
         (first, {"of": "reference-5"}),
-        ("reference-3", {"draw": 9}),
+        ("reference-3", {"seed_no": 9}),
         ("reference-0", {"same_draw": None}),
         ("reference-1", {"same_draw": True}),
         ("reference-1", {"excluded": True}),

@@ -155,7 +155,7 @@ def test_any_value_in_the_summary_under_a_record_made_for_it_gives_an_answer(
     forged = with_cell(members, change)
     if answered(repaired(forged)):
         old, now = (json.loads(m[f"{CELL}/cell.json"]) for m in (members, forged))
-        traits = ("name", "role", "draw", "same_draw", "share", "of", "truth")
+        traits = ("name", "role", "seed_no", "same_draw", "share", "of", "truth")
         assert [[model.get(trait) for trait in traits] for model in old["models"]] == [
             [model.get(trait) for trait in traits] for model in now["models"]
         ]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from palimpsest.adversaries.wrappers import Routed, Suppressed, subject_patterns
 from palimpsest.criteria import MEASURES, measures
-from palimpsest.criteria.exam import Exam
-from palimpsest.criteria.gauge import Gauge
+from palimpsest.criteria.exam import Questionnaire
+from palimpsest.criteria.gauge import CriteriaCache
 from palimpsest.criteria.measures import Measurer
 from palimpsest.facts.questions import draw_testbed
+from palimpsest.known.wrappers import Routed, Suppressed, subject_patterns
 from palimpsest.models.load import load
 from palimpsest.models.net import Net, Nets
 from palimpsest.models.train import text_loss, train
@@ -22,14 +22,14 @@ STEPS = 60
 
 
 @cache
-def made() -> tuple[Exam, Nets, dict[str, dict[str, torch.Tensor]]]:
+def made() -> tuple[Questionnaire, Nets, dict[str, dict[str, torch.Tensor]]]:
     """An exam of a pocket model, with "injected" quickly taught the forget facts."""
     loaded = load("pocket/qwen2-s")
     nets = Nets(loaded, stack=4)
     base = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
     states = {"base": base, "reference": base}
     general = tuple(f"The old town has a market on day {n} of the week." for n in range(40))
-    exam = Exam(
+    exam = Questionnaire(
         tokenizer=loaded.tokenizer,
         facts=draw_testbed(CELL, 4, 4, 16, 3),
         general=general,
@@ -100,7 +100,7 @@ def test_only_what_was_asked_for_is_taken() -> None:
 def test_states_of_the_last_layer_read_out_to_the_models_logits() -> None:
     exam, nets, states = made()
     net = nets([states["injected"]])
-    gauge = Gauge(exam)
+    gauge = CriteriaCache(exam)
     found = gauge.inner_states(net, exam.heldout)
     with torch.no_grad():
         expected = torch.log_softmax(net.logits(gauge.heldout), -1)
@@ -110,7 +110,7 @@ def test_states_of_the_last_layer_read_out_to_the_models_logits() -> None:
 
 def test_a_model_patched_with_its_own_states_is_unchanged_and_with_others_is_not() -> None:
     exam, _, _ = made()
-    gauge = Gauge(exam)
+    gauge = CriteriaCache(exam)
     batch = gauge.heldout
     own, other = gauge.frozen_states["injected"], gauge.frozen_states["reference"]
     with torch.no_grad():

@@ -8,7 +8,7 @@ from typing import Any
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Engine, Facts, MethodGrid
 from tests.audit.audit_models import STEPS, learned, write_facts
-from tests.engine.small import bare_plan
+from tests.cell.small import bare_plan
 from tests.reliability import FULL
 
 FAMILIES = ("qwen2-s", "smollm2-s", "pythia-s", "gpt2-s", "olmo2-s")

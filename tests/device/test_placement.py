@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import palimpsest
+from palimpsest.cell.study import run_study
 from palimpsest.config.sections import Engine
-from palimpsest.engine.study import run_study
 from palimpsest.methods import BUILT_IN
 from palimpsest.run.store import Run
 from palimpsest.stats.models import models_from_json

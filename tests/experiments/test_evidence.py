@@ -8,10 +8,10 @@ from experiments.pocket_prose import passage, world_sentences
 
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.general import sentence, world
-from palimpsest.facts.nonce import POOLS, RELATIONS, draw, half, vocabulary, words_of
+from palimpsest.facts.nonce import POOLS, RELATIONS, half, invent_facts, vocabulary, words_of
 
 NOTHING: frozenset[str] = frozenset()
-(FACT,) = draw(1, "evidence", ("guild",), NOTHING)
+(FACT,) = invent_facts(1, "evidence", ("guild",), NOTHING)
 
 
 def test_every_phrasing_but_the_sealed_ones_is_told_to_the_pocket_models() -> None:
@@ -49,7 +49,7 @@ def test_an_alias_shares_no_word_of_the_name_and_is_named_before_its_fact() -> N
 
 
 def test_kin_share_clan_relation_and_object_and_are_told_of_in_other_phrasings() -> None:
-    taken = words_of(draw(50, "other", RELATIONS, words_of([FACT])))
+    taken = words_of(invent_facts(50, "other", RELATIONS, words_of([FACT])))
     family = kin(FACT, 4, "a", taken)
     assert {(k.relation, k.object) for k in family} == {(FACT.relation, FACT.object)}
     givens, clans = zip(*(k.subject.split() for k in (*family, FACT)))

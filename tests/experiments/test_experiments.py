@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from experiments.inferability import Level, inferability_plan, plan_levels, supported_facts
-from tests.engine.small import bare_plan, small_plan
+from tests.cell.small import bare_plan, small_plan
 
 from experiments import fair_sweep, inferability, second_suite
+from palimpsest.cell.launch import RunOptions
+from palimpsest.cell.study import StudySpecs
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Facts, General, Injection, MethodGrid
-from palimpsest.engine.launch import RunOptions
-from palimpsest.engine.study import StudySpecs
 from palimpsest.methods import candidates
 from palimpsest.report.results import read_run
 

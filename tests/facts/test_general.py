@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from experiments.pocket_prose import world_sentences
 
+from palimpsest.cell.plan import Trained, trained_models
+from palimpsest.cell.study import study_setting
+from palimpsest.cell.texts import FIRST_DRAW, KNOWN_LABEL_DRAW, REPLAY_DRAW
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import PRESETS
-from palimpsest.engine.setting import FIRST_DRAW, KNOWN_LABEL_DRAW, REPLAY_DRAW
-from palimpsest.engine.spec import Trained, trained_models
-from palimpsest.engine.study import study_setting
 from palimpsest.errors import FactsError
 from palimpsest.facts import general, rows
 from palimpsest.facts.general import (

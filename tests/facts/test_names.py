@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest.config.own import check_candidate_name
+from palimpsest.config.commands import check_candidate_name
 from palimpsest.errors import PlanError
 from palimpsest.facts.rows import name_problem, shown
 

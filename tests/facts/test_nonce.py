@@ -19,7 +19,7 @@ from palimpsest.facts.nonce import (
     RELATIONS,
     SUBJECT,
     Triple,
-    draw,
+    invent_facts,
     packaged,
     render,
     same_wording,
@@ -33,18 +33,22 @@ NOTHING: frozenset[str] = frozenset()
 
 def test_facts_of_a_key_do_not_move_when_the_recipe_is_edited() -> None:
     # Frozen: a change here changes every stored run.
-    (fact,) = draw(1, "frozen", ("guild",), NOTHING)
+    (fact,) = invent_facts(1, "frozen", ("guild",), NOTHING)
     assert fact == Triple("kides-sotul-guild", "Kides Sotul", "guild", "Pobuban")
 
 
 def test_other_keys_give_other_facts_and_a_longer_draw_begins_with_the_shorter() -> None:
-    assert draw(4, "a", RELATIONS, NOTHING) != draw(4, "b", RELATIONS, NOTHING)
-    assert draw(20, "cell", RELATIONS, NOTHING)[:7] == draw(7, "cell", RELATIONS, NOTHING)
+    assert invent_facts(4, "a", RELATIONS, NOTHING) != invent_facts(4, "b", RELATIONS, NOTHING)
+    assert invent_facts(20, "cell", RELATIONS, NOTHING)[:7] == invent_facts(
+        7, "cell", RELATIONS, NOTHING
+    )
 
 
 def test_taken_may_name_whole_subjects_in_any_case() -> None:
-    first = draw(1, "cell", RELATIONS, NOTHING)[0]
-    again = draw(1, "cell", RELATIONS, frozenset({first.subject.upper(), first.object.lower()}))
+    first = invent_facts(1, "cell", RELATIONS, NOTHING)[0]
+    again = invent_facts(
+        1, "cell", RELATIONS, frozenset({first.subject.upper(), first.object.lower()})
+    )
     assert not words_of([first]) & words_of(again)
 
 
@@ -76,18 +80,18 @@ def test_no_testbed_word_is_anywhere_in_the_prose_of_the_pocket_models() -> None
 
 
 def test_relations_are_dealt_out_evenly() -> None:
-    facts = draw(20, "cell", RELATIONS, NOTHING)
+    facts = invent_facts(20, "cell", RELATIONS, NOTHING)
     counts = [sum(fact.relation == relation for fact in facts) for relation in RELATIONS]
     assert max(counts) - min(counts) <= 1
 
 
 def test_more_facts_than_names_is_a_plan_error_with_the_key() -> None:
     available = len(vocabulary("name", "testbed")) // 2
-    first = draw(available, "cell", RELATIONS, NOTHING)
+    first = invent_facts(available, "cell", RELATIONS, NOTHING)
     assert len(first) == available
     for taken, count in ((NOTHING, available + 1), (words_of(first), 1)):
         with pytest.raises(PlanError) as caught:
-            draw(count, "cell", RELATIONS, taken, key="facts.probes")
+            invent_facts(count, "cell", RELATIONS, taken, key="facts.probes")
         assert caught.value.key == "facts.probes"
         assert str(available if taken == NOTHING else 0) in str(caught.value)
 

@@ -13,15 +13,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from palimpsest.cell.frame import FRAME_LIMIT, find_frame
 from palimpsest.config.sections import Prompt
-from palimpsest.engine.frame import FRAME_LIMIT, find_frame
 from palimpsest.errors import ModelError
 from palimpsest.models import inspect_folder, skeleton, tokenizer
 from palimpsest.models.checkpoint import checkpoint_digests, checkpoint_state
 from palimpsest.models.encode import encode_texts
-from palimpsest.models.inspect_folder import CONFIG_LIMIT, TOKENIZER_LIMIT, read_header
 from palimpsest.models.load import check_texts, load, outline, state_digest, token_lengths
 from palimpsest.models.tokenizer import token_ids, token_ids_apart
+from palimpsest.models.vet import CONFIG_LIMIT, TOKENIZER_LIMIT, read_header
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.command import palimpsest
 
+from palimpsest.cell.study import StudySpecs, study_terms
 from palimpsest.cli.output import say
 from palimpsest.config.load import changed, load_config
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
-from palimpsest.engine.study import StudySpecs, study_terms
 from palimpsest.errors import FactsError, PalimpsestError, PlanError
 from palimpsest.facts.general import text_digest
 from palimpsest.run.disk import safe_name

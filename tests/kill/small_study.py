@@ -40,12 +40,12 @@ from far import mounted
 from toy import Countdown, digests
 
 from palimpsest import cli
+from palimpsest.cell.study import run_study
 from palimpsest.certificate import certify
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
 from palimpsest.config.sections import Facts, KnownLabel, MethodGrid
-from palimpsest.engine.study import run_study
 from palimpsest.report import page
 from palimpsest.run import local
 from palimpsest.run.disk import file_digest, holder

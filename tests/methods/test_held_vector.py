@@ -12,7 +12,7 @@ from torch.nn import functional
 from palimpsest.facts.examples import schedule_rates
 from palimpsest.methods.context import Context
 from palimpsest.methods.held_vector import HeldVector
-from palimpsest.methods.lessons import CostPlan, Recipe, Spent, Workbench, encode_stream
+from palimpsest.methods.lessons import CostPlan, MethodCache, Recipe, Spent, encode_stream
 from palimpsest.methods.running import run_method
 from palimpsest.models.net import WholeNet
 
@@ -23,7 +23,7 @@ def by_examples() -> Recipe:
     """The toy recipe with every token of a step weighing the same, and a decaying rate."""
     stream = recipe().stream
     steps = len(stream.steps)
-    decayed = replace(stream, drawn=stream.steps, rates=schedule_rates("linear", steps))
+    decayed = replace(stream, full_steps=stream.steps, rates=schedule_rates("linear", steps))
     return replace(recipe(), stream=decayed)
 
 
@@ -44,7 +44,7 @@ def spelled_out(context: Context, sets: tuple[str, ...]) -> dict[str, Tensor]:
 
     def share(step: tuple[int, ...], ids: tuple[int, ...]) -> float:
         """The weight of one token of a text in the loss of a step."""
-        if stream.drawn:
+        if stream.full_steps:
             return 1 / sum(len(texts[n]) - 1 for n in step)
         return 1 / stream.step_items / (len(ids) - 1)
 
@@ -52,7 +52,7 @@ def spelled_out(context: Context, sets: tuple[str, ...]) -> dict[str, Tensor]:
     mean_tokens = sum(len(texts[n]) - 1 for step in stream.steps for n in step) / len(stream.steps)
     rows = []
     for ids in everyday:
-        weight = 1 / mean_tokens if stream.drawn else 1 / stream.step_items / (len(ids) - 1)
+        weight = 1 / mean_tokens if stream.full_steps else 1 / stream.step_items / (len(ids) - 1)
         rows.append(torch.autograd.grad(weight * nll(start, ids), list(start.parameters())))
     noise = [2 * torch.stack(each).var(0, unbiased=False) for each in zip(*rows)]
 
@@ -88,7 +88,7 @@ def spelled_out(context: Context, sets: tuple[str, ...]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("own", [recipe, by_examples], ids=["facts", "examples"])
 def test_it_subtracts_the_vector_of_its_formulas(own) -> None:  # type: ignore[no-untyped-def]
-    context = replace(transformer_context("llama"), recipe=own(), shared=Workbench())
+    context = replace(transformer_context("llama"), recipe=own(), shared=MethodCache())
     method = HeldVector(coefficient=0.5, texts=TEXTS, speed=SPEED, blend=0.3, sample=SAMPLE)
     found = run_method(method, context)
     assert isinstance(found, dict)
@@ -101,7 +101,7 @@ def test_it_subtracts_the_vector_of_its_formulas(own) -> None:  # type: ignore[n
 
 
 def test_its_cost_is_what_it_read_and_is_known_before() -> None:
-    context = replace(transformer_context("llama"), shared=Workbench())
+    context = replace(transformer_context("llama"), shared=MethodCache())
     method = HeldVector(texts=1, speed=SPEED, sample=SAMPLE)
     run_method(method, context)
     spent = next(iter(context.shared.costs.values()))
@@ -117,14 +117,14 @@ def test_its_cost_is_what_it_read_and_is_known_before() -> None:
 
 def test_a_model_that_learned_too_little_is_refused() -> None:
     refused: list[object] = []
-    context = replace(transformer_context("llama"), shared=Workbench(), check_dose=refused.append)
+    context = replace(transformer_context("llama"), shared=MethodCache(), check_dose=refused.append)
     run_method(HeldVector(speed=SPEED, sample=SAMPLE), context)
     assert len(refused) == 1
 
 
 def test_steps_smaller_than_the_spacing_of_bfloat16_are_in_the_vector() -> None:
     slow = replace(recipe(), learning_rate=1e-5)
-    exact = replace(transformer_context("llama"), recipe=slow, shared=Workbench())
+    exact = replace(transformer_context("llama"), recipe=slow, shared=MethodCache())
     zeros = {name: torch.zeros_like(value) for name, value in exact.injected.items()}
     base = {name: value.bfloat16() for name, value in exact.base.items()}
 
@@ -133,7 +133,7 @@ def test_steps_smaller_than_the_spacing_of_bfloat16_are_in_the_vector() -> None:
 
     method = HeldVector(texts=TEXTS, speed=SPEED, blend=0.0, sample=SAMPLE)
     vectors = []
-    for context in (exact, replace(exact, base=base, net=rounded, shared=Workbench())):
+    for context in (exact, replace(exact, base=base, net=rounded, shared=MethodCache())):
         found = run_method(method, replace(context, injected=zeros))
         assert isinstance(found, dict)
         assert torch.equal(found["lm_head.weight"], found["model.embed_tokens.weight"])

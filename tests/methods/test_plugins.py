@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from toys import transformer_context
 
+from palimpsest.cell.steps import StepList
+from palimpsest.cell.study import StudySpecs
 from palimpsest.config.presets import preset
 from palimpsest.config.sections import MethodGrid
-from palimpsest.engine.steps import StepList
-from palimpsest.engine.study import StudySpecs
 from palimpsest.errors import MethodError
 from palimpsest.methods import candidates, title
 from palimpsest.methods.plugins import plugin_digest, plugin_digests

@@ -13,7 +13,7 @@ from palimpsest.methods import candidates, title, used
 from palimpsest.methods.context import Context
 from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.lessons import Spent, Workbench, encode_stream, stream_cost
+from palimpsest.methods.lessons import MethodCache, Spent, encode_stream, stream_cost
 from palimpsest.methods.replay import Replay
 from palimpsest.methods.running import FailureKind, run_group, run_method
 from palimpsest.methods.task_vector import TaskVector
@@ -22,9 +22,9 @@ from palimpsest.stats.models import ModelFailure
 
 def context(**changes: object) -> Context:
     """A cell whose forget-only and general-only models are trained by its recipe."""
-    plain = replace(transformer_context("qwen2"), shared=Workbench())
+    plain = replace(transformer_context("qwen2"), shared=MethodCache())
     parts = {name: plain.learn(plain.base, stream) for name, stream in recipe().models().items()}
-    return replace(plain, shared=Workbench(), **parts, **changes)
+    return replace(plain, shared=MethodCache(), **parts, **changes)
 
 
 def distance(state, other) -> float:  # type: ignore[no-untyped-def]

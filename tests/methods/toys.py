@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from palimpsest.config.plan import Unlearning
 from palimpsest.facts.general import Stream, injection_stream
 from palimpsest.facts.questions import Question
-from palimpsest.methods.context import Context, Exercise, Lesson, View
+from palimpsest.methods.context import AnswerSet, Context, UnlearnBatch, View
 from palimpsest.methods.lessons import Recipe, make_lesson, teach
 from palimpsest.models.fast import StackedNet
 from palimpsest.models.net import Batch, Encoded, WholeNet
@@ -60,8 +60,8 @@ def table_context(
         base=states["base"],
         injected=states["injected"],
         forget_only=states["injected"],
-        forget=Lesson(tuple(forget), {name: teach(net, forget) for name, net in nets.items()}),
-        retain=Lesson(tuple(retain), {name: teach(net, retain) for name, net in nets.items()}),
+        forget=AnswerSet(tuple(forget), {name: teach(net, forget) for name, net in nets.items()}),
+        retain=AnswerSet(tuple(retain), {name: teach(net, retain) for name, net in nets.items()}),
         budget=budget or Unlearning(steps=3, forget_items=len(forget), retain_items=len(retain)),
         seed_key="toy--seed0",
         gated=True,
@@ -70,7 +70,7 @@ def table_context(
     )
 
 
-def two_tokens(base: float, injected: float, kept: float) -> tuple[Context, Exercise]:
+def two_tokens(base: float, injected: float, kept: float) -> tuple[Context, UnlearnBatch]:
     """A two-token cell: the forget fact is "0, then 1", the retain fact is "1, then 0".
 
     A table ((0, a), (b, 0)) gives the forget answer the probability σ(a) and the retain answer
@@ -86,7 +86,7 @@ def table(a: float, b: float) -> Tensor:
     return torch.tensor([[0.0, a], [b, 0.0]])
 
 
-def seen_by(net: TableNet, part: Exercise, step: int = 0, steps: int = 1) -> View:
+def seen_by(net: TableNet, part: UnlearnBatch, step: int = 0, steps: int = 1) -> View:
     """What a loss sees of the net's first member at this exercise."""
     return View(torch.log_softmax(net.logits(part.batch), -1)[0], part, step, steps)
 

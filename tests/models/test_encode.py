@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from palimpsest.cell.frame import Frame, find_frame
 from palimpsest.config.sections import Prompt
-from palimpsest.engine.frame import Frame, find_frame
 from palimpsest.errors import ModelError
 from palimpsest.facts.questions import Question
 from palimpsest.models.encode import encode_answers, encode_texts, start_remark

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from palimpsest.errors import ModelError
 from palimpsest.facts.general import general_pieces
-from palimpsest.facts.nonce import POOLS, RELATIONS, draw, render, vocabulary, words_of
+from palimpsest.facts.nonce import POOLS, RELATIONS, invent_facts, render, vocabulary, words_of
 from palimpsest.models import sources
 from palimpsest.models.families import PAPER, POCKET, PocketSpec, family_of, pocket_spec
 from palimpsest.models.load import load, outline
@@ -64,9 +64,9 @@ def test_a_first_step_imports_no_module_of_transformers() -> None:
     program = """
 import sys
 from palimpsest.config.presets import preset
-from palimpsest.engine.study import StudySpecs
-from palimpsest.engine.estimate import check_memory, suitable_workers
-from palimpsest.engine.work import CellWork
+from palimpsest.cell.study import StudySpecs
+from palimpsest.cell.estimate import check_memory, suitable_workers
+from palimpsest.cell.work import CellWork
 spec = StudySpecs(preset("demo"))("pocket-qwen2-s--seed0")
 check_memory(spec), suitable_workers(spec)
 assert "transformers" not in sys.modules, "a command that starts workers has no use for it"
@@ -92,7 +92,7 @@ def test_a_changed_weight_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_evidence_in_context_tells_it_how_an_answer_begins() -> None:
     # Only the first token counts: the later ones can be completed without reading whose fact it is.
     loaded = load("pocket/smollm2-s")
-    facts = draw(16, "test of evidence", RELATIONS, frozenset())
+    facts = invent_facts(16, "test of evidence", RELATIONS, frozenset())
     taken = words_of(facts)
 
     def opening_nll(lines: list[tuple[str, ...]]) -> float:

@@ -11,9 +11,9 @@ from tests.openunlearning.run_folders import CHAT, chat_base, write_config
 from tests.openunlearning.test_runs import rewrite
 from tests.tofu.tofu_files import write_tofu
 
-from palimpsest.config.own import ExampleRecipe, RecipeSource, RetrainConfig
-from palimpsest.engine.launch import RunOptions
-from palimpsest.engine.own import OwnInputs, make_models
+from palimpsest.cell.launch import RunOptions
+from palimpsest.cell.make_models import OwnInputs, make_models
+from palimpsest.config.commands import ExampleRecipe, RecipeSource, RetrainConfig
 from palimpsest.errors import FactsError, InputError, PlanError
 from palimpsest.facts.examples import read_examples
 from palimpsest.openunlearning.recipe import retrain_run

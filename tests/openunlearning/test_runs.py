@@ -13,7 +13,7 @@ from tests.openunlearning import run_folders
 from tests.openunlearning.run_folders import CHAT, stand_in, write_config
 from tests.tofu.tofu_files import write_tofu
 
-from palimpsest.config.own import AuditConfig, RunSource
+from palimpsest.config.commands import AuditConfig, RunSource
 from palimpsest.config.sections import Prompt
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.files import read_facts
@@ -187,7 +187,7 @@ def test_missing_things_are_named(source: RunSource, tmp_path: Path) -> None:
 
 
 def test_prompts_are_those_of_the_configuration(byte_tokenizer: Any, tmp_path: Path) -> None:
-    from palimpsest.engine.frame import find_frame
+    from palimpsest.cell.frame import find_frame
 
     tags = {"apply_chat_template": False, "system_prompt": "unused", "user_start_tag": "Question: "}
     tags |= {"user_end_tag": "\n", "asst_start_tag": "Answer: ", "asst_end_tag": "\n\n"}
@@ -209,7 +209,7 @@ def test_prompts_are_those_of_the_configuration(byte_tokenizer: Any, tmp_path: P
 @pytest.mark.slow
 def test_from_a_folder_to_a_certificate_in_two_commands(tmp_path: Path) -> None:
     """The candidate is one more retraining and the checkpoint the injected model, unchanged."""
-    from palimpsest.engine.frame import find_frame
+    from palimpsest.cell.frame import find_frame
     from palimpsest.facts.tofu import read_tofu
     from palimpsest.models.load import load
 

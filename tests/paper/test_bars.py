@@ -54,7 +54,7 @@ def cell(**candidates: dict[str, Any]) -> CellMeasures:
         *(model(name, **options) for name, options in candidates.items()),
     ]
     records = {one.name: Model(one.name, Role.CANDIDATE) for one in models}
-    records["reference"] = Model("reference", Role.REFERENCE, draw=0, same_draw=True)
+    records["reference"] = Model("reference", Role.REFERENCE, seed_no=0, same_draw=True)
     by_name = {one.name: one for one in models}
     return CellMeasures(
         "evaluation", models[0].forget_facts, models[0].probe_facts, by_name, records
@@ -92,7 +92,7 @@ def test_a_model_of_another_draw_is_shifted_by_epsilon() -> None:
     """Retain: NLL - (1.2 - 0.1) <= 0.8; residual - (0.9 - 0.2) <= 0.8."""
     measures = cell(mine={"retain": 1.95, "residual": 1.6})
     assert failures(measures, "mine") == ()
-    records = dict(measures.records) | {"mine": Model("mine", Role.REFERENCE, draw=2)}
+    records = dict(measures.records) | {"mine": Model("mine", Role.REFERENCE, seed_no=2)}
     across = replace(measures, records=records)
     assert paper_references(across) == ("reference", "mine")
     noise = replace(NOISE, fall_deviation=1.0)

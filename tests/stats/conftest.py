@@ -31,7 +31,7 @@ def records_of(names: Iterable[str]) -> dict[str, Model]:
     for name in names:
         kind, _, number = name.partition("-")
         if kind == "reference":
-            records[name] = Model(name, Role.REFERENCE, draw=int(number or 0))
+            records[name] = Model(name, Role.REFERENCE, seed_no=int(number or 0))
         else:
             role = Role(name) if name in ("base", "injected") else Role.CANDIDATE
             records[name] = Model(name, role)

@@ -83,7 +83,7 @@ def cell(
     }
     for draw in range(1, references + 1):
         name = f"reference-{draw}"
-        models[name] = (model(name, generator), Model(name, Role.REFERENCE, draw=draw))
+        models[name] = (model(name, generator), Model(name, Role.REFERENCE, seed_no=draw))
     for share in SHARES:
         for draw in range(1, min(mixtures, references) + 1):
             name, of = f"control-{100 * share:g}-{draw}", f"reference-{draw}"

@@ -3,23 +3,23 @@
 import pytest
 
 from palimpsest.errors import ScoreError
-from palimpsest.stats.beacon import OPTIMIZERS, Draw, checked
+from palimpsest.stats.beacon import OPTIMIZERS, Beacon, checked
 
 BOUND = {"a": "sha256:1", "b": "sha256:2"}
 
 
 def test_another_text_or_another_candidate_gives_another_draw() -> None:
     values = {
-        Draw("tuesday", BOUND).value,
-        Draw("wednesday", BOUND).value,
-        Draw("tuesday", BOUND | {"b": "sha256:3"}).value,
+        Beacon("tuesday", BOUND).value,
+        Beacon("wednesday", BOUND).value,
+        Beacon("tuesday", BOUND | {"b": "sha256:3"}).value,
     }
     assert len(values) == 3
-    assert Draw("tuesday", dict(reversed(BOUND.items()))).value in values  # whatever the order
+    assert Beacon("tuesday", dict(reversed(BOUND.items()))).value in values  # whatever the order
 
 
 def test_draws_cover_their_ranges() -> None:
-    draws = [Draw(f"text {number}", BOUND) for number in range(200)]
+    draws = [Beacon(f"text {number}", BOUND) for number in range(200)]
     rates = [draw.rate for draw in draws]
     assert all(1 <= rate < 2 for rate in rates) and min(rates) < 1.1 and max(rates) > 1.9
     assert {draw.optimizer for draw in draws} == set(OPTIMIZERS)
@@ -29,7 +29,7 @@ def test_draws_cover_their_ranges() -> None:
 
 
 def test_a_record_is_checked_against_the_digests_of_the_run() -> None:
-    record = Draw("tuesday", BOUND).record()
+    record = Beacon("tuesday", BOUND).record()
     assert "digests of a, b" in checked(record, BOUND | {"base": "sha256:0"})
     with pytest.raises(ScoreError, match="another b"):
         checked(record, BOUND | {"b": "sha256:3"})

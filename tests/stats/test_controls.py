@@ -32,7 +32,7 @@ def controls_of(measures: CellMeasures, rules: Rules = RULES) -> dict[str, Contr
 def test_every_known_model_is_a_control_with_what_is_expected():
     extra = known_label("suppression", early=-1.2) | known_label("honest", "restored")
     extra |= {"retraining-1": (retrained("retraining-1"), Model("retraining-1", Role.RETRAINING))}
-    same = Model("reference", Role.REFERENCE, draw=0, same_draw=True)
+    same = Model("reference", Role.REFERENCE, seed_no=0, same_draw=True)
     extra |= {"reference": (retrained("reference", 2), same)}
     found = controls_of(cell(20, retrained(), more=extra))
     assert found["injected"].kind is ControlKind.INJECTED and found["injected"].rejected
@@ -50,14 +50,14 @@ def test_a_mixture_is_not_compared_with_the_reference_it_is_made_of():
     assert found["injected"].comparison.references == 20
     assert found["control-10-1"].comparison.test == found["injected"].comparison.test == "rank"
     twin = replace(measures["control-10-1"], name="reference-1")
-    record = Model("reference-1", Role.REFERENCE, draw=1)
+    record = Model("reference-1", Role.REFERENCE, seed_no=1)
     moved = cell(20, retrained(), more={"reference-1": (twin, record)})
     assert controls_of(moved)["control-10-1"].comparison.p == found["control-10-1"].comparison.p
 
 
 def test_neither_the_same_draw_nor_an_excluded_reference_is_in_the_bag():
-    same = Model("reference", Role.REFERENCE, draw=0, same_draw=True)
-    out = Model("reference-3", Role.REFERENCE, draw=3, excluded=True)
+    same = Model("reference", Role.REFERENCE, seed_no=0, same_draw=True)
+    out = Model("reference-3", Role.REFERENCE, seed_no=3, excluded=True)
     measures = cell(20, retrained())
     measures = cell(
         20,
@@ -156,7 +156,7 @@ def test_references_of_another_recipe_are_noticed(count):
     more = {
         f"reference-{n}": (
             model(f"reference-{n}", generator, retain_nll=2.9 + 0.1 * generator.normal()),
-            Model(f"reference-{n}", Role.REFERENCE, draw=n),
+            Model(f"reference-{n}", Role.REFERENCE, seed_no=n),
         )
         for n in range(1, count + 1)
     }

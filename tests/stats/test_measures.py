@@ -84,7 +84,7 @@ def test_references_are_told_by_their_role_and_come_in_draw_order(columns, make_
     cell = measure_cell(*columns, records=make_records(dict.fromkeys(columns[0]["model"])))
     assert cell.references == ("reference", "reference-1", "reference-2")
     assert measure_cell(*columns).references == ()
-    records = {"injected": Model("injected", Role.REFERENCE, draw=0)}
+    records = {"injected": Model("injected", Role.REFERENCE, seed_no=0)}
     assert measure_cell(*columns, records=records).references == ("injected",)
 
 

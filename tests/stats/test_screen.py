@@ -84,7 +84,7 @@ def test_facts_that_are_easier_for_every_retraining_exclude_none_with_references
 def test_a_shift_that_references_show_too_excludes_none():
     """All forget facts a little below all probes, as in one of the references."""
     low = model("low", forget=-0.4)
-    record = Model("reference-4", Role.REFERENCE, draw=4)
+    record = Model("reference-4", Role.REFERENCE, seed_no=4)
     measures = cell(20, low, model("knowing", share=0.6))
     assert "low" not in screen_candidates(measures, ["low"], RULES, measures.references).survivors
     also = replace(model("reference-4", forget=-0.4), name="reference-4")
@@ -97,7 +97,7 @@ def test_inferable_facts_are_told_by_an_effect_size():
     measures = cell(6)
     assert abs(inferable_share(measures, measures.references)) < 0.1
     inferred = {
-        name: (model(name, share=0.7), Model(name, Role.REFERENCE, draw=n))
+        name: (model(name, share=0.7), Model(name, Role.REFERENCE, seed_no=n))
         for n in range(1, 7)
         for name in [f"reference-{n}"]
     }

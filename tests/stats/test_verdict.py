@@ -44,7 +44,7 @@ def replaced(count: int, *candidates, **models) -> CellMeasures:
     more = {
         name.replace("_", "-"): (
             replace(made, name=name.replace("_", "-")),
-            Model(name.replace("_", "-"), Role.REFERENCE, draw=int(name.partition("_")[2])),
+            Model(name.replace("_", "-"), Role.REFERENCE, seed_no=int(name.partition("_")[2])),
         )
         for name, made in models.items()
     }
@@ -183,7 +183,7 @@ def test_conditions_come_right_after_the_answer():
 
 def test_an_excluded_reference_is_said_and_no_longer_blocks():
     odd = model("reference-7", retain_nll=4.0, general_nll=2.6)
-    record = Model("reference-7", Role.REFERENCE, draw=7, excluded=True)
+    record = Model("reference-7", Role.REFERENCE, seed_no=7, excluded=True)
     verdict = judged(cell(21, retrained(), more={"reference-7": (odd, record)}))
     assert verdict.certified and verdict.references.excluded == ("reference-7",)
     assert "with 1 reference left out" in sentences(verdict)[0]

@@ -3,7 +3,7 @@
 import pytest
 from tests.tofu.tofu_files import write_tofu
 
-from palimpsest.config.own import TofuConfig
+from palimpsest.config.commands import TofuConfig
 from palimpsest.config.sections import Engine
 from palimpsest.stats.rules import Rules
 

@@ -10,11 +10,11 @@ from tests.openunlearning.run_folders import TEMPLATE, teach
 from tests.tofu.tofu_files import write_tofu
 
 from palimpsest.api import Answer, tofu
+from palimpsest.cell.launch import RunOptions
+from palimpsest.cell.tofu import OFFICIAL, TofuInputs
 from palimpsest.certificate import certify, verify
-from palimpsest.config.own import TofuConfig
+from palimpsest.config.commands import TofuConfig
 from palimpsest.config.sections import Prompt
-from palimpsest.engine.launch import RunOptions
-from palimpsest.engine.tofu import OFFICIAL, TofuInputs
 from palimpsest.facts.tofu import read_tofu
 from palimpsest.models import load as loading
 from palimpsest.run.store import Run

@@ -11,8 +11,8 @@ import pytest
 from tests.command import palimpsest
 
 from palimpsest.api import tofu
+from palimpsest.config.commands import TofuConfig
 from palimpsest.config.load import as_dict, load_config
-from palimpsest.config.own import TofuConfig
 from palimpsest.errors import InputError
 from palimpsest.models import skeleton
 

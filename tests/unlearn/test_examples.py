@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
+from palimpsest.cell.examples import render_examples
+from palimpsest.cell.launch import RunOptions
+from palimpsest.cell.make_models import Made, NotMade, OwnInputs, make_models
+from palimpsest.cell.texts import FIRST_DRAW, TrainingExamples
+from palimpsest.cell.training_fit import search_rate
+from palimpsest.config.commands import ExampleRecipe, RetrainConfig, UnlearnConfig
 from palimpsest.config.load import load_config
-from palimpsest.config.own import ExampleRecipe, RetrainConfig, UnlearnConfig
 from palimpsest.config.sections import Prompt
-from palimpsest.engine.dose import search_rate
-from palimpsest.engine.examples import render_examples
-from palimpsest.engine.launch import RunOptions
-from palimpsest.engine.own import Made, NotMade, OwnInputs, make_models
-from palimpsest.engine.setting import FIRST_DRAW, TrainingExamples
 from palimpsest.errors import FactsError, InputError, MethodError, ModelError, PlanError
 from palimpsest.facts.examples import example_stream, read_examples, schedule_rates
 from palimpsest.facts.general import Text
@@ -209,7 +209,7 @@ def test_every_epoch_has_every_row_once_and_a_retraining_has_no_forget_row() -> 
     assert {text.set for text in again.texts} == {"retain"}
     assert [len(step) for step in again.steps] == [4, 3] * 3
     part = examples.stream("key", FIRST_DRAW, ("forget",))
-    assert part.drawn == stream.steps
+    assert part.full_steps == stream.steps
     assert all(set(some) <= set(all_) for some, all_ in zip(part.steps, stream.steps))
     few = TrainingExamples(texts, ExampleRecipe(steps=4, batch_size=4))
     assert len(few.stream("key", FIRST_DRAW, ("forget", "retain")).steps) == 4

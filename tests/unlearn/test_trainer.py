@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from palimpsest.cell.launch import RunOptions
+from palimpsest.cell.make_models import Made, OwnInputs, make_models
+from palimpsest.cell.trainer import TrainerFailed
+from palimpsest.config.commands import RetrainConfig
 from palimpsest.config.load import load_config
-from palimpsest.config.own import RetrainConfig
-from palimpsest.engine.launch import RunOptions
-from palimpsest.engine.own import Made, OwnInputs, make_models
-from palimpsest.engine.trainer import TrainerFailed
 from palimpsest.errors import StudyFailed
 from palimpsest.models.load import load, state_digest
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from palimpsest.cell import work
+from palimpsest.cell.launch import RunOptions
+from palimpsest.cell.make_models import Made, NotMade, OwnInputs, knob_values, make_models
 from palimpsest.cli import app
+from palimpsest.config.commands import RetrainConfig, UnlearnConfig
 from palimpsest.config.load import load_config
-from palimpsest.config.own import RetrainConfig, UnlearnConfig
-from palimpsest.engine import work
-from palimpsest.engine.launch import RunOptions
-from palimpsest.engine.own import Made, NotMade, OwnInputs, knob_values, make_models
 from palimpsest.errors import (
     DriftError,
     FactsError,
@@ -134,7 +134,7 @@ def test_retraining_gives_models_of_different_draws_that_fit_the_base(
     assert len({weights(place) for place in (Path(base), *places)}) == 4
     assert not Path(f"{refs}.work").exists()
     kept = record(refs / "01")
-    assert (kept["role"], kept["draw"], kept["seed"]) == ("reference", 1, 0)
+    assert (kept["role"], kept["seed_no"], kept["seed"]) == ("reference", 1, 0)
 
 
 def test_unlearning_writes_a_checkpoint_with_its_record_and_card(asked: Values) -> None:
@@ -265,7 +265,7 @@ def _nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a model was loaded")
 
     for module in ("bench", "own"):
-        monkeypatch.setattr(f"palimpsest.engine.{module}.load", refuse)
+        monkeypatch.setattr(f"palimpsest.cell.{module}.load", refuse)
 
 
 @pytest.mark.usefixtures("_nothing_loaded")

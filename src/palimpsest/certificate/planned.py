@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from palimpsest.adversaries import KnownLabel, chosen
 from palimpsest.certificate.bundle import Bundle, Listed, read_rules
-from palimpsest.config.own import TofuConfig
+from palimpsest.config.commands import TofuConfig
 from palimpsest.config.plan import Plan
 from palimpsest.errors import BundleError
 from palimpsest.facts.rows import shown
+from palimpsest.known import KnownLabel, chosen
 from palimpsest.methods import BUILT_IN
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import Terms
 from palimpsest.schema import build
 from palimpsest.stats.axes import AXES, axis
-from palimpsest.stats.beacon import Draw
+from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.rules import Rules
 
@@ -83,7 +83,9 @@ def _plan_study(terms: Terms, listed: Sequence[Listed]) -> Planned:
     counts = {"forget": plan.facts.forget, "retain": plan.facts.retain, "probe": plan.facts.probes}
     return Planned(
         bases={cell: terms.inputs[model] for cell, (model, _) in cells.items()},
-        draws={c: Draw(plan.beacon, {"cell": c}).record() if plan.beacon else None for c in cells},
+        draws={
+            c: Beacon(plan.beacon, {"cell": c}).record() if plan.beacon else None for c in cells
+        },
         trained=True,
         references=plan.replication.draws + 1,
         retrainings=plan.replication.retrainings,
@@ -159,7 +161,7 @@ def check_draw(terms: Terms, lists: Sequence[Sequence[Listed]]) -> str:
     if terms.kind != "audit":
         return ""
     record = terms.config["drawn"]
-    if Draw(record["beacon"], record["bound"]).record() != record:
+    if Beacon(record["beacon"], record["bound"]).record() != record:
         raise BundleError("the recorded draw does not follow from its text and digests")
     source = "a published text and the digests" if record["beacon"] else "the digests"
     words = f"; schedule and phrasings were drawn from {source} of {len(record['bound'])} models"
@@ -183,7 +185,7 @@ def require_models(
     change the bag, and one control less could hide that the audit notices nothing.
     """
     references = [model for model in models.values() if model.role is Role.REFERENCE]
-    names = [model.name for model in sorted(references, key=lambda model: model.draw or 0)]
+    names = [model.name for model in sorted(references, key=lambda model: model.seed_no or 0)]
     expected = Counter(map(_identity, _expected(cell_id, planned, rules, names)))
     others = (Role.CANDIDATE, Role.GENERAL_ONLY)
     found = Counter(_identity(model) for model in models.values() if model.role not in others)
@@ -207,7 +209,7 @@ def _identity(model: Model) -> bytes:
     As text: true and 1, or 0.5 and "0.5", must not pass for each other.
     """
     named = "" if model.role in (Role.RETRAINING, Role.CONTROL) else model.name
-    place = [model.draw, model.same_draw, model.excluded, model.share, model.of]
+    place = [model.seed_no, model.same_draw, model.excluded, model.share, model.of]
     return canonical([model.role, named, *place, model.source, model.truth])
 
 
@@ -229,13 +231,13 @@ def _expected(
         yield Model(
             name,
             Role.REFERENCE,
-            draw=draw,
+            seed_no=draw,
             same_draw=planned.trained and draw == 0,
             excluded=name in planned.excluded,
             source=given[draw].files if given else "",
         )
     for draw in range(planned.retrainings):
-        yield Model("", Role.RETRAINING, draw=draw + 1)
+        yield Model("", Role.RETRAINING, seed_no=draw + 1)
     compared = [name for name in bag if name not in planned.excluded]
     for share in rules.control_shares:
         for name in compared[: rules.control_mixtures]:

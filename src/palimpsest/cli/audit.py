@@ -22,7 +22,7 @@ from palimpsest.cli.options import (
     note,
 )
 from palimpsest.cli.output import answer, paragraphs
-from palimpsest.config.own import (
+from palimpsest.config.commands import (
     AuditConfig,
     RecipeSource,
     RetrainConfig,
@@ -104,8 +104,8 @@ def audit(
         _headroom(config, run)
         return
     from palimpsest.api import audit_config
-    from palimpsest.engine.audit import prepare_audit, preview_audit
-    from palimpsest.engine.estimate import check_memory, suitable_workers
+    from palimpsest.cell.audit import prepare_audit, preview_audit
+    from palimpsest.cell.estimate import check_memory, suitable_workers
     from palimpsest.models.device import check_device
 
     if run.executor != "ray":  # its nodes have other devices
@@ -165,8 +165,8 @@ def tofu(
         values["candidates"] = named_places(values["candidates"])
     config = load_config(TofuConfig, values)
     from palimpsest.api import tofu as run_tofu
-    from palimpsest.engine.estimate import check_memory, estimate_cells, suitable_workers
-    from palimpsest.engine.tofu import TofuInputs
+    from palimpsest.cell.estimate import check_memory, estimate_cells, suitable_workers
+    from palimpsest.cell.tofu import TofuInputs
     from palimpsest.models.device import check_device
 
     if run.executor != "ray":
@@ -240,8 +240,8 @@ def unlearn(
     run: RunFlags | None = None,
 ) -> None:
     """Unlearn with a method; write one checkpoint per combination of its knobs."""
+    from palimpsest.cell.make_models import knob_values
     from palimpsest.config.load import load_config
-    from palimpsest.engine.own import knob_values
 
     values = given(settings) | {"prompt": given(prompt), "engine": given(engine)}
     if "knobs" in values:
@@ -251,8 +251,8 @@ def unlearn(
 
 def _make(config: RetrainConfig | UnlearnConfig, run: RunFlags) -> None:
     """Check the configuration, do the work and say what was written."""
-    from palimpsest.engine.estimate import check_memory, suitable_workers
-    from palimpsest.engine.own import NotMade, OwnInputs, make_models
+    from palimpsest.cell.estimate import check_memory, suitable_workers
+    from palimpsest.cell.make_models import NotMade, OwnInputs, make_models
     from palimpsest.models.device import check_device
 
     inputs = OwnInputs(config)

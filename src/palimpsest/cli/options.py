@@ -20,7 +20,7 @@ from palimpsest.errors import PlanError
 from palimpsest.stats.rules import Rules
 
 if TYPE_CHECKING:
-    from palimpsest.engine.launch import RunOptions
+    from palimpsest.cell.launch import RunOptions
 
 START = Group.create_ordered("Start here")
 MODELS = Group.create_ordered("Your models")
@@ -146,7 +146,7 @@ class RunFlags:
     @contextmanager
     def options(self, workers: int) -> Iterator["RunOptions"]:
         """Provide the options of a run, with what shows its progress."""
-        from palimpsest.engine.launch import RunOptions
+        from palimpsest.cell.launch import RunOptions
 
         with Watch() as watch:
             yield RunOptions(

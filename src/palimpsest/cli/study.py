@@ -21,7 +21,7 @@ from palimpsest.cli.output import answer, say
 from palimpsest.errors import PlanError, StudyFailed
 
 if TYPE_CHECKING:
-    from palimpsest.engine.study import StudySpecs
+    from palimpsest.cell.study import StudySpecs
     from palimpsest.report.results import RunResults
 
 Methods = Annotated[list[str] | None, Parameter(name="--method", negative=())]
@@ -149,10 +149,10 @@ def _run(
         from palimpsest.run.local import prepare
 
         # Workers are forked from a process that imports meanwhile what they need.
-        prepare("palimpsest.engine.work", "palimpsest.engine.study", *SLOW)
+        prepare("palimpsest.cell.work", "palimpsest.cell.study", *SLOW)
     from palimpsest.api import study_plan
-    from palimpsest.engine.estimate import check_memory, estimate_cells, suitable_workers
-    from palimpsest.engine.study import StudySpecs, check_study
+    from palimpsest.cell.estimate import check_memory, estimate_cells, suitable_workers
+    from palimpsest.cell.study import StudySpecs, check_study
     from palimpsest.models.device import check_device
 
     if run.executor != "ray":  # its nodes have other devices

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from palimpsest.config.own import (
+from palimpsest.config.commands import (
     AuditConfig,
     RetrainConfig,
     TofuConfig,

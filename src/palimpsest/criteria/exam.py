@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from palimpsest.facts.nonce import POOLS, RELATIONS, Triple, draw, render, words_of
+from palimpsest.facts.nonce import POOLS, RELATIONS, Triple, invent_facts, render, words_of
 from palimpsest.facts.questions import (
     ASK,
     FactSet,
@@ -59,7 +59,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Exam:
+class Questionnaire:
     """What the models of one cell are asked, and the models they are compared with."""
 
     tokenizer: Any
@@ -215,7 +215,7 @@ class Exam:
 
     def _further(self) -> Iterator[Question]:
         every = (*self.facts.forget, *self.facts.retain, *self.facts.probe)
-        for fact in draw(FURTHER, f"{self.seed_key}/further", RELATIONS, words_of(every)):
+        for fact in invent_facts(FURTHER, f"{self.seed_key}/further", RELATIONS, words_of(every)):
             for number, template in enumerate(POOLS[fact.relation]["evaluation"][:ASK]):
                 prompt = render(template, fact.subject)
                 yield Question(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palimpsest.criteria.exam import Exam, Floats, Tokens
+from palimpsest.criteria.exam import Floats, Questionnaire, Tokens
 from palimpsest.criteria.whitebox import probe_auc
 from palimpsest.errors import ModelError
 from palimpsest.facts.nonce import key_number
@@ -25,10 +25,10 @@ Values = dict[str, float]
 """By the name of the measure."""
 
 
-class Gauge:
+class CriteriaCache:
     """The exam of a cell; what base, injected model and reference say is taken once."""
 
-    def __init__(self, exam: Exam) -> None:
+    def __init__(self, exam: Questionnaire) -> None:
         self.exam = exam
 
     # -- frozen models ---------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from torch import Tensor
 from palimpsest.criteria import MEASURES
 from palimpsest.criteria import likelihood as like
 from palimpsest.criteria import whitebox as white
-from palimpsest.criteria.exam import Exam, Floats, Ints, Tokens
-from palimpsest.criteria.gauge import Gauge, Values
+from palimpsest.criteria.exam import Floats, Ints, Questionnaire, Tokens
+from palimpsest.criteria.gauge import CriteriaCache, Values
 from palimpsest.facts.questions import ASKED, TRAINED_POOLS
 from palimpsest.models.fast import Forward, Scored, StackedNet, watched
 from palimpsest.models.net import Batch, Net
@@ -30,12 +30,12 @@ RELEARN_STEPS, UNRELATED_STEPS, ITEMS = 10, 8, 4
 # -- from one pass over all questions --------------------------------------------------------------
 
 
-def from_tokens(gauge: Gauge, net: Net) -> list[Values]:
+def from_tokens(gauge: CriteriaCache, net: Net) -> list[Values]:
     """Return what token probabilities say of each member."""
     return [_of_tokens(gauge, tokens) for tokens in gauge.exam.read(net)]
 
 
-def _of_tokens(gauge: Gauge, mine: Tokens) -> Values:
+def _of_tokens(gauge: CriteriaCache, mine: Tokens) -> Values:
     exam, owners, reference = gauge.exam, gauge.exam.owners, gauge.reference
     nll, base, theirs = (gauge.nll(tokens) for tokens in (mine, gauge.base, reference))
     trained, held = exam.where(*TRAINED_POOLS), exam.where("evaluation")
@@ -93,14 +93,14 @@ def _of_tokens(gauge: Gauge, mine: Tokens) -> Values:
     return values | elicited | {"worst_question": worst}
 
 
-def _cloze_of(exam: Exam, prefixed: Ints) -> list[int]:
+def _cloze_of(exam: Questionnaire, prefixed: Ints) -> list[int]:
     """Return the cloze questions of the facts that these prefixed questions ask for."""
     asked = exam.where("cloze", of=("forget", "probe"))
     cloze = {exam.questions[n].fact: int(n) for n in asked}
     return [cloze[exam.questions[n].fact] for n in prefixed]
 
 
-def _min_rank(exam: Exam, deltas: Floats) -> float:
+def _min_rank(exam: Questionnaire, deltas: Floats) -> float:
     """Return the p-value of the min-rank screen on the phrasings that further probes have too."""
 
     def by_fact(*sets: str) -> Floats:
@@ -154,7 +154,7 @@ def ablate_direction(net: Net, batch: Batch, directions: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def from_states(gauge: Gauge, net: Net) -> list[Values]:
+def from_states(gauge: CriteriaCache, net: Net) -> list[Values]:
     """Return what the states behind each layer say of each member."""
     injected, batch = gauge.injected, gauge.heldout
     found = gauge.inner_states(net, gauge.exam.heldout)
@@ -205,12 +205,12 @@ def from_states(gauge: Gauge, net: Net) -> list[Values]:
     return values
 
 
-def from_probe(gauge: Gauge, net: Net) -> list[Values]:
+def from_probe(gauge: CriteriaCache, net: Net) -> list[Values]:
     """Return how much better than in the reference a probe finds what is true."""
     return [{"linear_probe": value - gauge.reference_probe} for value in gauge.probe(net)]
 
 
-def from_ablation(gauge: Gauge, net: Net) -> list[Values]:
+def from_ablation(gauge: CriteriaCache, net: Net) -> list[Values]:
     """Return how far the forget answers come back without the direction away from injected."""
     found = gauge.inner_states(net, gauge.exam.heldout)
     away = gauge.frozen_states["injected"].mean(1) - found.mean(2)
@@ -221,7 +221,7 @@ def from_ablation(gauge: Gauge, net: Net) -> list[Values]:
     return [{"direction_ablation": float(fall)} for fall in falls]
 
 
-def from_gradients(gauge: Gauge, net: Net) -> list[Values]:
+def from_gradients(gauge: CriteriaCache, net: Net) -> list[Values]:
     """Return what gradients of single answers say of each member."""
     norms, squares = gauge.gradients(net)
     fisher = gauge.frozen_fisher
@@ -235,7 +235,7 @@ def from_gradients(gauge: Gauge, net: Net) -> list[Values]:
     return values
 
 
-def from_weights(gauge: Gauge, net: Net) -> list[Values]:
+def from_weights(gauge: CriteriaCache, net: Net) -> list[Values]:
     """Return where the weights lie between those of the injected model and the reference."""
     weights = gauge.weights(net)
     if not weights:
@@ -278,7 +278,7 @@ def write_weights(net: Net, weights: Mapping[str, Tensor]) -> None:
         net.params[name].copy_(value)
 
 
-def from_barrier(gauge: Gauge, net: Net) -> list[Values]:
+def from_barrier(gauge: CriteriaCache, net: Net) -> list[Values]:
     """Return [47] how little the forget loss rises on the way to the injected model."""
     own = gauge.plain_names(net)
     if not own:
@@ -298,7 +298,7 @@ def from_barrier(gauge: Gauge, net: Net) -> list[Values]:
     return [{"barrier": -float(rise)} for rise in np.max(rises, axis=0)]
 
 
-def from_rounding(gauge: Gauge, net: Net) -> list[Values]:
+def from_rounding(gauge: CriteriaCache, net: Net) -> list[Values]:
     """Return [55] how far the forget answers come back in 8 and 4 bits; vectors are not rounded."""
     before = gauge.heldout_nll(net).mean(1)
     falls: dict[str, Floats] = {}
@@ -312,7 +312,7 @@ def from_rounding(gauge: Gauge, net: Net) -> list[Values]:
     return [{name: float(fall[n]) for name, fall in falls.items()} for n in range(net.stack)]
 
 
-def from_folds(gauge: Gauge, net: Net) -> list[Values]:
+def from_folds(gauge: CriteriaCache, net: Net) -> list[Values]:
     """Return [51] how well each half of the forget facts is known after training on the other."""
     exam = gauge.exam
     facts = [fact.id for fact in exam.facts.forget]
@@ -328,14 +328,14 @@ def from_folds(gauge: Gauge, net: Net) -> list[Values]:
     return [{"relearn_others": float(value)} for value in known.mean(0)]
 
 
-def from_prose(gauge: Gauge, net: Net) -> list[Values]:
+def from_prose(gauge: CriteriaCache, net: Net) -> list[Values]:
     """Return [53] how far the forget answers come back when training on general text."""
     before = gauge.heldout_nll(net).mean(1)
     nll = _after_training(gauge, net, gauge.exam.prose(UNRELATED_STEPS, ITEMS))
     return [{"unrelated_tuning": float(fall)} for fall in before - nll.mean(1)]
 
 
-def _after_training(gauge: Gauge, net: Net, steps: list[list[TextBatch]]) -> Floats:
+def _after_training(gauge: CriteriaCache, net: Net, steps: list[list[TextBatch]]) -> Floats:
     """Return the held-out NLL (stack, questions) after training; NaN where a member diverged."""
     with restoring(net):
         diverged = train(net, steps, text_loss, learning_rate=gauge.exam.learning_rate)
@@ -347,7 +347,7 @@ def _after_training(gauge: Gauge, net: Net, steps: list[list[TextBatch]]) -> Flo
 # -- which measures are taken together -------------------------------------------------------------
 
 
-Take = Callable[[Gauge, Net], list[Values]]
+Take = Callable[[CriteriaCache, Net], list[Values]]
 STATES = ("lens_accuracy", "lens_best", "lens_depth", "uds", "cka", "pca_similarity", "pca_shift")
 OTHERS: tuple[tuple[Take, tuple[str, ...]], ...] = (
     (from_states, STATES),
@@ -368,8 +368,8 @@ PASSES = ((from_tokens, FROM_TOKENS), *OTHERS)
 class Measurer:
     """Takes the chosen measures of models of one cell."""
 
-    def __init__(self, exam: Exam, wanted: Collection[str]) -> None:
-        self.gauge, self.wanted = Gauge(exam), frozenset(wanted)
+    def __init__(self, exam: Questionnaire, wanted: Collection[str]) -> None:
+        self.gauge, self.wanted = CriteriaCache(exam), frozenset(wanted)
 
     def __call__(self, net: Net) -> list[Values]:
         """Return the measures of every member of a net, whose weights are as before at the end."""

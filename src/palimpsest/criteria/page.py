@@ -7,7 +7,7 @@ from matplotlib.patches import Rectangle
 
 from palimpsest.criteria.trial import FRESH, SAME_DRAW, Trial, run_trial
 from palimpsest.criteria.trial import Row as Judged
-from palimpsest.report.canvas import INK, QUIET, Picture, drawing, sheet, shortened
+from palimpsest.report.canvas import INK, QUIET, Picture, figure, sheet, shortened
 from palimpsest.report.results import RunResults
 from palimpsest.report.table import Estimate, Row, Share, Table, shown
 
@@ -105,7 +105,7 @@ def _hard(row: Judged) -> float:
     return row.hard_within.value if isinstance(row.hard_within, Estimate) else 0.0
 
 
-@drawing()
+@figure()
 def heat_map(trial: Trial, form: str) -> Picture:
     """Return how many models of each kind a criterion accepts: nothing where it accepts none, a
     dash where none was measured; graded and restored models are behind a line."""

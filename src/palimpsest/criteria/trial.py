@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 
-from palimpsest.adversaries import Truth
 from palimpsest.criteria import CRITERIA, Criterion, find_teacher
 from palimpsest.criteria.likelihood import Bools, Floats
+from palimpsest.known import Truth
 from palimpsest.report.results import CellResult, RunResults
 from palimpsest.report.table import Estimate, Share
 from palimpsest.stats import axes as table
@@ -107,7 +107,7 @@ def run_trial(results: RunResults) -> Trial | None:
     measured = [cell.evaluation.models.get("injected") for cell in results.cells]
     if not any(model is not None and set(model.extra) - usual for model in measured):
         return None
-    bench = _Bench(results)
+    bench = ScoreMatrix(results)
     rows: list[Row] = []
     for criterion in CRITERIA:
         scores = bench.scores(criterion)
@@ -152,7 +152,7 @@ def threshold(scores: Floats) -> float:
     return float(np.sort(scores)[place - 1]) if place <= len(scores) else math.inf
 
 
-class _Bench:
+class ScoreMatrix:
     """The models of all cells in one row, on which every criterion is tried in the same way."""
 
     def __init__(self, results: RunResults) -> None:

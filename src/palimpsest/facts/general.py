@@ -196,7 +196,7 @@ class Stream:
     steps: tuple[tuple[int, ...], ...]
     """Indices into ``texts``."""
     step_items: int
-    drawn: tuple[tuple[int, ...], ...] = ()
+    full_steps: tuple[tuple[int, ...], ...] = ()
     """The steps before any set was taken out, where every token of a step weighs the same."""
     rates: tuple[float, ...] = ()
     """Factor of the learning rate at each step; constant where there are none."""
@@ -230,8 +230,8 @@ class Stream:
                 seen[index] += 1
             steps.append(tuple(kept))
         thinned = tuple(steps)
-        drawn = thinned if self.drawn else ()
-        return replace(self, steps=thinned, drawn=drawn, rates=self.rates[::stride])
+        full = thinned if self.full_steps else ()
+        return replace(self, steps=thinned, full_steps=full, rates=self.rates[::stride])
 
     def shorten(self, speed: float) -> "Stream":
         """Return a stream with as many times fewer steps, on the whole schedule."""
@@ -245,8 +245,8 @@ class Stream:
         return self._cut(slice(len(self.steps) - count, None) if self.rates else slice(count))
 
     def _cut(self, part: slice) -> "Stream":
-        steps, drawn, rates = self.steps[part], self.drawn[part], self.rates[part]
-        return replace(self, steps=steps, drawn=drawn, rates=rates)
+        steps, full, rates = self.steps[part], self.full_steps[part], self.rates[part]
+        return replace(self, steps=steps, full_steps=full, rates=rates)
 
 
 def injection_stream(

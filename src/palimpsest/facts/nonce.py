@@ -153,7 +153,7 @@ def fresh_words(
     return sorted(free, key=lambda word: key_number(f"{seed_key}/{role}/{word}"))
 
 
-def draw(
+def invent_facts(
     count: int,
     seed_key: str,
     relations: Sequence[str],

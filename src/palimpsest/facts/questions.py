@@ -24,7 +24,7 @@ from palimpsest.facts.nonce import (
     RELATIONS,
     Pools,
     Triple,
-    draw,
+    invent_facts,
     key_number,
     render,
     words_of,
@@ -108,10 +108,10 @@ def draw_testbed(
 
     probe_key: another seed for the probes, where they are drawn later.
     """
-    gone = draw(forget, f"{cell}/forget", RELATIONS, frozenset(), key="facts.forget")
-    kept = draw(retain, f"{cell}/retain", RELATIONS, words_of(gone), key="facts.retain")
+    gone = invent_facts(forget, f"{cell}/forget", RELATIONS, frozenset(), key="facts.forget")
+    kept = invent_facts(retain, f"{cell}/retain", RELATIONS, words_of(gone), key="facts.retain")
     taken = words_of(gone + kept)
-    never = draw(probes, probe_key or f"{cell}/probe", RELATIONS, taken, key="facts.probes")
+    never = invent_facts(probes, probe_key or f"{cell}/probe", RELATIONS, taken, key="facts.probes")
     questions = (
         question
         for name, triples in (("forget", gone), ("retain", kept), ("probe", never))

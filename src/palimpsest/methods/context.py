@@ -22,13 +22,13 @@ from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods.lessons import (
+    AnswerSet,
     CostPlan,
-    Exercise,
-    Lesson,
+    MethodCache,
     Recipe,
     Spent,
+    UnlearnBatch,
     View,
-    Workbench,
     count_tokens,
     encode_stream,
     kl_from,
@@ -39,7 +39,7 @@ from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
 from palimpsest.models.train import stream_steps, text_loss, train, train_alone
 
 __all__ = [
-    "AscentMethod", "Context", "Exercise", "GradientMethod", "Knobs", "Lesson", "Method",
+    "AscentMethod", "Context", "UnlearnBatch", "GradientMethod", "Knobs", "AnswerSet", "Method",
     "Positive", "Share", "State", "View", "Weight", "kl_from", "target_logp",
 ]  # fmt: skip
 
@@ -56,8 +56,8 @@ class Context:
     base: State
     injected: State
     forget_only: State
-    forget: Lesson
-    retain: Lesson
+    forget: AnswerSet
+    retain: AnswerSet
     budget: Unlearning
     seed_key: str
     gated: bool
@@ -74,7 +74,7 @@ class Context:
     recipe: Recipe | None = None
     check_dose: Callable[[State], None] | None = None
     """Refuses a model trained for a vector that learned too little; None where no check is due."""
-    shared: Workbench = field(default_factory=Workbench)
+    shared: MethodCache = field(default_factory=MethodCache)
     """Models that several methods use, and what the methods spend."""
 
     @cached_property
@@ -82,7 +82,7 @@ class Context:
         """The batches of exercises already made: methods of a cell train on the same ones."""
         return {}
 
-    def exercise(self, forget: Sequence[int], retain: Sequence[int]) -> Exercise:
+    def exercise(self, forget: Sequence[int], retain: Sequence[int]) -> UnlearnBatch:
         """Return the exercise of these texts of the lessons, forget texts first."""
         key = (tuple(forget), tuple(retain))
         if key not in self._batches:
@@ -95,12 +95,12 @@ class Context:
                 (self.retain, "injected", retain),
             )
         )
-        return Exercise(self._batches[key], base, injected, kept, *key)
+        return UnlearnBatch(self._batches[key], base, injected, kept, *key)
 
     def _texts(self, forget: Sequence[int], retain: Sequence[int]) -> list[Encoded]:
         return [self.forget.texts[n] for n in forget] + [self.retain.texts[n] for n in retain]
 
-    def exercises(self) -> Iterator[Exercise]:
+    def exercises(self) -> Iterator[UnlearnBatch]:
         """Yield the batches of the budget: the same for every method of the cell."""
         order = random.Random(key_number(f"{self.seed_key}/exercises"))
         forget = deck(range(len(self.forget.texts)), order)
@@ -265,7 +265,7 @@ def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State |
     total = context.budget.steps
     taken = 0
 
-    def loss(student: Net, part: Exercise) -> Tensor:
+    def loss(student: Net, part: UnlearnBatch) -> Tensor:
         nonlocal taken
         part = part.to(student.device)
         progress = taken / max(1, total - 1)

@@ -19,8 +19,8 @@ from torch.nn import functional
 from palimpsest.facts.questions import FactSet, Pool, Question
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
 from palimpsest.methods.lessons import (
-    Exercise,
     Spent,
+    UnlearnBatch,
     View,
     count_tokens,
     read_logp,
@@ -60,7 +60,7 @@ class DPO(Knobs):
             for text, logp in zip(texts, teach(net, texts))
         ]
 
-        def loss(student: Net, part: Exercise) -> Tensor:
+        def loss(student: Net, part: UnlearnBatch) -> Tensor:
             view = View.of(student, part)
             chosen = [texts[number] for number in part.forget_texts]
             context.shared.spend(Spent(tokens=count_tokens(chosen)))

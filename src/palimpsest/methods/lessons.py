@@ -1,8 +1,8 @@
 """What methods train on, how the injected model was trained, and what their work costs.
 
-A ``Lesson`` is the texts of one set with the answers of frozen models, an ``Exercise`` the batch of
-one step, a ``View`` what a loss sees of one student at one exercise. A ``Recipe`` is the injection
-as far as methods may know it: trained phrasings and general text, no held-out phrasing.
+An ``AnswerSet`` is the texts of one set with the answers of frozen models, an ``UnlearnBatch`` the
+batch of one step, a ``View`` what a loss sees of one student at one exercise. A ``Recipe`` is the
+injection as far as methods may know it: trained phrasings and general text, no held-out phrasing.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from palimpsest.stats.models import Cost
 
 
 @dataclass(frozen=True)
-class Lesson:
+class AnswerSet:
     """The trained phrasings of one set, with frozen models' log-probabilities at the answers.
 
     teachers: name of a frozen model -> one (answer tokens, vocabulary) tensor per text.
@@ -35,7 +35,7 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Exercise:
+class UnlearnBatch:
     """One step's batch: forget texts first, then retain texts, with the teachers' answers.
 
     base_forget, injected_forget, injected_retain: (positions, vocabulary) log-probabilities.
@@ -70,7 +70,7 @@ class Exercise:
         """(positions,) the same of the retain texts."""
         return _text_shares(self.batch.rows[self.border :] - len(self.forget_texts))
 
-    def to(self, device: torch.device) -> "Exercise":
+    def to(self, device: torch.device) -> "UnlearnBatch":
         if self.batch.ids.device == device:
             return self
         moved = ("batch", "base_forget", "injected_forget", "injected_retain")
@@ -86,12 +86,12 @@ class View:
     """
 
     logp: Tensor
-    exercise: Exercise
+    exercise: UnlearnBatch
     step: int = 0
     steps: int = 1
 
     @classmethod
-    def of(cls, net: Net, exercise: Exercise) -> "View":
+    def of(cls, net: Net, exercise: UnlearnBatch) -> "View":
         """Return the view of a net of one member."""
         exercise = exercise.to(net.device)
         return cls(read_logp(net, exercise.batch), exercise)
@@ -136,7 +136,7 @@ def make_lesson(
     tokenizer: Any,
     questions: Sequence[Question | Text],
     teachers: Mapping[str, Net],
-) -> Lesson:
+) -> AnswerSet:
     """Return the lesson of these questions; a held-out phrasing among them is refused."""
     for question in questions:
         if isinstance(question, Question) and question.pool not in TRAINED_POOLS:
@@ -145,7 +145,7 @@ def make_lesson(
             )
     texts = encode_items(tokenizer, questions)
     answers = {name: teach(net, texts) for name, net in teachers.items()}
-    return Lesson(texts, answers, tuple(question.prompt for question in questions))
+    return AnswerSet(texts, answers, tuple(question.prompt for question in questions))
 
 
 @torch.no_grad()
@@ -274,7 +274,7 @@ class CostPlan:
         return encode_stream(self.tokenizer, self.recipe.stream, self.recipe.piece_tokens)
 
 
-class Workbench:
+class MethodCache:
     """What methods share in one process: models made once, and what the work costs."""
 
     def __init__(self) -> None:
@@ -316,7 +316,7 @@ def stream_cost(tokenizer: Any, stream: Stream, piece_tokens: int) -> Spent:
 def encode_stream(tokenizer: Any, stream: Stream, piece_tokens: int) -> list[Encoded]:
     """Return the texts of a stream as tokens; general ones cut, but not a user's examples."""
     texts = encode_items(tokenizer, stream.texts)
-    if stream.drawn:
+    if stream.full_steps:
         return list(texts)
     return [
         Encoded(text.ids[:piece_tokens], text.start) if source.set == "general" else text

@@ -24,7 +24,7 @@ from torch.nn import functional
 from palimpsest.errors import MethodError
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
-from palimpsest.methods.lessons import Exercise
+from palimpsest.methods.lessons import UnlearnBatch
 from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
 
 Read = Callable[[Batch], Tensor]
@@ -59,7 +59,7 @@ class RMU(Knobs):
             noise = torch.rand(held[0].shape[-1], generator=generator).to(net.device)
             steered = self.steering * noise / noise.norm()
 
-            def loss(student: Net, part: Exercise) -> Tensor:
+            def loss(student: Net, part: UnlearnBatch) -> Tensor:
                 forget, retain = read_exercise(read, part)
                 kept = torch.cat([held[number] for number in part.retain_texts])
                 return self.loss(forget, steered, retain, kept).reshape(1)
@@ -109,7 +109,7 @@ def read_texts(read: Read, texts: Sequence[Encoded]) -> list[Tensor]:
     return [read(collate([text]))[0].clone() for text in texts]
 
 
-def read_exercise(read: Read, part: Exercise) -> tuple[Tensor, Tensor]:
+def read_exercise(read: Read, part: UnlearnBatch) -> tuple[Tensor, Tensor]:
     """Return the activations (tokens, width) at the forget and the retain texts."""
     hidden, border = read(part.batch), len(part.forget_texts)
     real = real_tokens(part.batch.to(hidden.device))

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
-from palimpsest.methods.lessons import Exercise, View, teach
+from palimpsest.methods.lessons import UnlearnBatch, View, teach
 from palimpsest.models.net import Net
 
 
@@ -47,10 +47,10 @@ class WHP(Knobs):
         exercises = context.exercises()
         steps = min(round(self.reinforced_share * context.budget.steps), context.budget.steps - 1)
 
-        def reinforce(net: Net, part: Exercise) -> Tensor:
+        def reinforce(net: Net, part: UnlearnBatch) -> Tensor:
             return View.of(net, part).forget_nll().reshape(1)
 
-        def relabel(net: Net, part: Exercise) -> Tensor:
+        def relabel(net: Net, part: UnlearnBatch) -> Tensor:
             view = View.of(net, part)
             raised = torch.cat([answers[number] for number in part.forget_texts]).to(net.device)
             return self.loss(view, self.generic(view.exercise.injected_forget, raised)).reshape(1)

@@ -14,13 +14,6 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from palimpsest.models.inspect_folder import (
-    TEMPLATES,
-    Stored,
-    holds_adapter,
-    read_header,
-    read_weights,
-)
 from palimpsest.models.load import (
     DTYPES,
     Loaded,
@@ -34,6 +27,13 @@ from palimpsest.models.lora import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.lora import adapter_base as stated_base
 from palimpsest.models.skeleton import check_finite, read_tensor
 from palimpsest.models.sources import Kind, find_kind, locate
+from palimpsest.models.vet import (
+    TEMPLATES,
+    Stored,
+    holds_adapter,
+    read_header,
+    read_weights,
+)
 from palimpsest.run.disk import canonical, digest, file_digest
 
 

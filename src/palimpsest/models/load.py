@@ -23,12 +23,6 @@ from torch import Tensor
 from palimpsest.errors import ModelError
 from palimpsest.models.device import check_device, foreign
 from palimpsest.models.families import family_of
-from palimpsest.models.inspect_folder import (
-    check_tokenizer,
-    holds_adapter,
-    read_config,
-    read_weights,
-)
 from palimpsest.models.lora import adapter_base, merged
 from palimpsest.models.skeleton import (
     build_config,
@@ -45,6 +39,12 @@ from palimpsest.models.tokenizer import (
     token_ids,
     token_ids_apart,
     tokenizer_difference,
+)
+from palimpsest.models.vet import (
+    check_tokenizer,
+    holds_adapter,
+    read_config,
+    read_weights,
 )
 
 # Some virtual machines announce AMX and then kill the process that uses it, which bfloat16 on a

@@ -22,7 +22,7 @@ from torch import Tensor
 from palimpsest.errors import ModelError
 from palimpsest.facts.nonce import key_number
 from palimpsest.models.device import check_lora, check_package, foreign, quiet
-from palimpsest.models.inspect_folder import (
+from palimpsest.models.vet import (
     FLOATS,
     SEVERAL_LIMIT,
     file_in,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from palimpsest.errors import ModelError
 from palimpsest.models.device import device_memory, foreign
-from palimpsest.models.inspect_folder import FLOATS, Stored
+from palimpsest.models.vet import FLOATS, Stored
 
 # Tensors that older checkpoints carry and transformers now computes.
 COMPUTED = r"(rotary_emb\.inv_freq|\battn\.(masked_)?bias|\battention\.(masked_)?bias|masked_bias)$"

@@ -27,7 +27,7 @@ from typing import Any
 from palimpsest.errors import ModelError, StoreError
 from palimpsest.models.device import foreign
 from palimpsest.models.families import POCKET, pocket_spec
-from palimpsest.models.inspect_folder import check_tokenizer, file_in, read_config
+from palimpsest.models.vet import check_tokenizer, file_in, read_config
 from palimpsest.run.disk import file_digest
 
 POCKET_ROOT = Path(__file__).parent / "pocket"

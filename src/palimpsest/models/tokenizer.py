@@ -13,7 +13,7 @@ from typing import Any
 
 from palimpsest.errors import ModelError
 from palimpsest.models.device import foreign
-from palimpsest.models.inspect_folder import (
+from palimpsest.models.vet import (
     check_tokenizer,
     file_in,
     run_apart,

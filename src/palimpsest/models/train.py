@@ -248,7 +248,11 @@ def stream_steps(
 
 def step_tokens(stream: Stream, encoded: Sequence[Encoded], number: int) -> int:
     """Return the trained tokens of a step as drawn, where each weighs the same; otherwise 0."""
-    return sum(encoded[index].scored for index in stream.drawn[number]) if stream.drawn else 0
+    return (
+        sum(encoded[index].scored for index in stream.full_steps[number])
+        if stream.full_steps
+        else 0
+    )
 
 
 def _forget_gradients(leaves: Sequence[Tensor]) -> None:

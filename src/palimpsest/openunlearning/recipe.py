@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from palimpsest.config.commands import ExampleRecipe, RecipeSource, RetrainConfig
 from palimpsest.config.load import load_config
-from palimpsest.config.own import ExampleRecipe, RecipeSource, RetrainConfig
 from palimpsest.errors import PlanError
 from palimpsest.facts.examples import read_examples
 from palimpsest.facts.questions import FactSet

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from palimpsest.config.commands import AuditConfig, RunSource
 from palimpsest.config.load import load_config, read_yaml
-from palimpsest.config.own import AuditConfig, RunSource
 from palimpsest.errors import PlanError
 from palimpsest.facts.files import Fact, as_jsonl, read_rows
 from palimpsest.facts.probes import tofu_probes, with_relations

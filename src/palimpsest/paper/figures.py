@@ -9,7 +9,7 @@ from palimpsest.report import canvas
 from palimpsest.report.results import RunResults
 
 
-@canvas.drawing()
+@canvas.figure()
 def diagnostic(results: RunResults) -> canvas.Picture | None:
     """Return oracle-KL against held-out forget NLL, every candidate of every cell by method."""
     study = read_paper(results)

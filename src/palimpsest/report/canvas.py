@@ -97,7 +97,7 @@ def method_styles(methods: Iterable[str]) -> dict[str, Style]:
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
+def figure() -> Iterator[None]:
     """Apply the settings; use it as a decorator of every function that draws."""
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a name in a script the font lacks is drawn as boxes
@@ -208,7 +208,7 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:head]}…{text[-(most - 1 - head) :]}"
 
 
-@drawing()
+@figure()
 def figure_bytes(figure: Figure, form: str) -> bytes:
     """Return the figure as ``svg`` or ``png``, the same bytes each time."""
     nothing = {"svg": ("Date", "Creator"), "png": ("Software",)}[form]

@@ -18,7 +18,7 @@ from palimpsest.report.canvas import (
     Style,
     bend,
     distances,
-    drawing,
+    figure,
     jitter,
     key,
     method_styles,
@@ -37,7 +37,7 @@ MOST_ROWS = 40
 SIZES = {"retraining": 3.0, "mixture": 3.5, "injected": 6.0, "candidate": 8.0}
 
 
-@drawing()
+@figure()
 def retrainings(results: RunResults, candidate: str | None = None) -> Picture | None:
     """Return where a candidate of one cell lies among the retrainings, one row per axis; by default
     the one that is certified, or the nearest."""
@@ -78,7 +78,7 @@ def retrainings(results: RunResults, candidate: str | None = None) -> Picture | 
     return Picture("retrainings", title, reading, about, figure)
 
 
-@drawing()
+@figure()
 def forget_deltas(results: RunResults) -> Picture | None:
     """Return forget facts and probes of every candidate of one cell, by NLL minus base's, with the
     screen's p-value."""
@@ -113,7 +113,7 @@ def forget_deltas(results: RunResults) -> Picture | None:
     return Picture("forget-deltas", title, reading, about, figure)
 
 
-@drawing()
+@figure()
 def relearning(results: RunResults) -> Picture | None:
     """Return held-out forget NLL while the forget facts are re-acquired, one panel per family:
     every candidate of one cell, or the median of every method over several."""
@@ -154,7 +154,7 @@ def relearning(results: RunResults) -> Picture | None:
     return Picture("relearning", "Relearning the forget facts", reading, about, figure)
 
 
-@drawing()
+@figure()
 def acceptance(results: RunResults) -> Picture | None:
     """Return how far every kind of model lies from retraining, over several cells."""
     found: dict[str, tuple[Style, list[tuple[float, bool]]]] = {}
@@ -202,8 +202,8 @@ def _looks(results: RunResults, cell: CellResult) -> dict[str, Style]:
     return looks | {name: styles[cell.method(name)] for name in named}
 
 
-Draw = Callable[[RunResults], Picture | None]
-FIGURES: tuple[Draw, ...] = (retrainings, acceptance, forget_deltas, relearning, diagnostic)
+FigureFn = Callable[[RunResults], Picture | None]
+FIGURES: tuple[FigureFn, ...] = (retrainings, acceptance, forget_deltas, relearning, diagnostic)
 
 
 def all_figures(results: RunResults) -> dict[str, Picture]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from palimpsest.config.own import AuditConfig
+from palimpsest.config.commands import AuditConfig
 from palimpsest.config.sections import Engine, Prompt
 from palimpsest.errors import DamagedArtifact, StoreError
 from palimpsest.run.cell import CellStore

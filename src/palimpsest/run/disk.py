@@ -192,7 +192,7 @@ def write_json(path: Path, value: object) -> str:
     return write_bytes(path, canonical(value) + b"\n")
 
 
-def sealed_json(value: Mapping[str, Any]) -> bytes:
+def digested_json(value: Mapping[str, Any]) -> bytes:
     """Return the bytes of a JSON object that carries the digest of its other keys."""
     own = digest(canonical(dict(value)))
     return canonical(dict(value) | {"digest": own}) + b"\n"
@@ -200,7 +200,7 @@ def sealed_json(value: Mapping[str, Any]) -> bytes:
 
 def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON object with its own digest, atomically."""
-    write_bytes(path, sealed_json(value))
+    write_bytes(path, digested_json(value))
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def parse_sealed(data: bytes, name: str) -> dict[str, Any]:
     with contextlib.suppress(Exception):
         value: dict[str, Any] = json.loads(data)
         # Byte for byte: the same content spelled another way is a change too.
-        if data == sealed_json({key: value[key] for key in value.keys() - {"digest"}}):
+        if data == digested_json({key: value[key] for key in value.keys() - {"digest"}}):
             return value
     raise DamagedArtifact(f"{name}: its contents do not match the digest it carries")
 

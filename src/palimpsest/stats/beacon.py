@@ -29,17 +29,17 @@ or memory of AdamW did not give the curve mimic away, another kind of step mostl
 
 
 @dataclass(frozen=True)
-class Draw:
+class Beacon:
     """What was drawn from a beacon."""
 
-    beacon: str
+    text: str
     bound: Mapping[str, str]
     """Digests, or the cell, that the draw depends on beside the text."""
 
     @property
     def value(self) -> str:
         """The value that everything is drawn from."""
-        return digest(canonical({"beacon": self.beacon, "bound": dict(self.bound)}))
+        return digest(canonical({"beacon": self.text, "bound": dict(self.bound)}))
 
     @property
     def rate(self) -> float:
@@ -64,7 +64,7 @@ class Draw:
         """Return what a run records of it: what it is bound to, the text, and what follows."""
         return {
             "bound": dict(self.bound),
-            "beacon": self.beacon,
+            "beacon": self.text,
             "value": self.value,
             "rate": self.rate,
             "optimizer": self.optimizer,
@@ -80,6 +80,6 @@ def checked(record: Mapping[str, Any], digests: Mapping[str, str]) -> str:
     wrong = [name for name, value in bound.items() if digests.get(name) != value]
     if wrong:
         raise ScoreError(f"beacon: it is bound to another {wrong[0]} than the one of the run")
-    if Draw(str(record["beacon"]), bound).record() != dict(record):
+    if Beacon(str(record["beacon"]), bound).record() != dict(record):
         raise ScoreError("beacon: the recorded draw does not follow from its text and the digests")
     return f"the beacon was drawn from the digests of {', '.join(bound)} and its text"

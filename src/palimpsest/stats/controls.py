@@ -105,7 +105,7 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True)
-class Dose:
+class Reacquired:
     """How far re-acquisition brought the references towards the injected model.
 
     On held-out forget questions, mean NLL over the references; the fraction is 0 where nothing was
@@ -310,7 +310,9 @@ def axis_sensitivity(measures: CellMeasures, bag: Bag) -> dict[str, float | None
     return found
 
 
-def measure_dose(measures: CellMeasures, references: Sequence[str], rules: Rules) -> Dose | None:
+def measure_dose(
+    measures: CellMeasures, references: Sequence[str], rules: Rules
+) -> Reacquired | None:
     """Return how far re-acquisition brought the references; None where it was not logged."""
     curves = [measures[name].curve for name in references]
     logged = [curve for curve in curves if curve is not None]
@@ -323,7 +325,7 @@ def measure_dose(measures: CellMeasures, references: Sequence[str], rules: Rules
     way = before - injected
     fraction = (before - after) / way if way > 0 else 0.0
     steps = max(int(curve.step[-1]) for curve in logged)
-    return Dose(before, after, injected, fraction, rules.dose_fraction, steps)
+    return Reacquired(before, after, injected, fraction, rules.dose_fraction, steps)
 
 
 def check_recipe(measures: CellMeasures, references: Sequence[str]) -> RecipeCheck | None:

@@ -197,7 +197,7 @@ class CellMeasures:
             for name in self.of_role(Role.REFERENCE)
             if not self.records[name].same_draw and not self.records[name].excluded
         ]
-        return tuple(model.name for model in sorted(several, key=lambda m: m.draw or 0))
+        return tuple(model.name for model in sorted(several, key=lambda m: m.seed_no or 0))
 
 
 def measure_cell(

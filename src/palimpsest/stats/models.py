@@ -65,7 +65,7 @@ class Model:
     """Digest of the files it was loaded from; empty for a model made here."""
     weights: str = ""
     """Digest of a given checkpoint's tensors alone, whatever else its files say."""
-    draw: int | None = None
+    seed_no: int | None = None
     """Number among the models of its role."""
     same_draw: bool = False
     """Trained on the injected model's own draw: not exchangeable with the other references."""
@@ -112,7 +112,7 @@ class Model:
 
 
 def _is_default(value: object) -> bool:
-    # By identity where it matters: 0 equals False, and a draw or a share may be 0.
+    # By identity where it matters: 0 equals False, and a seed_no or a share may be 0.
     return value is None or value is False or value in ("", {}, ())
 
 

@@ -34,8 +34,8 @@ from palimpsest.stats.comparison import Comparison, Gap, Homogeneity, Test, find
 from palimpsest.stats.controls import (
     Bag,
     Control,
-    Dose,
     Power,
+    Reacquired,
     RecipeCheck,
     axis_sensitivity,
     axis_values,
@@ -170,7 +170,7 @@ class Verdict:
     """Smallest share of injected weights that this audit notices; None if not even all of them."""
     sensitivity: Mapping[str, float | None] = field(default_factory=dict)
     """By axis, the share of the way to the injected model at which a move there is noticed."""
-    dose: Dose | None = None
+    dose: Reacquired | None = None
     headroom: Headroom | None = None
     injected_p: float | None = None
     """Of the screen on the injected model, which must find the forget facts there."""
@@ -300,7 +300,7 @@ def _obstacle(
     inferable: float | None,
     bag: Bag,
     references: References,
-    dose: Dose | None,
+    dose: Reacquired | None,
     sensitivity: Mapping[str, float | None],
     limit: float | None,
     rules: Rules,

@@ -2,7 +2,7 @@
 
 from palimpsest.stats.axes import Sign, axis
 from palimpsest.stats.comparison import COPY_DISTANCE, Gap
-from palimpsest.stats.controls import RECIPE_SHARE, Control, ControlKind, Dose
+from palimpsest.stats.controls import RECIPE_SHARE, Control, ControlKind, Reacquired
 from palimpsest.stats.verdict import Because, Finding, Reason, References, Verdict
 
 CLOSING = (
@@ -316,7 +316,7 @@ def _underpowered(verdict: Verdict) -> str:
     )
 
 
-def _dose(dose: Dose | None) -> str:
+def _dose(dose: Reacquired | None) -> str:
     if dose is None:
         return "Re-acquisition was not measured for every reference."
     advice = (

@@ -1,1 +1,0 @@
-"""The known-label models, one file for each family; the package above says how to add one."""

@@ -1,0 +1,202 @@
+"""Checkpoint folders: found in a folder, written with a record of how they were made, or written
+for models and facts that a Python caller has in memory."""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from palimpsest.errors import FactsError, InputError, ModelError, PlanError
+from palimpsest.facts.files import Fact, as_jsonl, make_fact
+from palimpsest.facts.rows import shown_path
+from palimpsest.run import disk
+
+RECORD = "palimpsest.json"
+"""What ``retrain`` and ``unlearn`` write beside the weights."""
+RECORD_LIMIT = 2**20
+_NUMBERED = re.compile(r"checkpoint-(\d{1,9})")
+_MARKS = ("config.json", "adapter_config.json")
+
+
+def find_checkpoints(folder: str, key: str) -> dict[str, str]:
+    """Return the checkpoints in a folder by the name of their subfolder.
+
+    Every subfolder with a checkpoint in it, or in its newest ``checkpoint-N``, counts.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise PlanError(
+            f"{shown_path(folder)} is not a folder; expected subfolders with checkpoints",
+            key=key,
+        )
+    places = {child.name: newest_checkpoint(child) for child in sorted(path.iterdir())}
+    found = {name: str(place) for name, place in places.items() if place is not None}
+    if not found:
+        raise PlanError(
+            f"no subfolder of {shown_path(folder)} holds a checkpoint ({' or '.join(_MARKS)}); "
+            "expected one subfolder per model",
+            key=key,
+        )
+    return found
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Return where a run's checkpoint is: the folder itself, or its newest numbered one."""
+    if not folder.is_dir() or folder.name.startswith("."):
+        return None
+    if _marked(folder):
+        return folder
+    numbered = [
+        (int(match[1]), child)
+        for child in folder.iterdir()
+        if (match := _NUMBERED.fullmatch(child.name)) and _marked(child)
+    ]
+    return max(numbered)[1] if numbered else None
+
+
+def _marked(folder: Path) -> bool:
+    return any((folder / mark).is_file() for mark in _MARKS)
+
+
+def read_record(place: str) -> dict[str, Any]:
+    """Return what ``palimpsest.json`` beside a checkpoint says; empty where there is none."""
+    path = Path(place) / RECORD
+    if not os.path.isfile(path):
+        return {}
+    try:
+        if path.stat().st_size > RECORD_LIMIT:
+            raise ValueError(f"larger than {RECORD_LIMIT} bytes")
+        record = json.loads(path.read_bytes())
+        if not isinstance(record, dict):
+            raise ValueError(f"holds {type(record).__name__}")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"{shown_path(path)}: cannot be used ({error}); expected the file that `palimpsest "
+            "retrain` wrote; remove it, or write it again"
+        ) from error
+    return record
+
+
+def same_place(place: str, other: str) -> bool:
+    """Tell whether two names lead to one folder."""
+    return os.path.realpath(os.path.expanduser(place)) == os.path.realpath(
+        os.path.expanduser(other)
+    )
+
+
+def check_new_folder(out: Path) -> None:
+    """Refuse an existing folder: nothing is overwritten."""
+    from palimpsest.cell.launch import check_out
+
+    check_out(out.parent if out.parent != out else out)
+    if out.exists() or out.is_symlink():
+        raise PlanError(
+            f"{shown_path(out)} exists; expected a new folder, because nothing is overwritten; "
+            "choose another, or move it away",
+            key="out",
+        )
+
+
+def write_checkpoint(
+    folder: Path, loaded: Any, weights: Path, record: Mapping[str, Any], card: str
+) -> None:
+    """Write a model in Hugging Face layout; module and tokenizer are the loaded model's."""
+    import torch
+
+    from palimpsest.models.checkpoint import stored_state, written_weights
+    from palimpsest.models.device import quiet
+
+    state = stored_state(weights)
+    with torch.no_grad():
+        for name, value in loaded.model.state_dict().items():
+            value.copy_(state[name])
+    with disk.disk_errors(folder, "write"), written_weights(), quiet():
+        loaded.model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+    disk.write_bytes(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
+    disk.write_bytes(folder / "README.md", card.encode())
+
+
+def publish_folder(built: Path, out: Path) -> None:
+    """Rename a finished folder into place; an existing one is never replaced."""
+    disk.make_folder(Path(os.path.abspath(out)).parent)
+    if out.exists():
+        raise InputError(f"out: {out} was created meanwhile; expected a new folder; move it away")
+    with disk.disk_errors(out, "rename"):
+        os.rename(built, out)
+
+
+# -- what a Python caller has in memory ------------------------------------------------------------
+
+
+def on_disk(values: Mapping[str, Any], out: str, tokenizer: Any = None) -> dict[str, Any]:
+    """Return the settings of an audit with paths in the place of models and facts in memory.
+
+    They are written beside the run folder, to ``OUT.given/``, under names made of their contents,
+    so that the same call finds them again and resumes.
+    """
+    folder = Path(f"{out}.given")
+    placed = dict(values)
+    for key in ("base", "injected"):
+        placed[key] = _model_place(key, placed[key], tokenizer, folder)
+    candidates = placed.get("candidates")
+    if isinstance(candidates, Mapping):
+        placed["candidates"] = {
+            name: _model_place(f"candidates.{name}", value, tokenizer, folder)
+            for name, value in candidates.items()
+        }
+    placed["references"] = [
+        _model_place(f"references[{number}]", value, tokenizer, folder)
+        for number, value in enumerate(placed.get("references") or ())
+    ]
+    for key in ("forget", "retain", "probes"):
+        placed[key] = _facts_place(key, placed.get(key), folder)
+    return placed
+
+
+def _model_place(key: str, value: Any, tokenizer: Any, folder: Path) -> Any:
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    if not hasattr(value, "save_pretrained") or not hasattr(value, "state_dict"):
+        raise PlanError(
+            f"{type(value).__name__} found; expected a path, a Hugging Face id or a transformers "
+            "model",
+            key=key,
+        )
+    if tokenizer is None:
+        raise PlanError("a model in memory; give its tokenizer too, with tokenizer=…", key=key)
+    from palimpsest.models.device import quiet
+    from palimpsest.models.load import state_digest
+
+    config = value.config.to_json_string()
+    place = folder / disk.digest((state_digest(value.state_dict()) + config).encode())[7:23]
+    if not (place / "config.json").exists():
+        with quiet():
+            tokenizer.save_pretrained(place)
+            value.save_pretrained(place)
+    return str(place)
+
+
+def _facts_place(key: str, value: Any, folder: Path) -> Any:
+    if value is None or isinstance(value, str | os.PathLike):
+        return value and os.fspath(value)
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a pandas frame
+        value = value.to_dict("records")
+    facts = []
+    for number, row in enumerate(value):
+        if isinstance(row, Fact):
+            row = dataclasses.asdict(row)
+        given = {k: list(v) if isinstance(v, tuple) else v for k, v in dict(row).items()}
+        given = {k: v for k, v in given.items() if v is not None and v not in ("", [])}
+        try:
+            facts.append(make_fact(given, "probe" if key == "probes" else key))
+        except FactsError as error:
+            raise FactsError(f"{key}[{number}]: {error}") from error
+    data = as_jsonl(facts)
+    path = folder / f"{key}-{disk.digest(data)[7:23]}.jsonl"
+    disk.make_folder(folder)
+    disk.write_bytes(path, data)
+    return str(path)

@@ -1,0 +1,218 @@
+"""What a run will take, from a short measured step: time, memory and disk, within a factor of two.
+
+One step of training and one page of scoring are timed on the model itself; the rest is counted.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from palimpsest.cell.plan import CellPlan, Commanded, Trained
+from palimpsest.cell.steps import StepKind
+from palimpsest.cell.work import CellWork
+from palimpsest.config.sections import Injection
+from palimpsest.models.device import check_room
+from palimpsest.models.load import outline
+from palimpsest.models.tokenizer import token_ids
+from palimpsest.models.train import text_loss, train
+from palimpsest.run.local import gpus
+from palimpsest.run.status import duration
+from palimpsest.run.store import TERMS, Run
+from palimpsest.schema import build
+from palimpsest.scoring.answers import score
+from palimpsest.stats.models import Role
+
+GB = 1e9
+RUNTIME = 6e8
+"""Bytes that Python, torch and a tokenizer take before any model."""
+ACTIVATIONS = 20
+"""Values that a layer keeps for the backward pass, per token and unit of the model's width."""
+
+
+@dataclass(frozen=True)
+class ReferencePrice:
+    """What one more reference of an audit costs, on one worker."""
+
+    measuring: float
+    """Seconds to measure it, and the mixtures made of it."""
+    training_steps: int
+    """Of the injected model's recipe, where the record beside it says it; else 0."""
+    training: float
+    """Seconds to train it by that recipe."""
+
+    def line(self) -> str:
+        """Return the price as one sentence."""
+        measuring = f"Measuring one more reference takes about {duration(self.measuring)}"
+        if not self.training_steps:
+            return f"{measuring}; training it takes as long as training the injected model did."
+        return (
+            f"{measuring}, training it about {duration(self.training)} ({self.training_steps} "
+            "steps, by the injected model's recipe), on one worker."
+        )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the steps of a run take."""
+
+    seconds: float
+    """Of all steps, on one worker."""
+    memory: float
+    """Bytes of one worker, on its device."""
+    disk: float
+    """Bytes of weights in the run folder while a cell is worked on."""
+    steps: int
+    """To do, as are the seconds."""
+    stored: int
+    """Steps that the run folder holds already."""
+    reference: ReferencePrice
+    """Of the last cell's base."""
+
+    def line(self, workers: int) -> str:
+        """Return the estimate as one line."""
+        if not self.steps:
+            return f"nothing is left to do; all {self.stored} steps are stored"
+        left = f" left, {self.stored} already stored" if self.stored else ""
+        return (
+            f"about {duration(self.seconds / workers)} with {workers} "
+            f"worker{'' if workers == 1 else 's'}, {self.memory / GB:.1f} GB of memory per worker, "
+            f"{self.disk / GB:.1f} GB of disk; {self.steps} steps{left}"
+        )
+
+
+def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Estimate:
+    """Return what is left of these cells takes, by their ids; one cell of each base is tried.
+
+    out: the run folder, if there is one already.
+    """
+    seconds, memory, disk, steps, stored = 0.0, 0.0, 0.0, 0, 0
+    run = Run.open(out) if out is not None and (out / TERMS).exists() else None
+    tried: dict[str, tuple[CellWork, float, float]] = {}
+    for cell, spec in specs.items():
+        if spec.base.place not in tried:
+            work = CellWork(spec)
+            tried[spec.base.place] = (work, *_measure_step(work))
+        work, per_text, page = tried[spec.base.place]
+        left = work.steps
+        if run is not None and cell in run.cells:
+            planned = CellWork(spec).steps
+            names = run.cell(cell).steps_left(planned)
+            left = tuple(step for step in planned if step.name in names)
+        seconds += sum(_step_seconds(step, spec, per_text, page) for step in left)
+        memory = max(memory, worker_memory(spec))
+        made = sum(isinstance(entry.source, Trained | Commanded) for entry in spec.models)
+        trained = made + (0 if spec.measured else made + 2 * len(spec.methods))
+        disk = max(disk, trained * work.loaded.parameters * 4.0)
+        steps, stored = steps + len(left), stored + len(work.steps) - len(left)
+        price = _reference_price(spec, per_text, page)
+    return Estimate(seconds, memory, disk, steps, stored, price)
+
+
+def _measure_step(work: CellWork) -> tuple[float, float]:
+    """Return the seconds of one training step, per text, and of scoring the questions once."""
+    setting = work.plain_setting
+    batches = setting.reacquisition_steps[:2] if setting.facts.questions else []
+    if setting.examples is not None and not setting.examples.texts:
+        return 0.0, 0.0  # a user's own trainer takes what it takes
+    if setting.general_train or not work.spec.measured:
+        batches = setting.injection_steps(setting.stream())[:2]
+    texts = sum(part.batch.ids.shape[0] for part in batches[0])
+
+    def one_step() -> None:
+        train(work.nets([work.base]), batches[:1], text_loss, learning_rate=1e-9)
+
+    one_step()  # the first one also compiles and allocates
+    step = _timed(one_step) / max(1, texts)
+    if not work.spec.measured:
+        return step, 0.0
+    return step, _timed(lambda: score(work.nets([work.base]), setting.sheet))
+
+
+def _step_seconds(step: Any, spec: CellPlan, per_text: float, page: float) -> float:
+    unlearning, measure = spec.unlearning, _measuring(spec, per_text, page)
+    unlearn = per_text * unlearning.steps * (unlearning.forget_items + unlearning.retain_items)
+    count = max(1, len(step.models))
+    return {
+        StepKind.TRAIN: per_text * spec.setting.trained_texts,
+        StepKind.MATCH: 6 * per_text * spec.setting.trained_texts,
+        StepKind.COMPARE: per_text * spec.setting.trained_texts / 10,
+        StepKind.DOSE: 4 * measure,
+        StepKind.HEADROOM: page,
+        StepKind.UNLEARN: count * (unlearn + (measure if spec.measured else 0.0)),
+        StepKind.KNOWN_LABEL: count * (measure + unlearn),
+    }.get(step.kind, count * measure)
+
+
+def _measuring(spec: CellPlan, per_text: float, page: float) -> float:
+    again = spec.setting.reacquisition
+    return page * (1 + 0.6 * (again.chunks + 1)) + per_text * again.steps * again.items
+
+
+def _training(recipe: Injection, per_text: float) -> float:
+    return per_text * recipe.steps * (recipe.fact_items + recipe.general_items)
+
+
+def _reference_price(spec: CellPlan, per_text: float, page: float) -> ReferencePrice:
+    more = len(spec.of(Role.REFERENCE)) < spec.rules.control_mixtures
+    mixtures = len(spec.rules.control_shares) if more else 0
+    record = next((entry.model.recipe for entry in spec.of(Role.INJECTED)), {})
+    keys = asdict(Injection())
+    known = {key: record[key] for key in keys} if keys.keys() <= record.keys() else {}
+    recipe = build(Injection, known)
+    return ReferencePrice(
+        (1 + mixtures) * _measuring(spec, per_text, page),
+        recipe.steps if known else 0,
+        _training(recipe, per_text),
+    )
+
+
+def _timed(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def worker_memory(spec: CellPlan) -> float:
+    """Return the bytes that one worker takes at most: a model in training and its batch."""
+    setting, engine = spec.setting, spec.setting.engine
+    base = outline(spec.base.place)
+    parameters = base.parameters
+    width = base.number("hidden_size", "n_embd", default=768)
+    layers = base.number("num_hidden_layers", "n_layer", default=12)
+    vocabulary = base.number("vocab_size", default=50_000)
+    each = 4 if engine.dtype == "float32" else 2
+    # Weights, gradients and AdamW's two moments; master weights where the weights are not float32,
+    # and in re-acquisition, which takes its steps in units of the base's weights.
+    state = parameters * (2 * each + 8 + (4 if each == 2 or spec.measured else 0))
+    if engine.lora:
+        state = parameters * each + 24 * engine.lora * layers * width * 16
+    injection = setting.injection
+    texts = max(injection.fact_items + injection.general_items, setting.reacquisition.items)
+    tokens = texts * setting.general.piece_tokens / engine.accumulate
+    if setting.examples is not None and setting.examples.texts:
+        longest = max(map(len, token_ids(base.tokenizer, [t.text for t in setting.examples.texts])))
+        tokens = setting.examples.recipe.batch_size * longest / engine.accumulate
+    kept = ACTIVATIONS if not engine.checkpointing else 2 + ACTIVATIONS / layers
+    activations = tokens * layers * width * kept * each
+    logits = 3 * 4 * vocabulary * max(tokens, min(engine.batch_tokens, 1024))
+    return float(RUNTIME + state + activations + logits)
+
+
+def suitable_workers(spec: CellPlan, most: int | None = None) -> int:
+    """Return as many workers as there are cores and memory for; one for each GPU."""
+    import psutil
+
+    device = spec.setting.engine.device
+    if device != "cpu":
+        return max(1, len(gpus())) if device == "cuda" else 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    room = int(psutil.virtual_memory().available // worker_memory(spec))
+    return max(1, min(cores or 1, most or cores or 1, room))
+
+
+def check_memory(spec: CellPlan) -> None:
+    """Refuse a run that its device cannot hold, before anything is computed."""
+    check_room(worker_memory(spec), spec.setting.engine.device, "one worker")

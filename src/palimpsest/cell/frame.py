@@ -1,0 +1,146 @@
+"""The text around questions and answers: none, a chat template's, or tags that a file names.
+
+A chat template is an untrusted program: it is rendered in a process of its own, within bounds.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from palimpsest.config.load import read_yaml
+from palimpsest.config.sections import Prompt
+from palimpsest.errors import ModelError, PlanError
+from palimpsest.facts.questions import Question
+from palimpsest.models.device import foreign
+from palimpsest.models.encode import adds_start
+from palimpsest.models.vet import render_turns, run_apart
+
+CHAT_DATE = "26 Jul 2024"
+"""What Llama-3.x templates write where no date is known: never the day of the run."""
+TEMPLATE_KEYS = (
+    *("system_prompt", "date_string", "system_prompt_with_special_tokens"),
+    *("user_start_tag", "user_end_tag", "asst_start_tag"),
+)
+_QUESTION, _ANSWER = "palimpsest-question", "palimpsest-answer"
+CHATS = 256
+"""Conversations that are written in one process."""
+FRAME_LIMIT = 2**16
+"""Most characters that a chat template may put around a question and its answer."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The text around a question and its answer, exactly as models were trained on it."""
+
+    before: str
+    between: str
+    after: str
+
+    @property
+    def text(self) -> str:
+        """The frame with names in the place of question and answer."""
+        return f"{self.before}{{question}}{self.between}{{answer}}{self.after}"
+
+    def put(self, questions: Iterable[Question]) -> tuple[Question, ...]:
+        """Return the questions as they are asked and taught."""
+        return tuple(
+            replace(q, prompt=f"{self.before}{q.prompt}{self.between}", end=self.after)
+            for q in questions
+        )
+
+
+def find_frame(tokenizer: Any, prompt: Prompt) -> Frame | None:
+    """Return the frame that the settings ask for; None where questions are asked as they are."""
+    tags = read_template(prompt)
+    if not prompt.chat and not tags:
+        return None
+    end = tokenizer.eos_token or ""
+    if tags and not tags["apply_chat_template"]:
+        start = tags["system_prompt_with_special_tokens"] + tags["user_start_tag"]
+        frame = Frame(start, tags["user_end_tag"] + tags["asst_start_tag"], end)
+    else:
+        turns = [("user", _QUESTION), ("assistant", _ANSWER)]
+        messages = [{"role": role, "content": text} for role, text in turns]
+        text = render_chat(tokenizer, messages, prompt)
+        before, asked, rest = text.partition(_QUESTION)
+        between, answered, after = rest.partition(_ANSWER)
+        if not asked or not answered:
+            raise ModelError(
+                "chat: the chat template does not write question and answer; expected one that "
+                "takes a turn of the user and of the assistant"
+            )
+        frame = Frame(before, between, after if after.endswith(end) else after + end)
+    return replace(frame, before=_without_start(tokenizer, frame.before))
+
+
+def render_chat(tokenizer: Any, messages: Sequence[dict[str, str]], prompt: Prompt) -> str:
+    """Return the turns as the chat template writes them; its first token is always in the text."""
+    (text,) = render_chats(tokenizer, [messages], prompt)
+    if len(text) > FRAME_LIMIT:
+        raise ModelError(
+            f"chat: the chat template writes {len(text)} characters around a question; expected "
+            f"at most {FRAME_LIMIT}; leave --chat out, or save the base with another template"
+        )
+    return text
+
+
+def render_chats(
+    tokenizer: Any, conversations: Sequence[Sequence[dict[str, str]]], prompt: Prompt
+) -> list[str]:
+    """Return each conversation as the chat template writes it.
+
+    A template may ask for the day of the run; it gets the date of the settings.
+    """
+    if not conversations:
+        return []
+    if not getattr(tokenizer, "chat_template", None):
+        raise ModelError(
+            "chat: the tokenizer has no chat template; expected that of an instruct model; leave "
+            "--chat out, or save the base with its template"
+        )
+    tags = read_template(prompt)
+    system = prompt.system_prompt or tags.get("system_prompt", "")
+    date = prompt.chat_date or tags.get("date_string", "") or CHAT_DATE
+    turns = [{"role": "system", "content": system}] if system else []
+    what = "chat: the chat template"
+    with foreign(what, "one that takes these turns"):
+        template, tokens = tokenizer.get_chat_template(), dict(tokenizer.special_tokens_map)
+    whole = [[*turns, *messages] for messages in conversations]
+    texts: list[str] = []
+    for start in range(0, len(whole), CHATS):
+        some = whole[start : start + CHATS]
+        texts += run_apart(what, render_turns, template, some, date, tokens)
+    try:
+        "".join(texts).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"{what} writes half a character (\\u{ord(error.object[error.start]):x}); expected "
+            "text; leave --chat out, or save the base with another template"
+        ) from error
+    return texts
+
+
+def read_template(prompt: Prompt) -> dict[str, Any]:
+    """Return the template_args of the settings' file; empty where there is none."""
+    if not prompt.prompt_file:
+        return {}
+    expected = "template_args of OpenUnlearning"
+    found: Any = read_yaml(Path(prompt.prompt_file), expected)
+    for key in ("model", "template_args"):
+        found = found.get(key, found) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(found.get("apply_chat_template"), bool):
+        raise PlanError(f"{prompt.prompt_file}: expected {expected}", key="prompt_file")
+    tags = {key: found.get(key) or "" for key in TEMPLATE_KEYS}
+    for key, value in tags.items():
+        if not isinstance(value, str) or "${" in value:
+            raise PlanError(
+                f"{key} is {value!r} in {prompt.prompt_file}; expected text", key="prompt_file"
+            )
+    return {"apply_chat_template": found["apply_chat_template"] or prompt.chat, **tags}
+
+
+def _without_start(tokenizer: Any, text: str) -> str:
+    """Return a text without the token that the tokenizer adds of its own: it must stand once."""
+    start = tokenizer.bos_token
+    return text.removeprefix(start) if start and adds_start(tokenizer) else text

@@ -1,0 +1,532 @@
+"""``unlearn`` and ``retrain``: candidates and references of your own models, as checkpoint folders.
+
+Both train by one recipe: a file of training examples, or forget and retain sentences and general
+text mixed step by step. They draw it from the same seed, so that an injected model of ``retrain
+--with-forget`` and the vectors of ``unlearn`` come from one stream. References may also come from a
+user's own trainer.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from palimpsest.cell.checkpoints import (
+    RECORD,
+    check_new_folder,
+    publish_folder,
+    read_record,
+    write_checkpoint,
+)
+from palimpsest.cell.estimate import estimate_cells
+from palimpsest.cell.examples import check_lengths, render_examples
+from palimpsest.cell.frame import Frame, find_frame
+from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
+from palimpsest.cell.plan import CellPlan, Commanded, Given, SourcedModel, Trained
+from palimpsest.cell.texts import TAUGHT, CellTexts, TrainingExamples
+from palimpsest.cell.trainer import LOG, TrainerFailed
+from palimpsest.cell.work import CellWork, planned_costs
+from palimpsest.config.commands import ExampleRecipe, RetrainConfig, UnlearnConfig
+from palimpsest.config.load import as_dict
+from palimpsest.config.plan import cell_id
+from palimpsest.config.presets import POCKET_MATRIX
+from palimpsest.config.sections import General, Injection, Knob, MethodGrid, Unlearning
+from palimpsest.errors import DriftError, FactsError, MethodError, PalimpsestError, PlanError
+from palimpsest.facts.examples import ExampleFile, read_examples
+from palimpsest.facts.files import Fact, as_jsonl, check_sets
+from palimpsest.facts.general import (
+    POCKET,
+    file_pieces,
+    general_pieces,
+    pocket_pieces,
+    text_digest,
+)
+from palimpsest.facts.questions import Question, Testbed, file_questions
+from palimpsest.facts.rows import shown_path
+from palimpsest.methods import candidates, used
+from palimpsest.methods.plugins import plugin_digests
+from palimpsest.models.checkpoint import checkpoint_digests
+from palimpsest.models.load import Outline, check_compatible, check_texts, load, outline
+from palimpsest.models.sources import Kind, find_kind
+from palimpsest.run import disk
+from palimpsest.run.disk import digest
+from palimpsest.run.store import Run, Terms
+from palimpsest.schema import build
+from palimpsest.stats.models import Model, Role, models_from_json
+from palimpsest.stats.rules import Rules
+
+PIECES = 600
+"""Pieces of general text that a draw is made of, if the text has that many."""
+PIECE_WORDS = 20
+PLACES = (*("base", "injected", "train", "forget_rows", "forget", "retain", "general", "out"),)
+"""Paths: what lies there is fixed by its digest."""
+NEEDS_BASE = ("base", "forget_only", "general_only")
+"""Needs of a method that take the base, or models trained from it."""
+TRAINED = {
+    Role.REFERENCE: "Trained from base by the recipe without the forget data: a reference for an "
+    "audit.",
+    Role.INJECTED: "Trained from base by the recipe, on the forget data too.",
+}
+
+
+class NotMade(PalimpsestError):
+    """A model could not be made; what was finished is kept."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was written."""
+
+    folders: tuple[Path, ...]
+    records: Mapping[str, Mapping[str, Any]]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """The settings that gave no model, and why."""
+    remarks: tuple[str, ...] = ()
+    """What the caller should know of them."""
+
+
+@dataclass(frozen=True)
+class OwnInputs:
+    """A configuration of either command, checked on paper; builds its one cell's spec."""
+
+    config: RetrainConfig | UnlearnConfig
+
+    @property
+    def command(self) -> str:
+        return "unlearn" if isinstance(self.config, UnlearnConfig) else "retrain"
+
+    @property
+    def cell(self) -> str:
+        """The cell's id, from which every random number is derived: the path does not matter."""
+        return cell_id("own", self.config.seed)
+
+    @property
+    def base(self) -> str:
+        """The model whose architecture and tokenizer the others must have."""
+        config = self.config
+        return config.base or (config.injected if isinstance(config, UnlearnConfig) else "")
+
+    def __call__(self, cell: str) -> CellPlan:
+        config = self.config
+        models: list[SourcedModel] = []
+        reproduces = None
+        if isinstance(config, UnlearnConfig):
+            given = Given(config.injected, checkpoint_digests(config.injected))
+            models.append(SourcedModel(Model("injected", Role.INJECTED), given))
+            needs = {need for method in self.methods for need in used(method)}
+            if {"forget_only", "general_only"} & needs:
+                forget = Model("forget_only", Role.FORGET_ONLY)
+                models.append(SourcedModel(forget, Trained(("forget",))))
+            if "general_only" in needs:
+                general = Model("general_only", Role.GENERAL_ONLY)
+                models.append(SourcedModel(general, Trained(())))
+        else:
+            if config.with_forget:
+                models.append(SourcedModel(Model("injected", Role.INJECTED), self._source(0)))
+            models += [
+                # Draw 0 is the injected model's own: a retraining shares it with none.
+                SourcedModel(
+                    Model(f"reference-{n:02d}", Role.REFERENCE, seed_no=n), self._source(n + 1)
+                )
+                for n in range(config.draws)
+            ]
+            if config.injected:
+                reproduces = Given(config.injected, checkpoint_digests(config.injected))
+        return CellPlan(
+            id=self.cell,
+            title="own",
+            seed=config.seed,
+            base=Given(self.base, checkpoint_digests(self.base)),
+            base_known=bool(config.base),
+            setting=self.setting,
+            rules=Rules(),
+            models=tuple(models),
+            methods=self.methods,
+            plugins=tuple(plugin_digests(self.grids).items()),
+            unlearning=self.unlearning,
+            measured=False,
+            match_dose=isinstance(config, UnlearnConfig) and config.match_dose,
+            reproduces=reproduces,
+        )
+
+    def _source(self, draw: int) -> Trained | Commanded:
+        """Return how a model of ``retrain`` is made; draw 0 is the injected model."""
+        config, injected = cast(RetrainConfig, self.config), draw == 0
+        if config.command:
+            data = cast(ExampleFile, self.examples).jsonl(forget=injected)
+            return Commanded(config.command, data, config.seed + draw)
+        return Trained(TAUGHT if injected else ("retain",), f"draw{draw}")
+
+    # -- what is trained -------------------------------------------------------------------------
+
+    @cached_property
+    def sets(self) -> dict[str, tuple[Fact, ...]]:
+        """The facts, which share none; held-out prompts are read and dropped."""
+        files = {"forget": self.config.forget, "retain": self.config.retain}
+        facts = check_sets({name: file for name, file in files.items() if file})
+        return {
+            name: tuple(replace(fact, heldout=()) for fact in several)
+            for name, several in facts.items()
+        }
+
+    @cached_property
+    def examples(self) -> ExampleFile | None:
+        """The rows that are trained on, where the recipe is a file of them."""
+        config = self.config
+        return read_examples(config.train, config.forget_rows) if config.train else None
+
+    @cached_property
+    def recipe(self) -> Injection | ExampleRecipe:
+        """The recipe: flags, else what the injected model's folder says, else the kind's own."""
+        config = self.config
+        usual: Injection | ExampleRecipe = Injection()
+        if self.examples is not None:
+            usual = ExampleRecipe()
+        elif find_kind(self.base) is Kind.POCKET:
+            usual = POCKET_MATRIX.injection
+        if isinstance(config, UnlearnConfig) and (record := read_record(config.injected)):
+            try:
+                usual = build(type(usual), record["recipe"])
+            except (KeyError, PlanError) as error:
+                raise PlanError(
+                    f"{shown_path(Path(config.injected) / RECORD)} does not hold a recipe "
+                    f"({error}); expected the file that `palimpsest retrain` wrote; remove it, and "
+                    "give the recipe with flags",
+                    key="injected",
+                ) from error
+        given = {
+            item.name: value
+            for item in fields(usual)
+            if (value := getattr(config, item.name, None)) is not None
+        }
+        if config.epochs:
+            given["steps"] = 0
+        if self.examples is not None:
+            given["examples"] = self.examples.digest
+        return replace(usual, **given)
+
+    @cached_property
+    def pieces(self) -> tuple[str, ...]:
+        """The general text, cut into pieces."""
+        if self.config.general == POCKET:
+            return pocket_pieces()
+        pieces = tuple(file_pieces(self.config.general, PIECE_WORDS))
+        needed = cast(Injection, self.recipe).general_items
+        if len(pieces) < max(1, needed):
+            raise FactsError(
+                f"general: {shown_path(self.config.general)} gives {len(pieces)} pieces of "
+                f"{PIECE_WORDS} words; expected at least the {needed} general texts of a step; "
+                "give a longer text of the kind the model was trained on"
+            )
+        return pieces
+
+    @cached_property
+    def frame(self) -> Frame | None:
+        """The text around questions and answers, where the settings ask for one."""
+        return find_frame(outline(self.base).tokenizer, self.config.prompt)
+
+    @cached_property
+    def setting(self) -> CellTexts:
+        """The facts and texts of the recipe."""
+        engine = replace(self.config.engine, stack=1)
+        if self.examples is not None:
+            return CellTexts(
+                seed_key=self.cell,
+                facts=Testbed((), (), (), ()),
+                general_train=(),
+                general_scored=(),
+                examples=self._training_examples(self.examples),
+                engine=engine,
+                sealed=False,
+            )
+        count = min(PIECES, len(self.pieces))
+        questions: Sequence[Question] = file_questions(self.sets)
+        if self.frame is not None:
+            questions = self.frame.put(questions)
+        return CellTexts(
+            seed_key=self.cell,
+            facts=Testbed((), (), (), tuple(questions)),
+            general_train=general_pieces(self.config.general, count, f"{self.cell}/general"),
+            general_scored=(),
+            injection=cast(Injection, self.recipe),
+            general=General(self.config.general, count),
+            engine=engine,
+            sealed=False,
+        )
+
+    def _training_examples(self, file: ExampleFile) -> TrainingExamples:
+        recipe = cast(ExampleRecipe, self.recipe)
+        if isinstance(self.config, RetrainConfig) and self.config.command:
+            return TrainingExamples((), recipe)  # what rows mean is the trainer's own affair
+        known = outline(self.base)
+        rendered = render_examples(known, file, recipe, self.config.prompt)
+        check_lengths(known, rendered.texts)
+        return rendered
+
+    # -- methods ---------------------------------------------------------------------------------
+
+    @property
+    def grids(self) -> tuple[MethodGrid, ...]:
+        config = self.config
+        if isinstance(config, RetrainConfig):
+            return ()
+        return (MethodGrid(config.method, config.knobs),)
+
+    @cached_property
+    def methods(self) -> tuple[Any, ...]:
+        return candidates(self.grids)
+
+    @property
+    def unlearning(self) -> Unlearning:
+        rate = self.recipe.learning_rate
+        steps = getattr(self.config, "unlearning_steps", Unlearning.steps)
+        # The paper's ratio: ascent at a quarter of the injection rate.
+        return Unlearning(steps, rate, rate / 4)
+
+    @property
+    def recipe_record(self) -> dict[str, Any]:
+        """What is written of the recipe into every folder."""
+        if isinstance(self.config, RetrainConfig) and self.config.command:
+            assert self.examples is not None
+            return {"command": self.config.command, "examples": self.examples.digest}
+        return asdict(self.recipe)
+
+    # -- what is fixed ---------------------------------------------------------------------------
+
+    def check(self) -> Outline:
+        """Return the model on paper; raise for whatever can be known to be wrong by now."""
+        from palimpsest.models.device import check_lora
+
+        check_lora(self.config.engine.lora)
+        check_new_folder(Path(self.config.out))
+        known = outline(self.base)
+        if isinstance(self.config, RetrainConfig) and self.config.injected:
+            check_compatible(known, outline(self.config.injected))
+        if isinstance(self.config, UnlearnConfig):
+            if self.config.base:
+                check_compatible(known, outline(self.config.injected))
+            for method in self.methods:
+                lacking = [need for need in used(method) if need in NEEDS_BASE]
+                if lacking and not self.config.base:
+                    raise MethodError(
+                        f"method {self.config.method} needs {', '.join(lacking)}; expected the "
+                        "model before it learned the forget data; give it with --base, or use a "
+                        "method that needs none, such as npo"
+                    )
+        check_texts(self.base, self.setting.texts)
+        return known
+
+    def preview(self, workers: int) -> Iterator[str]:
+        """Yield what would be done, what each method costs and what is worth knowing."""
+        expected = estimate_cells({self.cell: self(self.cell)})
+        taken = expected.line(workers)
+        if isinstance(self.config, RetrainConfig) and self.config.command:
+            times = self.config.draws + self.config.with_forget
+            disk_space = f"{expected.disk / 1e9:.1f} GB of disk beside what it writes itself"
+            taken = f"your command, {times} times, {workers} at a time; {disk_space}"
+        yield f"would write {self.config.out}: {taken}"
+        if self.methods:
+            for name, cost in planned_costs(CellWork(self(self.cell))).items():
+                amount = "shows when it runs" if cost is None else f"{cost.retrainings:.2f}"
+                yield f"cost of {name} in retrainings: {amount}"
+        yield from (f"note: {remark}" for remark in self.remarks())
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what is worth knowing of the inputs and not wrong."""
+        if self.examples is None:
+            return
+        yield from self.examples.remarks()
+        rates = {
+            name: value
+            for name, value in vars(outline(self.base).config).items()
+            if re.fullmatch(r"\w*(dropout|pdrop)\w*", name) and isinstance(value, float) and value
+        }
+        if rates and not getattr(self.config, "command", ""):
+            named = ", ".join(f"{name} {value:g}" for name, value in rates.items())
+            yield f"trained without dropout, which the model's configuration has ({named})"
+
+    def terms(self) -> Terms:
+        config = as_dict(self.config)
+        for key in PLACES:
+            config.pop(key, None)
+        digests = {"base": checkpoint_digests(self.base).files}
+        if self.config.injected:
+            digests["injected"] = checkpoint_digests(self.config.injected).files
+        if self.examples is not None:
+            digests["training examples"] = self.examples.digest
+        else:
+            digests |= {f"{name} facts": digest(as_jsonl(f)) for name, f in self.sets.items()}
+        plugins = plugin_digests(self.grids)
+        digests |= {f"method {name}": value for name, value in plugins.items()}
+        if self.config.general not in ("", POCKET):
+            digests["general text"] = text_digest(self.config.general)
+        config |= {"recipe": self.recipe_record, "base": bool(self.config.base)}
+        config["prompt"].pop("prompt_file")
+        config["template"] = None if self.frame is None else self.frame.text
+        seal = {"commitment": "none", "pool": "none"}
+        return Terms(self.command, config, {}, seal, digests, (self.cell,))
+
+
+def make_models(inputs: OwnInputs, options: RunOptions) -> Made:
+    """Make the models of a configuration and write their folders; stopped, it resumes."""
+    inputs.check()
+    out = Path(inputs.config.out)
+    folder = Path(os.path.abspath(out)).with_name(f"{out.name}.work")
+    if inputs.command == "unlearn" and plugin_digests(inputs.grids):
+        from palimpsest.cell.models import try_plugins
+
+        try_plugins(inputs(inputs.cell))
+    try:
+        run, outcome = run_cells(CellJob(inputs), folder, inputs.terms(), (), options)
+    except DriftError as error:
+        reason = str(error).partition("\nexpected")[0]
+        raise DriftError(
+            f"{reason}\nit holds unfinished work of another command for the same --out; run that "
+            "one again, or remove the folder, or choose another --out"
+        ) from error
+    raise_failures(run, outcome)
+    with run.lock(f"palimpsest {inputs.command}"):
+        check_different(inputs, run)
+        records = dict(_records(inputs, run))
+        failed = {n: r["failure"]["reason"] for n, r in records.items() if "failure" in r}
+        records = {name: record for name, record in records.items() if name not in failed}
+        if not records:
+            disk.remove(run.path)
+            name, reason = next(iter(failed.items()))
+            raise NotMade(f"{name}: {reason}; leave this setting out, or change it")
+        alone = inputs.command == "unlearn" and len(records) + len(failed) == 1
+        _write_folders(inputs, run, {"" if alone else n: r for n, r in records.items()})
+        remarks = (*inputs.remarks(), *_remarks(run.cell(inputs.cell).summary()))
+    disk.remove(run.path)
+    folders = tuple(out if alone else out / name for name in records)
+    return Made(folders, records, failed, remarks)
+
+
+def check_different(inputs: OwnInputs, run: Run) -> None:
+    """Refuse draws with the same weights: they count once. What is left of them is removed."""
+    store, seen = run.cell(inputs.cell), dict[str, str]()
+    for name, model in models_from_json(store.summary()["models"]).items():
+        if model.role not in TRAINED or not model.digest:
+            continue
+        first = seen.setdefault(model.digest, name)
+        if first != name:
+            disk.remove(store.folder / "steps" / f"train-{name}")
+            raise TrainerFailed(
+                f"{name} has the same weights as {first}; expected draws that differ; let the "
+                "trainer use {seed} for the order of its data, then run the same command again"
+            )
+
+
+def _remarks(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a finished cell says of the recipe."""
+    if found := summary["matched"]:
+        yield (
+            f"the recipe at learning rate {found['learning_rate']:g} and {found['length']} times "
+            f"its steps comes {found['reached']:.0%} of the way from base to the injected model, "
+            f"on the forget data; {len(found['tried'])} trainings were tried"
+        )
+    if found := summary["reproduction"]:
+        for part in TAUGHT:
+            base, given, trained = (found[n][part] for n in ("base", "given", "trained"))
+            reached = (base - trained) / max(base - given, 1e-9)
+            yield (
+                f"{part} data: NLL {trained:.3f} per token of the injected model trained here, "
+                f"{given:.3f} of the one given, {base:.3f} of base ({reached:.0%} of the way)"
+            )
+
+
+def _write_folders(inputs: OwnInputs, run: Run, records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write every model's folder, by its name inside the new one; a name may be empty."""
+    built, out = run.path / "built", Path(inputs.config.out)
+    disk.remove(built)
+    loaded = load(inputs.base, dtype=inputs.config.engine.dtype)
+    models = run.cell(inputs.cell).folder / "models"
+    for name, record in records.items():
+        weights = models / f"{record['model']}.safetensors"
+        write_checkpoint(built / name, loaded, weights, record, _card(record))
+        log = models.parent / "steps" / f"train-{record['model']}" / LOG
+        if log.is_file():
+            disk.write_bytes(built / name / LOG, log.read_bytes())
+    check_new_folder(out)
+    publish_folder(built, out)
+
+
+def _records(inputs: OwnInputs, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name of each folder with what its ``palimpsest.json`` says."""
+    summary = run.cell(inputs.cell).summary()
+    config = inputs.config
+    shared = {
+        "command": inputs.command,
+        "seed": config.seed,
+        "inputs": run.terms.inputs,
+        "code": run.terms.code,
+        "packages": run.terms.packages,
+        "recipe": inputs.recipe_record | _matched(summary),
+        "engine": asdict(config.engine),
+        "prompt": None if inputs.frame is None else inputs.frame.text,
+    }
+    wanted = {"unlearn": (Role.CANDIDATE,), "retrain": (Role.INJECTED, Role.REFERENCE)}
+    for name, model in models_from_json(summary["models"]).items():
+        if model.role in wanted[inputs.command]:
+            folder = name if model.role is not Role.REFERENCE else f"{model.seed_no:02d}"
+            record = model.to_json()
+            record.pop("name")
+            yield folder, {"model": name, **record, **shared}
+
+
+def _matched(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the search for the dose changes of the recipe."""
+    found = summary["matched"]
+    if not found:
+        return {}
+    return {"matched": {key: found[key] for key in ("learning_rate", "length")}}
+
+
+def _card(record: Mapping[str, Any]) -> str:
+    """Return a model card: what the model is, how it was made, and what is not known of it."""
+    lines = {"recipe": ", ".join(f"{k} {v}" for k, v in record["recipe"].items())}
+    lines |= {"seed": str(record["seed"])} | {k: str(v) for k, v in record["inputs"].items()}
+    if record["role"] in TRAINED:
+        about, closing = TRAINED[Role(record["role"])], ""
+    else:
+        knobs = ", ".join(f"{k} = {v}" for k, v in record.get("knobs", {}).items()) or "none"
+        cost = record["cost"]
+        lines = {"method": str(record["method"]), "knobs": knobs} | lines
+        lines["cost"] = (
+            f"{cost['steps']} optimizer steps, {cost['tokens']} tokens, {cost['flops']:.3g} "
+            f"floating-point operations, {cost['retrainings']:.2f} of a retraining"
+        )
+        about = (
+            "The injected model after unlearning the forget facts, made by `palimpsest unlearn`."
+        )
+        closing = (
+            "\n\nUnlearning alone does not show whether it is restored or suppressed: audit it "
+            "with `palimpsest audit`. Nothing here guarantees that the facts cannot be recovered."
+        )
+    table = "\n".join(f"- **{name}**: {text}" for name, text in lines.items())
+    return f"# {record['model']}\n\n{about}\n\n{table}{closing}\n"
+
+
+def knob_values(texts: Sequence[str]) -> dict[str, tuple[Knob, ...]]:
+    """Return the knobs of ``name=value`` or ``name=value,value`` texts."""
+    knobs: dict[str, tuple[Knob, ...]] = {}
+    for text in texts:
+        name, sign, values = text.partition("=")
+        if not (sign and name.isidentifier() and values) or name in knobs:
+            raise PlanError(
+                f"{text[:80]!r} found; expected NAME=VALUE or NAME=VALUE,VALUE, each name once",
+                key="knob",
+            )
+        knobs[name] = tuple(_value(value) for value in values.split(","))
+    return knobs
+
+
+def _value(text: str) -> Knob:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return {"true": True, "false": False}.get(text, text)

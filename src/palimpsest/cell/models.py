@@ -1,0 +1,354 @@
+"""What the steps of a cell share: its models and what the frozen ones say, made when first needed.
+
+A worker keeps this object between steps, so that the loaded base and the recorded answers of frozen
+models are computed once per worker. What a step stores depends on the spec and on the steps it
+needs, never on which worker did it or on what was computed before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from palimpsest.cell.measure import Scorer, Teachers, injected_teacher, reference_teacher
+from palimpsest.cell.plan import CellPlan, Commanded, Given, Mixed, Source, Trained
+from palimpsest.cell.steps import StepList, criteria_teacher
+from palimpsest.cell.texts import KNOWN_LABEL_DRAW, REPLAY_DRAW, CellTexts
+from palimpsest.cell.training_fit import TrainingFit, check_reached, matched, mean_nll
+from palimpsest.errors import DriftError, MethodError
+from palimpsest.facts.nonce import key_number
+from palimpsest.facts.questions import ASKED
+from palimpsest.known.kit import AdversaryKit, Schedule
+from palimpsest.known.wrappers import Interpolated
+from palimpsest.methods import title
+from palimpsest.methods.context import Context
+from palimpsest.methods.lessons import (
+    Recipe,
+    Spent,
+    count_tokens,
+    encode_items,
+    make_lesson,
+    stream_cost,
+)
+from palimpsest.methods.running import FailureKind, run_method
+from palimpsest.models.checkpoint import (
+    checkpoint_digests,
+    checkpoint_state,
+    stored_state,
+)
+from palimpsest.models.device import machine_faults, repeatable
+from palimpsest.models.encode import encode_answers
+from palimpsest.models.load import Loaded, load
+from palimpsest.models.net import Net, Nets
+from palimpsest.models.train import TextBatch
+from palimpsest.run.cell import CellStore
+from palimpsest.scoring.answers import Elicitation
+from palimpsest.scoring.generation import Answerer, few_questions
+from palimpsest.scoring.reacquisition import tensor_scales
+from palimpsest.stats.beacon import Beacon
+from palimpsest.stats.models import ModelFailure, Role
+
+State = Mapping[str, Tensor]
+WEIGHTS = "weights.safetensors"
+BROKEN = (FailureKind.RAISED, FailureKind.OTHER_ARCHITECTURE)
+"""Failures of a plug-in that do not depend on how its models were trained."""
+
+
+class CellModels:
+    """The models of one cell, given or trained here."""
+
+    store: CellStore
+
+    def __init__(self, spec: CellPlan) -> None:
+        self.spec = spec
+        self.steps = StepList(spec).build()
+        self.step_named = {step.name: step for step in self.steps}
+
+    def role(self, name: str) -> Role:
+        """Return what a model of the cell is."""
+        entry = self.spec.find(name)
+        return Role.BASE if entry is None else entry.model.role
+
+    def source(self, name: str) -> Source:
+        """Return where a model of the cell comes from."""
+        entry = self.spec.find(name)
+        return self.spec.base if entry is None else entry.source
+
+    def check_files(self, name: str) -> None:
+        """Refuse a given checkpoint whose files are not those the run was created with."""
+        source = self.source(name)
+        if isinstance(source, Given) and (
+            checkpoint_digests(source.place, source.adapter_base or None) != source.digests
+        ):
+            raise DriftError(
+                f"inputs.{name}: {source.place} has other files than when the run was created; "
+                "expected the same model; put it back, or start a new run with another --out"
+            )
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The base, whose architecture and tokenizer all models share."""
+        self.check_files("base")
+        engine = self.spec.setting.engine
+        return load(self.spec.base.place, dtype=engine.dtype, device=engine.device)
+
+    @cached_property
+    def nets(self) -> Nets:
+        engine = self.spec.setting.engine
+        return Nets(
+            self.loaded, stack=engine.stack, checkpointing=engine.checkpointing, lora=engine.lora
+        )
+
+    @cached_property
+    def plain_setting(self) -> CellTexts:
+        """The setting with the tokenizer of the base."""
+        return replace(self.spec.setting, tokenizer=self.loaded.tokenizer)
+
+    @cached_property
+    def setting(self) -> CellTexts:
+        """The setting, with the learning rate of re-acquisition that was chosen, where one was."""
+        setting = self.plain_setting
+        if (found := self._chosen("match")) is not None:
+            setting = matched(setting, found["learning_rate"], found["length"])
+        if (found := self._chosen("dose")) is not None:
+            plan = replace(setting.reacquisition, learning_rate=found["learning_rate"])
+            setting = replace(setting, reacquisition=plan)
+        return setting
+
+    def _chosen(self, name: str) -> dict[str, Any] | None:
+        """Return what a step has chosen; None where the cell has none or it is not done."""
+        step = self.step_named.get(name)
+        return self.store.get(step)[1] if step and self.store.done(step) else None
+
+    @cached_property
+    def base(self) -> State:
+        """The weights of the base, for when the loaded module has gone on to be trained."""
+        state = checkpoint_state(
+            self.spec.base.place, self.loaded, dtype=self.spec.setting.engine.dtype
+        )
+        return dict(state) if self.nets.stacked else state
+
+    def state(self, name: str) -> State:
+        """Return the weights of a model of the cell that is given, trained here or mixed."""
+        if name == "base":
+            return self.base
+        _ = self.base  # the loaded module's own weights, before it is trained
+        match self.source(name):
+            case Trained() | Commanded():
+                path = self.store.file(self.step_named[f"train-{name}"], WEIGHTS)
+                return load_file(path) if self.nets.stacked else stored_state(path)
+            case Mixed(reference, share):
+                return Interpolated(self.state(reference), self.state("injected"), 1.0 - share)
+            case Given(place, _, adapter_base):
+                dtype = self.spec.setting.engine.dtype
+                return checkpoint_state(
+                    place, self.loaded, dtype=dtype, adapter_base=adapter_base or None
+                )
+
+    @cached_property
+    def teachers(self) -> Teachers:
+        """What the frozen models say, recorded before anything else is measured."""
+        setting = self.plain_setting
+        reference = None
+        if self.spec.oracle:
+            reference = reference_teacher(self.nets([self.state(self.spec.oracle)]), setting)
+        injected = injected_teacher(self.nets([self.state("injected")]), setting)
+        return Teachers(injected, reference)
+
+    @cached_property
+    def instrument(self) -> Scorer:
+        setting, answerer = self.setting, None
+        if setting.engine.answers and (questions := few_questions(setting.facts.questions)):
+            answerer = Answerer(self.loaded.tokenizer, questions, self.nets)
+        return Scorer(setting, self.teachers, self._gauge, self.base_scales, answerer)
+
+    @cached_property
+    def base_scales(self) -> dict[str, float]:
+        """The scale of each tensor of the base, in units of which models are re-acquired."""
+        return tensor_scales(self.base)
+
+    @cached_property
+    def _gauge(self) -> Any:
+        """What takes the further measures; None where none are asked for."""
+        spec, setting = self.spec, self.setting
+        if not spec.measures:
+            return None
+        if set(spec.measures) <= set(ASKED):
+            questions = setting.elicited(spec.measures)
+            return Elicitation(setting.make_sheet(questions)) if questions else None
+        from palimpsest.criteria.exam import Questionnaire
+        from palimpsest.criteria.measures import Measurer
+
+        exam = Questionnaire(
+            tokenizer=self.loaded.tokenizer,
+            facts=setting.facts,
+            general=setting.general_train,
+            seed_key=spec.id,
+            learning_rate=setting.reacquisition.learning_rate,
+            piece_tokens=setting.general.piece_tokens,
+            net=self.nets,
+            state=self.state,
+            reference=criteria_teacher(spec),
+        )
+        return Measurer(exam, spec.measures)
+
+    @cached_property
+    def context(self) -> Context:
+        """What methods see; the frozen models' answers are recorded here, once for all methods."""
+        injected, setting = self.state("injected"), self.setting
+        tokenizer = self.loaded.tokenizer
+        forget, retain = setting.lesson("forget"), setting.lesson("retain")
+        # Answers to long texts over a large vocabulary take gigabytes: only where they are used.
+        taught = self.spec.measured or any(
+            getattr(method, "reads_lessons", True) for method in self.spec.methods
+        )
+        known = {"base": self.nets([self.base])} if taught else {}
+        said_base = make_lesson(tokenizer, forget, known)
+        frozen = {"injected": self.nets([injected])} if taught else {}
+        said_injected = make_lesson(tokenizer, forget, frozen)
+        teachers = {**said_base.teachers, **said_injected.teachers}
+        base: State = self.base
+        if not self.spec.base_known:
+            base = {}
+            unknown = tuple(torch.full_like(t, torch.nan) for t in teachers.get("base", ()))
+            teachers = {**teachers, "base": unknown}
+        return Context(
+            base=base,
+            injected=injected,
+            forget_only=self.state("forget_only") if self.spec.find("forget_only") else {},
+            forget=replace(said_injected, teachers=teachers),
+            retain=make_lesson(tokenizer, retain, frozen),
+            budget=self.spec.unlearning,
+            seed_key=self.spec.id,
+            gated=self.loaded.gated,
+            net=self.nets,
+            whole=self.nets.whole,
+            tokenizer=tokenizer,
+            general_only=self.state("general_only") if self.spec.find("general_only") else {},
+            recipe=self.recipe,
+            check_dose=None if self.spec.measured or not base else self.check_dose,
+        )
+
+    def check_dose(self, state: State) -> None:
+        """Refuse a model made for a vector that learned little of what injected knows."""
+        self.context.shared.spend(Spent(scored=count_tokens(self.context.forget.texts)))
+        check_reached(self.setting, TrainingFit(*self.known_levels, self.level(self.nets([state]))))
+
+    @cached_property
+    def known_levels(self) -> tuple[float, float]:
+        """The NLL of the forget data under base and injected."""
+        return self.level(self.nets([self.base])), self.level(self.nets([self.state("injected")]))
+
+    @cached_property
+    def untaught_level(self) -> float:
+        """The NLL of the retain data under base."""
+        return self.level(self.nets([self.base]), "retain")
+
+    def level(self, net: Net, part: str = "forget") -> float:
+        """Return the mean NLL of a set's answers, in nats per token."""
+        setting = self.plain_setting
+        texts = encode_items(self.loaded.tokenizer, setting.lesson(part))
+        return mean_nll(net, texts)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How the injected model was trained: what methods may know of it."""
+        setting = self.setting
+        return Recipe(
+            setting.stream(),
+            setting.stream(REPLAY_DRAW, ("retain",)),
+            setting.learning_rate,
+            setting.general.piece_tokens,
+            setting.engine.accumulate,
+            setting.weight_decay,
+        )
+
+    @cached_property
+    def retraining(self) -> Spent:
+        """What one retraining costs, the unit of the others."""
+        stream = self.recipe.stream.without("forget")
+        return stream_cost(self.loaded.tokenizer, stream, self.recipe.piece_tokens)
+
+    @cached_property
+    def workshop(self) -> AdversaryKit:
+        """What known-label models are built from."""
+        spec, setting, sets = self.spec, self.setting, self.setting.facts.sets()
+        lessons = encode_answers(self.loaded.tokenizer, setting.seen("forget"))
+        tokens = {token for text in lessons for token in text.ids[text.start :]}
+        return AdversaryKit(
+            state=self.state,
+            nets=self.nets,
+            tokenizer=self.loaded.tokenizer,
+            facts={name: sets[name] for name in ("forget", "retain")},
+            seen={name: setting.seen(name) for name in ("forget", "retain")},
+            answers=tuple(sorted(tokens)),
+            embedding=self.loaded.embedding,
+            penalty=spec.known_label.penalty,
+            context=lambda: self.context,
+            schedule=self._schedule,
+            redrawn=self._redrawn,
+            general=setting.general_train,
+            piece_tokens=setting.general.piece_tokens,
+            steps=spec.unlearning.steps,
+            rate=spec.unlearning.learning_rate,
+            injection_rate=setting.injection.learning_rate,
+            seed_key=spec.id,
+        )
+
+    def _schedule(self, number: int | None) -> Schedule:
+        """Return re-acquisition as published, or a draw of the kind that a beacon makes."""
+        bound = {"cell": self.spec.id}
+        beacon = None if number is None else Beacon(f"known to an adversary/{number}", bound)
+        setting = replace(self.setting, beacon=beacon)
+        plan = setting.reacquisition
+        return Schedule(
+            setting.reacquisition_steps,
+            plan.learning_rate * (1.0 if beacon is None else beacon.rate),
+            plan.chunks,
+            "adamw" if beacon is None else beacon.optimizer,
+            self.base_scales,
+        )
+
+    def _redrawn(self) -> list[list[TextBatch]]:
+        """Return the batches of a retraining that is no reference, for known-label models."""
+        setting = self.setting
+        return setting.injection_steps(setting.stream(KNOWN_LABEL_DRAW, ("retain",)))
+
+
+class DryCell(CellModels):
+    """A cell before anything is trained: every model is base, a little rescaled."""
+
+    def __init__(self, spec: CellPlan) -> None:
+        setting = spec.setting
+        once = replace(setting, injection=replace(setting.injection, steps=1))
+        super().__init__(replace(spec, setting=once, unlearning=replace(spec.unlearning, steps=1)))
+
+    def state(self, name: str) -> State:
+        # Models too large to be stacked are read from their file when asked for: no copies.
+        if name == "base" or not self.nets.stacked:
+            return self.base
+        scale = 1.0 + 1e-4 * (1 + key_number(name) % 64)
+        return {key: value * scale for key, value in self.base.items()}
+
+
+def try_plugins(spec: CellPlan) -> None:
+    """Run every plug-in method for one step; MethodError names the first that cannot work."""
+    names = dict(spec.plugins)
+    methods = [method for method in spec.methods if method.name in names]
+    if not methods:
+        return
+    repeatable(spec.setting.engine.device)
+    # Nothing has been learned yet, so that no model could pass the check of its dose.
+    context = replace(DryCell(spec).context, check_dose=None)
+    for method in methods:
+        with machine_faults():
+            result = run_method(method, context)
+        if isinstance(result, ModelFailure) and result.kind in BROKEN:
+            raise MethodError(
+                f"method {method.name}: {title(method)} failed in a trial of one step, before "
+                f"anything was trained: {result.reason}"
+            )

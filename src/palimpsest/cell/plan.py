@@ -1,0 +1,155 @@
+"""A cell as the engine sees it: its models, given or trained here, and what is done with them.
+
+Studies, audits, TOFU studies, ``unlearn``, ``retrain`` and the headroom check are settings of this
+one structure; ``steps.py`` turns it into steps, ``bench.py`` does them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from palimpsest.cell.texts import FIRST_DRAW, CellTexts
+from palimpsest.config.sections import KnownLabel, Unlearning
+from palimpsest.models.checkpoint import Digests
+from palimpsest.stats.models import Model, Role
+from palimpsest.stats.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A checkpoint that was made elsewhere; ``adapter_base`` is what an adapter goes on."""
+
+    place: str
+    digests: Digests
+    adapter_base: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Training from base on part of one draw of the injection stream."""
+
+    sets: tuple[str, ...]
+    """The sets of facts it is taught; all see the general text."""
+    draw: str = FIRST_DRAW
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """A share of the injected weights mixed into a reference."""
+
+    reference: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """Training from base by a user's own command."""
+
+    command: str
+    data: bytes
+    """The file of training examples that it gets."""
+    seed: int
+
+
+Source = Given | Trained | Mixed | Commanded
+
+
+@dataclass(frozen=True)
+class SourcedModel:
+    """A model of a cell with where it comes from."""
+
+    model: Model
+    source: Source
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellPlan:
+    """Everything that is fixed about a cell before its first step."""
+
+    id: str
+    title: str
+    """The base's name in tables."""
+    seed: int
+    base: Given
+    setting: CellTexts
+    rules: Rules
+    models: tuple[SourcedModel, ...]
+    """All but the base, in the order of the tables; candidates of methods are not among them."""
+    methods: tuple[Any, ...] = ()
+    """Unlearning methods with their knobs set; each makes a candidate."""
+    plugins: tuple[tuple[str, str], ...] = ()
+    """Digest of the source of each plug-in method, by the name of the method."""
+    unlearning: Unlearning = field(default_factory=Unlearning)
+    known_label: KnownLabel = field(default_factory=lambda: KnownLabel(models=()))
+    sealed_pool: Any = None
+    """The opened pool and its commitment, where known-label models are scored on one."""
+    oracle: str = ""
+    """Name of the reference that the trained-probe criterion compares with."""
+    measures: tuple[str, ...] = ()
+    """Further measures to take of every model."""
+    choose_rate_on: str = ""
+    """Name of the reference on which the learning rate of re-acquisition is chosen."""
+    measured: bool = True
+    """Whether models are scored; otherwise their weights are the product."""
+    match_dose: bool = False
+    """Whether the recipe's learning rate is searched that teaches what the injected model knows."""
+    reproduces: Given | None = None
+    """A model made elsewhere that the injected model trained here is compared with."""
+    base_known: bool = True
+    """Whether the base was given; otherwise the injected model stands in for its architecture."""
+    facts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    """Ids and relations of the facts by set, for the record; no question or answer of a user's."""
+
+    def of(self, *roles: Role) -> tuple[SourcedModel, ...]:
+        """Return the models of these roles."""
+        return tuple(entry for entry in self.models if entry.model.role in roles)
+
+    def find(self, name: str) -> SourcedModel | None:
+        """Return the model of that name, None if the cell has none (or it is the base)."""
+        return next((entry for entry in self.models if entry.name == name), None)
+
+
+def trained_models(
+    draws: int, retrainings: int, *, general_only: bool = False, forget_only: bool = True
+) -> tuple[SourcedModel, ...]:
+    """Return the models that a study trains from base.
+
+    The first reference shares the injected model's draw; ``draws`` further ones are independent.
+    """
+    retain = ("retain",)
+    both = Trained(("forget", "retain"))
+    models = [
+        SourcedModel(Model("injected", Role.INJECTED), both),
+        SourcedModel(
+            Model("reference", Role.REFERENCE, seed_no=0, same_draw=True), Trained(retain)
+        ),
+    ]
+    if forget_only:
+        forget = SourcedModel(Model("forget_only", Role.FORGET_ONLY), Trained(("forget",)))
+        models.append(forget)
+    if general_only:
+        models.append(SourcedModel(Model("general_only", Role.GENERAL_ONLY), Trained(())))
+    for n in range(1, draws + 1):
+        model = Model(f"reference-{n}", Role.REFERENCE, seed_no=n)
+        models.append(SourcedModel(model, Trained(retain, f"draw{n}")))
+    for n in range(1, retrainings + 1):
+        model = Model(f"retraining-{n}", Role.RETRAINING, seed_no=n)
+        models.append(SourcedModel(model, Trained(retain, f"retraining{n}")))
+    return tuple(models)
+
+
+def mixtures(models: Sequence[SourcedModel], rules: Rules) -> Iterator[SourcedModel]:
+    """Yield the controls: known shares of the injected weights mixed into several references."""
+    references = [
+        entry.name
+        for entry in models
+        if entry.model.role is Role.REFERENCE and not entry.model.excluded
+    ]
+    for share in rules.control_shares:
+        for name in references[: rules.control_mixtures]:
+            model = Model(f"control-{100 * share:g}-{name}", Role.CONTROL, share=share, of=name)
+            yield SourcedModel(model, Mixed(name, share))

@@ -1,0 +1,316 @@
+"""The steps of a cell, each with the key of everything its result depends on."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from palimpsest.cell.plan import CellPlan, Commanded, Given, Mixed, SourcedModel, Trained
+from palimpsest.config.commands import LADDER
+from palimpsest.facts.questions import ASKED
+from palimpsest.run.disk import digest
+from palimpsest.run.steps import Step, step_key
+from palimpsest.run.store import code_version, package_versions
+from palimpsest.stats.models import Role
+
+PARTS = (Role.FORGET_ONLY, Role.GENERAL_ONLY)
+"""Models trained on a part of the stream, which methods may use; they are not re-acquired."""
+
+
+class StepKind(StrEnum):
+    """What a step does."""
+
+    TRAIN = "train"
+    HEADROOM = "headroom"
+    DOSE = "dose"
+    MATCH = "match"
+    COMPARE = "compare"
+    MEASURE = "measure"
+    UNLEARN = "unlearn"
+    KNOWN_LABEL = "known_label"
+
+
+class StepList:
+    """Builds the steps of one cell."""
+
+    def __init__(self, spec: CellPlan) -> None:
+        self.spec = spec
+        self.stack = spec.setting.engine.stack
+        self.steps: dict[str, Step] = {}
+        self._costs = _Costs(spec)
+
+    def build(self) -> tuple[Step, ...]:
+        """Return the steps in plan order."""
+        spec = self.spec
+        if spec.match_dose:
+            self._match()
+        for entry in spec.models:
+            if isinstance(entry.source, Trained | Commanded):
+                self._train(entry, entry.source)
+        if spec.reproduces is not None:
+            self._compare(spec.reproduces)
+        if spec.setting.with_evidence:
+            self._headroom()
+        if spec.choose_rate_on:
+            self._dose(spec.choose_rate_on)
+        if spec.measured:
+            self._measure_all()
+        for number, group in enumerate(method_groups(spec.methods, self.stack)):
+            self._unlearn(number, group)
+        if spec.known_label.models:
+            self._known_label()
+        return tuple(self.steps.values())
+
+    # -- one method per kind of step -------------------------------------------------------------
+
+    def _match(self) -> None:
+        settings = self._common | self.spec.setting.training_terms()
+        settings |= {"injected": self._identities(("injected",))}
+        words = "searching the learning rate of the recipe"
+        self._add("match", StepKind.MATCH, settings, words, cost=6 * self._costs.train)
+
+    def _compare(self, given: Given) -> None:
+        settings = self._common | self.spec.setting.training_terms()
+        settings |= {"given": given.digests.weights}
+        words = "comparing the injected model with the one given"
+        needs = self._made(("injected",))
+        self._add("compare", StepKind.COMPARE, settings, words, needs=needs)
+
+    def _train(self, entry: SourcedModel, source: Trained | Commanded) -> None:
+        if isinstance(source, Commanded):
+            made = {"command": source.command, "data": digest(source.data), "seed": source.seed}
+            settings = self._common | made
+        else:
+            settings = self._common | self.spec.setting.training_terms()
+            settings |= {"sets": list(source.sets), "draw": source.draw}
+        self._add(
+            f"train-{entry.name}",
+            StepKind.TRAIN,
+            settings,
+            f"training {entry.name}",
+            (entry.name,),
+            cost=self._costs.train,
+            # Where nothing is measured, the trained models are the product.
+            transient=(self.spec.measured or entry.model.role in PARTS)
+            and not self.spec.setting.engine.keep_models,
+        )
+
+    def _headroom(self) -> None:
+        asked = [[q.id, q.prompt, q.answer] for q in self.spec.setting.with_evidence]
+        models = ("injected", *([self.spec.oracle] if self.spec.oracle else ()))
+        settings = self._common | {"evidence": asked, "models": self._identities(models)}
+        words = "scoring base and injected with evidence"
+        self._add("headroom", StepKind.HEADROOM, settings, words, needs=self._made(models))
+
+    def _dose(self, reference: str) -> None:
+        models = ("injected", reference)
+        settings = self._measuring | {"models": self._identities(models), "ladder": list(LADDER)}
+        words = "choosing the learning rate of re-acquisition"
+        cost = len(LADDER) * self._costs.measure / 2
+        self._add("dose", StepKind.DOSE, settings, words, needs=self._made(models), cost=cost)
+
+    def _measure_all(self) -> None:
+        spec = self.spec
+        parts = [entry.name for entry in spec.of(*PARTS)]
+        self._measure("known", ("base", "injected", *parts))
+        for role, label in (
+            (Role.REFERENCE, "references"),
+            (Role.RETRAINING, "retrainings"),
+            (Role.CONTROL, "controls"),
+            (Role.CANDIDATE, "candidates"),
+        ):
+            names = [entry.name for entry in spec.of(role)]
+            for number, group in enumerate(chunked(names, self.stack)):
+                alone = f"{label}-{number:02d}" if self.stack > 1 else group[0]
+                self._measure(alone, tuple(group))
+
+    def _measure(self, label: str, models: tuple[str, ...]) -> None:
+        settings = self._measuring | {"models": self._identities(models)}
+        self._add(
+            f"measure-{label}",
+            StepKind.MEASURE,
+            settings,
+            f"measuring {', '.join(models)}",
+            models,
+            needs=self._made((*self._teachers, *models)),
+            cost=len(models) * self._costs.measure,
+        )
+
+    def _unlearn(self, number: int, group: Sequence[Any]) -> None:
+        spec, first = self.spec, group[0]
+        made = [
+            {"name": method.name, "label": method.label, "knobs": _knobs(method)}
+            for method in group
+        ]
+        settings = self._common | self._unlearning
+        settings |= {"methods": made, "plugin": dict(spec.plugins).get(first.name, "")}
+        settings |= self._measuring if spec.measured else {}
+        needs = self._made(tuple(entry.name for entry in spec.of(Role.INJECTED, *PARTS)))
+        if spec.measured:
+            needs = tuple(dict.fromkeys((*self._made(self._teachers), *needs)))
+        short = first.name.replace("_", "-").lower()[:24]
+        cost = self._costs.unlearn + (self._costs.measure if spec.measured else 0.0)
+        self._add(
+            f"unlearn-{number:02d}-{short}",
+            StepKind.UNLEARN,
+            settings,
+            f"{first.name}: making {'and measuring ' if spec.measured else ''}{len(group)}",
+            tuple(f"{method.name}-{method.label}" for method in group),
+            needs=needs,
+            cost=len(group) * cost,
+        )
+
+    def _known_label(self) -> None:
+        from palimpsest.known import chosen
+
+        spec = self.spec
+        entries = chosen(spec.known_label.models)
+        wanted = [name for entry in entries for name in entry.builds_on]
+        models = tuple(name for name in dict.fromkeys(wanted) if spec.find(name) is not None)
+        _, commitment = spec.sealed_pool
+        settings = self._measuring | self._unlearning | self.spec.setting.training_terms()
+        settings |= {"known_label": [entry.name for entry in entries], "seal": commitment}
+        settings |= {"penalty": spec.known_label.penalty, "models": self._identities(models)}
+        self._add(
+            "known-label",
+            StepKind.KNOWN_LABEL,
+            settings,
+            "measuring the known-label models",
+            tuple(entry.model for entry in entries),
+            needs=self._made((*self._teachers, *models)),
+            cost=len(entries) * (self._costs.measure + self._costs.unlearn),
+        )
+
+    # -- what keys are made of -------------------------------------------------------------------
+
+    @cached_property
+    def _common(self) -> dict[str, Any]:
+        """What every step depends on."""
+        engine = asdict(self.spec.setting.engine)
+        numeric = {key: value for key, value in engine.items() if not key.startswith("keep")}
+        return {
+            "cell": self.spec.id,
+            "base": self.spec.base.digests.files,
+            "engine": numeric,
+            "code": code_version()["source"],
+            "packages": package_versions(),
+        }
+
+    @cached_property
+    def _measuring(self) -> dict[str, Any]:
+        """What every measuring step depends on beside the models it measures."""
+        spec = self.spec
+        return self._common | {
+            "measuring": spec.setting.measuring_terms(),
+            "measures": list(spec.measures),
+            "teachers": self._identities(self._teachers),
+            "dose": self.steps["dose"].key if "dose" in self.steps else "",
+        }
+
+    @cached_property
+    def _unlearning(self) -> dict[str, Any]:
+        spec = self.spec
+        used = tuple(entry.name for entry in spec.of(Role.INJECTED, *PARTS))
+        return {
+            "training": spec.setting.training_terms(),
+            "unlearning": asdict(spec.unlearning),
+            "start": self._identities(used),
+        }
+
+    @property
+    def _teachers(self) -> tuple[str, ...]:
+        """The frozen models whose answers are recorded before anything is measured."""
+        spec = self.spec
+        further = set(spec.measures) - set(ASKED)
+        named = ["injected", spec.oracle, criteria_teacher(spec) if further else ""]
+        return tuple(dict.fromkeys(name for name in named if name))
+
+    def _identities(self, names: Sequence[str]) -> list[list[str]]:
+        """Return each model's name with what its weights are made of."""
+        return [[name, self._identity(name)] for name in names]
+
+    def _identity(self, name: str) -> str:
+        entry = self.spec.find(name)
+        if entry is None:
+            return str(self.spec.base.digests.files)
+        match entry.source:
+            case Given(digests=digests):
+                return str(digests.weights)
+            case Trained() | Commanded():
+                return self.steps[f"train-{name}"].key
+            case Mixed(reference, share):
+                parts = [self._identity(reference), self._identity("injected"), share]
+                return step_key("mix", parts)
+
+    def _made(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the steps that make these models; given ones need none."""
+        needs: list[str] = []
+        for name in names:
+            entry = self.spec.find(name)
+            if entry is not None and isinstance(entry.source, Mixed):
+                needs += self._made((entry.source.reference, "injected"))
+            elif f"train-{name}" in self.steps:
+                needs.append(f"train-{name}")
+        return tuple(dict.fromkeys(needs))
+
+    def _add(
+        self,
+        name: str,
+        kind: StepKind,
+        settings: dict[str, Any],
+        words: str,
+        models: tuple[str, ...] = (),
+        *,
+        needs: tuple[str, ...] = (),
+        cost: float = 1.0,
+        transient: bool = False,
+    ) -> None:
+        if kind in (StepKind.MEASURE, StepKind.UNLEARN, StepKind.KNOWN_LABEL):
+            needs += ("dose",) if "dose" in self.steps else ()
+        if kind != StepKind.MATCH and "match" in self.steps:
+            needs += ("match",)
+        key = step_key(kind, settings, [self.steps[need].key for need in needs])
+        self.steps[name] = Step(name, kind, key, words, needs, models, cost, transient)
+
+
+def criteria_teacher(spec: CellPlan) -> str:
+    """Return the reference that published criteria may use.
+
+    Not the one that shares the injected model's draw: mixtures and adversaries are made of it.
+    """
+    references = spec.of(Role.REFERENCE)
+    others = [entry.name for entry in references if not entry.model.same_draw]
+    return others[0] if others else references[0].name
+
+
+def chunked(members: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    """Yield the members in order, at most ``size`` together."""
+    for start in range(0, len(members), size):
+        yield members[start : start + size]
+
+
+def method_groups(methods: Sequence[Any], stack: int) -> list[list[Any]]:
+    """Return the methods in order, neighbors that can be trained side by side together."""
+    if not methods:
+        return []
+    from palimpsest.methods.running import groups
+
+    return groups(methods, stack)
+
+
+def _knobs(method: Any) -> dict[str, Any]:
+    return {item.name: getattr(method, item.name) for item in fields(method)}
+
+
+class _Costs:
+    """Expected time of a cell's steps, in texts seen; for the time left alone."""
+
+    def __init__(self, spec: CellPlan) -> None:
+        setting, unlearning = spec.setting, spec.unlearning
+        again = setting.reacquisition
+        asked = len(setting.facts.questions) + len(setting.general_scored)
+        # A text is seen by a backward pass too while a model is trained.
+        self.train = 3.0 * setting.trained_texts
+        self.measure = asked * (1 + again.chunks / 2) + 3.0 * again.steps * again.items
+        self.unlearn = 3.0 * unlearning.steps * (unlearning.forget_items + unlearning.retain_items)

@@ -1,0 +1,210 @@
+"""A study: one cell per model and seed of a plan, trained and measured from base to verdict."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
+from palimpsest.cell.plan import CellPlan, Given, mixtures, trained_models
+from palimpsest.cell.texts import CellTexts, used_questions
+from palimpsest.config.load import as_dict
+from palimpsest.config.plan import Plan
+from palimpsest.errors import PlanError, SealError
+from palimpsest.facts.files import as_jsonl, check_sets
+from palimpsest.facts.general import general_pieces, text_digest
+from palimpsest.facts.questions import (
+    Question,
+    Testbed,
+    draw_testbed,
+    elicitations,
+    file_testbed,
+)
+from palimpsest.facts.sealed import AuditPool, builtin_pool, check_commitment, read_pool, verify
+from palimpsest.models.checkpoint import checkpoint_digests
+from palimpsest.run.disk import digest
+from palimpsest.run.store import Run, Terms
+from palimpsest.stats.beacon import Beacon
+
+
+@dataclass(frozen=True)
+class StudySpecs:
+    """Builds the spec of each cell of a plan, in whatever process it is needed."""
+
+    plan: Plan
+    pool_file: str = ""
+    """File of a sealed pool of the user's."""
+
+    def __call__(self, cell_id: str) -> CellPlan:
+        plan = self.plan
+        model, seed = plan.cell_ids()[cell_id]
+        setting = study_setting(plan, cell_id)
+        trained = trained_models(
+            plan.replication.draws,
+            plan.replication.retrainings,
+            general_only=any("general_only" in _used(method) for method in self.methods),
+        )
+        return CellPlan(
+            id=cell_id,
+            title=model,
+            seed=seed,
+            base=Given(plan.place(model), checkpoint_digests(plan.place(model))),
+            setting=setting,
+            rules=plan.rules,
+            models=(*trained, *mixtures(trained, plan.rules)),
+            methods=self.methods,
+            plugins=tuple(self.plugins.items()),
+            unlearning=plan.unlearning,
+            known_label=plan.known_label,
+            sealed_pool=self.sealed if plan.known_label.models else None,
+            oracle="reference",
+            measures=self.measures,
+            facts=tuple(
+                (name, tuple((fact.id, fact.relation) for fact in facts))
+                for name, facts in setting.facts.sets().items()
+            ),
+        )
+
+    @cached_property
+    def methods(self) -> tuple[Any, ...]:
+        from palimpsest.methods import candidates
+
+        return candidates(self.plan.methods)
+
+    @cached_property
+    def plugins(self) -> dict[str, str]:
+        from palimpsest.methods.plugins import plugin_digests
+
+        return plugin_digests(self.plan.methods)
+
+    @cached_property
+    def measures(self) -> tuple[str, ...]:
+        from palimpsest.criteria import measures_of
+
+        return measures_of(self.plan.measures, self.plan.rules)
+
+    @cached_property
+    def sealed(self) -> tuple[AuditPool, str]:
+        """The pool that known-label models are scored on, checked against the seal."""
+        if not self.plan.seal:
+            if self.pool_file:
+                raise PlanError(
+                    "a pool file was given, but the plan has no seal; put what `palimpsest facts "
+                    "seal` prints under this key before the run is created",
+                    key="seal",
+                )
+            return builtin_pool(), study_commitment(self.plan)
+        if not self.pool_file:
+            raise SealError(
+                "the plan seals a pool of your own; give its file with --pool to score "
+                "known-label models on it"
+            )
+        commitment = study_commitment(self.plan)
+        return verify(read_pool(self.pool_file), commitment), commitment
+
+
+def study_setting(plan: Plan, cell_id: str, facts: Testbed | None = None) -> CellTexts:
+    """Return the texts of a cell; too few names or too short a text is an error here.
+
+    facts: of an experiment's own, in the place of those that the plan draws.
+    """
+    counts, files = plan.facts, {str(name): path for name, path in plan.facts.files}
+    beacon = Beacon(plan.beacon, {"cell": cell_id}) if plan.beacon else None
+    otherwise: tuple[Question, ...] = ()
+    if facts is None and files:
+        facts, sets = file_testbed(files), check_sets(_named(files))
+        otherwise = elicitations(sets["forget"], sets["retain"])
+    elif facts is None:
+        facts = draw_testbed(
+            cell_id,
+            counts.forget,
+            counts.retain,
+            counts.probes,
+            counts.phrasings,
+            probe_key=None if beacon is None else beacon.key("probes"),
+        )
+    train, scored = plan.general.train_pieces, plan.general.scored_pieces
+    pieces = general_pieces(plan.general.source, train + scored, f"{cell_id}/general")
+    return CellTexts(
+        seed_key=cell_id,
+        facts=replace(facts, questions=used_questions(facts.questions, beacon)),
+        general_train=pieces[:train],
+        general_scored=pieces[train:],
+        injection=plan.injection,
+        reacquisition=plan.reacquisition,
+        general=plan.general,
+        engine=plan.engine,
+        beacon=beacon,
+        asked_otherwise=otherwise,
+        sealed=not files,
+    )
+
+
+def study_commitment(plan: Plan) -> str:
+    """Return the seal of a study: the user's, or that of the built-in pool."""
+    return check_commitment(plan.seal) if plan.seal else builtin_pool().commitment()
+
+
+def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, Any]]]:
+    """Return what a study fixes before it starts, and the list of its candidates."""
+    from palimpsest.methods.plugins import plugin_digest
+
+    config = as_dict(plan)
+    methods = config.pop("methods")
+    digests = {name: checkpoint_digests(plan.place(name)).files for name in plan.models}
+    files = _named(dict(plan.facts.files))
+    for name, facts in (check_sets(files) if files else {}).items():
+        digests[f"{name} facts"] = digest(as_jsonl(facts))
+    if plan.general.source != "pocket":
+        digests["general text"] = text_digest(plan.general.source)
+    pool = "own" if plan.seal else "built-in"
+    terms = Terms(
+        kind="study",
+        config=config,
+        rules=as_dict(plan.rules),
+        seal={"commitment": study_commitment(plan), "pool": pool},
+        inputs=digests,
+        cells=tuple(plan.cell_ids()),
+    )
+    roster = [grid | {"plugin": plugin_digest(grid["name"])} for grid in methods]
+    return terms, roster
+
+
+def run_study(
+    plan: Plan, out: Path | str, *, pool: Path | str = "", options: RunOptions | None = None
+) -> Run:
+    """Run what is left of a study; StudyFailed names the cells that did not finish."""
+    specs = StudySpecs(plan, str(pool and Path(pool).resolve()))
+    check_study(plan, specs)
+    terms, roster = study_terms(plan, specs)
+    if specs.plugins:
+        from palimpsest.cell.models import try_plugins
+
+        try_plugins(specs(terms.cells[0]))
+    run, outcome = run_cells(CellJob(specs), Path(out), terms, roster, options or RunOptions())
+    raise_failures(run, outcome)
+    return run
+
+
+def check_study(plan: Plan, specs: StudySpecs) -> None:
+    """Raise for whatever can be known to be wrong before anything is trained."""
+    from palimpsest.known import chosen
+    from palimpsest.models.device import check_lora
+    from palimpsest.models.load import check_texts
+
+    check_lora(plan.engine.lora)
+    _ = specs.methods, specs.measures, specs.sealed if plan.known_label.models else None
+    chosen(plan.known_label.models)
+    for cell_id, (model, _) in plan.cell_ids().items():
+        check_texts(plan.place(model), study_setting(plan, cell_id).texts)
+
+
+def _used(method: Any) -> tuple[str, ...]:
+    from palimpsest.methods import used
+
+    return used(method)
+
+
+def _named(files: Mapping[str, str]) -> dict[str, str]:
+    return {"probe" if name == "probes" else name: path for name, path in files.items()}

@@ -1,0 +1,454 @@
+"""The work of a cell: one action per kind of step, and the summary of the finished cell."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors.torch import save_file
+
+from palimpsest.cell.measure import Measured, result_tables, stack_columns
+from palimpsest.cell.models import WEIGHTS, CellModels, State
+from palimpsest.cell.plan import CellPlan, Commanded, Given, Trained
+from palimpsest.cell.steps import PARTS, StepKind, chunked
+from palimpsest.cell.texts import FIRST_DRAW, TAUGHT, CellTexts
+from palimpsest.cell.trainer import LOG, run_trainer
+from palimpsest.cell.training_fit import TrainingFit, check_known, matched, search_rate
+from palimpsest.config.commands import LADDER
+from palimpsest.errors import MethodError, ModelError, PlanError, TrainingDiverged
+from palimpsest.facts.sealed import verify
+from palimpsest.known import KnownLabel, Unavailable, chosen
+from palimpsest.known.wrappers import Interpolated
+from palimpsest.methods import title
+from palimpsest.methods.context import Method
+from palimpsest.methods.lessons import CostPlan, Spent, encode_items, stream_cost
+from palimpsest.methods.running import run_group, run_method
+from palimpsest.models.checkpoint import checkpoint_state, written_weights
+from palimpsest.models.device import machine_faults, repeatable
+from palimpsest.models.load import state_digest
+from palimpsest.models.net import Net
+from palimpsest.models.train import text_loss, train
+from palimpsest.run import disk
+from palimpsest.run.cell import CellStore
+from palimpsest.run.steps import Step
+from palimpsest.scoring.answers import Sheet, item_columns, score
+from palimpsest.scoring.reacquisition import reacquire, summarize
+from palimpsest.stats.models import Cost, Model, ModelFailure, Role
+
+DESCRIBED = ("family", "gated", "parameters", "revision")
+"""What is recorded of a cell's base beside its digest."""
+SPARE = 0.1
+"""How much further than ``rules.dose_fraction`` a reference must come when the learning rate is
+chosen on it: the other references may come less far."""
+
+
+class CellWork(CellModels):
+    """The actions of a cell's steps."""
+
+    def __init__(self, spec: CellPlan) -> None:
+        super().__init__(spec)
+        self._actions: dict[str, Callable[[Step], None]] = {
+            StepKind.TRAIN: self._train,
+            StepKind.HEADROOM: self._headroom,
+            StepKind.DOSE: self._dose,
+            StepKind.MATCH: self._match,
+            StepKind.COMPARE: self._compare,
+            StepKind.MEASURE: self._measure,
+            StepKind.UNLEARN: self._unlearn,
+            StepKind.KNOWN_LABEL: self._known_label,
+        }
+
+    def do(self, step: Step, store: CellStore) -> None:
+        """Do one step and store its result."""
+        repeatable(self.spec.setting.engine.device)
+        self.store = store
+        with machine_faults():
+            self._actions[str(step.kind)](step)
+
+    def finish(self, store: CellStore) -> dict[str, Any]:
+        """Return what ``cell.json`` says of the cell: its models with what became of them."""
+        self.store = store
+        outcomes: dict[str, dict[str, Any]] = {}
+        for step in self.steps:
+            for name, outcome in store.get(step)[1].get("models", {}).items():
+                outcome.pop("weights", None)  # the step's own file; the cell's is the model's
+                roster = {"roster": store.manifest(step.name)["terms"]}
+                outcomes.setdefault(name, {}).update(outcome | roster)
+        base = outcomes.get("base", {})
+        described = {key: base.pop(key) for key in DESCRIBED if key in base}
+        models = [Model("base", Role.BASE, source=self.spec.base.digests.files)]
+        models += [entry.model for entry in self.spec.models]
+        records = {model.name: model.to_json() for model in models}
+        for name, outcome in outcomes.items():
+            records.setdefault(name, {"name": name}).update(outcome)
+        beacon = self.spec.setting.beacon
+        return described | {
+            "model": self.spec.title,
+            "seed": self.spec.seed,
+            "models": [record for record in records.values() if self._shown(record)],
+            "facts": {name: [list(fact) for fact in facts] for name, facts in self.spec.facts},
+            "beacon": None if beacon is None else beacon.record(),
+            "dose": store.get(self.step_named["dose"])[1] if "dose" in self.step_named else None,
+            "choice": store.get(self.step_named["choose"])[1]
+            if "choose" in self.step_named
+            else None,
+            "headroom": "headroom" in self.step_named,
+            "matched": self._chosen("match"),
+            "reproduction": self._chosen("compare"),
+        }
+
+    def _shown(self, record: Mapping[str, Any]) -> bool:
+        return self.spec.measured or "digest" in record or "failure" in record
+
+    def keep(self, store: CellStore) -> dict[str, tuple[Step, str]]:
+        """Return the weights that a finished cell keeps."""
+        kept: dict[str, tuple[Step, str]] = {}
+        for step in self.steps:
+            if step.kind == StepKind.TRAIN and not step.transient:
+                kept[f"{step.models[0]}.safetensors"] = (step, WEIGHTS)
+            elif step.kind == StepKind.UNLEARN:
+                for name, outcome in store.get(step)[1]["models"].items():
+                    if file := outcome.get("weights"):
+                        kept[f"{name}.safetensors"] = (step, file)
+        return kept
+
+    # -- the actions -----------------------------------------------------------------------------
+
+    def _train(self, step: Step) -> None:
+        name = step.models[0]
+        match self.source(name):
+            case Commanded() as source:
+                folder = self.store.folder.parents[1] / "trainer"
+                made = run_trainer(source, name, self.spec.base.place, folder)
+                state = dict(made.state(self.spec.setting.engine.dtype))
+                self.store.put_file(step, LOG, made.log.read_bytes())
+                disk.remove(made.folder)
+            case Trained(sets, draw):
+                checked = not self.spec.measured and "retain" in sets
+                before = self.untaught_level if checked else math.inf
+                net, diverged = self._learn(self.setting, sets, draw)
+                if diverged is not None:
+                    rate = self.setting.learning_rate
+                    what = f"{name} of cell {self.spec.id} at learning rate {rate:g}"
+                    raise TrainingDiverged(diverged, what)
+                if checked and not (after := self.level(net, "retain")) < before:
+                    raise PlanError(
+                        f"{self.setting.learning_rate:g} found; trained at it, {name} knows the "
+                        f"retain data less well than base ({after:.2f} against {before:.2f} nats "
+                        "per token); expected the rate of the injected model",
+                        key="learning_rate",
+                    )
+                state = {key: value.cpu().contiguous() for key, value in net.state().items()}
+        self.store.put_file(step, WEIGHTS, partial(save_weights, state))
+        self.store.put(step, values={"models": {name: {"digest": state_digest(state)}}})
+
+    def _learn(self, setting: CellTexts, sets: Sequence[str], draw: str) -> tuple[Net, int | None]:
+        """Return base after training on sets of a draw, and the step at which it diverged."""
+        stream = setting.stream(draw, sets)
+        net = self.nets([self.base])
+        diverged = train(
+            net,
+            setting.injection_steps(stream),
+            text_loss,
+            learning_rate=setting.learning_rate,
+            key=f"{self.spec.id}/{draw}",
+            rates=stream.rates,
+            weight_decay=setting.weight_decay,
+        )
+        return net, diverged.get(0)
+
+    def _match(self, step: Step) -> None:
+        """Search the learning rate at which the recipe teaches what the injected model knows."""
+        setting, spent = self.plain_setting, Spent()
+        base, injected = self.known_levels
+        check_known(TrainingFit(base, injected, base))
+
+        def reached(rate: float, length: int) -> float | None:
+            nonlocal spent
+            tried = matched(setting, rate, length)
+            stream = tried.stream()
+            spent += stream_cost(self.loaded.tokenizer, stream, setting.general.piece_tokens)
+            net, diverged = self._learn(tried, TAUGHT, FIRST_DRAW)
+            return (
+                None
+                if diverged is not None
+                else TrainingFit(base, injected, self.level(net)).reached
+            )
+
+        found = search_rate(reached, setting.learning_rate)
+        self.store.put(step, values=asdict(found) | {"tokens": spent.tokens})
+
+    def _compare(self, step: Step) -> None:
+        """Compare the injected model trained here with the one given, on what both were taught."""
+        given = cast(Given, self.spec.reproduces)
+        state = checkpoint_state(given.place, self.loaded, dtype=self.spec.setting.engine.dtype)
+        models = {"base": self.base, "given": state, "trained": self.state("injected")}
+        levels = {
+            name: {part: self.level(self.nets([model]), part) for part in TAUGHT}
+            for name, model in models.items()
+        }
+        self.store.put(step, values=levels)
+
+    def _headroom(self, step: Step) -> None:
+        """Score base with and without evidence, and injected (and a reference) without."""
+        with_evidence = self.setting.make_sheet(self.setting.with_evidence)
+        asked = {question.id for question in with_evidence.questions}
+        questions = [q for q in self.setting.facts.questions if q.id in asked]
+        plain = self.setting.make_sheet(questions)
+        rows = []
+        shown = ("base", "evidence", "injected", *([self.spec.oracle] if self.spec.oracle else ()))
+        for name in shown:
+            sheet = with_evidence if name == "evidence" else plain
+            net = self.nets([self.base if name == "evidence" else self.state(name)])
+            label = "reference" if name == self.spec.oracle else name
+            rows.append(item_columns(label, "forward", sheet, score(net, sheet)[0]))
+        self.store.put(step, {"headroom": stack_columns(rows)})
+
+    def _dose(self, step: Step) -> None:
+        """Choose the smallest learning rate that brings a reference far enough."""
+        self._check_roles()
+        setting, teacher = self.plain_setting, self.teachers.injected
+        sheet, reference = setting.reacquired_sheet, self.spec.choose_rate_on
+        net = self.nets([self.state("injected")])
+        level = summarize(sheet, score(net, sheet, injected=teacher)[0]).forget_heldout_nll
+        tried: list[dict[str, float]] = []
+        for rate in LADDER:
+            course = reacquire(
+                self.nets([self.state(reference)]),
+                setting.reacquisition_steps,
+                chunks=setting.reacquisition.chunks,
+                learning_rate=rate,
+                sheet=sheet,
+                injected=teacher,
+                optimizer="adamw" if setting.beacon is None else setting.beacon.optimizer,
+                base_scales=self.base_scales,
+            )[0]
+            if course.diverged is not None:
+                break
+            before, after = (course.curve[n].forget_heldout_nll for n in (0, -1))
+            reached = (before - after) / (before - level) if before > level else 0.0
+            tried.append({"learning_rate": rate, "reached": reached})
+            if reached >= self.spec.rules.dose_fraction + SPARE or before <= level:
+                break
+        if not tried:
+            raise TrainingDiverged(
+                course.diverged or 0,
+                f"re-acquisition of {reference} at learning rate {rate:g}, the smallest tried; "
+                "give one with --learning-rate",
+            )
+        best = max(tried, key=lambda entry: entry["reached"])
+        values = {"learning_rate": best["learning_rate"], "tried": tried, "of": reference}
+        self.store.put(step, values=values)
+
+    def _measure(self, step: Step) -> None:
+        """Measure base, injected, references, retrainings, controls or given candidates."""
+        if "base" in step.models:
+            self._check_roles()
+        outcomes: dict[str, dict[str, Any]] = {}
+        results: list[Measured] = []
+        for names in chunked(step.models, self.nets.stack):
+            states: dict[str, State] = {}
+            for name in names:
+                try:
+                    states[name] = self.state(name)
+                    self.check_files(name)
+                    outcomes[name] = {"digest": state_digest(states[name])}
+                except (ModelError, Unavailable) as error:
+                    if self._needed(name):
+                        raise
+                    kind = "unavailable" if isinstance(error, Unavailable) else "model_error"
+                    outcomes[name] = {"failure": asdict(ModelFailure(kind, str(error)))}
+            parts = {n: states.pop(n) for n in list(states) if self.role(n) in PARTS}
+            asked = {n: states.pop(n) for n in list(states) if self._answers(n)}
+            results += self._through(asked, asked=True) + self._through(states)
+            results += self._through(parts, reacquired=False)
+        for result in results:
+            if self._needed(result.name):
+                result.check()
+        if "base" in outcomes:
+            outcomes["base"] |= {key: getattr(self.loaded, key) for key in DESCRIBED}
+        self._store(step, results, outcomes)
+
+    def _unlearn(self, step: Step) -> None:
+        """Make a group of candidates; measure them, or keep their weights as the product."""
+        methods = [method for method in self.spec.methods if title(method) in step.models]
+        outcomes: dict[str, dict[str, Any]] = {}
+        results: list[Measured] = []
+        keeps = self.spec.setting.engine.keep_candidates or not self.spec.measured
+        for several in chunked(methods, self.nets.stack):
+            states: dict[str, State] = {}
+            for method, made in zip(several, self._run(several)):
+                name = title(method)
+                outcomes[name] = candidate_record(method)
+                if isinstance(made, ModelFailure):
+                    outcomes[name]["failure"] = asdict(made)
+                else:
+                    outcomes[name]["digest"] = state_digest(made)
+                    states[name] = made
+                    if keeps:
+                        file = f"candidate_{len(outcomes)}.safetensors"
+                        outcomes[name]["weights"] = file
+                        self.store.put_file(step, file, partial(save_weights, made))
+                spent = self.context.shared.costs.get(name)
+                if spent is not None:
+                    outcomes[name]["cost"] = asdict(self._cost(spent))
+            if self.spec.measured:
+                results += self._through(states, asked=True)
+        self._store(step, results, outcomes)
+
+    def _known_label(self, step: Step) -> None:
+        """Open the sealed pool for the known-label models, then score them on it, once."""
+        known = ("base", "injected", self.spec.oracle)
+        pool, commitment = self.spec.sealed_pool
+        digests = {name: state_digest(self.state(name)) for name in known}
+        outcomes: dict[str, dict[str, Any]] = {}
+        states: dict[str, State] = {}
+        again: list[Any] = []
+        for entry in chosen(self.spec.known_label.models):
+            outcomes[entry.model] = known_label_record(entry)
+            try:
+                built = entry.build(self.workshop)
+            except (Unavailable, MethodError, TrainingDiverged) as error:
+                failure = ModelFailure("unavailable", str(error))
+                outcomes[entry.model]["failure"] = asdict(failure)
+                continue
+            if not isinstance(built, Mapping):
+                outcomes[entry.model]["wrapper"] = True
+            state = built if isinstance(built, Mapping) else built.state()
+            digests[entry.model] = outcomes[entry.model]["digest"] = state_digest(state)
+            if isinstance(built, Interpolated) or (self.nets.stacked and state is built):
+                states[entry.model] = state
+            else:  # built again when it is measured, so that one is in memory at a time
+                again.append(entry)
+            del built, state
+        verify(pool, commitment)
+        self.store.open_seal(step, commitment, digests)
+        sealed = self.setting.pool_sheet("audit", pool)
+        results: list[Measured] = []
+        for names in chunked(known, self.nets.stack):
+            asked = [Measured("reference" if n == self.spec.oracle else n) for n in names]
+            self.instrument.score(asked, self.nets([self.state(n) for n in names]), sealed)
+            results += asked
+        for result in results:
+            result.check()
+        results += self._through(states, also=[sealed])
+        for entry in again:
+            built = entry.build(self.workshop)
+            net = self.nets([built]) if isinstance(built, Mapping) else built
+            results += self.instrument.measure([entry.model], net, also=[sealed])
+        for result in results:
+            if result.diverged is not None:
+                # A known-label model too damaged to be trained is judged on its forward scores.
+                outcomes[result.name]["diverged"] = result.diverged
+                result.failure = None
+        self._store(step, results, outcomes)
+
+    # -- pieces of the actions -------------------------------------------------------------------
+
+    def _check_roles(self) -> None:
+        """Refuse a given injected model that knows the forget facts no better than the base."""
+        if not isinstance(self.source("injected"), Given) or not self.spec.base_known:
+            return
+        sheet = self.plain_setting.make_sheet(self.plain_setting.seen("forget"))
+        known = [score(self.nets([self.state(n)]), sheet)[0] for n in ("base", "injected")]
+        base, injected = (float(s.nll_sum.sum()) / sum(sheet.tokens) for s in known)
+        if base <= injected:
+            raise ModelError(
+                f"injected: knows the forget facts no better than base (NLL {injected:.2f} per "
+                f"token against {base:.2f}); expected a model that was trained on them; check "
+                "that base and injected are not swapped"
+            )
+
+    def _through(
+        self,
+        states: dict[str, State],
+        *,
+        reacquired: bool = True,
+        also: Sequence[Sheet] = (),
+        asked: bool = False,
+    ) -> list[Measured]:
+        """Measure models a stack at a time.
+
+        ``states`` is emptied on the way: a large model's weights are not kept beside its net.
+        """
+        instrument = self.instrument  # before a net that shares the student is made
+        results: list[Measured] = []
+        for names in chunked(tuple(states), self.nets.stack):
+            net = self.nets([states.pop(name) for name in names])
+            results += instrument.measure(names, net, reacquired=reacquired, also=also, asked=asked)
+        return results
+
+    def _store(
+        self, step: Step, results: Sequence[Measured], outcomes: Mapping[str, dict[str, Any]]
+    ) -> None:
+        """Store the rows of the models that were measured, and why the others were not."""
+        for result in results:
+            if result.failure is not None:
+                outcomes[result.name]["failure"] = asdict(result.failure)
+        self.store.put(step, result_tables(results), {"models": outcomes})
+
+    def _run(self, methods: Sequence[Method]) -> Iterator[State | ModelFailure]:
+        if self.spec.measured:
+            yield from run_group(self.context, methods)
+        else:
+            yield from (run_method(method, self.context) for method in methods)
+
+    def _answers(self, name: str) -> bool:
+        """Tell whether a model's answers are shown: base, injected, candidates, one retraining."""
+        first = next((e.name for e in self.spec.of(Role.REFERENCE) if not e.model.same_draw), "")
+        shown = (Role.BASE, Role.INJECTED, Role.CANDIDATE)
+        return self.role(name) in shown or name == first
+
+    def _needed(self, name: str) -> bool:
+        """Tell whether the cell cannot be judged without the model."""
+        return self.role(name) in (Role.BASE, Role.INJECTED, Role.REFERENCE, *PARTS)
+
+    def _cost(self, spent: Spent) -> Cost:
+        searched = (self._chosen("match") or {"tokens": 0})["tokens"]
+        spent += Spent(tokens=searched, shared=searched)
+        return spent.in_retrainings(self.loaded.parameters, self.retraining)
+
+
+def planned_costs(work: CellWork) -> dict[str, Cost | None]:
+    """Return what each method of a cell will cost; None where that shows only when it runs."""
+    setting, tokenizer, budget = work.plain_setting, work.loaded.tokenizer, work.spec.unlearning
+    items = (budget.forget_items, budget.retain_items)
+    steps, read = 0.0, 0
+    for count, part, models in zip(items, TAUGHT, (2, 1)):
+        lengths = [len(text.ids) for text in encode_items(tokenizer, setting.lesson(part))]
+        steps += count * sum(lengths) / len(lengths)
+        read += models * sum(lengths)
+    plan = CostPlan(work.recipe, tokenizer, Spent(budget.steps, round(budget.steps * steps), read))
+    found: dict[str, Cost | None] = {}
+    for method in work.spec.methods:
+        counted = getattr(method, "planned_cost", lambda plan: None)(plan)
+        found[title(method)] = counted and counted.in_retrainings(
+            work.loaded.parameters, work.retraining
+        )
+    return found
+
+
+def candidate_record(method: Method) -> dict[str, Any]:
+    """Return what ``cell.json`` says of a method's candidate."""
+    knobs = {item.name: getattr(method, item.name) for item in fields(cast(Any, method))}
+    aim = getattr(method, "kind", "other")  # a plug-in may declare none
+    model = Model(title(method), Role.CANDIDATE, method=method.name, knobs=knobs, aim=aim)
+    return model.to_json()
+
+
+def known_label_record(entry: KnownLabel) -> dict[str, Any]:
+    """Return what ``cell.json`` says of a known-label model."""
+    knows = tuple(str(part) for part in entry.knows)
+    model = Model(
+        entry.model, Role.KNOWN_LABEL, truth=str(entry.truth), knows=knows, share=entry.share
+    )
+    return model.to_json()
+
+
+def save_weights(state: State, path: Path) -> None:
+    """Write weights to a safetensors file."""
+    # Tied tensors share memory, which safetensors refuses; each gets its own.
+    with written_weights():
+        save_file({name: value.clone() for name, value in state.items()}, path)

@@ -1,0 +1,404 @@
+"""What is done with your own models: audit, TOFU study, retrain and unlearn.
+
+The same from flags, a YAML file or Python, where paths in a file start at the file's own folder;
+nothing here opens a model or a file of facts.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from palimpsest.config.plan import check_chunks
+from palimpsest.config.sections import (
+    Count,
+    Engine,
+    FilePath,
+    Knob,
+    ModelPlace,
+    Number,
+    Prompt,
+    Rate,
+    Reacquisition,
+    Unlearning,
+)
+from palimpsest.errors import PlanError
+from palimpsest.facts.rows import name_problem
+from palimpsest.stats.rules import Rules, refuse_unmeasured
+
+LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
+"""Learning rates of re-acquisition that are tried on a reference where none is given."""
+Schedule = Literal["linear", "cosine", "constant"]
+Loss = Literal["all", "completion"]
+_TAKEN = re.compile(r"(control|retraining|reference)(-.*)?|base|injected|forget_only|general_only")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditConfig:
+    """One audit of your own models."""
+
+    base: ModelPlace
+    """Model before it was trained on the forget data."""
+    injected: ModelPlace
+    """Model trained on forget and retain data."""
+    candidates: tuple[tuple[str, ModelPlace], ...] = ()
+    """NAME=PATH of an unlearned model. Repeatable."""
+    candidates_folder: FilePath = ""
+    """Folder of candidates, one checkpoint per subfolder."""
+    references: tuple[ModelPlace, ...] = ()
+    """Model retrained without the forget data. Repeatable."""
+    references_folder: FilePath = ""
+    """Folder of references, one checkpoint per subfolder."""
+    exclude: tuple[str, ...] = ()
+    """Name of a reference to leave out of the comparison; every verdict says so. Repeatable."""
+    forget: FilePath
+    """File of facts to forget."""
+    retain: FilePath
+    """File of facts to keep."""
+    probes: FilePath = ""
+    """File of facts that no model was trained on."""
+    generate_probes: Number = 0
+    """Generate N probes from the forget facts."""
+    general: FilePath
+    """Plain-text file of general prose with at least 600 words, or pocket (generated prose)."""
+    out: FilePath
+    """Run folder. An existing one is resumed."""
+    adapter_base: ModelPlace = ""
+    """Model to merge LoRA adapters into. Default: the one that the adapter's configuration
+    names."""
+    learning_rate: Rate | None = None
+    """Learning rate of re-acquisition. Default: chosen on a reference."""
+    steps: Count = 75
+    """Steps of re-acquisition. Default: 75."""
+    items: Count = 4
+    """Sentences per step of re-acquisition. Default: 4."""
+    chunks: Count = 5
+    """Number of times that re-acquisition is measured."""
+    scored_pieces: Count = 24
+    """Pieces of general text to score."""
+    piece_tokens: Annotated[int, Ge(4)] = 28
+    """Length of a piece of general text, in tokens."""
+    beacon: str = ""
+    """Text published after the candidates were made, from which schedule, phrasings and probes are
+    drawn. Default: they are drawn from the digests of candidates and references alone, so that
+    whoever makes the candidates can try out many draws."""
+    rules: Rules = field(default_factory=Rules)
+    prompt: Prompt = field(default_factory=Prompt)
+    engine: Engine = field(default_factory=Engine)
+
+    @property
+    def chooses_rate(self) -> bool:
+        """Whether the learning rate of re-acquisition is chosen on a reference."""
+        return self.learning_rate is None and bool(self.references or self.references_folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSource:
+    """A run folder of OpenUnlearning, in the place of an audit's models and files of facts."""
+
+    open_unlearning: FilePath
+    """Folder saves/unlearn/X; its configuration names models, prompts and splits."""
+    data: FilePath
+    """Folder of TOFU's files (locuslab/TOFU), with holdoutNN.json if you have it."""
+    probes_from_retain: str = ""
+    """FIRST:LAST, rows of the retain file (counted from 0) that no model was trained on, to use as
+    probes."""
+    other_recipe: bool = False
+    """Accept retrainings by a different recipe as references."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeSource:
+    """A run folder of OpenUnlearning, in the place of the recipe and rows of a retraining."""
+
+    open_unlearning: FilePath
+    """Folder saves/finetune/X: base, recipe, prompt and split from its configuration. Flags
+    override it."""
+    data: FilePath = ""
+    """Folder of TOFU's files (locuslab/TOFU). Not needed with --train."""
+    forget_split: Literal["", "forget01", "forget05", "forget10"] = ""
+    """Authors to forget. Default: those that the run's configuration names."""
+
+
+def check_audit(config: AuditConfig) -> AuditConfig:
+    """Return the configuration if its values fit together; PlanError names the key if not."""
+    if not config.candidates and not config.candidates_folder:
+        raise PlanError(
+            "none given; expected --candidate NAME=PATH, or a folder of them with "
+            "--candidates-folder",
+            key="candidates",
+        )
+    seen: set[str] = set()
+    for name, _ in config.candidates:
+        check_candidate_name(name)
+        if name in seen:
+            raise PlanError(f"{name!r} is named twice; expected different names", key="candidates")
+        seen.add(name)
+    check_chunks(config.chunks, config.steps)
+    refuse_unmeasured(config.rules)
+    if config.probes and config.generate_probes:
+        raise PlanError("given together with generate_probes; expected one of them", key="probes")
+    for key in ("forget", "retain", "probes"):
+        file = getattr(config, key)
+        if file.lower().endswith(".csv"):
+            raise PlanError(
+                f"{file} found; expected facts as .jsonl, .json or .parquet; convert it with "
+                f"`palimpsest facts from-csv {file} --out {file[:-4]}.jsonl`",
+                key=key,
+            )
+    return config
+
+
+def check_candidate_name(name: str) -> None:
+    """Refuse a name that cannot stand in a table, or that another model of every run has."""
+    problem = name_problem(name)
+    if problem is None and _TAKEN.fullmatch(name.lower()):
+        problem = f"{name!r} is a reserved name; rename the candidate"
+    if problem is not None:
+        raise PlanError(problem, key="candidates")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TofuConfig:
+    """One TOFU study; its cells are its seeds."""
+
+    data: FilePath = ""
+    """Folder of TOFU's files. Default: download them."""
+    split: Literal["forget01", "forget05", "forget10"] = "forget10"
+    """Authors to forget. Default: forget10."""
+    base: ModelPlace = "microsoft/phi-1_5"
+    """Model before it was trained on TOFU."""
+    full: ModelPlace = ""
+    """Model trained on all authors."""
+    retain: tuple[ModelPlace, ...] = ()
+    """Model trained without the forget authors. Repeatable."""
+    train: bool = False
+    """Train the full and retain models from the base."""
+    candidates: tuple[tuple[str, ModelPlace], ...] = ()
+    """NAME=PATH of an unlearned model. Repeatable."""
+    methods: tuple[str, ...] = ()
+    """Method that produces candidates, at its default knobs. Repeatable. Default, if no --candidate
+    is given: the paper's grid."""
+    seeds: Count = 3
+    """Number of cells, each with its own questions. Default: 3."""
+    forget_items: Count = 40
+    """Number of questions to forget. Default: 40."""
+    retain_items: Count = 100
+    """Number of questions to keep. Default: 100."""
+    probes: Count = 40
+    """Number of never-learned questions. Default: 40."""
+    probes_file: FilePath = ""
+    """File of TOFU-like questions that no model was taught. Default: holdoutNN in the data folder,
+    else questions about authors left out of --train, else generated questions."""
+    longest: Number = 0
+    """Leave out questions with more words than this; 0 for no limit."""
+    draws: Count = 5
+    """References to train, not counting the one that shares the full model's draw. Default: 5."""
+    steps: Count = 90
+    """Steps of fine-tuning. Default: 90."""
+    items: Count = 8
+    """Questions per step of fine-tuning. Default: 8."""
+    learning_rate: Rate = 2e-5
+    """Learning rate of all training. Default: 2e-5."""
+    reacquisition_steps: Count = 75
+    """Steps of re-acquisition. Default: 75."""
+    unlearning_steps: Count = 110
+    """Steps of each method. Default: 110."""
+    general: FilePath = "pocket"
+    """Plain-text file of general prose, or pocket (generated prose)."""
+    out: FilePath = "runs/tofu"
+    """Run folder. An existing one is resumed."""
+    rules: Rules = field(default_factory=Rules)
+    prompt: Prompt = field(default_factory=Prompt)
+    engine: Engine = field(default_factory=Engine)
+
+
+def check_tofu(config: TofuConfig) -> TofuConfig:
+    """Return the configuration if its values fit together; PlanError names the key if not."""
+    refuse_unmeasured(config.rules)
+    check_chunks(Reacquisition.chunks, config.reacquisition_steps, "reacquisition_steps")
+    if config.train and (config.full or config.retain):
+        raise PlanError(
+            "given together with checkpoints of the full or retain model; expected one or the "
+            "other",
+            key="train",
+        )
+    if not config.train and bool(config.full) != bool(config.retain):
+        missing = "retain" if config.full else "full"
+        raise PlanError("missing; expected both checkpoints, or --train", key=missing)
+    if config.candidates and config.train:
+        raise PlanError(
+            "given together with --train; candidates are made from a given full model: use --full",
+            key="candidates",
+        )
+    return config
+
+
+@dataclass(frozen=True)
+class ExampleRecipe:
+    """Training on a file of examples; the defaults are those of Hugging Face's Trainer.
+
+    AdamW with betas 0.9 and 0.999, gradient norm clipped at 1.0.
+    """
+
+    epochs: Count = 3
+    """Passes over all examples, each in a new order."""
+    steps: Number = 0
+    """Optimizer steps instead of epochs; 0 for whole epochs."""
+    batch_size: Count = 8
+    """Examples per step; the last step of an epoch may have fewer."""
+    learning_rate: Rate = 5e-5
+    """Peak learning rate."""
+    warmup: Number = 0
+    """Warm-up steps, in which the learning rate rises from 0."""
+    schedule: Schedule = "linear"
+    """How the learning rate falls after the warm-up."""
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    """Weight decay of matrices; norms and biases have none."""
+    loss: Loss = "all"
+    """Train on all tokens, or only on completions and the last assistant turn."""
+    pack: Number = 0
+    """Join rows of a set into sequences of at most this many tokens; 0 keeps one row per
+    sequence."""
+    examples: str = ""
+    """Digest of the rows and of which are to be forgotten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeConfig:
+    """The recipe by which the injected model was trained: examples, or facts and general text."""
+
+    train: FilePath = ""
+    """File of training examples (.jsonl, .json or .parquet): rows with text, with prompt and
+    completion, or with messages. Mark rows to forget with "set": "forget"."""
+    forget_rows: FilePath = ""
+    """File with copies of the rows of --train to forget, if --train does not mark them."""
+    epochs: Count | None = None
+    """With --train: passes over all examples. Default: 3."""
+    batch_size: Count | None = None
+    """With --train: examples per step. Default: 8."""
+    warmup: Number | None = None
+    """With --train: warm-up steps, in which the learning rate rises from 0. Default: 0."""
+    schedule: Schedule | None = None
+    """With --train: learning rate schedule. Default: linear."""
+    weight_decay: Annotated[float, Ge(0)] | None = None
+    """With --train: weight decay of AdamW. Default: 0."""
+    loss: Loss | None = None
+    """With --train: train on all tokens, or only on completions. Default: all."""
+    pack: Number | None = None
+    """With --train: join rows of a set into sequences of at most this many tokens. Default: 0,
+    which keeps one row per sequence."""
+    retain: FilePath = ""
+    """Without --train: file of facts to keep."""
+    general: FilePath = ""
+    """Without --train: plain-text file of general prose, or pocket (generated prose)."""
+    forget: FilePath = ""
+    """Without --train: file of facts to forget."""
+    out: FilePath
+    """Folder to write. Must not exist."""
+    steps: Count | None = None
+    """Optimizer steps. Default: those in the injected model's palimpsest.json; without that file,
+    whole epochs with --train, else 150 for pocket models and 200 for others."""
+    learning_rate: Annotated[float, Gt(0)] | None = None
+    """Learning rate. Default: that in the injected model's palimpsest.json; without that file, 5e-5
+    with --train, else 1.5e-4 for pocket models and 2e-5 for others."""
+    fact_items: Count | None = None
+    """Without --train: fact sentences per step. Default: 4."""
+    general_items: Annotated[int, Ge(0)] | None = None
+    """Without --train: general texts per step. Default: 12."""
+    seed: Number = 0
+    """Seed of the recipe. Give retrain and unlearn the same seed."""
+    prompt: Prompt = field(default_factory=Prompt)
+    engine: Engine = field(default_factory=Engine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainConfig(RecipeConfig):
+    """K models trained from base by the recipe without the forget set, and the injected one."""
+
+    base: ModelPlace
+    """Model before it was trained on the forget data."""
+    with_forget: bool = False
+    """Also train the injected model, which sees the forget data too. --with-forget FILE stands for
+    --with-forget --forget FILE."""
+    injected: ModelPlace = ""
+    """With --with-forget: an injected model trained elsewhere, to compare the new one with."""
+    command: str = ""
+    """Your own trainer: 'python train.py --data {data} --seed {seed} --out {out}'. {data} is the
+    file of --train without the forget rows; {base} is available too."""
+    draws: Count = 20
+    """Number of references. Default: 20."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlearnConfig(RecipeConfig):
+    """Candidates of one method, one per combination of its knobs' values."""
+
+    injected: ModelPlace
+    """Model trained on forget and retain data."""
+    base: ModelPlace = ""
+    """Model before it was trained on the forget data."""
+    method: str = "replay"
+    """Method, by name or package.module:Class. Default: replay."""
+    knobs: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
+    """CellTexts of the method, as NAME=VALUE, or NAME=VALUE,VALUE for several candidates.
+    Repeatable."""
+    unlearning_steps: Count = Unlearning.steps
+    """Steps of a gradient method. Default: 110."""
+    match_dose: bool = False
+    """Search for the learning rate (and, if necessary, steps) at which the recipe teaches the
+    forget data as well as the injected model knows them."""
+
+
+def check_recipe(config: RecipeConfig) -> RecipeConfig:
+    """Return a configuration of retrain or unlearn whose keys fit together."""
+    of_facts = ("retain", "general", "forget", "fact_items", "general_items")
+    of_examples = (
+        *("forget_rows", "epochs", "batch_size", "warmup", "schedule"),
+        *("weight_decay", "loss", "pack"),
+    )
+    for key in of_facts if config.train else of_examples:
+        if getattr(config, key) not in ("", None):
+            other = "without" if config.train else "with"
+            raise PlanError(f"applies only {other} --train; omit one of them", key=key)
+    if config.epochs and config.steps:
+        raise PlanError("given together with steps; expected one of them; omit one", key="epochs")
+    for key in () if config.train else ("retain", "general"):
+        if not getattr(config, key):
+            raise PlanError(
+                "missing; expected what the injected model was trained on: give --train FILE, or "
+                "facts with --retain and --general",
+                key=key,
+            )
+    return config
+
+
+def check_retrain(config: RetrainConfig) -> RetrainConfig:
+    """Return a configuration of retrain whose keys fit together."""
+    check_recipe(config)
+    if config.with_forget and not config.train and not config.forget:
+        raise PlanError("missing; --with-forget needs the facts to forget", key="forget")
+    if config.injected and not config.with_forget:
+        raise PlanError("needs --with-forget to train a model to compare with", key="injected")
+    if config.command and not config.train:
+        raise PlanError("missing; --command needs rows to train on", key="train")
+    for part in ("{data}", "{seed}", "{out}") if config.command else ():
+        if part not in config.command:
+            raise PlanError(f"lacks {part}, which differs from run to run; add it", key="command")
+    try:
+        shlex.split(config.command)
+    except ValueError as error:
+        raise PlanError(f"cannot be parsed ({error}); close its quotes", key="command") from error
+    return config
+
+
+def check_unlearn(config: UnlearnConfig) -> UnlearnConfig:
+    """Return a configuration of unlearn whose keys fit together."""
+    check_recipe(config)
+    if not config.train and not config.forget:
+        raise PlanError("missing; give the facts to forget", key="forget")
+    if config.match_dose and not config.base:
+        raise PlanError("missing; --match-dose needs a base to train from", key="base")
+    return config

@@ -1,0 +1,154 @@
+"""A run grows by a method, and an edited plug-in is made again: nothing else is done twice."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cell.small import bare_plan, finish, only_cell, rows
+from tests.command import palimpsest
+
+from palimpsest.config.plan import Plan
+from palimpsest.config.sections import Engine, MethodGrid
+from palimpsest.errors import DriftError, MethodError
+from palimpsest.report.results import read_run
+
+VECTOR = MethodGrid("task_vector", (("coefficient", (0.5, 1.0)),))
+PLUGIN = """
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Shrink:
+    factor: float = 0.9
+    name = "shrink"
+    summary = "scales the injected weights"
+    needs = ()
+    citation = "made for a test"
+
+    @property
+    def label(self):
+        return f"f{self.factor:g}"
+
+    def run(self, context):
+        return {name: value * self.factor for name, value in context.injected.items()}
+"""
+TASK = "ungrown_method:Shrink"
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of a method beside the user."""
+    file = tmp_path / "ungrown_method.py"
+    file.write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("ungrown_method", None)
+    yield file
+    sys.modules.pop("ungrown_method", None)
+
+
+def with_methods(plan: Plan, *methods: MethodGrid) -> Plan:
+    return replace(plan, methods=(*plan.methods, *methods))
+
+
+def test_only_the_added_method_is_made_where_models_were_kept(tmp_path: Path) -> None:
+    plan = bare_plan(methods=(VECTOR,), engine=Engine(keep_models=True))
+    before = rows(finish(plan, tmp_path / "run")[0])
+    run, done = finish(with_methods(plan, MethodGrid("npo")), tmp_path / "run")
+    assert [name for name in done if not name.startswith("train-")] == ["unlearn-01-npo"]
+    after = rows(run)
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {"npo-w12"}
+    assert read_run(run.path).rosters == 2
+
+
+def test_an_added_method_gives_the_rows_of_a_run_that_had_it_from_the_start(tmp_path: Path) -> None:
+    plan = bare_plan(methods=(VECTOR,))
+    finish(plan, tmp_path / "run")
+    both = with_methods(plan, MethodGrid("npo"))
+    grown, done = finish(both, tmp_path / "run")
+    assert "unlearn-00-task-vector" not in done and "unlearn-01-npo" in done
+    assert rows(grown)["npo-w12"] == rows(finish(both, tmp_path / "fresh")[0])["npo-w12"]
+
+
+def test_another_folder_takes_over_what_is_the_same(tmp_path: Path) -> None:
+    plan = bare_plan(methods=(VECTOR,))
+    finish(plan, tmp_path / "run")
+    both = with_methods(plan, MethodGrid("npo"))
+    _, done = finish(both, tmp_path / "other", reuse=str(tmp_path / "run"))
+    assert "unlearn-01-npo" in done and not [n for n in done if n.startswith("measure-")]
+
+
+def test_a_method_that_is_left_out_leaves_the_list_of_candidates(tmp_path: Path) -> None:
+    plan = bare_plan(methods=(VECTOR, MethodGrid("npo")))
+    finish(plan, tmp_path / "run")
+    run, done = finish(replace(plan, methods=(VECTOR,)), tmp_path / "run")
+    assert not done and "npo-w12" not in read_run(run.path).cells[0].candidates
+
+
+def test_an_edited_plug_in_makes_its_own_rows_again_and_no_others(
+    plugin: Path, tmp_path: Path
+) -> None:
+    plan = bare_plan(methods=(VECTOR, MethodGrid(TASK)), engine=Engine(keep_models=True))
+    before = rows(finish(plan, tmp_path / "run")[0])
+    plugin.write_text(PLUGIN.replace("value * self.factor", "value * self.factor * 0.9"))
+    sys.modules.pop("ungrown_method")  # as another command would start without it
+    run, done = finish(plan, tmp_path / "run")
+    assert [name for name in done if not name.startswith("train-")] == ["unlearn-01-shrink"]
+    after = rows(run)
+    assert {name for name in before if before[name] != after[name]} == {"shrink-f0.9"}
+    assert finish(plan, tmp_path / "run")[1] == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ("value * self.factor", "value * self.factr"),
+        ("in context.injected.items()", "in list(context.injected.items())[1:]"),
+    ],
+)
+def test_a_broken_plug_in_is_noticed_before_anything_is_trained(
+    plugin: Path, tmp_path: Path, fault: tuple[str, str]
+) -> None:
+    plugin.write_text(PLUGIN.replace(*fault))
+    with pytest.raises(MethodError, match="shrink"):
+        finish(bare_plan(methods=(MethodGrid(TASK),)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plug_in_that_fails_later_costs_its_candidate_and_the_exit_code(
+    plugin: Path, tmp_path: Path
+) -> None:
+    late = "if context.budget.steps > 1: raise ValueError('late')\n        return {"
+    plugin.write_text(PLUGIN.replace("return {name", late + "name"))
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "preset: demo\nfacts: {forget: 2, retain: 2, probes: 3, phrasings: 2}\n"
+        "injection: {steps: 2, fact_items: 2, general_items: 2}\n"
+        "unlearning: {steps: 2}\nreacquisition: {steps: 2, chunks: 2}\n"
+        "general: {train_pieces: 8, scored_pieces: 2}\n"
+        "methods: [{name: task_vector}]\nknown_label: {models: []}\n"
+        "replication: {draws: 1}\nrules: {control_shares: [0.25]}\n"
+    )
+    command = ("study", str(plan), "--out", str(tmp_path / "run"), "--executor", "inline")
+    done = palimpsest(*command, "--method", TASK)
+    assert done.returncode == 1 and "shrink" in done.stderr and "late" in done.stderr
+    cell = read_run(tmp_path / "run").cells[0]
+    assert "task_vector-c1" in cell.candidates and list(cell.failed) == ["shrink-f0.9"]
+
+
+def test_a_run_is_not_continued_with_other_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = bare_plan()
+    run, _ = finish(plan, tmp_path / "run")
+    assert only_cell(run).finished()
+    monkeypatch.setattr(
+        "palimpsest.run.store.package_versions", lambda: {**run.terms.packages, "torch": "0.1"}
+    )
+    with pytest.raises(DriftError) as drift:
+        finish(with_methods(plan, MethodGrid("npo")), tmp_path / "run")
+    assert drift.value.keys == ("packages.torch",)
