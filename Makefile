@@ -23,8 +23,8 @@ test-all: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -n logical --dist worksteal
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks experiments examples
-	$(BIN)/ruff format --check src tests benchmarks experiments examples
+	$(BIN)/ruff check src tests benchmarks experiments examples dev
+	$(BIN)/ruff format --check src tests benchmarks experiments examples dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -8,7 +8,7 @@ last matrix of the layers ℓ − 2 … ℓ (the feed-forward output) is trained
 Benchmark*, ICML, arXiv:2403.03218, whose settings for Zephyr-7B are c = 6.5, w = 1200 and ℓ = 7
 (from 0) of 32 layers: ``depth`` = 0.25 is that place in a model of any depth. c is in the units of
 the activations and w balances it, so another model may need its own: on pocket models w = 1200
-holds everything in place. The defaults act at the pocket dose (``docs/log.md``).
+holds everything in place. The defaults act at the pocket dose (``dev/log/``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -149,7 +149,7 @@ def _check_ranks(folder: Path) -> None:
 
 
 RATE = 10.0
-"""Factor of the learning rate for adapters, with s = 2: docs/log.md."""
+"""Factor of the learning rate for adapters, with s = 2: dev/log/."""
 SCALE = 2
 
 

@@ -25,7 +25,7 @@ Optimizer = Literal["momentum", "descent"]
 OPTIMIZERS: tuple[Optimizer, ...] = ("momentum", "descent")
 """Gradient descent with and without memory. Not the published AdamW: in trials another order, rate
 or memory of AdamW did not give the curve mimic away, another kind of step mostly did; see
-``docs/log.md``."""
+``dev/log/``."""
 
 
 @dataclass(frozen=True)
