@@ -9,10 +9,14 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-all lint bench reliability notebook docs pocket smollm2 gemma advisories clean
+.PHONY: demo trials test test-all lint bench reliability notebook docs pocket smollm2 gemma advisories clean
 
 demo: $(VENV)/.installed
 	$(BIN)/palimpsest demo
+
+# The laboratory beside it: published criteria, further adversaries, experiments.
+trials: $(VENV)/.installed
+	$(PIP) install -q -c constraints.txt -e ./trials
 
 # Lint, types, import contract, and every test but those marked slow, one process per core.
 test: $(VENV)/.dev lint
@@ -23,8 +27,8 @@ test-all: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -n logical --dist worksteal
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks experiments examples dev
-	$(BIN)/ruff format --check src tests benchmarks experiments examples dev
+	$(BIN)/ruff check src tests trials benchmarks experiments examples dev
+	$(BIN)/ruff format --check src tests trials benchmarks experiments examples dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
