@@ -220,15 +220,16 @@ def retrain(
     """Train references for an audit by the injected model's recipe, without the forget data."""
     from palimpsest.config.load import load_config
 
-    values = given(settings) | {"prompt": given(prompt), "engine": given(engine)}
     if run_folder := given(source):
-        from palimpsest.openunlearning.recipe import retrain_run
+        from palimpsest.openunlearning.recipe import retrain_command
 
-        config, found = retrain_run(load_config(RecipeSource, run_folder), values)
-        note(found)
-    else:
-        config = load_config(RetrainConfig, values)
-    _make(config, run or RunFlags())
+        flags = given(settings) | given(engine)
+        command, rows = retrain_command(load_config(RecipeSource, run_folder), flags)
+        note([rows, "Nothing is trained yet. Run this in OpenUnlearning's folder:"])
+        answer(command)
+        return
+    values = given(settings) | {"prompt": given(prompt), "engine": given(engine)}
+    _make(load_config(RetrainConfig, values), run or RunFlags())
 
 
 @app.command(group=MODELS)

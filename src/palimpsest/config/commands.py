@@ -111,11 +111,11 @@ class RunSource:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSource:
-    """A run folder of OpenUnlearning, in the place of the recipe and rows of a retraining."""
+    """A run folder of OpenUnlearning whose own trainer is to make the references."""
 
     open_unlearning: FilePath
-    """Folder saves/finetune/X: base, recipe, prompt and split from its configuration. Flags
-    override it."""
+    """Folder saves/finetune/X. Prints the retrain command that repeats this run without the forget
+    data through OpenUnlearning's own trainer, and trains nothing."""
     data: FilePath = ""
     """Folder of TOFU's files (locuslab/TOFU). Not needed with --train."""
     forget_split: Literal["", "forget01", "forget05", "forget10"] = ""
