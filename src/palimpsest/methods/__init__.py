@@ -8,17 +8,16 @@ here imports torch.
 
 import importlib
 import inspect
-import os
 import pkgutil
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 from palimpsest.config.sections import Knob, MethodGrid
-from palimpsest.errors import MethodError, PlanError
+from palimpsest.errors import InputError, MethodError, PlanError
+from palimpsest.plugins import find_plugin
 from palimpsest.schema import build
 
 ENTRY_POINTS = "palimpsest.methods"
@@ -69,24 +68,16 @@ def method_class(name: str) -> type[Any]:
         return next(v for v in values if isinstance(v, type) and getattr(v, "name", "") == name)
     points = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     target = points.get(name, name)
-    module, colon, attribute = target.partition(":")
-    if not colon:
+    if ":" not in target:
         raise MethodError(
             f"method {name!r} is unknown; expected one of {', '.join(names())}; for a method of "
             "your own, give module:Class, such as my_method:MyMethod for class MyMethod in the "
             "file my_method.py of the current folder"
         )
-    if ":" in name and (here := os.getcwd()) not in sys.path:
-        # Last, so that a file beside the user can be named but cannot hide an installed package.
-        sys.path.append(here)
     try:
-        method = getattr(importlib.import_module(module.removesuffix(".py")), attribute)
-    except Exception as error:  # third-party code may fail in any way
-        raise MethodError(
-            f"method {name!r}: {target} cannot be imported ({type(error).__name__}: {error}); "
-            "expected package.module:Class of an installed package or of a file in the current "
-            f"folder, {os.getcwd()}"
-        ) from error
+        method = find_plugin(target)
+    except InputError as error:
+        raise MethodError(f"method {name!r}: {error}") from error
     if problem := _find_problem(method):
         raise MethodError(f"method {name!r}: {target} {problem}")
     return cast(type[Any], method)
