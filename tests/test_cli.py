@@ -146,6 +146,10 @@ def test_report_status_and_compare_read_a_finished_study(tiny_study: Path, tmp_p
     board = palimpsest("compare", str(run), "--csv", str(out), "--json")
     assert board.returncode == 0, board.stderr
     assert "task_vector" in out.read_text() and "task_vector" in board.stdout
+    next(run.glob("cells/*/items.parquet")).write_bytes(b"damaged")
+    damaged = palimpsest("report", str(run), "--json")
+    assert (damaged.returncode, json.loads(damaged.stdout)["finished"]) == (1, 0)
+    assert "items.parquet" in damaged.stderr
 
 
 RUN = ("--workers", "--executor", "--address", "--gpus-per-step", "--memory-per-step", "--reuse")

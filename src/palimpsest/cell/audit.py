@@ -37,7 +37,7 @@ from palimpsest.models.device import check_lora, check_package
 from palimpsest.models.encode import start_remark
 from palimpsest.models.load import Outline, check_compatible, outline, token_lengths
 from palimpsest.run.disk import canonical, digest
-from palimpsest.run.store import TERMS, Run, Terms
+from palimpsest.run.store import Run, Terms
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.design import SHIFT, design_audit
@@ -300,9 +300,8 @@ def prepare_audit(config: AuditConfig, *, resumed: str = "") -> AuditInputs:
 
 def _earlier_config(path: str) -> dict[str, Any]:
     """Return what an earlier run fixed: models that are added later are measured by its draw."""
-    if not path or not (Path(path) / TERMS).exists():
-        return {}
-    return Run.open(path).terms.config
+    run = Run.find(path) if path else None
+    return {} if run is None else run.terms.config
 
 
 def _candidates(config: AuditConfig) -> dict[str, str]:

@@ -91,13 +91,13 @@ def check_new_folder(out: Path) -> None:
     """Refuse an existing folder: nothing is overwritten."""
     from palimpsest.cell.launch import check_out
 
-    check_out(out.parent if out.parent != out else out)
-    if out.exists() or out.is_symlink():
+    if os.path.lexists(out):
         raise PlanError(
             f"{shown_path(out)} exists; expected a new folder, because nothing is overwritten; "
             "choose another, or move it away",
             key="out",
         )
+    check_out(out)
 
 
 def write_checkpoint(

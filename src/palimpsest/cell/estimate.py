@@ -20,7 +20,7 @@ from palimpsest.models.tokenizer import token_ids
 from palimpsest.models.train import text_loss, train
 from palimpsest.run.local import gpus
 from palimpsest.run.status import duration
-from palimpsest.run.store import TERMS, Run
+from palimpsest.run.store import Run
 from palimpsest.schema import build
 from palimpsest.scoring.answers import score
 from palimpsest.stats.models import Role
@@ -89,7 +89,7 @@ def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Es
     out: the run folder, if there is one already.
     """
     seconds, memory, disk, steps, stored = 0.0, 0.0, 0.0, 0, 0
-    run = Run.open(out) if out is not None and (out / TERMS).exists() else None
+    run = Run.find(out) if out is not None else None
     tried: dict[str, tuple[CellWork, float, float]] = {}
     for cell, spec in specs.items():
         if spec.base.place not in tried:

@@ -58,7 +58,7 @@ def run_cells(
     Bad input that a step of a new run finds removes the folder: the corrected command has other
     inputs and could use nothing of it.
     """
-    check_out(out)
+    out = check_out(out)
     executor = make_executor(options.executor, **options.resources)
     new = not out.exists() or not any(out.iterdir())
     run = Run.create_or_resume(out, terms, roster)
@@ -92,13 +92,18 @@ def _error(failure: Failure) -> PalimpsestError:
     return kinds.get(failure.kind, StudyFailed)(failure.reason)
 
 
-def check_out(out: Path) -> None:
-    """Refuse a place where no folder can be made."""
-    nearest = next((place for place in (out, *out.absolute().parents) if place.exists()), out)
+def check_out(out: Path) -> Path:
+    """Return the resolved path of the folder to make; PlanError where none can be made."""
+    try:
+        out = disk.folder_path(out)
+    except InputError as error:
+        raise PlanError(str(error), key="out") from error
+    nearest = next(path for path in (out, *out.parents) if path.exists())
     if not nearest.is_dir():
         raise PlanError(f"{nearest} is a file; expected a folder; choose another", key="out")
     if not os.access(nearest, os.W_OK):
         raise PlanError(f"{nearest} cannot be written to; choose another folder", key="out")
+    return out
 
 
 def progress_listener(progress: Callable[[str, int, int], None] | None) -> OnEvent:

@@ -18,7 +18,7 @@ from palimpsest.cli.options import (
     given,
 )
 from palimpsest.cli.output import answer, say
-from palimpsest.errors import PlanError, StudyFailed
+from palimpsest.errors import DamagedArtifact, PlanError, StudyFailed
 
 if TYPE_CHECKING:
     from palimpsest.cell.study import StudySpecs
@@ -237,6 +237,12 @@ def report(run: Path, *, json: AsJson = False) -> None:
         say(f"not finished: {', '.join(f'{cell.id} ({cell.state})' for cell in results.missing)}")
     counts = {"finished": len(results.cells), "planned": len(results.planned)}
     answer({"report": str(page)} | counts if json else str(page))
+    if damaged := [cell for cell in results.missing if cell.state == "damaged"]:
+        reasons = "; ".join(f"{cell.id}: {cell.reason}" for cell in damaged)
+        raise DamagedArtifact(
+            f"the report lacks damaged cells ({reasons}); expected files as they were written; run "
+            "the command that made the run again to repair them"
+        )
 
 
 @app.command(group=BENCHMARKS)

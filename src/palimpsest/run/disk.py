@@ -44,6 +44,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOOK = 0.25
 # The locks this process holds; a forked child holds none of them.
 _held: dict[Path, int] = {}
+_LONGEST_NAME = 255
 # Files that were being written: ours, and those that safetensors makes beside its target.
 _UNFINISHED = re.compile(r"\.tmp(-[0-9a-f]{12}|[A-Za-z0-9]{6})")
 _RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
@@ -108,6 +109,28 @@ def disk_errors(path: Path, action: str) -> Iterator[None]:
         raise StoreError(
             f"{path}: cannot {action} ({found}); expected {expected}; what was stored before is "
             f"intact; {remedy}, then run the same command again"
+        ) from error
+
+
+def folder_path(path: Path | str) -> Path:
+    """Return the one absolute path of a folder, links and ``..`` resolved, before or after it is
+    made; InputError when no folder can be there.
+
+    The path of a run comes through here where it enters, and nowhere else: locks are known by
+    their path, and a folder known by two of them would be held against itself.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(path)
+        # Below a folder that is not there yet, the system does not say it.
+        if max((len(os.fsencode(part)) for part in Path(path).parts), default=0) > _LONGEST_NAME:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        return Path(path).resolve()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"{ascii(str(path))[:120]}: no folder can be there ({reason}); expected the path of a "
+            f"folder, each name at most {_LONGEST_NAME} bytes long; choose another"
         ) from error
 
 
@@ -288,8 +311,10 @@ def _temporary(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def lock(path: Path, owner: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold the lock at ``path``, or raise FolderLocked naming the holder after ``wait`` seconds."""
-    path = Path(path).absolute()
+    """Hold the lock at ``path``, or raise FolderLocked naming the holder after ``wait`` seconds.
+
+    path: resolved, as ``folder_path`` gives it; ``held_here`` compares it letter by letter.
+    """
     make_folder(path.parent)
     file_lock = FileLock(path, thread_local=False, poll_interval=0.01)
     try:
@@ -318,7 +343,7 @@ def lock(path: Path, owner: str, *, wait: float = 0.0) -> Iterator[None]:
 
 def held_here(path: Path) -> bool:
     """Return whether this process holds the lock at ``path``."""
-    return _held.get(Path(path).absolute()) == os.getpid()
+    return _held.get(path) == os.getpid()
 
 
 def holder(path: Path) -> str | None:

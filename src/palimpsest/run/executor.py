@@ -302,7 +302,6 @@ class Executor(ABC):
         """
         if workers < 1:
             raise InputError(f"workers: {workers} found; expected at least 1")
-        run = Run.open(run.path.resolve())
         with contextlib.nullcontext() if run.locked_here() else run.lock():
             work = Work(job, run, on_event, reuse)
             work.begin()

@@ -121,7 +121,7 @@ class Run:
     @classmethod
     def open(cls, path: Path | str) -> "Run":
         """Return the run at ``path``, its terms and rosters checked; write nothing."""
-        path = Path(path)
+        path = disk.folder_path(path)
         if not (path / TERMS).exists():
             raise InputError(
                 f"{path}: not a run (no {TERMS}); expected a folder made by `palimpsest study` "
@@ -139,12 +139,17 @@ class Run:
         return cls(path, terms, rosters)
 
     @classmethod
+    def find(cls, path: Path | str) -> "Run | None":
+        """Return the run at ``path``, or None where there is none yet."""
+        return cls.open(path) if (disk.folder_path(path) / TERMS).exists() else None
+
+    @classmethod
     def create_or_resume(cls, path: Path | str, terms: Terms, roster: Roster = ()) -> "Run":
         """Return the run at ``path``, created, resumed or grown by the roster's new candidates.
 
         DriftError when anything but the roster differs from what the run was made with.
         """
-        path = Path(path)
+        path = disk.folder_path(path)
         new = not (path / TERMS).exists() and not (path / "cells").exists()
         if new:
             _check_new(path, terms)

@@ -1,0 +1,89 @@
+"""However its path is spelled, a run folder is one folder; where none can be, the error says so."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.command import palimpsest
+from toy import STEPS, ToyJob, contents, do_steps, toy_run, toy_terms, work
+
+from palimpsest.cell.launch import RunOptions, check_out, run_cells
+from palimpsest.errors import FolderLocked, InputError, PlanError
+from palimpsest.run.disk import folder_path
+from palimpsest.run.store import Run
+
+
+@pytest.fixture
+def here(quick: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a neighbor ``far`` to which ``link`` leads."""
+    (quick / "here").mkdir()
+    (quick / "far").mkdir()
+    (quick / "here" / "link").symlink_to("../far")
+    monkeypatch.chdir(quick / "here")
+    return quick
+
+
+@pytest.mark.parametrize(
+    ("spelled", "real"),
+    [
+        ("x", "here/x"),
+        ("./a/../x", "here/x"),
+        ("../x", "x"),
+        ("link/x", "far/x"),
+        ("link/../x", "x"),
+        ("my runs/x y", "here/my runs/x y"),
+        ("прогон/ñ-運行", "here/прогон/ñ-運行"),
+    ],
+)
+def test_a_run_is_made_and_resumed_under_every_spelling_of_its_path(
+    here: Path, spelled: str, real: str
+) -> None:
+    for times in (2 * len(STEPS), 0):
+        # As every command does: the folder is held by the command while its executor works.
+        run, outcome = run_cells(ToyJob(here), Path(spelled), toy_terms(), (), RunOptions())
+        assert outcome.computed == times and not outcome.failed
+        assert run.path == (here / real).resolve() and run.verify() == ()
+    with Run.open(here / real).lock("another command"):
+        assert Run.open(spelled).locked_here()
+        with pytest.raises(FolderLocked), Run.open(spelled).lock():
+            pass
+
+
+def test_a_run_folder_that_was_moved_resumes_with_the_same_bytes(here: Path) -> None:
+    do_steps(toy_run(Path("before")), "a", "train", "part-0")
+    shutil.move("before", "../far/after")
+    moved = toy_run(Path("link/after"))
+    assert work(moved).computed == 2 * len(STEPS) - 2
+    whole = toy_run(here / "whole")
+    work(whole)
+    assert contents(moved.path) == contents(whole.path)
+
+
+@pytest.mark.parametrize("spelled", ["x" * 300, "a/b/" + "x" * 300, "loop/x", "file/x", "nul\0"])
+def test_where_no_folder_can_be_the_error_names_the_path(here: Path, spelled: str) -> None:
+    Path("loop").symlink_to("loop")
+    Path("file").touch()
+    for refused in (folder_path, Run.open, Run.find, toy_run):
+        with pytest.raises(InputError):
+            refused(Path(spelled))
+    with pytest.raises(PlanError) as refusal:
+        check_out(Path(spelled))
+    assert refusal.value.key == "out"
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(PlanError) as refusal:
+        check_out(Path("../new/run"))
+    assert refusal.value.key == "out" and str(here) in str(refusal.value)
+
+
+@pytest.mark.parametrize("command", ["demo --dry-run", "demo", "report", "status", "compare"])
+def test_a_command_refuses_a_path_that_is_too_long(command: str) -> None:
+    name, *flags = command.split()
+    path = ["--out", "x" * 300] if name == "demo" else ["x" * 300]
+    done = palimpsest(name, *flags, *path)
+    assert done.returncode == 2 and "xxx" in done.stderr and "Traceback" not in done.stderr
