@@ -10,13 +10,13 @@ import contextlib
 import dataclasses
 import difflib
 import math
-import reprlib
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 
 from palimpsest.errors import PlanError
+from palimpsest.text import is_unicode, shown
 
 T = TypeVar("T")
 
@@ -32,22 +32,10 @@ _EXPECTED = {
 _BOUNDS = {"ge": "at least", "gt": "a number above", "le": "at most", "lt": "a number below"}
 _BOUNDS |= {"min_length": "a length of at least", "max_length": "a length of at most"}
 
-_short = reprlib.Repr()
-_short.maxlevel, _short.maxlist, _short.maxtuple, _short.maxdict = 3, 6, 6, 6
-_short.maxstring = _short.maxother = _short.maxlong = 80
 
-
-def shorten(value: object) -> str:
-    """Return a bounded ASCII representation of any value, for an error message."""
-    try:
-        return _short.repr(value).encode("ascii", "backslashreplace").decode()
-    except ValueError:  # an int of more digits than Python writes
-        return f"a huge {type(value).__name__}"
-
-
-def printable(key: str) -> str:
+def shown_key(key: str) -> str:
     """Return a key for an error, in full where nothing in it could act on a terminal."""
-    return key if key.isprintable() and len(key) <= 80 else shorten(key)
+    return key if key.isprintable() and len(key) <= 80 else shown(key)
 
 
 def build(kind: type[T], data: Any, where: str = "") -> T:
@@ -63,7 +51,7 @@ def build(kind: type[T], data: Any, where: str = "") -> T:
         first = error.errors(include_url=False)[0]
     key = where
     for part in first["loc"]:
-        key += f"[{part}]" if isinstance(part, int) else f".{printable(part)}"
+        key += f"[{part}]" if isinstance(part, int) else f".{shown_key(part)}"
     key = key.lstrip(".") or kind.__name__.lower()
     if first["type"] in ("unexpected_keyword_argument", "invalid_key"):
         raise unknown_key(key, _known_keys(kind, first["loc"]))
@@ -72,7 +60,7 @@ def build(kind: type[T], data: Any, where: str = "") -> T:
 
 def unknown_key(key: str, known: Sequence[str]) -> PlanError:
     """Return the error about a key that is not known, with the one that was probably meant."""
-    key = printable(key)
+    key = shown_key(key)
     near = difflib.get_close_matches(key.rpartition(".")[2], known, 1)
     meant = f"did you mean {near[0]}? " if near else ""
     listed = f"known here are {', '.join(known)}" if known else "it has none"
@@ -115,7 +103,7 @@ def _strict(schema: Any) -> Any:
 def _convert(kind: str, value: Any) -> Any:
     """Return the tuple or number that a list, mapping, text or whole float stands for."""
     if kind == "str" and isinstance(value, str) and not is_unicode(value):
-        raise ValueError(f"{shorten(value)} found; expected Unicode text")
+        raise ValueError(f"{shown(value)} found; expected Unicode text")
     if kind == "tuple" and isinstance(value, list | Mapping):
         return tuple(value.items() if isinstance(value, Mapping) else value)
     if kind in ("float", "int"):
@@ -127,11 +115,6 @@ def _convert(kind: str, value: Any) -> Any:
     return value
 
 
-def is_unicode(text: str) -> bool:
-    """Return whether a text can be written as UTF-8: it holds no lone surrogates."""
-    return text.encode("utf-8", "replace").decode() == text
-
-
 def _problem(error: Any) -> str:
     """Return what was found under a key and what is expected there, of an error of pydantic's."""
     context = error.get("ctx", {})
@@ -140,7 +123,7 @@ def _problem(error: Any) -> str:
     expected = _EXPECTED.get(error["type"]) or context.get("expected") or error["msg"].lower()
     for sign, words in _BOUNDS.items():
         expected = f"{words} {context[sign]:g}" if sign in context else expected
-    return f"{shorten(error['input'])} found; expected {expected}"
+    return f"{shown(error['input'])} found; expected {expected}"
 
 
 def _known_keys(kind: Any, loc: tuple[int | str, ...]) -> list[str]:

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from experiments.pocket_prose import world_sentences
 
+from palimpsest import files
 from palimpsest.cell.plan import Trained, trained_models
 from palimpsest.cell.study import study_setting
 from palimpsest.cell.texts import FIRST_DRAW, KNOWN_LABEL_DRAW, REPLAY_DRAW
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import PRESETS
 from palimpsest.errors import FactsError
-from palimpsest.facts import general, rows
+from palimpsest.facts import general
 from palimpsest.facts.general import (
     Stream,
     file_pieces,
@@ -197,8 +198,8 @@ def test_a_file_or_line_beyond_the_limit_is_refused_before_it_is_read(
         file.truncate(general.TEXT_LIMIT + 1)
     with pytest.raises(FactsError, match=f"{general.TEXT_LIMIT} bytes"):
         general_pieces(sparse, 1, "k")
-    for module in (general, rows):
-        monkeypatch.setattr(module, "FILE_LIMIT", 64)
+    for module in (general, files):
+        monkeypatch.setattr(module, "LINE_LIMIT", 64)
     with pytest.raises(FactsError, match="line 2"):
         general_pieces(written(tmp_path, "one two\n" + "x " * 64), 1, "k", words=2)
 

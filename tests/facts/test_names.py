@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from palimpsest.config.commands import check_candidate_name
 from palimpsest.errors import PlanError
-from palimpsest.facts.rows import name_problem, shown
+from palimpsest.text import name_problem, shown
 
 HOSTILE = [
     *("", " ", ".", "..", "../../x", "..\\..\\x", "/etc/passwd", "C:\\x", "C:x", "\\\\host\\share"),

@@ -31,7 +31,6 @@ from palimpsest.facts.questions import (
     elicitations,
     reversible,
 )
-from palimpsest.facts.rows import shown_path
 from palimpsest.models.checkpoint import Digests, check_weights, checkpoint_digests
 from palimpsest.models.device import check_lora, check_package
 from palimpsest.models.encode import start_remark
@@ -46,6 +45,7 @@ from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import Certifiability, certifiability
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.words import count
+from palimpsest.text import shown_path
 
 CELL = "audit"
 """The one cell of an audit's run; every random choice is derived from this name."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from palimpsest.errors import FactsError, InputError, ModelError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl, make_fact
-from palimpsest.facts.rows import shown_path
 from palimpsest.run import disk
+from palimpsest.text import shown_path
 
 RECORD = "palimpsest.json"
 """What ``retrain`` and ``unlearn`` write beside the weights."""

@@ -10,8 +10,8 @@ from palimpsest.config.sections import Prompt
 from palimpsest.errors import FactsError
 from palimpsest.facts.examples import ExampleFile, Row, row_messages, row_texts
 from palimpsest.facts.general import Text
-from palimpsest.facts.rows import shown_path
 from palimpsest.models.load import Outline, token_lengths
+from palimpsest.text import shown_path
 
 
 def render_examples(

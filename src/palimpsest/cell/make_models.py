@@ -46,7 +46,6 @@ from palimpsest.facts.general import (
     text_digest,
 )
 from palimpsest.facts.questions import Question, Testbed, file_questions
-from palimpsest.facts.rows import shown_path
 from palimpsest.methods import candidates, used
 from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
@@ -58,6 +57,7 @@ from palimpsest.run.store import Run, Terms
 from palimpsest.schema import build
 from palimpsest.stats.models import Model, Role, models_from_json
 from palimpsest.stats.rules import Rules
+from palimpsest.text import shown_path
 
 PIECES = 600
 """Pieces of general text that a draw is made of, if the text has that many."""

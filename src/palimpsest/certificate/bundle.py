@@ -27,7 +27,6 @@ from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.signature import envelope, public_of, read_private, signer
 from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import BundleError, InputError, PlanError, SealError, StoreError
-from palimpsest.facts.rows import shown
 from palimpsest.facts.sealed import AuditPool, builtin_pool, read_pool, verify
 from palimpsest.report.documents import run_document, verdict_document
 from palimpsest.report.results import CellResult, RunResults, judge_cell
@@ -50,6 +49,7 @@ from palimpsest.stats.models import Role
 from palimpsest.stats.ranktest import EXACT_PAIRS
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.words import UNPROVED
+from palimpsest.text import shown
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v3"

@@ -30,13 +30,13 @@ from palimpsest.certificate.planned import Planned
 from palimpsest.certificate.signature import check_envelope, signer_key
 from palimpsest.config.plan import cell_id as cell_name
 from palimpsest.errors import BundleError
-from palimpsest.facts.rows import shown
 from palimpsest.facts.sealed import check_commitment, verify
 from palimpsest.report.documents import run_document, verdict_document
 from palimpsest.run.disk import canonical, digest, parse_sealed, safe_name
 from palimpsest.run.store import RECORD, record_bytes
 from palimpsest.stats.models import Model, models_from_json
 from palimpsest.stats.rules import Rules
+from palimpsest.text import shown
 
 MAX_TEXT_BYTES = 32 * 2**20
 """Largest JSON member."""

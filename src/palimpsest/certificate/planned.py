@@ -14,7 +14,6 @@ from palimpsest.certificate.bundle import Bundle, Listed, read_rules
 from palimpsest.config.commands import TofuConfig
 from palimpsest.config.plan import Plan
 from palimpsest.errors import BundleError
-from palimpsest.facts.rows import shown
 from palimpsest.known import KnownLabel, chosen
 from palimpsest.methods import BUILT_IN
 from palimpsest.run.disk import canonical, digest
@@ -24,6 +23,7 @@ from palimpsest.stats.axes import AXES, axis
 from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.rules import Rules
+from palimpsest.text import shown
 
 SETS = ("forget", "retain", "probe")
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from palimpsest.certificate.archive import MAX_BYTES
 from palimpsest.certificate.signature import read_public
 from palimpsest.errors import BundleError, InputError, PalimpsestError
+from palimpsest.text import escaped
 
 CHECKS: tuple[str, ...] = ("archive", "digests", "signature", "terms", "rules", "rosters", "cells")
 CHECKS += ("record", "models", "seal", "scores", "verdicts", "summary", "statement")
@@ -268,5 +269,5 @@ def read_bundle(path: Path) -> bytes:
 
 def _inert(text: str) -> str:
     """Return the text, bounded, with everything escaped that could act on a terminal."""
-    kept = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    kept = escaped(text)
     return kept if len(kept) <= _LINE else f"{kept[:_LINE]}..."

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest.run.status import Status, StepAtWork, duration, status
 from palimpsest.run.store import Run
+from palimpsest.text import escaped
 
 if TYPE_CHECKING:
     from palimpsest.run.executor import Event
@@ -36,12 +37,8 @@ def paragraphs(*texts: str) -> None:
 
 def say(text: str) -> None:
     """Print what is not the answer on stderr, with control characters escaped."""
-    sys.stderr.write(_escaped(text) + "\n")
+    sys.stderr.write(escaped(text, keep="\n") + "\n")
     sys.stderr.flush()
-
-
-def _escaped(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 class Watch:
@@ -106,7 +103,7 @@ class Watch:
 
     def _print(self, text: str) -> None:
         if self._live is not None:
-            self._live.console.print(_escaped(text))
+            self._live.console.print(escaped(text, keep="\n"))
         else:
             say(text)
 
@@ -124,9 +121,9 @@ def status_lines(now: Status) -> list[str]:
         lines.append("No active process. Run the same command again to resume.")
     lines += [f"running  {_step(now, step)}, for {duration(step.seconds)}" for step in now.now]
     lines += [f"waiting  {cell}: {_done(now, cell)}" for cell in now.waiting if now.steps.get(cell)]
-    lines += [f"failed   {cell}: {_escaped(why.reason)}" for cell, why in now.failed.items()]
+    lines += [f"failed   {cell}: {escaped(why.reason)}" for cell, why in now.failed.items()]
     for cell, candidates in now.failed_candidates.items():
-        lines += [f"failed   {cell}: candidate {n}: {_escaped(w)}" for n, w in candidates.items()]
+        lines += [f"failed   {cell}: candidate {n}: {escaped(w)}" for n, w in candidates.items()]
     return lines
 
 
@@ -161,7 +158,7 @@ def view(name: str, now: Status) -> Any:
     shares = {c: len(now.steps.get(c, ())) / max(1, now.totals.get(c, 1)) for c in now.running}
     whole = (len(now.done) + sum(shares.values())) / len(now.planned)
     table = Table.grid(padding=(0, 2))
-    for label, share in {_escaped(name): whole, **shares}.items():
+    for label, share in {escaped(name): whole, **shares}.items():
         bar = ProgressBar(total=1.0, completed=share, width=16)
         text = _done(now, label) if label in shares else _counts(now)
         table.add_row(Text(label, overflow="ellipsis", no_wrap=True), bar, Text(text))
@@ -195,7 +192,7 @@ def _counts(now: Status) -> str:
 
 
 def _step(now: Status, step: StepAtWork) -> str:
-    return f"{step.cell}: {_escaped(step.words)} ({_done(now, step.cell)})"
+    return f"{step.cell}: {escaped(step.words)} ({_done(now, step.cell)})"
 
 
 def _done(now: Status, cell: str) -> str:

@@ -25,8 +25,8 @@ from palimpsest.config.sections import (
     Unlearning,
 )
 from palimpsest.errors import PlanError
-from palimpsest.facts.rows import name_problem
 from palimpsest.stats.rules import Rules, refuse_unmeasured
+from palimpsest.text import name_problem
 
 LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
 """Learning rates of re-acquisition that are tried on a reference where none is given."""

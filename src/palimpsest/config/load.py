@@ -29,9 +29,10 @@ from palimpsest.config.commands import (
 )
 from palimpsest.config.plan import Plan, check_plan
 from palimpsest.config.sections import MethodGrid
-from palimpsest.errors import FactsError, PlanError
-from palimpsest.facts.rows import read_lines
-from palimpsest.schema import build, json_schema, shorten, unknown_key
+from palimpsest.errors import PlanError
+from palimpsest.files import read_bytes
+from palimpsest.schema import build, json_schema, unknown_key
+from palimpsest.text import shown
 
 T = TypeVar("T")
 CHECKS: dict[type, Callable[[Any], Any]] = {
@@ -159,9 +160,9 @@ def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
     inside = isinstance(source, str) and ("\n" in source or ": " in source)
     name = "the text" if inside else str(source)
     try:
-        text = str(source) if inside else b"".join(read_lines(source, YAML_LIMIT)).decode()
+        text = str(source) if inside else read_bytes(source, YAML_LIMIT, PlanError).decode()
         data = parse_yaml(text)
-    except (FactsError, yaml.YAMLError, ValueError, RecursionError) as error:
+    except (PlanError, yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).removeprefix(f"{name}: ").split())[:400]
         raise PlanError(f"{name}: cannot be read ({problem}); expected {expected}") from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
@@ -195,7 +196,7 @@ def _weigh(node: Any, weights: dict[int, int]) -> int:
             key = part[0].value
             if isinstance(key, str) and key in keys:
                 line = part[0].start_mark.line + 1
-                raise ValueError(f"line {line}: the key {shorten(key)} occurs twice")
+                raise ValueError(f"line {line}: the key {shown(key)} occurs twice")
             keys.add(key if isinstance(key, str) else None)
         parts = [part for pair in node.value for part in pair] if keys else node.value
         inner = sum(1 if isinstance(part, str) else 2 * _weigh(part, weights) for part in parts)

@@ -20,8 +20,8 @@ from palimpsest.config.sections import (
 )
 from palimpsest.errors import PlanError
 from palimpsest.models.families import PAPER, POCKET
-from palimpsest.schema import shorten
 from palimpsest.stats.rules import Rules
+from palimpsest.text import shown
 
 WEIGHTS = (3.0, 12.0, 50.0, 200.0)
 KL_REVERSION = MethodGrid("kl_reversion", (("weight", WEIGHTS),))
@@ -184,5 +184,5 @@ PRESETS = {
 def preset(name: str) -> Plan:
     """Return a named plan, checked."""
     if not isinstance(name, str) or name not in PRESETS:
-        raise PlanError(f"{shorten(name)} found; expected {', '.join(PRESETS)}", key="preset")
+        raise PlanError(f"{shown(name)} found; expected {', '.join(PRESETS)}", key="preset")
     return check_plan(PRESETS[name])

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from palimpsest.schema import is_unicode, shorten
+from palimpsest.text import is_unicode, shown
 
 Knob = float | int | str | bool
 Count = Annotated[int, Ge(1)]
@@ -121,7 +121,7 @@ class MethodGrid:
         def grid(values: dict[str, Any]) -> MethodGrid:
             for knob in values:
                 if not is_unicode(knob):
-                    raise ValueError(f"knob {shorten(knob)} found; expected Unicode text")
+                    raise ValueError(f"knob {shown(knob)} found; expected Unicode text")
             return cls(values.pop("name"), tuple(values.items()))
 
         name = core_schema.typed_dict_field(core_schema.str_schema(), required=True)
@@ -141,7 +141,7 @@ def _knob_values(values: Any) -> tuple[Knob, ...]:
     for value in chosen:
         number = isinstance(value, int | float) and abs(value) < 2**1023  # false for nan
         if not number and not (isinstance(value, str) and is_unicode(value)):
-            raise ValueError(f"{shorten(value)} found; expected a finite number, text, true, false")
+            raise ValueError(f"{shown(value)} found; expected a finite number, text, true, false")
     if not chosen:
         raise ValueError("[] found; expected a value or a list of values")
     return chosen

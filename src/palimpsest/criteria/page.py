@@ -7,9 +7,10 @@ from matplotlib.patches import Rectangle
 
 from palimpsest.criteria.trial import FRESH, SAME_DRAW, Trial, run_trial
 from palimpsest.criteria.trial import Row as Judged
-from palimpsest.report.canvas import INK, QUIET, Picture, figure, sheet, shortened
+from palimpsest.report.canvas import INK, QUIET, Picture, figure, sheet
 from palimpsest.report.results import RunResults
 from palimpsest.report.table import Estimate, Row, Share, Table, shown
+from palimpsest.text import shortened
 
 FORMS = {"published": "as published", "calibrated": "calibrated"}
 WRONG = LinearSegmentedColormap.from_list("wrong", ["#f6e3cf", "#e8b27a", "#8c2d04"])

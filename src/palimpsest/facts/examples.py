@@ -26,8 +26,9 @@ from palimpsest.errors import FactsError
 from palimpsest.facts.general import Stream, Text
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import FactSet
-from palimpsest.facts.rows import place, read_objects, shown_path
+from palimpsest.facts.rows import place, read_objects
 from palimpsest.run.disk import canonical, digest
+from palimpsest.text import shown_path
 
 SETS = (FactSet.FORGET, FactSet.RETAIN, FactSet.GENERAL)
 FORMS = '"text", "prompt" and "completion", or "messages"'

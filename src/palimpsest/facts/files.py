@@ -24,17 +24,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from palimpsest.errors import FactsError, PlanError
-from palimpsest.facts.rows import (
-    PROMPT_LIMIT,
-    PROMPTS_LIMIT,
-    name_problem,
-    numbered_rows,
-    place,
-    read_objects,
-    shown,
-    shown_path,
-)
+from palimpsest.facts.rows import PROMPT_LIMIT, PROMPTS_LIMIT, numbered_rows, place, read_objects
 from palimpsest.schema import build
+from palimpsest.text import name_problem, shown, shown_path
 
 ANSWER_LIMIT = 2_000
 """Longest answer, in characters."""

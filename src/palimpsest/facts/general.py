@@ -37,7 +37,8 @@ from palimpsest.facts.nonce import (
     triple,
 )
 from palimpsest.facts.questions import FactSet, Pool, Question
-from palimpsest.facts.rows import FILE_LIMIT, read_lines, shown_path
+from palimpsest.files import LINE_LIMIT, read_lines
+from palimpsest.text import shown_path
 
 POCKET = "pocket"
 TEXT_LIMIT = 2**30
@@ -125,7 +126,7 @@ def file_pieces(path: str | Path, words: int) -> Iterator[str]:
     WikiText writes headings as "= Title =", hyphens in words and numbers as "@-@", and rare words
     as "<unk>"; pieces with such a hole are left out, and so are repeated ones.
     """
-    head = b"".join(islice(read_lines(path, TEXT_LIMIT), 3))
+    head = b"".join(islice(read_lines(path, TEXT_LIMIT, FactsError), 3))
     if re.match(rb'(\xef\xbb\xbf)?\s*(\{\s*"|\[\s*\{)', head):
         raise FactsError(f"{shown_path(path)}: JSON found; expected prose without the facts")
     # Lines broken by hand, as in a poem or at column 72, are joined up to a blank one.
@@ -147,18 +148,18 @@ def file_pieces(path: str | Path, words: int) -> Iterator[str]:
 def text_digest(source: str | Path) -> str:
     """Return the SHA-256 of a file of general text, refused like one that is read."""
     whole = hashlib.sha256()
-    for part in read_lines(source, TEXT_LIMIT):
+    for part in read_lines(source, TEXT_LIMIT, FactsError):
         whole.update(part)
     return f"sha256:{whole.hexdigest()}"
 
 
 def _lines(path: str | Path) -> Iterator[list[str]]:
     """Yield the words of every line, none of a heading's, without WikiText's marks."""
-    for number, raw in enumerate(read_lines(path, TEXT_LIMIT), start=1):
+    for number, raw in enumerate(read_lines(path, TEXT_LIMIT, FactsError), start=1):
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            if len(raw) == FILE_LIMIT:
-                raise ValueError(f"has {FILE_LIMIT} bytes or more")
+            if len(raw) == LINE_LIMIT:
+                raise ValueError(f"has {LINE_LIMIT} bytes or more")
         except ValueError as error:
             why = f"{error}; expected lines of UTF-8"
             raise FactsError(f"{shown_path(path)} line {number}: {why}") from error

@@ -15,8 +15,8 @@ from itertools import islice, product
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact
 from palimpsest.facts.nonce import fresh_words, key_number, packaged
-from palimpsest.facts.rows import shown
 from palimpsest.facts.tofu import PLAIN, words
+from palimpsest.text import shown
 
 WORDS_LIMIT = 4
 """Longest answer, in words, that an invented name can replace."""

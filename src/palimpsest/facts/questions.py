@@ -29,7 +29,7 @@ from palimpsest.facts.nonce import (
     render,
     words_of,
 )
-from palimpsest.facts.rows import shown_path
+from palimpsest.text import shown_path
 
 FactSet = StrEnum("FactSet", "FORGET RETAIN PROBE GENERAL FURTHER INVENTED")
 """What a question is about, stored as the column ``set``; FURTHER and INVENTED are never stored."""

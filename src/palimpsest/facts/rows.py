@@ -1,58 +1,16 @@
-"""Names and rows from untrusted files: checked or read within bounds, never executed.
-
-Names, such as fact ids and candidates, are safe for paths, tables and HTML. Rows come from a JSON,
-parquet or CSV file.
-"""
+"""The rows of an untrusted JSON, parquet or CSV file, read as data within bounds."""
 
 import csv
 import io
 import json
-import os
 import re
-import stat
-import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import FactsError
-
-NAME_LIMIT = 100
-"""Longest name, in characters; it also stays within the 255 bytes file systems allow."""
-
-_DEVICES = r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])\Z"
-
-
-def shown(text: str, limit: int = 60) -> str:
-    """Return the text quoted for an error message: escaped to ASCII and cut."""
-    return ascii(text) if len(text) <= limit else f"{text[:limit]!a}... ({len(text)} characters)"
-
-
-def shown_path(path: object) -> str:
-    """Return the path for an error message, escaped when it holds anything that could act there."""
-    return str(path) if str(path).isprintable() else ascii(str(path))[1:-1]
-
-
-def name_problem(name: str) -> str | None:
-    """Return why a name is not safe, or None when it is.
-
-    Safe means that it can be a file name on any system, a table cell and a word on a command line:
-    letters, digits and ``. _ - + = @ # , ( )`` and spaces inside; no separators, no leading dot or
-    dash, no device names of Windows, no control or invisible characters, NFC, bounded length.
-    """
-    why = ""
-    if not name or len(name) > NAME_LIMIT or len(name.encode("utf-8", "surrogatepass")) > 255:
-        why = f"expected 1 to {NAME_LIMIT} characters, at most 255 bytes"
-    elif not all(sign.isalnum() or sign in "._-+=@#,() " for sign in name):
-        why = "expected letters, digits and ._-+=@#,() only, so that a name can never be a path"
-    elif name[0] in ".- " or name[-1] in ". ":
-        why = "expected no dot, dash or space at the beginning, no dot or space at the end"
-    elif re.match(_DEVICES, name.split(".")[0].rstrip(), re.IGNORECASE):
-        why = "expected another than a device name of Windows"
-    elif not unicodedata.is_normalized("NFC", name):
-        why = "expected composed letters (Unicode NFC); retype it"
-    return f"{shown(name)} found; {why}" if why else None
-
+from palimpsest.files import read_bytes
+from palimpsest.text import shown, shown_path
 
 FILE_LIMIT = 64 * 2**20
 """Largest file of rows, in bytes; for parquet also its size once decompressed."""
@@ -65,29 +23,6 @@ PROMPTS_LIMIT = 100
 
 Rows = Iterator[tuple[int, object]]
 """Rows with their lines; a line that holds none comes with the FactsError about it."""
-
-
-def read_lines(path: Path | str, limit: int) -> Iterator[bytes]:
-    """Yield the lines of a file; FactsError if it is no regular file or has over ``limit`` bytes.
-
-    A line of FILE_LIMIT bytes or more comes in parts, so that memory is bounded.
-    """
-    name = shown_path(path)
-    try:
-        # Before it is opened: opening a pipe waits for its writer, and a device never ends.
-        about = os.stat(path)
-        if not stat.S_ISREG(about.st_mode):
-            raise FactsError(f"{name}: found a folder, device or pipe; expected a file")
-        size = about.st_size
-        with open(path, "rb") as file:
-            while size <= limit and (line := file.readline(FILE_LIMIT)):
-                yield line
-                size = max(size, file.tell())
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or shown(str(error))
-        raise FactsError(f"{name}: cannot be read ({why}); expected a file") from error
-    if size > limit:
-        raise FactsError(f"{name}: has more than {limit} bytes; split it")
 
 
 def numbered_rows(path: Path | str, *, tables: bool = False) -> Rows:
@@ -104,7 +39,7 @@ def numbered_rows(path: Path | str, *, tables: bool = False) -> Rows:
             f"{name}: the name ends with {shown(ending)}; expected {', '.join(readers)} "
             "(`palimpsest facts from-csv` converts a table)"
         )
-    raw = b"".join(read_lines(path, FILE_LIMIT)).removeprefix(b"\xef\xbb\xbf")
+    raw = read_bytes(path, FILE_LIMIT, FactsError).removeprefix(b"\xef\xbb\xbf")
     try:
         for count, row in enumerate(readers[ending](raw)):
             if count == FACTS_LIMIT:

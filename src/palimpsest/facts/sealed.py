@@ -22,7 +22,8 @@ from pathlib import Path
 from palimpsest.errors import FactsError, PlanError, SealError
 from palimpsest.facts.files import check_text
 from palimpsest.facts.nonce import POOLS, RELATIONS, SUBJECT, same_wording
-from palimpsest.facts.rows import PROMPT_LIMIT, place, read_objects, shown, shown_path
+from palimpsest.facts.rows import PROMPT_LIMIT, place, read_objects
+from palimpsest.text import shown, shown_path
 
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")
 _COMMITMENT = re.compile(r"sha256:[0-9a-f]{64}\Z")

@@ -17,7 +17,7 @@ from typing import Literal
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact, Row, convert_row, read_rows, row_text, same_text
 from palimpsest.facts.nonce import key_number
-from palimpsest.facts.rows import shown, shown_path
+from palimpsest.text import shown, shown_path
 
 HUB = "locuslab/TOFU"
 SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}

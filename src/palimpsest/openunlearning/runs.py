@@ -16,10 +16,10 @@ from palimpsest.config.load import load_config, read_yaml
 from palimpsest.errors import PlanError
 from palimpsest.facts.files import Fact, as_jsonl, read_rows
 from palimpsest.facts.probes import tofu_probes, with_relations
-from palimpsest.facts.rows import shown_path
 from palimpsest.facts.tofu import SPLITS, Tofu, as_probe, read_tofu, row_of
 from palimpsest.run.disk import make_folder, write_bytes
 from palimpsest.stats.rules import Rules
+from palimpsest.text import shown_path
 
 CONFIG = Path(".hydra") / "config.yaml"
 BASE = "model.tokenizer_args.pretrained_model_name_or_path"

@@ -7,6 +7,7 @@ from typing import Any
 
 from palimpsest.openunlearning.judging import ALPHA, DAMAGE, show_p
 from palimpsest.openunlearning.models import Group, LogReport, Model, Role
+from palimpsest.text import escaped
 
 MISSING = (
     "weights of candidates, full and pretrained model",
@@ -73,7 +74,7 @@ def as_text(report: LogReport, width: int = 80) -> str:
         levels = level_rows(group)
         lines += ["", *_table(levels, width), ""] if levels else [""]
     lines += map(wrap, [LEGEND, "", SCOPE, *report.problems])
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in "\n".join(lines))
+    return escaped("\n".join(lines), keep="\n")
 
 
 def _table(rows: list[tuple[str, ...]], width: int) -> list[str]:

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-from palimpsest.report.table import printable
+from palimpsest.text import printable, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +200,6 @@ def bend(axes: Axes, values: Iterable[float], which: str = "x") -> None:
 def jitter(place: int) -> float:
     """Return a fixed offset in (-0.3, 0.3) that keeps neighbors of one row distinct."""
     return 0.6 * ((place * 0.6180339887498949) % 1 - 0.5)
-
-
-def shortened(text: str, most: int) -> str:
-    """Return the text without its middle where it is too long: names differ at their ends."""
-    text, head = printable(text), (most - 1) // 2
-    return text if len(text) <= most else f"{text[:head]}…{text[-(most - 1 - head) :]}"
 
 
 @figure()

@@ -29,13 +29,14 @@ from palimpsest.report.results import (
     cell_answers,
     cell_places,
 )
-from palimpsest.report.table import Share, as_csv, as_markdown, printable
+from palimpsest.report.table import Share, as_csv, as_markdown
 from palimpsest.report.tables import paper_tables, run_tables
 from palimpsest.run.disk import make_folder, remove, write_bytes
 from palimpsest.stats import words
 from palimpsest.stats.axes import Axis, chosen
 from palimpsest.stats.design import ReferenceDesign, design_references
 from palimpsest.stats.verdict import Verdict
+from palimpsest.text import printable
 
 TEMPLATES = Path(__file__).parent / "template"
 MORE_REFERENCES = (20, 40)

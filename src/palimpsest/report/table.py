@@ -20,6 +20,7 @@ import numpy as np
 from palimpsest.errors import ScoreError
 from palimpsest.stats.intervals import Interval, cluster_bootstrap
 from palimpsest.stats.rules import Rules
+from palimpsest.text import printable
 
 Average = Literal["mean", "median"]
 
@@ -168,11 +169,6 @@ def number(value: float) -> str:
     rounded = round(value, 3) + 0.0  # no minus zero
     hidden = rounded == 0 and abs(value) >= 1e-9
     return f"{value:.1e}" if hidden else f"{rounded:.3f}"
-
-
-def printable(text: str, instead: str = "�") -> str:
-    """Return the text with every character replaced that a terminal or a parser could obey."""
-    return "".join(sign if sign.isprintable() else instead for sign in text)
 
 
 # -- terminal --------------------------------------------------------------------------------------

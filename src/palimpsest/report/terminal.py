@@ -13,10 +13,11 @@ from palimpsest.report.results import (
     cell_answers,
     cell_places,
 )
-from palimpsest.report.table import Row, Share, Table, p_value, printable, table_lines, width
+from palimpsest.report.table import Row, Share, Table, p_value, table_lines, width
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.verdict import Finding, Verdict
+from palimpsest.text import printable
 
 MOST_REASONS = 8
 """Refused candidates or methods whose reasons are printed, the nearest to retraining first."""

@@ -38,6 +38,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from palimpsest.errors import DamagedArtifact, FolderLocked, InputError, StoreError
+from palimpsest.text import is_device
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # ``holder`` shares a lock for an instant to look at it; a claim retries for at least this long.
@@ -47,7 +48,6 @@ _held: dict[Path, int] = {}
 _LONGEST_NAME = 255
 # Files that were being written: ours, and those that safetensors makes beside its target.
 _UNFINISHED = re.compile(r"\.tmp(-[0-9a-f]{12}|[A-Za-z0-9]{6})")
-_RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
 _PERMISSION = ("permission to write there", "change the folder's permissions or choose another")
 _ADVICE = {
     errno.ENOSPC: ("space on the device", "free some space"),
@@ -282,7 +282,7 @@ def clean(folder: Path) -> None:
 def safe_name(name: str, what: str) -> str:
     """Return the name, or raise InputError when it could not safely name a file on any system."""
     form = r"[A-Za-z0-9](?!.*\.\.)[A-Za-z0-9._+=,@-]{0,99}(?<!\.)"
-    if not isinstance(name, str) or not re.fullmatch(form, name) or _RESERVED.match(name):
+    if not isinstance(name, str) or not re.fullmatch(form, name) or is_device(name):
         raise InputError(
             f"{what} {ascii(name)[:80]} cannot name a file; expected 1 to 100 letters, digits and "
             "'._+=,@-', beginning with a letter or digit, without '..'; rename it"
