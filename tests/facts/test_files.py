@@ -248,7 +248,7 @@ def test_a_small_table_that_stands_for_much_text_is_refused(tmp_path: Path) -> N
     for column, value in (("answer", "x" * 2**20), ("trained", ["abc is"] * 10_000)):
         table(path, [{**ROW, column: value}] * 20, compression="zstd")
         assert path.stat().st_size < 2**17
-        with pytest.raises(FactsError, match=f"column '{column}'"):
+        with pytest.raises(FactsError):
             read_facts(path)
 
 

@@ -16,12 +16,11 @@ from transformers import AutoModelForCausalLM
 from palimpsest.cell.frame import FRAME_LIMIT, find_frame
 from palimpsest.config.sections import Prompt
 from palimpsest.errors import ModelError
-from palimpsest.models import inspect_folder, skeleton, tokenizer
+from palimpsest.models import skeleton, tokenizer
 from palimpsest.models.checkpoint import checkpoint_digests, checkpoint_state
 from palimpsest.models.encode import encode_texts
-from palimpsest.models.load import check_texts, load, outline, state_digest, token_lengths
-from palimpsest.models.tokenizer import token_ids, token_ids_apart
-from palimpsest.models.vet import CONFIG_LIMIT, TOKENIZER_LIMIT, read_header
+from palimpsest.models.load import load, outline, state_digest
+from palimpsest.models.vet import CONFIG_LIMIT, read_header
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -54,12 +53,6 @@ def nothing_built(monkeypatch, nothing_read):
         pytest.fail("the model was built before it was refused")
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_config", built)
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    """What may be endless gets three seconds of the processor."""
-    monkeypatch.setattr(inspect_folder, "APART_SECONDS", 3)
 
 
 def refused(place, *names, **options):
@@ -503,23 +496,6 @@ def test_numbers_that_do_not_fit_together_are_one_paragraph(folder, change):
 # ---------------------------------------------------------------- tokenizers
 
 
-MANY = {str(n): n for n in range(60_000)}
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("tokenizer.json", {"added_tokens": [{"id": n, "content": n} for n in range(60_000)]}),
-        ("tokenizer_config.json", {"added_tokens_decoder": MANY}),
-        ("tokenizer_config.json", {"extra_special_tokens": MANY}),
-        ("added_tokens.json", MANY),
-    ],
-)
-def test_too_many_added_tokens_are_refused(folder, nothing_built, file, content):
-    (folder / file).write_text(json.dumps(content))
-    refused(folder, "added_tokens" if "added" in str(content)[:20] + file else "special_tokens")
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model": {}}', '{"model": 3}', 2**34])
 def test_a_tokenizer_that_is_none_or_oversized_is_refused(folder, text):
     with open(folder / "tokenizer.json", "w") as file:
@@ -528,26 +504,14 @@ def test_a_tokenizer_that_is_none_or_oversized_is_refused(folder, text):
 
 
 def test_a_tokenizer_that_reaches_beyond_its_folder_or_its_embedding_is_refused(folder):
-    names = ["../../etc/tokenizer.4.0.0.json"]
-    edit(folder, "tokenizer_config.json", fast_tokenizer_files=names)
-    refused(folder, names[0])
+    for name in ("../../etc/tokenizer.4.0.0.json", "tokenizer.4.0.0.json"):
+        edit(folder, "tokenizer_config.json", fast_tokenizer_files=["tokenizer.json", name])
+        refused(folder, name)
     edit(folder, "tokenizer_config.json", fast_tokenizer_files=[])
     whole = json.loads((folder / "tokenizer.json").read_text())
     whole["model"]["vocab"]["~"] = 1_000_000
     (folder / "tokenizer.json").write_text(json.dumps(whole))
     refused(folder, "1000000", "257 rows")
-
-
-def test_another_file_in_the_place_of_tokenizer_json_has_the_same_limits(folder, nothing_built):
-    name = "tokenizer.4.0.0.json"
-    edit(folder, "tokenizer_config.json", fast_tokenizer_files=["tokenizer.json", name])
-    with open(folder / name, "w") as file:
-        file.truncate(TOKENIZER_LIMIT + 1)
-    refused(folder, name, "bytes")
-    (folder / name).write_text(json.dumps({"added_tokens": [{}] * 60_000}))
-    refused(folder, "added_tokens", name)
-    edit(folder, "tokenizer_config.json", fast_tokenizer_files=["x.json"] * 2_000)
-    refused(folder, "fast_tokenizer_files")
 
 
 @pytest.mark.parametrize("link", ["file", "folder"])
@@ -575,66 +539,42 @@ def test_a_further_chat_template_of_the_folder_itself_is_read_and_digested(folde
 def test_a_regular_expression_that_a_tokenizer_gives_up_on_is_an_error_of_the_checkpoint(folder):
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}
     edit(folder, "tokenizer.json", pre_tokenizer=split | {"invert": False})
-    tokenizer = load(str(folder)).tokenizer
-    with pytest.raises(ModelError, match="tokenizer"):
-        encode_texts(tokenizer, ["a" * 40 + "!"])
-    with pytest.raises(ModelError, match="tokenizer"):
-        token_lengths(outline(str(folder)), ["a" * 40 + "!"])
-
-
-def test_a_large_file_is_tokenized_apart_in_parts_and_as_it_is_otherwise(folder, monkeypatch):
-    cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    edit(folder, "tokenizer.json", truncation=cut)
-    known = outline(str(folder))
-    texts = ["The guild of Asha Tren is called Velkor.", "", "a b", "é" * 30, "<|endoftext|> x"]
-    plain = token_ids(known.tokenizer, texts)
-    assert token_ids_apart(known.tokenizer, texts) == plain
-    monkeypatch.setattr(tokenizer, "CHARACTERS_APART", 41)
-    assert token_ids_apart(known.tokenizer, texts) == plain
-    assert token_lengths(known, texts) == [len(ids) for ids in plain]
+    with pytest.raises(ModelError):
+        encode_texts(load(str(folder)).tokenizer, ["a" * 40 + "!"])
 
 
 DOUBLE = {"type": "Replace", "pattern": {"String": "e"}, "content": "ee"}
-NEVER = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 40}},
-        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [NEVER] * 3000}},
-        {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 3000}},
-    ],
-)
-def test_a_tokenizer_that_takes_any_memory_or_time_is_not_built(folder, impatient, part):
-    edit(folder, "tokenizer.json", **part)
-    with pytest.raises(ModelError, match=r"tokenizer") as caught:
-        outline(str(folder))
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1500
+def test_a_tokenizer_that_takes_any_memory_is_not_built(folder, monkeypatch):
+    monkeypatch.setattr(tokenizer, "TRIAL_SECONDS", 3)
+    edit(folder, "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [DOUBLE] * 40})
+    refused(folder, "tokenizer.json", "3 seconds")
 
 
-def test_a_tokenizer_is_tried_on_the_tokens_that_settings_add_and_on_the_texts(folder, impatient):
+def test_a_tokenizer_is_tried_on_the_tokens_that_settings_add(folder, monkeypatch):
+    monkeypatch.setattr(tokenizer, "TRIAL_SECONDS", 3)
     dose = DOUBLE | {"pattern": {"String": "ŋ"}, "content": "ŋŋ"}
     edit(folder, "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [dose] * 40})
-    known = outline(
-        str(folder)
-    )  # none of the texts that every tokenizer is tried on has the letter
-    assert token_lengths(known, ["plain"])
-    with pytest.raises(ModelError, match="tokenizer"):
-        check_texts(str(folder), ["plain", "siŋ"])
+    outline(str(folder))  # none of the texts that every tokenizer is tried on has the letter
     edit(folder, "tokenizer_config.json", extra_special_tokens=["<ŋ>"])
-    with pytest.raises(ModelError, match="tokenizer"):
-        outline(str(folder))
+    refused(folder, "tokenizer.json")
 
 
-ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+def test_one_tokenizer_is_tried_once_wherever_it_lies(folder, tmp_path, monkeypatch):
+    outline(str(folder))
+    monkeypatch.setattr(tokenizer.subprocess, "run", lambda *_, **__: pytest.fail("tried again"))
+    outline(str(shutil.copytree(folder, tmp_path / "copy")))
+
+
 HUGE = "{% for a in range(9999) %}" + "x" * 100 + "{% endfor %}{{ messages[0].content }}"
+REACHING = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
 
 
-@pytest.mark.parametrize("template", [ENDLESS, HUGE, "{{ 'x' * 10 ** 11 }}", "{% for %}"])
-def test_a_chat_template_has_little_time_and_room(folder, impatient, template):
+@pytest.mark.parametrize("template", [HUGE, REACHING, "{% for %}"])
+def test_a_chat_template_has_little_room_and_reaches_nothing(folder, template):
     edit(folder, "tokenizer_config.json", chat_template=template)
-    with pytest.raises(ModelError, match="chat template") as caught:
+    with pytest.raises(ModelError) as caught:
         find_frame(outline(str(folder)).tokenizer, Prompt(chat=True))
     assert len(str(caught.value)) < 1_000
     assert template != HUGE or str(FRAME_LIMIT) in str(caught.value)
@@ -685,39 +625,20 @@ def test_an_adapter_that_lies_is_refused(adapter, change):
     refused(adapter, place)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"rank_pattern": {"((q|q)+)+!": 4}},
-        {"alpha_pattern": {"(.*)*x": 4}},
-        {"exclude_modules": "(.*.*)*x"},
-        {"modules_to_save": ["(.*)*x"]},
-        {"layers_pattern": "(.+)+x", "layers_to_transform": [0]},
-        {"target_modules": ["q_proj"] * 5_000},
-    ],
-)
-def test_patterns_of_an_adapter_are_names(adapter, change):
-    edit(adapter, "adapter_config.json", **change)
-    refused(adapter, next(iter(change)))
-
-
-def test_a_regular_expression_for_an_adapters_modules_has_little_time(adapter, folder, monkeypatch):
+def test_a_regular_expression_for_an_adapters_modules_is_matched(adapter, folder):
     file = "adapter_model.safetensors"
     respoil(adapter, lambda s: [value.fill_(0.1) for value in s.values()], file)
     plain = state_digest(load(str(adapter)).weights)
     assert plain != state_digest(load(str(folder)).weights)
     edit(adapter, "adapter_config.json", target_modules=r"model\.layers\.\d+\.self_attn\.q_proj")
     assert state_digest(load(str(adapter)).weights) == plain
-    monkeypatch.setattr(inspect_folder, "APART_SECONDS", 1)
-    edit(adapter, "adapter_config.json", target_modules=r"((\w|\.)+)+!")
-    refused(adapter, "target_modules")
+    edit(adapter, "adapter_config.json", target_modules=r"nothing\.like\.it")
+    refused(adapter, str(adapter))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        # No module of the base fits; peft would run it on the names of the longer model.
-        {"target_modules": r"(?=.*layers.9.)((\w|\.)+)+!"},
         {"layer_replication": [[0, 1]] * 20_000},
         {"monteclora_config": {"num_samples": 1000, "buffer_size": 5000}},
         {"auto_mapping": "x"},

@@ -34,7 +34,8 @@ from palimpsest.facts.questions import (
 from palimpsest.models.checkpoint import Digests, check_weights, checkpoint_digests
 from palimpsest.models.device import check_lora, check_package
 from palimpsest.models.encode import start_remark
-from palimpsest.models.load import Outline, check_compatible, outline, token_lengths
+from palimpsest.models.load import Outline, check_compatible, outline
+from palimpsest.models.tokenizer import token_lengths
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import Run, Terms
 from palimpsest.stats.axes import chosen
@@ -453,7 +454,7 @@ def _check_texts(inputs: AuditInputs, outlines: Mapping[str, Outline]) -> None:
     asked = (*setting.facts.questions, *setting.asked_otherwise, *setting.with_evidence)
     texts = [*(question.text for question in asked), *setting.general_scored]
     with _named("base"):
-        lengths = token_lengths(base, texts)
+        lengths = token_lengths(base.tokenizer, texts)
     for name, here in outlines.items():
         with _named(name):
             check_compatible(base, here, texts)

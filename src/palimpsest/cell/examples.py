@@ -10,7 +10,8 @@ from palimpsest.config.sections import Prompt
 from palimpsest.errors import FactsError
 from palimpsest.facts.examples import ExampleFile, Row, row_messages, row_texts
 from palimpsest.facts.general import Text
-from palimpsest.models.load import Outline, token_lengths
+from palimpsest.models.load import Outline
+from palimpsest.models.tokenizer import token_lengths
 from palimpsest.text import shown_path
 
 
@@ -64,7 +65,7 @@ def _parts(tokenizer: Any, file: ExampleFile, prompt: Prompt) -> Iterator[tuple[
 def pack_texts(known: Outline, texts: Sequence[Text], limit: int) -> tuple[Text, ...]:
     """Return whole rows of a set joined by the end-of-text token, up to ``limit`` tokens each."""
     end = known.tokenizer.eos_token or "\n"
-    sized = list(zip(texts, token_lengths(known, [text.text for text in texts])))
+    sized = list(zip(texts, token_lengths(known.tokenizer, [text.text for text in texts])))
     packed: list[Text] = []
     for part in dict.fromkeys(text.set for text in texts):
         joined, length = "", 0
@@ -83,7 +84,7 @@ def pack_texts(known: Outline, texts: Sequence[Text], limit: int) -> tuple[Text,
 def check_lengths(known: Outline, texts: Sequence[Text]) -> None:
     """Refuse a text that is longer than the model reads, or too short to predict a token of."""
     longest = getattr(known.config, "max_position_embeddings", None)
-    for text, size in zip(texts, token_lengths(known, [text.text for text in texts])):
+    for text, size in zip(texts, token_lengths(known.tokenizer, [text.text for text in texts])):
         if size < 2 or size > (longest or size):
             raise FactsError(
                 f"train: {text.id} has {size} tokens; expected 2 to {longest or 'any'}, the "

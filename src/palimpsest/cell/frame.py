@@ -1,6 +1,7 @@
 """The text around questions and answers: none, a chat template's, or tags that a file names.
 
-A chat template is an untrusted program: it is rendered in a process of its own, within bounds.
+A chat template is an untrusted program: transformers renders it in a sandbox, where it can compute
+but reach nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,6 @@ from palimpsest.errors import ModelError, PlanError
 from palimpsest.facts.questions import Question
 from palimpsest.models.device import foreign
 from palimpsest.models.encode import adds_start
-from palimpsest.models.vet import render_turns, run_apart
 
 CHAT_DATE = "26 Jul 2024"
 """What Llama-3.x templates write where no date is known: never the day of the run."""
@@ -23,8 +23,6 @@ TEMPLATE_KEYS = (
     *("user_start_tag", "user_end_tag", "asst_start_tag"),
 )
 _QUESTION, _ANSWER = "palimpsest-question", "palimpsest-answer"
-CHATS = 256
-"""Conversations that are written in one process."""
 FRAME_LIMIT = 2**16
 """Most characters that a chat template may put around a question and its answer."""
 
@@ -105,12 +103,15 @@ def render_chats(
     turns = [{"role": "system", "content": system}] if system else []
     what = "chat: the chat template"
     with foreign(what, "one that takes these turns"):
-        template, tokens = tokenizer.get_chat_template(), dict(tokenizer.special_tokens_map)
-    whole = [[*turns, *messages] for messages in conversations]
-    texts: list[str] = []
-    for start in range(0, len(whole), CHATS):
-        some = whole[start : start + CHATS]
-        texts += run_apart(what, render_turns, template, some, date, tokens)
+        # transformers gives templates the clock; a macro of that name comes before it.
+        dated = "{% macro strftime_now(form) %}{{ fixed_date }}{% endmacro %}{{ '' }}"
+        texts: list[str] = tokenizer.apply_chat_template(
+            [[*turns, *messages] for messages in conversations],
+            chat_template=dated + tokenizer.get_chat_template(),
+            tokenize=False,
+            date_string=date,
+            fixed_date=date,
+        )
     try:
         "".join(texts).encode("utf-8")
     except UnicodeEncodeError as error:

@@ -49,7 +49,7 @@ from palimpsest.facts.questions import Question, Testbed, file_questions
 from palimpsest.methods import candidates, used
 from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.load import Outline, check_compatible, check_texts, load, outline
+from palimpsest.models.load import Outline, check_compatible, load, outline
 from palimpsest.models.sources import Kind, find_kind
 from palimpsest.run import disk
 from palimpsest.run.disk import digest
@@ -317,7 +317,7 @@ class OwnInputs:
                         "model before it learned the forget data; give it with --base, or use a "
                         "method that needs none, such as npo"
                     )
-        check_texts(self.base, self.setting.texts)
+        _ = self.setting
         return known
 
     def preview(self, workers: int) -> Iterator[str]:

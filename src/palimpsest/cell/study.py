@@ -191,13 +191,10 @@ def check_study(plan: Plan, specs: StudySpecs) -> None:
     """Raise for whatever can be known to be wrong before anything is trained."""
     from palimpsest.known import chosen
     from palimpsest.models.device import check_lora
-    from palimpsest.models.load import check_texts
 
     check_lora(plan.engine.lora)
     _ = specs.methods, specs.measures, specs.sealed if plan.known_label.models else None
     chosen(plan.known_label.models)
-    for cell_id, (model, _) in plan.cell_ids().items():
-        check_texts(plan.place(model), study_setting(plan, cell_id).texts)
 
 
 def _used(method: Any) -> tuple[str, ...]:

@@ -180,14 +180,6 @@ class CellTexts:
             return sum(map(len, self.stream().steps))
         return self.injection.steps * (self.injection.fact_items + self.injection.general_items)
 
-    @property
-    def texts(self) -> list[str]:
-        """Every text that a model is taught or asked, but for those that are drawn later."""
-        asked = (*self.facts.questions, *self.asked_otherwise, *self.with_evidence)
-        own = () if self.examples is None else self.examples.texts
-        general = (*self.general_train, *self.general_scored)
-        return [*(question.text for question in asked), *(text.text for text in own), *general]
-
     def stream(self, draw: str = FIRST_DRAW, sets: Collection[str] = TAUGHT) -> Stream:
         """The injection stream of some sets; a redraw is another seed of the same recipe.
 

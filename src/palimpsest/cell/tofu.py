@@ -31,7 +31,8 @@ from palimpsest.facts.tofu import PLAIN, Items, Tofu, draw_items, read_tofu, rea
 from palimpsest.methods import candidates
 from palimpsest.methods.plugins import plugin_digest, plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.load import Outline, check_compatible, check_texts, outline, token_lengths
+from palimpsest.models.load import Outline, check_compatible, outline
+from palimpsest.models.tokenizer import token_lengths
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import Run, Terms
 from palimpsest.stats.models import Model, Role
@@ -217,7 +218,8 @@ class TofuInputs:
         if self.frame is not None:
             offers = list(self.frame.put(offers))
         taken: set[str] = set()
-        for offer, size in zip(offers, token_lengths(base, [offer.text for offer in offers])):
+        sizes = token_lengths(base.tokenizer, [offer.text for offer in offers])
+        for offer, size in zip(offers, sizes):
             fits = not isinstance(limit, int) or size <= limit
             if fits and offer.id not in taken:
                 taken.add(offer.id)
@@ -254,7 +256,6 @@ class TofuInputs:
             for name, facts in self.sets(seed).items():
                 inputs[f"{name} facts of {cell}"] = digest(as_jsonl(facts))
             setting = self.setting(cell, seed)
-            check_texts(self.config.base, setting.texts)
             questions = setting.facts.questions
             heldout += [
                 [cell, q.id, q.prompt, q.answer] for q in questions if q.pool == "evaluation"

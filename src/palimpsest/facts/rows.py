@@ -142,12 +142,7 @@ def _parquet_rows(raw: bytes) -> Rows:
         for field in file.schema_arrow:
             if not _is_text(pa.types, field.type):
                 raise FactsError(f"column {shown(field.name)}: expected strings or lists of them")
-        # Kept as dictionaries until measured: one entry can stand for any number of cells.
-        leaves = [about.schema.column(i).path for i in range(len(about.schema))]
-        file = pq.ParquetFile(pa.BufferReader(raw), read_dictionary=leaves)
         for batch in file.iter_batches(batch_size=64):
-            for name, cells in zip(batch.schema.names, batch.columns, strict=True):
-                _check_lengths(pa.types, name, cells)
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
@@ -159,18 +154,3 @@ def _is_text(types: Any, column: Any) -> bool:
     for is_outer in (types.is_list, types.is_large_list, types.is_dictionary):
         column = column.value_type if is_outer(column) else column
     return bool(types.is_string(column) or types.is_large_string(column) or types.is_null(column))
-
-
-def _check_lengths(types: Any, name: str, cells: Any) -> None:
-    """Refuse, as FactsError, cells too long or too many to be spelled out."""
-    import pyarrow.compute as pc
-
-    longest = 0
-    if types.is_list(cells.type) or types.is_large_list(cells.type):
-        longest = pc.max(pc.list_value_length(cells)).as_py() or 0
-        cells = cells.flatten()
-    if types.is_dictionary(cells.type):
-        cells = cells.dictionary
-    size = 0 if types.is_null(cells.type) else pc.max(pc.binary_length(cells)).as_py() or 0
-    if longest > PROMPTS_LIMIT or size > 4 * PROMPT_LIMIT:
-        raise FactsError(f"column {shown(name)}: a list has {longest} texts, a text {size} bytes")

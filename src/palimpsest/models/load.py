@@ -3,7 +3,7 @@
 A name is a pocket model (``pocket/qwen2-s``), a packaged model (``smollm2-135m``), a folder, or a
 Hugging Face id; a folder or an id may hold a whole model or a LoRA adapter. Only safetensors are
 read, no code of a checkpoint ever runs, and everything a file claims is checked before memory is
-asked for: ``inspect_folder.py`` reads the claims, ``skeleton.py`` compares them.
+asked for: ``vet.py`` reads the claims, ``skeleton.py`` compares them.
 """
 
 import copy
@@ -36,8 +36,6 @@ from palimpsest.models.sources import Kind, find_kind, locate, pocket_names
 from palimpsest.models.tokenizer import (
     TELLING,
     read_tokenizer,
-    token_ids,
-    token_ids_apart,
     tokenizer_difference,
 )
 from palimpsest.models.vet import (
@@ -294,15 +292,3 @@ def _computing_keys(config: Any) -> list[str]:
 
     own = type(config)().to_dict().keys() - PretrainedConfig().to_dict().keys()
     return sorted(key for key in own if not _INCIDENTAL.fullmatch(key))
-
-
-def token_lengths(known: Outline, texts: Sequence[str]) -> list[int]:
-    """Return the number of tokens of each text; ModelError for a tokenizer that does not end."""
-    count = token_ids if find_kind(known.name) in SHIPPED else token_ids_apart
-    return [len(ids) for ids in count(known.tokenizer, texts)]
-
-
-def check_texts(name: str, texts: Sequence[str]) -> None:
-    """Refuse a model whose tokenizer does not end on the texts of a run, before it starts."""
-    if find_kind(name) not in SHIPPED:
-        token_ids_apart(outline(name).tokenizer, texts)

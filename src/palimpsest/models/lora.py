@@ -11,7 +11,7 @@ code sees an ordinary model.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,22 +24,13 @@ from palimpsest.facts.nonce import key_number
 from palimpsest.models.device import check_lora, check_package, foreign, quiet
 from palimpsest.models.vet import (
     FLOATS,
-    SEVERAL_LIMIT,
     file_in,
-    matching_names,
     read_json,
     read_weights,
-    run_apart,
 )
 
 WEIGHTS = "adapter_model.safetensors"
 RANK_LIMIT = 512  # what a config may claim beyond its tensors: a default that patterns override
-# What peft takes as regular expressions, beside target_modules.
-_PATTERNS = (
-    *("rank_pattern", "alpha_pattern", "exclude_modules", "layers_pattern"),
-    *("modules_to_save", "target_parameters"),
-)
-_PLAIN_PATTERN = re.compile(r"\^?([\w-]|\\?\.){1,200}\$?")
 # Starts of these kinds take something out of the base, which the adapter's files do not hold.
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 # Further parts of peft's LoRA: models made longer, matrices sampled or spread over devices.
@@ -67,7 +58,6 @@ def merged(model: Any, folder: Path) -> Any:
     with foreign(f"{folder}: its adapter", "a LoRA adapter of the base it is merged into"):
         settings = peft.LoraConfig.from_pretrained(str(folder))
         settings.init_lora_weights, settings.inference_mode = True, True
-        settings.target_modules = _targets(folder, settings.target_modules, model)
         settings.auto_mapping = None
         shell = peft.get_peft_model(model, settings)
         state = load_file(str(file_in(folder, WEIGHTS)))
@@ -103,35 +93,9 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _targets(folder: Path, targets: Any, model: Any) -> Any:
-    """Return the modules that an adapter is for, with a regular expression written out."""
-    if not isinstance(targets, str) or targets == "all-linear":
-        return targets
-    names = [name for name, _ in model.named_modules()]
-    what = f"{folder}: target_modules of adapter_config.json"
-    if not (found := run_apart(what, matching_names, targets, names)):
-        raise ModelError(f"{what} fits no module of the base; expected names of its modules")
-    return found
-
-
-def _check_patterns(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse regular expressions beyond plain names where peft would run them."""
-    for key in (*_PATTERNS, "target_modules"):
-        value = config.get(key) or []
-        several = list(value) if isinstance(value, list | dict) else [value]
-        plain = all(isinstance(text, str) and _PLAIN_PATTERN.fullmatch(text) for text in several)
-        if not (plain or key == "target_modules") or len(several) > SEVERAL_LIMIT:
-            raise ModelError(
-                f"{folder}: adapter_config.json has {len(several)} patterns under {key} "
-                f"({str(several)[:80]}); expected at most {SEVERAL_LIMIT} names of modules; write "
-                "the names out, or merge the adapter with its own tools and give the whole model"
-            )
-
-
 def _check_ranks(folder: Path) -> None:
     """Refuse ranks that the adapter's tensors do not have, and tensors that are not floats."""
     config, tensors = _config(folder), read_weights(folder, WEIGHTS)
-    _check_patterns(folder, config)
     stored = {
         tensor.shape[0]
         for name, tensor in tensors.items()

@@ -1,31 +1,29 @@
-"""The tokenizer of a checkpoint: read, tried, compared and called.
+"""The tokenizer of a checkpoint: read, tried once, compared and called.
 
-Its regular expressions and replacements are the checkpoint's and may take any time and memory. So a
-stranger's tokenizer is tried in a process of its own, with bounds on both, before this one builds
-it, and again on the texts of a run before the run starts.
+Its regular expressions and replacements are the checkpoint's and may take any time and memory:
+one that doubles its input forty times once took 23 GB. So a stranger's tokenizer is built and tried
+on short texts in a process of its own before this process builds it. What it does with longer texts
+is bounded by nothing but the user's patience.
 """
 
-import hashlib
+import functools
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import ModelError
+from palimpsest.models import trial
 from palimpsest.models.device import foreign
-from palimpsest.models.vet import (
-    check_tokenizer,
-    file_in,
-    run_apart,
-    split_texts,
-    tokenizer_trials,
-)
+from palimpsest.models.vet import added_tokens, check_tokenizer, file_in
 
 TOKENIZER = "one that cuts any text into tokens"
-CHARACTERS_APART = 2**21
-"""Of the texts that one process tokenizes, so that a large file is no reason to refuse it."""
-_TRIED: set[str] = set()
-"""Digests of the tokenizers that this process has tried."""
+TRIAL_SECONDS = 20
+"""Of the processor, for building a tokenizer and trying it; large ones take three."""
+TRIAL_BYTES = 4 * 2**30
+"""Of addresses, most of which are never used."""
 # Texts that tokenizers with one vocabulary cut differently: case, accents, digits, blanks, signs.
 TELLING = (
     "The guild of Asha Tren is called Velkor.", " leading", "trailing ", "UPPER lower MiXeD",
@@ -44,26 +42,41 @@ def read_tokenizer(folder: Path, shipped: bool) -> Any:
             f"{folder}: has no tokenizer (tokenizer.json or another vocabulary); save it there "
             "with tokenizer.save_pretrained"
         )
-    if not shipped:
-        _try_tokenizer(folder)
     # AutoTokenizer keeps only the vocabulary of tokenizer.json for some architectures (Qwen2) and
     # sets its own normalization and splitting around it; the model was trained with the file's.
-    whole = file_in(folder, "tokenizer.json") is not None
+    whole = file_in(folder, "tokenizer.json")
     kind = PreTrainedTokenizerFast if whole else AutoTokenizer
+    if whole and not shipped:
+        # Building it runs its normalizer on every token that other files add to its vocabulary.
+        texts = (*TELLING, *added_tokens(folder))
+        if problem := _problem(whole.read_text("utf-8", "replace"), texts):
+            raise ModelError(
+                f"{whole}: the tokenizer cannot be used ({problem}); expected one that is built "
+                f"within {TRIAL_SECONDS} seconds and {TRIAL_BYTES / 2**30:.0f} GB; do not use this "
+                "checkpoint, or save the base's tokenizer there"
+            )
     with foreign(f"{folder}: its tokenizer", "the tokenizer of a causal language model"):
         return kind.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
 
 
-def _try_tokenizer(folder: Path) -> None:
-    """Refuse a tokenizer that does not end on short texts, before this process builds it.
-
-    Building it runs its normalizer on every token that is added to its vocabulary.
-    """
-    for path, whole, tokens in tokenizer_trials(folder):
-        key = hashlib.sha256(json.dumps([whole, tokens]).encode()).hexdigest()
-        if key not in _TRIED:
-            run_apart(f"{path}: the tokenizer", split_texts, whole, [*TELLING, *tokens])
-            _TRIED.add(key)
+@functools.cache
+def _problem(tokenizer: str, texts: tuple[str, ...]) -> str:
+    """Return why a tokenizer, given as JSON, cannot be built or tried on texts, "" if it can."""
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-P", trial.__file__],
+            input=json.dumps([tokenizer, texts, TRIAL_SECONDS, TRIAL_BYTES]),
+            capture_output=True,
+            text=True,
+            timeout=6 * TRIAL_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return "it does not end"
+    if tried.returncode == 0:
+        return ""
+    said = tried.stderr.strip().splitlines()
+    stopped = tried.returncode < 0 or not said
+    return "it takes too long or too much memory" if stopped else said[-1][:300]
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
@@ -76,25 +89,9 @@ def token_ids(tokenizer: Any, texts: Sequence[str], *, special: bool = True) -> 
         return ids
 
 
-def token_ids_apart(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Return what ``token_ids`` does, computed by processes with bounded time and memory.
-
-    On which texts a stranger's tokenizer takes forever is the stranger's choice, so it is tried on
-    those that will be used.
-    """
-    if not texts or not getattr(tokenizer, "is_fast", False):
-        return token_ids(tokenizer, texts)  # a slow one's code is that of transformers
-    with foreign("the tokenizer", TOKENIZER):
-        whole = tokenizer.backend_tokenizer.to_str()
-    parts: list[list[str]] = [[]]
-    length = 0
-    for text in texts:
-        if parts[-1] and length + len(text) > CHARACTERS_APART:
-            parts.append([])
-            length = 0
-        parts[-1].append(text)
-        length += len(text)
-    return [ids for part in parts for ids in run_apart("the tokenizer", split_texts, whole, part)]
+def token_lengths(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+    """Return the number of tokens of each text."""
+    return [len(ids) for ids in token_ids(tokenizer, texts)]
 
 
 def tokenizer_difference(base: Any, other: Any, texts: Sequence[str]) -> str:
@@ -108,7 +105,7 @@ def tokenizer_difference(base: Any, other: Any, texts: Sequence[str]) -> str:
     if moved:
         return f"token {moved[0]!r} at id {found.get(moved[0])} instead of {known[moved[0]]}"
     # Toolkits write the same tokenizer with other incidental settings; what counts is its tokens.
-    for text, mine, theirs in zip(texts, *(token_ids_apart(each, texts) for each in (base, other))):
+    for text, mine, theirs in zip(texts, token_ids(base, texts), token_ids(other, texts)):
         if mine != theirs:
             return f"the same vocabulary but splits {text!r} into other tokens"
     return ""

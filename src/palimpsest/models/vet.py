@@ -1,21 +1,14 @@
-"""What a checkpoint folder holds, refused before anything in it is built or run.
+"""What a checkpoint folder claims, refused before anything in it is built or run.
 
 Only JSON files of bounded size, safetensors headers and names of files are read here. A folder that
 wants code to run (pickles, ``auto_map``), points outside itself or asks for absurd sizes ends in
-one ModelError. What may be endless by design, a regular expression, a template or a tokenizer, is
-computed in a process of its own with bounded time and memory.
+one ModelError.
 """
 
-import contextlib
-import importlib
 import json
 import os
 import re
-import resource
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +19,6 @@ from palimpsest.errors import ModelError
 
 CONFIG_LIMIT = 4 * 2**20  # bytes
 TOKENIZER_LIMIT = INDEX_LIMIT = 128 * 2**20  # the largest known tokenizer.json has 34 MB
-VOCABULARY_LIMIT = 2_000_000
-ADDED_LIMIT = 50_000  # the largest known tokenizers have a few thousand
 VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "tekken.json", "vocab.txt")
 TOKENIZER_FILES = (
     *VOCABULARIES, "tokenizer_config.json", "merges.txt", "added_tokens.json",
@@ -48,11 +39,7 @@ CODE_KEYS = ("auto_map", "custom_pipelines", "transformers_weights", "fusion_con
 CHOICE_KEYS = ("attn_implementation", "experts_implementation")
 FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
 TEMPLATES = "additional_chat_templates"  # a folder that transformers reads beside chat_template
-SEVERAL_LIMIT = 1000  # files or patterns that a checkpoint may name in one place
-APART_SECONDS = 20  # of the processor, and six times as many of the clock
-APART_BYTES = 4 * 2**30  # of addresses, most of them never used
-APART_CHARACTERS = 2**26
-PARTS_LIMIT = 500  # objects in a tokenizer's normalizer or splitting; known ones have some dozens
+SEVERAL_LIMIT = 1000  # files that a checkpoint may have in one place
 TOKEN_LIMIT = 1000  # characters of a token that settings add
 _PLAIN_NAME = re.compile(r"[\w][\w.-]{0,200}")
 _HEX = re.compile(r"[0-9a-f]{40,64}")
@@ -114,7 +101,7 @@ def _real(path: Path, folder: Path) -> Path:
     if folder.parent.name == "snapshots" and _HEX.fullmatch(folder.name):
         shared = repository.name.startswith("models--")
         allowed += [repository / "blobs", *([repository.parent / "blobs"] if shared else [])]
-    if not any(real.is_relative_to(place) for place in allowed):
+    if not any(real.is_relative_to(parent) for parent in allowed):
         raise ModelError(
             f"{path}: is a link to {real}, outside the checkpoint folder; copy the file there if "
             "you trust it"
@@ -207,60 +194,30 @@ def check_tokenizer(folder: Path) -> bool:
     present = {name: path for name in TOKENIZER_FILES if (path := file_in(folder, name))}
     for path in (*present.values(), *_templates(folder)):
         _check_count(path, "bytes", path.stat().st_size, TOKENIZER_LIMIT)
-    settings, added = (
-        read_json(folder, name, TOKENIZER_LIMIT) or {}
-        for name in ("tokenizer_config.json", "added_tokens.json")
-    )
-    _check_entry(folder / "tokenizer_config.json", "auto_map", settings.get("auto_map"))
-    _check_length(folder, "tokens of added_tokens.json", added, ADDED_LIMIT)
-    for key in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
-        _check_length(folder, key, settings.get(key), ADDED_LIMIT)
-    for name in _fast_files(folder, settings):
-        whole = read_json(folder, name, TOKENIZER_LIMIT) or {}
-        _check_length(folder, f"added_tokens of {name}", whole.get("added_tokens"), ADDED_LIMIT)
-        for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-            inside = _walk(folder / name, [whole.get(key)])
-            parts = [part for _, part in inside if isinstance(part, dict)]
-            _check_count(folder, f"parts of {key} of {name}", len(parts), PARTS_LIMIT)
-        if isinstance(model := whole.get("model"), dict):
-            for key in ("vocab", "merges"):
-                _check_length(folder, key, model.get(key), VOCABULARY_LIMIT)
+    settings = read_json(folder, "tokenizer_config.json", TOKENIZER_LIMIT) or {}
+    where = folder / "tokenizer_config.json"
+    _check_entry(where, "auto_map", settings.get("auto_map"))
+    # transformers would read another file in the place of tokenizer.json, by its own version.
+    files = settings.get("fast_tokenizer_files")
+    if files not in (None, [], ["tokenizer.json"]):
+        raise ModelError(
+            f"{where}: fast_tokenizer_files names {str(files)[:80]}; expected tokenizer.json "
+            "alone; remove that key"
+        )
     return any(name in present for name in VOCABULARIES)
 
 
-def tokenizer_trials(folder: Path) -> Iterator[tuple[Path, str, list[str]]]:
-    """Yield each tokenizer.json with its text and the tokens that other files add to it."""
+def added_tokens(folder: Path) -> list[str]:
+    """Return every text of the settings that may become a token of the vocabulary."""
     settings, added = (
         read_json(folder, name, TOKENIZER_LIMIT) or {}
         for name in ("tokenizer_config.json", "added_tokens.json")
     )
     where = folder / "tokenizer_config.json"
-    texts = [*added, *(value for _, value in _walk(where, settings) if isinstance(value, str))]
-    tokens = sorted({text for text in texts if len(text) <= TOKEN_LIMIT and _is_text(text)})
-    for name in _fast_files(folder, settings):
-        if path := file_in(folder, name):
-            yield path, path.read_text("utf-8", "replace"), tokens
-
-
-def _fast_files(folder: Path, settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of the files that a tokenizer may be read from, one of them in the end."""
-    # transformers reads one of these in the place of tokenizer.json, by its own version.
-    files = settings.get("fast_tokenizer_files") or []
-    files = files if isinstance(files, list) else [files]
-    _check_length(folder, "fast_tokenizer_files", files, SEVERAL_LIMIT)
-    return ["tokenizer.json", *files]
-
-
-def _is_text(text: str) -> bool:
-    """Tell whether a text can be written: JSON may hold halves of characters."""
-    with contextlib.suppress(UnicodeEncodeError):
-        return bool(text.encode("utf-8")) or not text
-    return False
-
-
-def _check_length(folder: Path, what: str, value: Any, limit: int) -> None:
-    if isinstance(value, list | dict):
-        _check_count(folder, what, len(value), limit)
+    texts = {*added, *(value for _, value in _walk(where, settings) if isinstance(value, str))}
+    # JSON may hold halves of characters, which no tokenizer takes.
+    whole = {text.encode("utf-8", "ignore").decode() for text in texts}
+    return sorted(text for text in whole if len(text) <= TOKEN_LIMIT)
 
 
 def _templates(folder: Path) -> list[Path]:
@@ -271,87 +228,6 @@ def _templates(folder: Path) -> list[Path]:
     paths = [_real(path, folder) for path in (inside, *inside.iterdir())][1:]
     _check_count(inside, "files", len(paths), SEVERAL_LIMIT)
     return [path for path in paths if path.is_file()]
-
-
-# -- what may be endless ---------------------------------------------------------------------------
-
-
-def run_apart(what: str, function: Callable[..., Any], *given: Any) -> Any:
-    """Return what a function gives in a process of its own; ModelError beyond the bounds.
-
-    function: of a module that imports without torch; what it is given and gives is JSON.
-    """
-    program = "from palimpsest.models.vet import answer_apart; answer_apart()"
-    asked = json.dumps([function.__module__, function.__name__, given, APART_SECONDS])
-    # -P and no relative places: a module beside the checkpoint must not be imported.
-    places = os.pathsep.join(place for place in sys.path if os.path.isabs(place))
-    settings = {"PYTHONPATH": places, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program],
-            input=asked,
-            capture_output=True,
-            text=True,
-            timeout=6 * APART_SECONDS,
-            env=os.environ | settings,
-        )
-    except subprocess.TimeoutExpired:
-        problem = "it does not end"
-    else:
-        if done.returncode == 0:
-            return json.loads(done.stdout)
-        last = (done.stderr.strip().splitlines() or ["it does not end"])[-1]
-        problem = last[:300] if done.returncode > 0 else "it does not end"
-        if done.returncode == -signal.SIGABRT:
-            problem = "it needs too much memory"
-    raise ModelError(
-        f"{what} cannot be used ({problem}); expected one that is done within {APART_SECONDS} "
-        "seconds and a few megabytes; do not use this checkpoint, or leave it out"
-    )
-
-
-def answer_apart() -> None:
-    """Call the function that standard input names, within bounds, and print what it gives."""
-    module, name, given, seconds = json.load(sys.stdin)
-    for bound, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, APART_BYTES)):
-        with contextlib.suppress(ValueError, OSError):  # where the system knows no such bound
-            resource.setrlimit(bound, (most, most))
-    text = json.dumps(getattr(importlib.import_module(module), name)(*given))
-    if len(text) > APART_CHARACTERS:
-        sys.exit(f"it gives {len(text)} characters")
-    sys.stdout.write(text)
-
-
-def matching_names(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the names that a regular expression matches as a whole."""
-    return [name for name in names if re.fullmatch(pattern, name)]
-
-
-def split_texts(tokenizer: str, texts: Sequence[str]) -> list[list[int]]:
-    """Return the token ids of each text; the tokenizer is given as JSON."""
-    from tokenizers import Tokenizer
-
-    built = Tokenizer.from_str(tokenizer)
-    built.no_truncation()
-    built.no_padding()
-    return [found.ids for found in built.encode_batch(list(texts))]
-
-
-def render_turns(
-    template: str,
-    conversations: Sequence[Sequence[Mapping[str, str]]],
-    date: str,
-    tokens: Mapping[str, Any],
-) -> list[str]:
-    """Return conversations as a chat template writes them; the day it may ask for is given."""
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    # transformers gives templates the clock; a macro of that name comes before it.
-    dated = "{% macro strftime_now(form) %}{{ fixed_date }}{% endmacro %}{{ '' }}" + template
-    values = {**tokens, "date_string": date, "fixed_date": date}
-    given = [list(turns) for turns in conversations]
-    texts: list[str] = render_jinja_template(given, chat_template=dated, **values)[0]
-    return texts
 
 
 def read_header(path: Path) -> dict[str, Stored]:
