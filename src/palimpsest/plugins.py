@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import InputError
-from palimpsest.run.disk import canonical, digest, file_digest
+from palimpsest.run.disk import canonical, digest
+from palimpsest.run.versions import code_digest
 
 
 def find_plugin(name: str) -> Any:
@@ -47,7 +48,7 @@ def source_digest(found: Any) -> str:
     files = {path.name: path for path in sorted(_imported(Path(spec.origin).resolve(), set()))}
     for folder in (package and package.submodule_search_locations) or ():
         files = {str(p.relative_to(folder)): p for p in sorted(Path(folder).rglob("*.py"))}
-    return digest(canonical({name: file_digest(path) for name, path in files.items()}))
+    return digest(canonical({name: code_digest(path) for name, path in files.items()}))
 
 
 def _imported(file: Path, seen: set[Path]) -> set[Path]:

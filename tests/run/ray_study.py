@@ -22,7 +22,8 @@ from palimpsest.run.disk import Stopped
 from palimpsest.run.executor import Event, Outcome
 from palimpsest.run.ray import RayExecutor
 from palimpsest.run.status import read_progress
-from palimpsest.run.store import Run, code_version, package_versions
+from palimpsest.run.store import Run
+from palimpsest.run.versions import code_version, package_versions
 
 
 def real_run(folder: Path, *cells: str) -> Run:

@@ -11,13 +11,12 @@ import pytest
 from tests.reliability import FULL, count
 from toy import ToyJob, contents, do_steps, hooked, mutations, toy_run, toy_terms, work
 
-import palimpsest
 from palimpsest.errors import DamagedArtifact, DriftError, FolderLocked, InputError, StoreError
 from palimpsest.run import disk, store
 from palimpsest.run.chain import verify_chain
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.status import status
-from palimpsest.run.store import Run, code_version, differences
+from palimpsest.run.store import Run, differences
 
 
 def test_a_run_folder_holds_its_terms_and_their_digest(run: Run) -> None:
@@ -223,30 +222,6 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         Run.open(tmp_path / "run")
     assert toy_run(tmp_path / "run", "a", steps=7).terms.config["steps"] == 7
-
-
-def test_the_code_is_all_that_can_change_a_result_and_nothing_that_only_shows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = Path(palimpsest.__file__).parent
-    names = [path.relative_to(original) for path in sorted(original.rglob("*.py"))]
-    for name in names:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(original / name, tmp_path / name)
-    before = code_version()
-    monkeypatch.setattr(store, "__file__", str(tmp_path / "run" / "store.py"))
-    assert code_version() == before
-    shown = set()
-    for part in {name.parts[0] for name in names}:
-        files = [tmp_path / name for name in names if name.parts[0] == part]
-        kept = [path.read_bytes() for path in files]
-        for path in files:
-            path.write_bytes(b"#")
-        if code_version() == before:
-            shown.add(part)
-        for path, content in zip(files, kept):
-            path.write_bytes(content)
-    assert shown == {"certificate", "cli", "openunlearning", "paper", "report"}
 
 
 def test_a_folder_named_by_another_edition_is_refused(run: Run) -> None:

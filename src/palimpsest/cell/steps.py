@@ -11,7 +11,7 @@ from palimpsest.config.commands import LADDER
 from palimpsest.facts.questions import ASKED
 from palimpsest.run.disk import digest
 from palimpsest.run.steps import Step, step_key
-from palimpsest.run.store import code_version, package_versions
+from palimpsest.run.versions import code_version, package_versions
 from palimpsest.stats.models import Role
 
 PARTS = (Role.FORGET_ONLY, Role.GENERAL_ONLY)

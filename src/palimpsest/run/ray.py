@@ -18,7 +18,8 @@ from typing import Any
 from palimpsest.errors import DriftError, InputError
 from palimpsest.run.executor import ONE_THREAD, Executor, Message, Result, Work, Worker, run_on
 from palimpsest.run.steps import Task
-from palimpsest.run.store import TERMS, Run, code_version, differences, package_versions
+from palimpsest.run.store import TERMS, Run, differences
+from palimpsest.run.versions import code_version, package_versions
 
 POLL = 0.25
 """Seconds after which a wait for Ray looks for a request to stop."""

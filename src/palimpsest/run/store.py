@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 import platform
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -29,6 +28,7 @@ from palimpsest.run import disk
 from palimpsest.run.cell import CellStore
 from palimpsest.run.chain import Entry, chain_bytes, verify_chain
 from palimpsest.run.disk import canonical, digest, held_here, holder, lock
+from palimpsest.run.versions import code_version, package_versions
 
 TERMS = "terms.json"
 ROSTERS = "rosters.jsonl"
@@ -36,9 +36,6 @@ RECORD = "record.jsonl"
 FORMAT = 3
 PATIENCE = 30.0
 """Seconds to wait for a worker whose command was killed and that is not quite dead yet."""
-_PACKAGES = ("numpy", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "transformers")
-_SHOWING = re.compile(r"^(certificate|cli|openunlearning|paper|report)/")
-"""Code that only shows stored results cannot change them: it may change before a resume."""
 _ABSENT = "(nothing)"
 
 
@@ -71,31 +68,6 @@ class Terms:
 
 Roster = Sequence[Mapping[str, Any]]
 """The candidates and references of a run at one time: name, role, and digest or method."""
-
-
-def code_version() -> dict[str, Any]:
-    """Return the version of the package and the digest of the code that computes results."""
-    source = Path(__file__).resolve().parents[1]
-    files = {
-        name: disk.file_digest(path)
-        for path in sorted(source.rglob("*.py"))
-        if not _SHOWING.match(name := path.relative_to(source).as_posix())
-    }
-    return {"version": _version("palimpsest-audit"), "source": digest(canonical(files))}
-
-
-def package_versions() -> dict[str, str | None]:
-    """Return the versions of the packages that numbers depend on."""
-    return {name: _version(name) for name in _PACKAGES}
-
-
-def _version(name: str) -> str | None:
-    from importlib import metadata
-
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _environment() -> dict[str, Any]:
