@@ -26,7 +26,7 @@ from tests.made_runs import cell_run
 
 import palimpsest
 from palimpsest.api import Answer, audit_config
-from palimpsest.cell import bench, measure
+from palimpsest.cell import measure, models
 from palimpsest.cell.launch import RunOptions
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
@@ -502,7 +502,7 @@ def test_a_control_that_cannot_be_built_is_named_as_missing(
     def refuse(*_: Any) -> Any:
         raise Unavailable("their weights are quantized")
 
-    monkeypatch.setattr(bench, "Interpolated", refuse)
+    monkeypatch.setattr(models, "Interpolated", refuse)
     values = audit_values(world, out=str(tmp_path / "run"), rules={"control_shares": [0.2]})
     _, answer = counted(values, reuse=str(tiny_audit))
     assert answer.verdict is not None and answer.verdict.reason == "underpowered"

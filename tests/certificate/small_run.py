@@ -96,11 +96,11 @@ def write_audit(
     names = [*(f"reference-{n}" for n in range(REFERENCES)), *candidates]
     roles = ["reference"] * REFERENCES + ["candidate"] * len(candidates)
     roster = [
-        {"name": n, "role": r, "files": source(n), "weights": weights(n)}
+        {"name": n, "role": r, "source": source(n), "weights": weights(n)}
         for n, r in zip(names, roles)
     ]
     first = {n: weights(n) for n in (*names[:REFERENCES], "good", "bad")}
-    config = {"name": "audit", "exclude": list(exclude), "facts": SETS, "remarks": []}
+    config = {"name": "audit", "exclude": list(exclude), "fact_counts": SETS, "remarks": []}
     config |= AUDIT_SETTINGS | {"drawn": Beacon(beacon, first).record()} | settings
     terms = Terms(
         kind="audit",
@@ -145,8 +145,9 @@ def write_tofu(path: Path) -> Path:
         inputs={"base": source("base")} | {f"given {n}": source(m) for n, m in enumerate(given)},
         cells=(cell,),
     )
-    roster = [{"name": "good", "files": source("good")}]
-    roster += [{"name": "ga", "grid": {"weight": [12.0]}, "plugin": ""}]
+    roster = [{"name": "good", "role": "candidate", "source": source("good")}]
+    made = {"name": "ga-w12", "role": "candidate", "method": "ga", "plugin": ""}
+    roster.append(made | {"knobs": {"weight": 12.0}})
     run = Run.create_or_resume(path, fixed(terms), roster)
     models = cell_models(cell, run, range(REFERENCES), Rules())
     models["good"] = replace(models["reference-0"], model=Model("", Role.CANDIDATE))

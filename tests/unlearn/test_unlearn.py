@@ -264,7 +264,7 @@ def _nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("a model was loaded")
 
-    for module in ("bench", "own"):
+    for module in ("models", "make_models"):
         monkeypatch.setattr(f"palimpsest.cell.{module}.load", refuse)
 
 

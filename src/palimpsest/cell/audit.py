@@ -14,7 +14,9 @@ from typing import Any
 from palimpsest.cell.checkpoints import find_checkpoints, read_record, same_place
 from palimpsest.cell.frame import Frame, find_frame
 from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
-from palimpsest.cell.plan import CellPlan, Given, SourcedModel, mixtures
+from palimpsest.cell.plan import CellPlan, Given, Mixed, SourcedModel, sourced
+from palimpsest.cell.planned import AUDIT as CELL
+from palimpsest.cell.planned import Listed, planned_cell
 from palimpsest.cell.texts import CellTexts, used_questions
 from palimpsest.config.commands import AuditConfig, check_candidate_name
 from palimpsest.config.load import as_dict
@@ -24,7 +26,6 @@ from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
 from palimpsest.facts.general import general_pieces
 from palimpsest.facts.probes import ASSUMES, generated_probes
 from palimpsest.facts.questions import (
-    ASKED,
     Question,
     Testbed,
     audit_questions,
@@ -38,7 +39,6 @@ from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.models.tokenizer import token_lengths
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import Run, Terms
-from palimpsest.stats.axes import chosen
 from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.design import SHIFT, design_audit
 from palimpsest.stats.headroom import Headroom, read_headroom
@@ -48,8 +48,6 @@ from palimpsest.stats.rules import Rules
 from palimpsest.stats.words import count
 from palimpsest.text import shown_path
 
-CELL = "audit"
-"""The one cell of an audit's run; every random choice is derived from this name."""
 ONE_WAY = (
     "The axis reversed is not measured, because not every forget fact has the keys subject and "
     "relation; add both to measure it."
@@ -79,27 +77,16 @@ class AuditInputs:
 
     def __call__(self, cell_id: str) -> CellPlan:
         config = self.config
-        injected = Model("injected", Role.INJECTED, recipe=_recipe(config.injected))
-        models = [self._given(injected, config.injected)]
-        for n, (name, place) in enumerate(self.references):
-            out = name in config.exclude
-            model = Model(name, Role.REFERENCE, seed_no=n, recipe=_recipe(place), excluded=out)
-            models.append(self._given(model, place))
-        models += mixtures(models, self.rules)
-        models += [self._given(Model(name, Role.CANDIDATE), p) for name, p in self.candidates]
+        planned = planned_cell(self.terms(), self.roster(), cell_id)
         return CellPlan(
             id=CELL,
-            title="audit",
-            seed=0,
+            title=planned.title,
+            seed=planned.seed,
             base=Given(config.base, dict(self.digests)[config.base], config.adapter_base),
             setting=self.setting,
-            rules=self.rules,
-            models=tuple(models),
-            measures=tuple(
-                axis.measure
-                for axis in chosen(self.rules)
-                if axis.measure is not None and axis.measure in ASKED
-            ),
+            rules=planned.rules,
+            models=tuple(map(self._recorded, sourced(planned, self._source))),
+            measures=planned.measures,
             choose_rate_on=self.rate_reference,
             facts=tuple(
                 (name, tuple((fact.id, fact.relation) for fact in facts))
@@ -107,10 +94,27 @@ class AuditInputs:
             ),
         )
 
-    def _given(self, model: Model, place: str) -> SourcedModel:
-        digests = dict(self.digests)[place]
-        given = Given(place, digests, self.config.adapter_base)
-        return SourcedModel(replace(model, source=digests.files, weights=digests.weights), given)
+    def _source(self, model: Model) -> Given | Mixed:
+        """Return where a model of the audit comes from."""
+        if model.role is Role.CONTROL:
+            return Mixed(model.of, model.share or 0.0)
+        place = self.places[model.name]
+        return Given(place, dict(self.digests)[place], self.config.adapter_base)
+
+    def _recorded(self, entry: SourcedModel) -> SourcedModel:
+        """Return a given model with what its files and the record beside them say."""
+        model, source = entry.model, entry.source
+        if not isinstance(source, Given):
+            return entry
+        model = replace(model, weights=source.digests.weights)
+        if model.role is not Role.CANDIDATE:
+            model = replace(model, recipe=_recipe(source.place))
+        return SourcedModel(model, source)
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """Where each given model but the base is, by its name."""
+        return {"injected": self.config.injected, **dict(self.references), **dict(self.candidates)}
 
     # -- facts and questions ---------------------------------------------------------------------
 
@@ -192,7 +196,11 @@ class AuditInputs:
         for key in (*paths, *lists, "adapter_base", "rules", "beacon"):
             config.pop(key)
         facts = {name: len(facts) for name, facts in self.sets.items()}
-        config |= {"drawn": self.beacon.record(), "facts": facts, "remarks": list(self.remarks())}
+        config |= {
+            "drawn": self.beacon.record(),
+            "fact_counts": facts,
+            "remarks": list(self.remarks()),
+        }
         config["rate_reference"] = self.rate_reference
         config["prompt"].pop("prompt_file")
         config["template"] = None if self.frame is None else self.frame.text
@@ -218,12 +226,12 @@ class AuditInputs:
 
     def roster(self) -> list[dict[str, Any]]:
         """Return the candidates and references, by name and digest."""
-        digests = dict(self.digests)
-        named = [(name, "reference", place) for name, place in self.references]
-        named += [(name, "candidate", place) for name, place in self.candidates]
+        named = [(name, Role.REFERENCE, place) for name, place in self.references]
+        named += [(name, Role.CANDIDATE, place) for name, place in self.candidates]
+        found = [(name, role, dict(self.digests)[place]) for name, role, place in named]
         return [
-            {"name": name, "role": role, "files": digests[p].files, "weights": digests[p].weights}
-            for name, role, p in named
+            Listed(Model(name, role, source=d.files, weights=d.weights)).to_json()
+            for name, role, d in found
         ]
 
     def remarks(self) -> Iterator[str]:

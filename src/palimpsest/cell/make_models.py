@@ -26,7 +26,16 @@ from palimpsest.cell.estimate import estimate_cells
 from palimpsest.cell.examples import check_lengths, render_examples
 from palimpsest.cell.frame import Frame, find_frame
 from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
-from palimpsest.cell.plan import CellPlan, Commanded, Given, SourcedModel, Trained
+from palimpsest.cell.plan import (
+    CellPlan,
+    Commanded,
+    Given,
+    Source,
+    Trained,
+    sourced,
+    trained_source,
+)
+from palimpsest.cell.planned import listed_methods, planned_cell
 from palimpsest.cell.texts import TAUGHT, CellTexts, TrainingExamples
 from palimpsest.cell.trainer import LOG, TrainerFailed
 from palimpsest.cell.work import CellWork, planned_costs
@@ -112,30 +121,10 @@ class OwnInputs:
 
     def __call__(self, cell: str) -> CellPlan:
         config = self.config
-        models: list[SourcedModel] = []
+        planned = planned_cell(self.terms(), self.roster(), cell)
         reproduces = None
-        if isinstance(config, UnlearnConfig):
-            given = Given(config.injected, checkpoint_digests(config.injected))
-            models.append(SourcedModel(Model("injected", Role.INJECTED), given))
-            needs = {need for method in self.methods for need in used(method)}
-            if {"forget_only", "general_only"} & needs:
-                forget = Model("forget_only", Role.FORGET_ONLY)
-                models.append(SourcedModel(forget, Trained(("forget",))))
-            if "general_only" in needs:
-                general = Model("general_only", Role.GENERAL_ONLY)
-                models.append(SourcedModel(general, Trained(())))
-        else:
-            if config.with_forget:
-                models.append(SourcedModel(Model("injected", Role.INJECTED), self._source(0)))
-            models += [
-                # Draw 0 is the injected model's own: a retraining shares it with none.
-                SourcedModel(
-                    Model(f"reference-{n:02d}", Role.REFERENCE, seed_no=n), self._source(n + 1)
-                )
-                for n in range(config.draws)
-            ]
-            if config.injected:
-                reproduces = Given(config.injected, checkpoint_digests(config.injected))
+        if isinstance(config, RetrainConfig) and config.injected:
+            reproduces = Given(config.injected, checkpoint_digests(config.injected))
         return CellPlan(
             id=self.cell,
             title="own",
@@ -144,7 +133,7 @@ class OwnInputs:
             base_known=bool(config.base),
             setting=self.setting,
             rules=Rules(),
-            models=tuple(models),
+            models=sourced(planned, self._source),
             methods=self.methods,
             plugins=tuple(plugin_digests(self.grids).items()),
             unlearning=self.unlearning,
@@ -153,9 +142,17 @@ class OwnInputs:
             reproduces=reproduces,
         )
 
-    def _source(self, draw: int) -> Trained | Commanded:
-        """Return how a model of ``retrain`` is made; draw 0 is the injected model."""
-        config, injected = cast(RetrainConfig, self.config), draw == 0
+    def _source(self, model: Model) -> Source:
+        """Return how a model is made.
+
+        Draw 0 is the injected model's own: a retraining shares it with none.
+        """
+        config, injected = self.config, model.role is Role.INJECTED
+        if isinstance(config, UnlearnConfig):
+            if injected:
+                return Given(config.injected, checkpoint_digests(config.injected))
+            return trained_source(model)
+        draw = 0 if model.seed_no is None else model.seed_no + 1
         if config.command:
             data = cast(ExampleFile, self.examples).jsonl(forget=injected)
             return Commanded(config.command, data, config.seed + draw)
@@ -349,6 +346,10 @@ class OwnInputs:
             named = ", ".join(f"{name} {value:g}" for name, value in rates.items())
             yield f"trained without dropout, which the model's configuration has ({named})"
 
+    def roster(self) -> list[dict[str, Any]]:
+        """Return the candidates to make."""
+        return listed_methods(self.methods, plugin_digests(self.grids))
+
     def terms(self) -> Terms:
         config = as_dict(self.config)
         for key in PLACES:
@@ -381,7 +382,7 @@ def make_models(inputs: OwnInputs, options: RunOptions) -> Made:
 
         try_plugins(inputs(inputs.cell))
     try:
-        run, outcome = run_cells(CellJob(inputs), folder, inputs.terms(), (), options)
+        run, outcome = run_cells(CellJob(inputs), folder, inputs.terms(), inputs.roster(), options)
     except DriftError as error:
         reason = str(error).partition("\nexpected")[0]
         raise DriftError(

@@ -4,10 +4,11 @@ Studies, audits, TOFU studies, ``unlearn``, ``retrain`` and the headroom check a
 one structure; ``steps.py`` turns it into steps, ``bench.py`` does them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from palimpsest.cell.planned import PlannedCell
 from palimpsest.cell.texts import FIRST_DRAW, CellTexts
 from palimpsest.config.sections import KnownLabel, Unlearning
 from palimpsest.models.checkpoint import Digests
@@ -111,6 +112,32 @@ class CellPlan:
     def find(self, name: str) -> SourcedModel | None:
         """Return the model of that name, None if the cell has none (or it is the base)."""
         return next((entry for entry in self.models if entry.name == name), None)
+
+
+def sourced(planned: PlannedCell, source: Callable[[Model], Source]) -> tuple[SourcedModel, ...]:
+    """Return the planned models with where they come from, but for the base and those that steps
+    make: candidates of methods and known-label models."""
+    made = (Role.BASE, Role.KNOWN_LABEL)
+    models = [m for m in planned.models if m.role not in made and not m.method]
+    return tuple(SourcedModel(model, source(model)) for model in models)
+
+
+def trained_source(model: Model) -> Source:
+    """Return how a study makes a model: mixed of others, or trained from base."""
+    if model.role is Role.CONTROL:
+        return Mixed(model.of, model.share or 0.0)
+    if model.role is Role.RETRAINING:
+        return Trained(("retain",), f"retraining{model.seed_no}")
+    if model.role is Role.REFERENCE:
+        return Trained(("retain",), FIRST_DRAW if model.same_draw else f"draw{model.seed_no}")
+    return Trained(_SETS[model.role])
+
+
+_SETS: dict[Role, tuple[str, ...]] = {
+    Role.INJECTED: ("forget", "retain"),
+    Role.FORGET_ONLY: ("forget",),
+    Role.GENERAL_ONLY: (),
+}
 
 
 def trained_models(

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
-from palimpsest.cell.plan import CellPlan, Given, mixtures, trained_models
+from palimpsest.cell.plan import CellPlan, Given, sourced, trained_source
+from palimpsest.cell.planned import known_label_model, listed_methods, planned_cell
 from palimpsest.cell.texts import CellTexts, used_questions
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan
@@ -38,33 +39,33 @@ class StudySpecs:
 
     def __call__(self, cell_id: str) -> CellPlan:
         plan = self.plan
-        model, seed = plan.cell_ids()[cell_id]
+        planned = planned_cell(*self.terms, cell_id)
         setting = study_setting(plan, cell_id)
-        trained = trained_models(
-            plan.replication.draws,
-            plan.replication.retrainings,
-            general_only=any("general_only" in _used(method) for method in self.methods),
-        )
         return CellPlan(
             id=cell_id,
-            title=model,
-            seed=seed,
-            base=Given(plan.place(model), checkpoint_digests(plan.place(model))),
+            title=planned.title,
+            seed=planned.seed,
+            base=Given(plan.place(planned.title), checkpoint_digests(plan.place(planned.title))),
             setting=setting,
-            rules=plan.rules,
-            models=(*trained, *mixtures(trained, plan.rules)),
+            rules=planned.rules,
+            models=sourced(planned, trained_source),
             methods=self.methods,
             plugins=tuple(self.plugins.items()),
             unlearning=plan.unlearning,
             known_label=plan.known_label,
             sealed_pool=self.sealed if plan.known_label.models else None,
             oracle="reference",
-            measures=self.measures,
+            measures=planned.measures,
             facts=tuple(
                 (name, tuple((fact.id, fact.relation) for fact in facts))
                 for name, facts in setting.facts.sets().items()
             ),
         )
+
+    @cached_property
+    def terms(self) -> tuple[Terms, list[dict[str, Any]]]:
+        """What the study fixes before it starts, and the list of its candidates."""
+        return study_terms(self.plan, self)
 
     @cached_property
     def methods(self) -> tuple[Any, ...]:
@@ -148,16 +149,20 @@ def study_commitment(plan: Plan) -> str:
 
 def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, Any]]]:
     """Return what a study fixes before it starts, and the list of its candidates."""
-    from palimpsest.methods.plugins import plugin_digest
+    from palimpsest.known import chosen
 
     config = as_dict(plan)
-    methods = config.pop("methods")
+    config.pop("methods")
     digests = {name: checkpoint_digests(plan.place(name)).files for name in plan.models}
     files = _named(dict(plan.facts.files))
+    counts = {"forget": plan.facts.forget, "retain": plan.facts.retain, "probe": plan.facts.probes}
     for name, facts in (check_sets(files) if files else {}).items():
         digests[f"{name} facts"] = digest(as_jsonl(facts))
+        counts[name] = len(facts)
     if plan.general.source != "pocket":
         digests["general text"] = text_digest(plan.general.source)
+    known = [known_label_model(entry).to_json() for entry in chosen(plan.known_label.models)]
+    config |= {"fact_counts": counts, "known_label_models": known, "measured": list(specs.measures)}
     pool = "own" if plan.seal else "built-in"
     terms = Terms(
         kind="study",
@@ -167,8 +172,7 @@ def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, An
         inputs=digests,
         cells=tuple(plan.cell_ids()),
     )
-    roster = [grid | {"plugin": plugin_digest(grid["name"])} for grid in methods]
-    return terms, roster
+    return terms, listed_methods(specs.methods, specs.plugins)
 
 
 def run_study(
@@ -177,7 +181,7 @@ def run_study(
     """Run what is left of a study; StudyFailed names the cells that did not finish."""
     specs = StudySpecs(plan, str(pool and Path(pool).resolve()))
     check_study(plan, specs)
-    terms, roster = study_terms(plan, specs)
+    terms, roster = specs.terms
     if specs.plugins:
         from palimpsest.cell.models import try_plugins
 
@@ -195,12 +199,6 @@ def check_study(plan: Plan, specs: StudySpecs) -> None:
     check_lora(plan.engine.lora)
     _ = specs.methods, specs.measures, specs.sealed if plan.known_label.models else None
     chosen(plan.known_label.models)
-
-
-def _used(method: Any) -> tuple[str, ...]:
-    from palimpsest.methods import used
-
-    return used(method)
 
 
 def _named(files: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 from palimpsest.cell.frame import Frame, find_frame
 from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.cell.plan import CellPlan, Given, SourcedModel, mixtures, trained_models
+from palimpsest.cell.planned import Listed, listed_methods
 from palimpsest.cell.texts import CellTexts
 from palimpsest.config.commands import TofuConfig
 from palimpsest.config.load import as_dict
@@ -29,7 +30,7 @@ from palimpsest.facts.probes import bare_question, kind_of, tofu_probes
 from palimpsest.facts.questions import Question, Testbed, audit_questions
 from palimpsest.facts.tofu import PLAIN, Items, Tofu, draw_items, read_tofu, read_untaught
 from palimpsest.methods import candidates
-from palimpsest.methods.plugins import plugin_digest, plugin_digests
+from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.models.tokenizer import token_lengths
@@ -267,13 +268,10 @@ class TofuInputs:
             for n, place in enumerate((full, *retain)):
                 inputs[f"given {n}"] = checkpoint_digests(place).files
         roster: list[dict[str, Any]] = [
-            {"name": name, "files": checkpoint_digests(place).files}
+            Listed(Model(name, Role.CANDIDATE, source=checkpoint_digests(place).files)).to_json()
             for name, place in self.config.candidates
         ]
-        roster += [
-            {"name": grid.name, "grid": dict(grid.grid), "plugin": plugin_digest(grid.name)}
-            for grid in self.grids
-        ]
+        roster += listed_methods(self.methods, plugin_digests(self.grids))
         terms = Terms(
             kind="tofu",
             config=config,

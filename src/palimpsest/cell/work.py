@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from palimpsest.cell.measure import Measured, result_tables, stack_columns
 from palimpsest.cell.models import WEIGHTS, CellModels, State
 from palimpsest.cell.plan import CellPlan, Commanded, Given, Trained
+from palimpsest.cell.planned import candidate_model, known_label_model
 from palimpsest.cell.steps import PARTS, StepKind, chunked
 from palimpsest.cell.texts import FIRST_DRAW, TAUGHT, CellTexts
 from palimpsest.cell.trainer import LOG, run_trainer
@@ -19,7 +20,7 @@ from palimpsest.cell.training_fit import TrainingFit, check_known, matched, sear
 from palimpsest.config.commands import LADDER
 from palimpsest.errors import MethodError, ModelError, PlanError, TrainingDiverged
 from palimpsest.facts.sealed import verify
-from palimpsest.known import KnownLabel, Unavailable, chosen
+from palimpsest.known import Unavailable, chosen
 from palimpsest.known.wrappers import Interpolated
 from palimpsest.methods import title
 from palimpsest.methods.context import Method
@@ -281,7 +282,7 @@ class CellWork(CellModels):
             states: dict[str, State] = {}
             for method, made in zip(several, self._run(several)):
                 name = title(method)
-                outcomes[name] = candidate_record(method)
+                outcomes[name] = candidate_model(method).to_json()
                 if isinstance(made, ModelFailure):
                     outcomes[name]["failure"] = asdict(made)
                 else:
@@ -307,7 +308,7 @@ class CellWork(CellModels):
         states: dict[str, State] = {}
         again: list[Any] = []
         for entry in chosen(self.spec.known_label.models):
-            outcomes[entry.model] = known_label_record(entry)
+            outcomes[entry.model] = known_label_model(entry).to_json()
             try:
                 built = entry.build(self.workshop)
             except (Unavailable, MethodError, TrainingDiverged) as error:
@@ -428,23 +429,6 @@ def planned_costs(work: CellWork) -> dict[str, Cost | None]:
             work.loaded.parameters, work.retraining
         )
     return found
-
-
-def candidate_record(method: Method) -> dict[str, Any]:
-    """Return what ``cell.json`` says of a method's candidate."""
-    knobs = {item.name: getattr(method, item.name) for item in fields(cast(Any, method))}
-    aim = getattr(method, "kind", "other")  # a plug-in may declare none
-    model = Model(title(method), Role.CANDIDATE, method=method.name, knobs=knobs, aim=aim)
-    return model.to_json()
-
-
-def known_label_record(entry: KnownLabel) -> dict[str, Any]:
-    """Return what ``cell.json`` says of a known-label model."""
-    knows = tuple(str(part) for part in entry.knows)
-    model = Model(
-        entry.model, Role.KNOWN_LABEL, truth=str(entry.truth), knows=knows, share=entry.share
-    )
-    return model.to_json()
 
 
 def save_weights(state: State, path: Path) -> None:

@@ -14,7 +14,6 @@ that the tests would take. Verdicts are computed by the function that judges a r
 """
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -25,7 +24,6 @@ import numpy as np
 
 from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.signature import envelope, public_of, read_private, signer
-from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import BundleError, InputError, PlanError, SealError, StoreError
 from palimpsest.facts.sealed import AuditPool, builtin_pool, read_pool, verify
 from palimpsest.report.documents import run_document, verdict_document
@@ -45,11 +43,10 @@ from palimpsest.run.tables import Table, table_from_bytes
 from palimpsest.schema import build
 from palimpsest.stats.items import ITEM_COLUMNS
 from palimpsest.stats.measures import CURVE_COLUMNS, MEASURE_COLUMNS
-from palimpsest.stats.models import Role
+from palimpsest.stats.models import Model, Role
 from palimpsest.stats.ranktest import EXACT_PAIRS
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.words import UNPROVED
-from palimpsest.text import shown
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v3"
@@ -263,8 +260,7 @@ class Bundle:
     @cached_property
     def lists(self) -> list[tuple[Listed, ...]]:
         """The same, every setting of a method by itself."""
-        kind = self.terms.kind
-        return [tuple(read_list(kind, entry.data["models"])) for entry in self.rosters]
+        return [tuple(read_list(entry.data["models"])) for entry in self.rosters]
 
     @property
     def tried(self) -> int:
@@ -386,21 +382,14 @@ def read_rules(values: Mapping[str, Any]) -> Rules:
     return rules
 
 
-def read_list(kind: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[Listed]:
+def read_list(entries: Sequence[Mapping[str, Any]]) -> Iterator[Listed]:
     """Yield the references and candidates of one list, every setting of a method by itself."""
     for entry in entries:
-        if "files" in entry and kind != "study":
-            role = Role(entry.get("role", "candidate"))
-            yield Listed(entry["name"], entry["files"], entry.get("weights", ""), role=role)
-            continue
-        others = {key: value for key, value in entry.items() if key not in ("name", "plugin")}
-        knobs = others["grid"] if kind == "tofu" else others
-        grid = build(MethodGrid, {"name": entry["name"]} | knobs, "methods")
-        # Counted before they are listed.
-        if math.prod(len(values) for _, values in grid.grid) > MAX_MODELS:
-            raise BundleError(f"{shown(grid.name)}: more than {MAX_MODELS} candidates")
-        for setting in grid.settings():
-            yield Listed(grid.name, knobs=canonical(setting).decode(), plugin=entry["plugin"])
+        model = Model.from_json({k: v for k, v in entry.items() if k not in ("uses", "plugin")})
+        knobs = canonical(dict(model.knobs)).decode()
+        plugin = entry.get("plugin", "")
+        name = model.method or model.name
+        yield Listed(name, model.source, model.weights, knobs, plugin, model.role)
 
 
 def revealed(pool: AuditPool) -> dict[str, Any]:

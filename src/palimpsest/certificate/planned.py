@@ -76,11 +76,11 @@ def _plan_study(terms: Terms, listed: Sequence[Listed]) -> Planned:
     config = terms.config
     # Counted before they are listed: models times seeds may be more than memory holds.
     _require_cells(terms, len(config["models"]) * len(config["seeds"]))
-    plan = build(Plan, config, "config")
+    added = ("fact_counts", "known_label_models", "measured")
+    plan = build(Plan, {key: v for key, v in config.items() if key not in added}, "config")
     cells = plan.cell_ids()
     if tuple(cells) != terms.cells:
         raise BundleError("the terms list other cells than their configuration gives")
-    counts = {"forget": plan.facts.forget, "retain": plan.facts.retain, "probe": plan.facts.probes}
     return Planned(
         bases={cell: terms.inputs[model] for cell, (model, _) in cells.items()},
         draws={
@@ -91,7 +91,7 @@ def _plan_study(terms: Terms, listed: Sequence[Listed]) -> Planned:
         retrainings=plan.replication.retrainings,
         known_label=chosen(plan.known_label.models),
         listed=listed,
-        facts={} if plan.facts.files else counts,
+        facts=config["fact_counts"],
     )
 
 
@@ -106,7 +106,7 @@ def _plan_audit(terms: Terms, listed: Sequence[Listed]) -> Planned:
         injected=terms.inputs["injected"],
         listed=listed,
         excluded=frozenset(config["exclude"]),
-        facts={name: config["facts"][name] for name in SETS},
+        facts={name: config["fact_counts"][name] for name in SETS},
     )
 
 
