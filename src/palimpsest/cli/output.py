@@ -5,9 +5,7 @@ The status of a run is shown as lines in a pipe, and as a view that refreshes on
 
 import contextlib
 import json
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,9 +28,10 @@ def answer(value: Any) -> None:
 
 def paragraphs(*texts: str) -> None:
     """Print paragraphs on stdout, wrapped to the width of the terminal."""
-    width = min(100, shutil.get_terminal_size((80, 24)).columns)
+    from palimpsest.report.table import wrapped
+
     for text in texts:
-        answer(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))
+        answer(wrapped(text))
 
 
 def say(text: str) -> None:

@@ -71,7 +71,7 @@ def logs(
     names = sorted({model.name for model in models})
     if unknown := given.keys() - names:
         raise PlanError(f"{unknown} found; the logs are of {', '.join(names)}", key="role")
-    models.sort(key=lambda model: (model.benchmark, model.base, model.split, model.place))
+    models.sort(key=lambda model: (model.benchmark, model.base, model.split, model.position))
     titled = groupby(models, lambda model: f"{model.benchmark} {model.base} {model.split}")
     groups = [
         judge_group(part, logs, score, anchor)
@@ -91,7 +91,7 @@ def _split_collections(title: str, models: list[Model]) -> Iterator[tuple[str, l
     for model in models:
         saves = [folder for folder in model.path.parents if folder.name == "saves"]
         folders.setdefault(saves[0] if saves else Path(), []).append(model)
-    if len({model.place for model in models}) == len(models):
+    if len({model.position for model in models}) == len(models):
         yield title, models
     else:
         alone = len(folders) == 1
@@ -117,15 +117,15 @@ def judge_group(
         screened = [_screen(model, usable, anchor) for model in family]
         sides = [p for model in screened for p in (model.p_below, model.p_above)]
         rejected = iter(holm([1.0 if p is None else p for p in sides], ALPHA).rejected)
-        judged += [_decide(model, next(rejected), next(rejected)) for model in screened]
-    judged = _compare_with_retrainings(sorted(judged, key=lambda model: model.place))
+        judged += [_decide(m, next(rejected), next(rejected), len(sides)) for m in screened]
+    judged = _compare_with_retrainings(sorted(judged, key=lambda model: model.position))
     return Group(title, tuple(judged))
 
 
 def _find_fault(model: Model, sound: Sequence[Model], score: str) -> str:
     """Return why a log must not be compared with the others of its group; empty if it may."""
     for one, other in combinations(sound, 2):
-        same = one.place == other.place or one.role is other.role is Role.PRETRAINED
+        same = one.position == other.position or one.role is other.role is Role.PRETRAINED
         # Two logs of a reference: two evaluations are mixed, and no model is safe from the other.
         if same and (model in (one, other) or one.role is not Role.CANDIDATE):
             return f"two logs of one model, {one.path} and {other.path}; give one of them"
@@ -207,29 +207,31 @@ def _measure_shifts(model: Model, reference: Mapping[str, Values]) -> dict[str, 
     return {key: shift for key, shift in shifts.items() if np.isfinite(shift)}
 
 
-def _decide(model: Model, too_low: bool, too_high: bool) -> Model:
-    """Return a screened model with its outcome and the reason in a sentence."""
+def _decide(model: Model, too_low: bool, too_high: bool, tests: int) -> Model:
+    """Return a screened model with its outcome and the reason in a sentence; ``tests`` were
+    corrected for."""
     if model.p_below is None:
         return model
     moved = [(abs(shift), key) for key, shift in model.shifts.items() if key != "forget"]
     largest, key = max(moved, default=(0.0, ""))
-    below, above = show_p(model.p_below), show_p(model.p_above)
+    below = f"unadjusted p = {model.p_below:.2g}"
+    above = "" if model.p_above is None else f"unadjusted p = {model.p_above:.2g}"
     if too_low:
-        outcome, verb, shown = Outcome.STILL_KNOWS, "are known better than", below
+        outcome = Outcome.STILL_KNOWS
+        reason = f"forget questions are better known than never-taught ones ({below})"
     elif too_high:
-        outcome, verb, shown = Outcome.OVER_FORGOTTEN, "are known less than", above
+        outcome = Outcome.OVER_FORGOTTEN
+        reason = f"forget questions are less known than never-taught ones ({above})"
     else:
         outcome = Outcome.DAMAGED if largest > DAMAGE else Outcome.NOT_TOLD_APART
-        verb, shown = "do not differ from", f"{below} below, {above} above"
-    reason = f"forget questions {verb} never-taught ones (p = {shown})"
+        sides = f"{below} below" + (f", {model.p_above:.2g} above" if above else "")
+        reason = (
+            "forget and never-taught questions do not differ significantly after Holm correction "
+            f"over {tests} tests ({sides})"
+        )
     if key:
         reason += f"; {key} questions lie {largest:.2g} spreads from the retrained model"
     return replace(model, outcome=outcome, reason=reason)
-
-
-def show_p(p: float | None) -> str:
-    """Return a p-value in at most six characters; a dash where the side was not tested."""
-    return "–" if p is None else f"{p:.2f}" if p >= 0.01 else f"{p:.0e}"
 
 
 def _compare_with_retrainings(models: list[Model]) -> list[Model]:
@@ -247,7 +249,7 @@ def _compare_with_retrainings(models: list[Model]) -> list[Model]:
             keys = _average(bag)
             rows = np.array([[median(entry.sets[key]) for key in keys] for entry in bag])
             p = p_value(rows[0], rows[1:], which_test(len(retrained), ALPHA))[1]
-            reason = f"{model.reason}; p = {show_p(float(p))} against {len(retrained)} retrainings"
+            reason = f"{model.reason}; p = {float(p):.2g} against {len(retrained)} retrainings"
             model = replace(model, retraining_p=float(p), reason=reason)
         compared.append(model)
     return compared

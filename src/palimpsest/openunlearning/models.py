@@ -74,7 +74,7 @@ class Model:
         return label if self.checkpoint is None else f"{label}-{self.checkpoint}"
 
     @property
-    def place(self) -> tuple[int, str, float]:
+    def position(self) -> tuple[int, str, float]:
         """What orders the models of a group: references first, checkpoints in order."""
         checkpoint = np.inf if self.checkpoint is None else self.checkpoint
         return [*Role, None].index(self.role), self.name, checkpoint

@@ -1,73 +1,71 @@
-"""The answer about a set of logs as one HTML page, with a picture per group."""
-
-from itertools import groupby
-from math import copysign, log1p
-from pathlib import Path
-from typing import NamedTuple
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+"""The answer about a set of logs as one page, with a picture per group."""
 
 from palimpsest.openunlearning import show
-from palimpsest.openunlearning.models import Group, LogReport, Model, Outcome
+from palimpsest.openunlearning.models import Group, LogReport, Outcome, Role
+from palimpsest.report import canvas
+from palimpsest.report.page import embedded, template
 
-SIDE = 400
-"""Length of both axes of the picture."""
-TICKS = (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50)
-AROUND = [(r * x, r * y) for r in (14, 21, 28) for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1))]
-"""Where the number of a mark may stand, seen from the mark; the best place first."""
-
-Point = tuple[float, float]
-
-
-class Picture(NamedTuple):
-    """Places in the picture, from its upper left corner."""
-
-    ticks: list[tuple[int, float]]
-    marks: list[tuple[Model, Point, Point]]
-    """Models, with the places of their mark and of their number."""
-    runs: list[list[Point]]
-    """Checkpoints of one run, in order."""
+COLORS = {
+    Outcome.STILL_KNOWS: "#b84a00",
+    Outcome.OVER_FORGOTTEN: "#0068a3",
+    Outcome.DAMAGED: "#8a4380",
+    Outcome.NOT_TOLD_APART: "#00734f",
+}
+TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
+MARKERS = {Role.CANDIDATE: "o", Role.RETRAINED: "s", Role.FULL: "^", Role.PRETRAINED: "D"}
 
 
-def render_page(report: LogReport) -> str:
-    """Return the page; whatever a name holds is escaped."""
-    folder = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined)
-    environment.globals.update(show=show, side=SIDE)
-    groups = [(group, draw_picture(group)) for group in report.groups]
-    page = environment.get_template("page.html.j2")
-    return page.render(groups=groups, problems=report.problems)
-
-
-def draw_picture(group: Group) -> Picture:
-    """Return where everything lies: holdout deltas to the right, forget deltas upward.
+@canvas.figure()
+def draw(group: Group) -> canvas.Picture:
+    """Return where every model lies: holdout deltas to the right, forget deltas upward.
 
     Both axes are linear near 0, logarithmic further out and have one range, so that a model which
     knows forget and never-taught questions alike lies on the diagonal.
     """
-    known = {
-        model: (_bend(model.median_holdout or 0.0), _bend(model.median_forget or 0.0))
-        for model in group.models
-        if model.outcome is not Outcome.NOT_JUDGED
-    }
-    values = [value for pair in known.values() for value in pair]
-    low, high = min([-1.0, *values]) - 0.2, max([1.0, *values]) + 0.2
-    scale = SIDE / (high - low)
-    places = {model: ((x - low) * scale, (high - y) * scale) for model, (x, y) in known.items()}
-    taken, marks = list(places.values()), []
-    for model, (x, y) in places.items():
-        options = [(x + dx, y + dy) for dx, dy in AROUND]
-        free = [at for at in options if not any(_overlap(at, other) for other in taken)]
-        taken.append((free or options)[0])
-        marks.append((model, (x, y), taken[-1]))
-    runs = [[places[m] for m in run] for _, run in groupby(places, lambda m: m.name)]
-    ticks = [(tick, (_bend(tick) - low) * scale) for tick in TICKS if low < _bend(tick) < high]
-    return Picture(ticks, marks, runs)
+    shown = [m for m in group.models if m.outcome is not Outcome.NOT_JUDGED]
+    places = {m: (m.median_holdout or 0.0, m.median_forget or 0.0) for m in shown}
+    looks = {m: canvas.Style(COLORS[m.outcome], MARKERS[m.role or Role.CANDIDATE]) for m in shown}
+    roles = {m.role or Role.CANDIDATE for m in shown}
+    entries = [
+        canvas.key(canvas.Style(canvas.QUIET, marker), role)
+        for role, marker in MARKERS.items()
+        if role in roles
+    ]
+    outcomes = {m.outcome for m in shown}
+    entries += [canvas.key(canvas.Style(c, "o"), o) for o, c in COLORS.items() if o in outcomes]
+    figure, (axes,) = canvas.sheet((4.6, 4.6), entries, left=0.9)
+    for name in dict.fromkeys(model.name for model in shown):
+        run = [place for model, place in places.items() if model.name == name]
+        axes.plot(*zip(*run), color=canvas.QUIET, linewidth=0.8, zorder=1.5)
+    for model, place in places.items():
+        canvas.points(axes, [place], looks[model], size=6)
+        number = str(group.models.index(model) + 1)
+        above = model.role is not Role.CANDIDATE  # which often lie near a reference
+        axes.annotate(number, place, (5, 5 if above else -10), textcoords="offset points")
+    reach = [value for place in places.values() for value in place]
+    limits = (1.3 * min([-1.0, *reach]), 1.3 * max([1.0, *reach]))
+    for which in "xy":
+        axes.set(**{f"{which}scale": "symlog"})
+        axes.set(**{f"{which}ticks": TICKS, f"{which}lim": limits})
+        (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter("{x:g}")
+    axes.plot(limits, limits, "--", color=canvas.QUIET, linewidth=0.8, zorder=1.2)
+    axes.grid(visible=True)
+    axes.set_xlabel("holdout questions, median difference from the anchor")
+    axes.set_ylabel("forget questions, median difference")
+    about = (
+        "Numbers are those of the table; lines connect the checkpoints of a run. On the dashed "
+        "line, forget and never-taught questions are known alike; below it the model still knows; "
+        "far from the retrained model along it, everything changed."
+    )
+    return canvas.Picture("logs", "Forget against holdout questions", "", about, figure)
 
 
-def _bend(value: float) -> float:
-    return copysign(log1p(abs(value)), value)
-
-
-def _overlap(one: Point, other: Point) -> bool:
-    return abs(one[0] - other[0]) < 14 and abs(one[1] - other[1]) < 12
+def render_page(report: LogReport) -> str:
+    """Return the page; whatever a name holds is escaped."""
+    parts = []
+    for group in report.groups:
+        picture = draw(group)
+        tables = [show.models_table(group), show.medians_table(group), show.levels_table(group)]
+        kept = [table for table in tables if table.rows]
+        parts.append((group, picture, embedded(picture), kept))
+    return template("logs.html.j2").render(parts=parts, show=show, problems=report.problems)

@@ -51,7 +51,12 @@ def retrain_command(source: RecipeSource, given: Mapping[str, Any]) -> tuple[str
     if "command" in given:
         raise PlanError("given together with --open-unlearning; omit one of them", key="command")
     out = Path(given.get("out") or Path("runs") / f"{config.folder.name}-references").resolve()
-    values = {"base": config.place(config.text(MODEL)), "draws": DRAWS, **given, "out": str(out)}
+    values = {
+        "base": config.source_of(config.text(MODEL)),
+        "draws": DRAWS,
+        **given,
+        "out": str(out),
+    }
     if config.section("model.template_args"):
         values["prompt_file"] = str((config.folder / CONFIG).resolve())
     trained = read_overrides(config.folder)

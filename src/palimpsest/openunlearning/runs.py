@@ -69,7 +69,7 @@ class RunConfig:
         found = self.get(key)
         return found if isinstance(found, dict) else {}
 
-    def place(self, model: str) -> str:
+    def source_of(self, model: str) -> str:
         """Return a model's folder, named from where OpenUnlearning ran, or its id on the hub."""
         root = next((p.parent for p in self.folder.resolve().parents if p.name == "saves"), None)
         local = None if root is None else root / model
@@ -117,8 +117,8 @@ def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig
     given = {key: value for key, value in values.items() if value not in (None, {}, [])}
     out = Path(given.get("out") or Path("runs") / folder.name)
     facts = Path(f"{out}.given")
-    base = config.place(config.text(BASE))
-    injected = config.place(config.text(MODEL))
+    base = config.source_of(config.text(BASE))
+    injected = config.source_of(config.text(MODEL))
     found: dict[str, Any] = {"base": base, "injected": injected, "out": str(out)}
     found["prompt"] = {"prompt_file": str(folder / CONFIG)}
     remarks = [f"Method {config.get('trainer.handler')}, {split}, base {base}."]
@@ -179,7 +179,7 @@ def _references(
     model = Path(injected)
     recipe = read_run_config(model) if (model / CONFIG).is_file() else None
     for found in configs:
-        same_base = found.place(found.text(MODEL)) == base
+        same_base = found.source_of(found.text(MODEL)) == base
         if found.trained_on != [SPLITS[split]] or not same_base or not _has_weights(found.folder):
             continue
         recipe = recipe or found

@@ -1,41 +1,42 @@
-"""The answer about a set of logs as text, JSON and CSV."""
+"""The answer about a set of logs as text, JSON, CSV and tables."""
 
-import csv
-import io
-import textwrap
 from typing import Any
 
-from palimpsest.openunlearning.judging import ALPHA, DAMAGE, show_p
+from palimpsest.openunlearning.judging import ALPHA, DAMAGE
 from palimpsest.openunlearning.models import Group, LogReport, Model, Role
-from palimpsest.text import escaped
+from palimpsest.report.table import Row, Table, as_csv, table_lines, wrapped
 
 MISSING = (
     "weights of candidates, full and pretrained model",
     "weights of at least five retrained models of one recipe",
-    "re-acquisition: how fast each model learns the forget questions again",
+    "re-acquisition: how fast each model relearns the forget questions",
 )
-SCOPE = "This is no certificate: forward scores, compared with one retraining. One needs "
-SCOPE += "; ".join(MISSING) + "."
-COLUMNS = ("model", "forget", "holdout", "below", "above", "outcome")
+SCOPE = (
+    "This is no certificate: it compares forward scores with one retraining. A certificate needs "
+    f"{'; '.join(MISSING)}."
+)
 LEGEND = (
-    "forget, holdout: median difference from the anchor. below, above: p-values that forget "
-    f"questions score below or above never-taught holdout ones; outcomes at {ALPHA} after Holm. "
-    f"spread: variation of the retrained model over questions; damage is more than {DAMAGE}. "
-    "level: median negative log-likelihood of answers in nats per token (MUSE: mean ROUGE)."
+    "forget, holdout: median difference from the anchor. below, above: unadjusted p-values that "
+    "forget questions score below or above never-taught holdout questions; outcomes are decided at "
+    f"{ALPHA} after Holm correction. A model is damaged if a median shifts by more than {DAMAGE} "
+    "spreads, a spread being the variation of the retrained model's scores over questions."
 )
+FORMS = dict.fromkeys(("forget", "holdout"), "+.2f") | dict.fromkeys(("below", "above"), ".2g")
 FIELDS = (
     *("name", "role", "split", "benchmark", "base", "checkpoint", "outcome", "reason", "score"),
     *("anchor", "p_below", "p_above", "median_forget", "median_holdout", "left_out"),
     *("distance", "retraining_p", "path", "shifts", "medians", "levels"),
 )
-"""What JSON and CSV say about a model."""
+"""What JSON says about a model; the last three are numbers by name."""
+
+
+# -- for programs ----------------------------------------------------------------------------------
 
 
 def as_json(report: LogReport) -> dict[str, Any]:
     """Return the whole answer as one JSON document."""
-    models = [model for group in report.groups for model in group.models]
     return {
-        "models": [{key: getattr(model, key) for key in FIELDS} for model in models],
+        "models": [{key: getattr(model, key) for key in FIELDS} for model in _models(report)],
         "groups": [
             {
                 "title": group.title,
@@ -49,42 +50,39 @@ def as_json(report: LogReport) -> dict[str, Any]:
     }
 
 
-def as_csv(report: LogReport) -> str:
-    """Return one line per model, with a column per level."""
-    rows = [row.pop("levels") | row for row in as_json(report)["models"]]
-    levels = sorted({key for row in rows for key in row} - set(FIELDS))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*FIELDS[:-1], *levels])
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+def as_csv_file(report: LogReport) -> str:
+    """Return one line per model, with a column per shift, median and level."""
+    models = _models(report)
+    *plain, shifts, medians, levels = FIELDS
+    names = {key: sorted({n for m in models for n in getattr(m, key)}) for key in FIELDS[-3:]}
+    rows: list[Row] = [
+        {key: getattr(model, key) for key in plain}
+        | {"path": str(model.path)}
+        | {f"shift of {name}": model.shifts.get(name) for name in names[shifts]}
+        | {f"median of {name}": model.medians.get(name) for name in names[medians]}
+        | {name: model.levels.get(name) for name in names[levels]}
+        for model in models
+    ]
+    return as_csv(Table.of("logs", "", "", rows))
 
 
-def as_text(report: LogReport, width: int = 80) -> str:
-    """Return the answer, then the tables, then what is missing, in lines of ``width``."""
-    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_long_words=False)
-    wrapper.break_on_hyphens = False
-    wrap = wrapper.fill
+def _models(report: LogReport) -> list[Model]:
+    return [model for group in report.groups for model in group.models]
+
+
+# -- for people ------------------------------------------------------------------------------------
+
+
+def as_text(report: LogReport) -> str:
+    """Return the answer, then the tables, then what is missing for a certificate."""
     lines: list[str] = []
     for group in report.groups:
         head = f"{group.title}: {setting(group)}"
-        lines += map(wrap, [head, *sentences(group), ""])
+        lines += [*map(wrapped, [head, *sentences(group)]), ""]
     for group in report.groups:
-        lines += [group.title, *_table([COLUMNS, *map(table_row, group.models)], width)]
-        levels = level_rows(group)
-        lines += ["", *_table(levels, width), ""] if levels else [""]
-    lines += map(wrap, [LEGEND, "", SCOPE, *report.problems])
-    return escaped("\n".join(lines), keep="\n")
-
-
-def _table(rows: list[tuple[str, ...]], width: int) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    widths[0] = min(widths[0], width - sum(widths[1:]) - 2 * len(widths[1:]))
-    lines: list[str] = []
-    for name, *cells in rows:
-        lines += [name, ""] if len(name) > widths[0] else [name]
-        lines[-1] = "  ".join(map(str.ljust, [lines[-1], *cells], widths)).rstrip()
-    return lines
+        tables = [models_table(group), medians_table(group)]
+        lines += [f"{table_lines(table)}\n" for table in tables if table.rows]
+    return "\n".join([*lines, wrapped(LEGEND), "", *map(wrapped, [SCOPE, *report.problems])])
 
 
 def setting(group: Group) -> str:
@@ -99,23 +97,40 @@ def sentences(group: Group) -> list[str]:
     texts = [f"{m.label}: {m.outcome}; {m.reason}." for m in candidates or group.models]
     if group.nearest:
         nearest = ", ".join(model.label for model in group.nearest)
-        texts.append(f"Nearest to the retrained model, of each run's checkpoints: {nearest}.")
+        texts.append(f"Nearest to the retrained model among each run's checkpoints: {nearest}.")
     return texts
 
 
-def table_row(model: Model) -> tuple[str, ...]:
-    """Return a model's cells under ``COLUMNS``."""
-    medians = (model.median_forget, model.median_holdout)
-    shown = ["–" if value is None else f"{value:+.2f}" for value in medians]
-    return (model.label, *shown, show_p(model.p_below), show_p(model.p_above), model.outcome)
-
-
-def level_rows(group: Group) -> list[tuple[str, ...]]:
-    """Return the table of levels, with its heading; empty if no log of the group has any."""
-    sets = list(dict.fromkeys(name for model in group.models for name in model.medians))
-    rows = [[model.label, *map(model.medians.get, sets)] for model in group.models]
-    shown = [
-        tuple(f"{cell:.2f}" if isinstance(cell, float) else cell or "–" for cell in row)
-        for row in rows
+def models_table(group: Group) -> Table:
+    """Return one row per model, by the number that it has in the picture."""
+    rows: list[Row] = [
+        {"": str(number), "model": model.label}
+        | {"forget": model.median_forget, "holdout": model.median_holdout}
+        | {"below": model.p_below, "above": model.p_above, "outcome": str(model.outcome)}
+        for number, model in enumerate(group.models, 1)
     ]
-    return [("level", *sets), *shown] if sets else []
+    return Table.of("models", group.title, "", rows, FORMS)
+
+
+def medians_table(group: Group) -> Table:
+    """Return the median level of every set of questions; without rows if no log has any."""
+    names = list(dict.fromkeys(name for model in group.models for name in model.medians))
+    rows: list[Row] = [
+        {"": str(number), "model": model.label} | {name: model.medians.get(name) for name in names}
+        for number, model in enumerate(group.models, 1)
+        if names
+    ]
+    title = "Median negative log-likelihood of answers, nats per token"
+    if any(model.benchmark == "MUSE" for model in group.models):
+        title = "Mean ROUGE of answers"
+    return Table.of("medians", title, "", rows, dict.fromkeys(names, ".2f"))
+
+
+def levels_table(group: Group) -> Table:
+    """Return the level of every metric, one column per model by its number."""
+    names = sorted({name for model in group.models for name in model.levels})
+    rows: list[Row] = [
+        {"metric": name} | {str(n): m.levels.get(name) for n, m in enumerate(group.models, 1)}
+        for name in names
+    ]
+    return Table.of("levels", "Levels of every metric", "", rows)

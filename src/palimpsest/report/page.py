@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from palimpsest.criteria.page import report_trial
 from palimpsest.errors import StoreError
-from palimpsest.report.canvas import FAR, LINEAR, figure_bytes
+from palimpsest.report.canvas import FAR, LINEAR, Picture, figure_bytes
 from palimpsest.report.figures import all_figures
 from palimpsest.report.leaderboard import answer_lines, as_sentence, by_closeness
 from palimpsest.report.results import (
@@ -80,7 +80,7 @@ def write_report(results: RunResults) -> Path:
     trial = report_trial(results)
     every = pictures | (trial.pictures if trial else {})
     drawn = {name: figure_bytes(picture.figure, "svg") for name, picture in every.items()}
-    images = {n: f"data:image/svg+xml;base64,{_base64(svg)}" for n, svg in drawn.items()}
+    images = {name: _embed(svg) for name, svg in drawn.items()}
     shown = {"tables": tables, "paper": paper, "pictures": pictures, "images": images}
     shown |= page_values(results) | {"trial": trial}
     files = {folder / "index.html": template("report.html.j2").render(shown).encode()}
@@ -211,6 +211,15 @@ def template(name: str) -> Template:
 def _finalize(value: object) -> object:
     """Return text without characters that could fool a parser or a reader; markup as it is."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def embedded(picture: Picture) -> str:
+    """Return a figure as an address that a page can hold in itself."""
+    return _embed(figure_bytes(picture.figure, "svg"))
+
+
+def _embed(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{_base64(svg)}"
 
 
 def _base64(data: bytes) -> str:

@@ -176,36 +176,50 @@ def number(value: float) -> str:
 
 def table_lines(table: Table, wide: int | None = None) -> str:
     """Return a table with its title and reading, as wide as the terminal: where it does not fit,
-    its longest texts are folded after hyphens, underscores and spaces, and nothing is cut."""
+    its longest texts are folded, and nothing is cut."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
     wide = wide or width()
     texts = [[printable(table.shown(*pair)) for pair in zip(table.columns, r)] for r in table.rows]
-    grid = [list(table.columns), *texts] if texts else []
-    sizes = [max(map(len, column)) for column in zip(*grid)]
-    while sum(sizes) + 2 * len(sizes) > wide and max(sizes) > 8:
-        # Names first: the first two columns.
-        longest = max(sizes[:2]) if max(sizes[:2]) > 14 else max(sizes)
-        sizes[sizes.index(longest)] -= 1
-    right = [not re.search("[A-Za-z]{3}", "".join(column)) for column in zip(*texts)]
-    lines = textwrap.wrap(table.title, wide)
-    for row in grid:
-        cells = [_folded(text, size) for text, size in zip(row, sizes)]
-        for n in range(max(map(len, cells))):
-            parts = [cell[n] if n < len(cell) else "" for cell in cells]
-            padded = [f"{p:>{s}}" if r else f"{p:<{s}}" for p, s, r in zip(parts, sizes, right)]
-            lines.append("  ".join(padded).rstrip())
-    return "\n".join([*lines, *textwrap.wrap(table.reading, wide, break_on_hyphens=False)])
+    sizes = [max(map(len, column)) for column in zip(table.columns, *texts)]
+    # The first two columns hold names, which are folded first.
+    names_alone = sum(sizes[2:]) + 2 * len(sizes) + 28 <= wide
+    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for place, (name, column) in enumerate(zip(table.columns, zip(*texts))):
+        number = not re.search("[A-Za-z]{3}", "".join(column))
+        grid.add_column(
+            Text(name),
+            justify="right" if number else "left",
+            overflow="fold",
+            no_wrap=place >= 2 and names_alone,
+        )
+    for row in texts:
+        grid.add_row(*map(Text, row))
+    out = io.StringIO()
+    Console(file=out, width=wide, color_system=None).print(grid)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()] if texts else []
+    around = wrapped(table.title, wide), wrapped(table.reading, wide)
+    return "\n".join(filter(None, [around[0], *lines, around[1]]))
+
+
+def wrapped(text: str, wide: int | None = None) -> str:
+    """Return a paragraph in lines of the terminal's width, at most 100, but for a path or a name
+    that is longer."""
+    wide = wide or min(100, width())
+    return textwrap.fill(
+        printable(text),
+        wide,
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def width() -> int:
     """Return the width of the terminal, at least 60 columns."""
     return max(60, shutil.get_terminal_size((80, 24)).columns)
-
-
-def _folded(text: str, most: int) -> list[str]:
-    """Return a text on as many lines as it needs."""
-    spaced = re.sub(r"([-_])", "\\1\x00", text)
-    lines = textwrap.wrap(spaced.replace("\x00", "\u200b "), most) if len(text) > most else [text]
-    return [line.replace("\u200b ", "").replace("\u200b", "") for line in lines] or [""]
 
 
 # -- files -----------------------------------------------------------------------------------------

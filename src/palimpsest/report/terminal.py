@@ -1,6 +1,5 @@
 """The answer on a terminal: the verdict, why, then tables that fit it."""
 
-import textwrap
 from collections.abc import Mapping
 from statistics import median
 
@@ -13,11 +12,10 @@ from palimpsest.report.results import (
     cell_answers,
     cell_places,
 )
-from palimpsest.report.table import Row, Share, Table, p_value, table_lines, width
+from palimpsest.report.table import Row, Share, Table, p_value, table_lines, width, wrapped
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.verdict import Finding, Verdict
-from palimpsest.text import printable
 
 MOST_REASONS = 8
 """Refused candidates or methods whose reasons are printed, the nearest to retraining first."""
@@ -38,19 +36,19 @@ def study_lines(results: RunResults, *, explain: bool = False) -> list[str]:
     adds what names and axes mean."""
     missing = [f"{cell.id}: {cell.state} {cell.reason}".rstrip() for cell in results.missing]
     if not results.judged:
-        return [*map(printable, missing), "No candidate was measured, so there is no verdict."]
+        return [*map(wrapped, missing), "No candidate was measured, so there is no verdict."]
     if len(results.planned) > 1:
-        blocks = [*_over_cells(results), *map(_wrapped, missing)]
+        blocks = [*_over_cells(results), *map(wrapped, missing)]
     else:
         cell, verdict = results.judged[0]
         found, wide = by_closeness(verdict), width()
-        blocks = [*map(_wrapped, (words.headline(verdict), *words.conditions(verdict))), ""]
-        blocks += [*map(_wrapped, _reasons(verdict, answer_lines(results))), ""]
+        blocks = [*map(wrapped, (words.headline(verdict), *words.conditions(verdict))), ""]
+        blocks += [*map(wrapped, _reasons(verdict, answer_lines(results))), ""]
         blocks += [_candidates(found, wide), ""]
         blocks += [table_lines(_by_axis(cell, results, found, wide), wide)]
-        blocks += [_wrapped(f"{name} failed: {why}") for name, why in cell.failed.items()]
+        blocks += [wrapped(f"{name} failed: {why}") for name, why in cell.failed.items()]
     axes = [f"{axis.title}: {axis.meaning}" for axis in chosen(results.rules)]
-    return blocks + (["", *map(_wrapped, (*EXPLAINED, *axes))] if explain else [])
+    return blocks + (["", *map(wrapped, (*EXPLAINED, *axes))] if explain else [])
 
 
 def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
@@ -126,7 +124,7 @@ def _over_cells(results: RunResults) -> list[str]:
     ]
     reading = "Each method is shown by its best setting in each cell."
     table = Table.of("methods", "", reading, rows, {"median sd": ".1f"})
-    cells = [_wrapped(f"{cell.id}: {words.headline(verdict)}") for cell, verdict in results.judged]
+    cells = [wrapped(f"{cell.id}: {words.headline(verdict)}") for cell, verdict in results.judged]
     share = Share(results.certified, len(results.judged))
     return [f"{share} cells certify a candidate.", "", table_lines(table), "", *cells]
 
@@ -169,10 +167,5 @@ def question_lines(
         if said.truth:
             row |= {"truth's rank": said.rank, "its probability": f"{said.probability:.2g}"}
         rows.append(row)
-    asked = _wrapped(f"{of}{results.question(first.prompt)}{truth}")
+    asked = wrapped(f"{of}{results.question(first.prompt)}{truth}")
     return [asked, table_lines(Table.of("asked", "", "", rows))]
-
-
-def _wrapped(text: str) -> str:
-    wide = min(100, width())
-    return textwrap.fill(printable(text), wide, subsequent_indent="  ", break_on_hyphens=False)
