@@ -66,7 +66,7 @@ def plain(cell: PocketCell) -> Tables:
     torch.use_deterministic_algorithms(False)  # the engine's choice, which it makes anew each time
     items, curves = straightforward.run_cell(cell)
     rules = cell.plan.rules
-    measures = measure_cell(items, curves, rules.screen_pool, records=records(cell))
+    measures = measure_cell(items, curves, records=records(cell))
     verdict = decide(measures, rules)
     assert verdict is not None
     return items, verdict

@@ -47,17 +47,13 @@ and knobs with a value or a list of values ([methods](methods.md)). If you run a
 or after editing a plug-in, only what is new is trained. `--keep candidates` keeps the candidates' weights under
 `cells/<cell>/models/`. `examples/plans/` has complete plans.
 
-**The paper's criteria.** Keys of the section `paper` set thresholds of the paper's own criteria, which never certify
-([glossary](glossary.md)); the schema describes them.
-
 """.replace("{{", "{").replace("}}", "}")
 
 
 def document() -> str:
     """Return the whole of docs/plan.md."""
     parts = [OPENING, "## Keys\n"]
-    described = (key for key in config_keys() if _section(key.name) != "paper")
-    keys = sorted(described, key=lambda key: list(SECTIONS).index(_section(key.name)))
+    keys = sorted(config_keys(), key=lambda key: list(SECTIONS).index(_section(key.name)))
     for section, several in groupby(keys, key=lambda key: _section(key.name)):
         title = f"`{section}`: {SECTIONS[section][0].lower()}{SECTIONS[section][1:]}"
         parts.append(f"\n### {title if section else SECTIONS['']}\n\n")

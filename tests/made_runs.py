@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from palimpsest.config.commands import AuditConfig
-from palimpsest.config.sections import Engine, PaperRules, Prompt
+from palimpsest.config.sections import Engine, Prompt
 from palimpsest.paper.study import PaperStudy, read_paper
 from palimpsest.report.results import MEASURED, read_run
 from palimpsest.run.steps import Step
@@ -278,7 +278,6 @@ def write_run(
 ) -> Path:
     """The folder of a run in which these models were scored, by cell ``<model>--seed<n>``."""
     config: dict[str, Any] = {"name": name}
-    config |= {"paper": asdict(PaperRules())} if kind == "study" else {}
     drawn = {"drawn": Beacon("lottery", {}).record()}
     config |= AUDIT_SETTINGS | drawn if kind == "audit" else {}
     wanted = tuple(dict.fromkeys([*planned, *cells]))

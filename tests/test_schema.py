@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from annotated_types import Ge
 
-from palimpsest.config.load import YAML_LIMIT, read_yaml
 from palimpsest.errors import PlanError
+from palimpsest.files import YAML_LIMIT, read_yaml
 from palimpsest.schema import build, unknown_key
 
 

@@ -1,4 +1,4 @@
-"""The one way to read a file that somebody gave: a regular file, within a bound, never executed."""
+"""The one way to read a file that somebody gave: regular, within bounds, never executed."""
 
 import json
 import os
@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from palimpsest.errors import InputError, PalimpsestError
+from palimpsest.errors import InputError, PalimpsestError, PlanError
 from palimpsest.text import shown, shown_path
 
 LINE_LIMIT = 64 * 2**20
 """Longest line, in bytes, that ``read_lines`` gives in one piece."""
+YAML_LIMIT = 2**20
+"""Largest document, in bytes."""
+WEIGHT_LIMIT = 2**21
+"""Largest weight of a document; see ``_weigh``."""
 
 
 def read_lines(
@@ -72,3 +76,65 @@ def read_object(
         found = type(value).__name__
         raise error(f"{shown_path(path)}: holds {found}; expected {expected}")
     return value
+
+
+def is_yaml(source: Path | str) -> bool:
+    """Return whether a source is the text of a YAML document rather than the path of one."""
+    return isinstance(source, str) and ("\n" in source or ": " in source)
+
+
+def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
+    """Return the keys and values of YAML; ``expected`` says what a message asks for.
+
+    source: a path, or the text itself, which has a line end or a colon before a space.
+    """
+    import yaml
+
+    name = "the text" if is_yaml(source) else shown_path(source)
+    try:
+        text = (
+            str(source) if is_yaml(source) else read_bytes(source, YAML_LIMIT, PlanError).decode()
+        )
+        data = parse_yaml(text)
+    except (PlanError, yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = " ".join(str(error).removeprefix(f"{name}: ").split())[:400]
+        raise PlanError(f"{name}: cannot be read ({problem}); expected {expected}") from error
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise PlanError(f"{name}: contains {type(data).__name__}; expected {expected}")
+    return data
+
+
+def parse_yaml(text: str) -> Any:
+    """Return what YAML holds; ValueError where its aliases or tags make it more than it says."""
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    node = loader.get_single_node()
+    try:
+        return loader.construct_document(node) if node and _weigh(node, {}) else None
+    except (IndexError, KeyError, AttributeError, TypeError) as error:  # a tag on what it is not
+        raise ValueError(f"a value does not fit its tag ({type(error).__name__})") from error
+
+
+def _weigh(node: Any, weights: dict[int, int]) -> int:
+    """Return the weight of a YAML node with its aliases written out; ValueError if too heavy.
+
+    A few hundred bytes of aliases can stand for gigabytes, so nodes are weighed before any value
+    is made. A level doubles the weight of what it holds: one number bounds both size and depth.
+    weights: of the nodes weighed before; an alias is the same node as its anchor.
+    """
+    if id(node) not in weights:
+        weights[id(node)] = WEIGHT_LIMIT  # of a node inside itself
+        keys = set()
+        for part in node.value if node.id == "mapping" else ():
+            key = part[0].value
+            if isinstance(key, str) and key in keys:
+                line = part[0].start_mark.line + 1
+                raise ValueError(f"line {line}: the key {shown(key)} occurs twice")
+            keys.add(key if isinstance(key, str) else None)
+        parts = [part for pair in node.value for part in pair] if keys else node.value
+        inner = sum(1 if isinstance(part, str) else 2 * _weigh(part, weights) for part in parts)
+        weights[id(node)] = 1 + inner
+    if weights[id(node)] > WEIGHT_LIMIT:
+        raise ValueError("is too large or nested too deeply with its aliases written out")
+    return weights[id(node)]

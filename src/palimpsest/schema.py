@@ -67,13 +67,6 @@ def unknown_key(key: str, known: Sequence[str]) -> PlanError:
     return PlanError(f"unknown key; {meant}{listed}", key=key)
 
 
-def json_schema(kind: type) -> dict[str, Any]:
-    """Return the JSON schema of what ``build`` reads."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind).json_schema()
-
-
 @cache
 def _validator(kind: type) -> Any:
     from pydantic import TypeAdapter

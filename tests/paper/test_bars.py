@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palimpsest.config.sections import PaperRules
 from palimpsest.errors import ScoreError
 from palimpsest.paper.bars import (
+    PaperRules,
     Tolerances,
     absolute_bar,
     damage_bar,

@@ -305,7 +305,6 @@ def test_every_side_of_every_axis_has_a_sign_and_words():
         {"confidence": 0.01},
         {"headroom_fraction": 0.001},
         {"headroom_minimum_facts": 1000},
-        {"screen_pool": "trained"},
         {"detection_power": 0.5},
         {"minimum_references": 3},
         {"control_mixtures": 1},

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from palimpsest.config.load import read_yaml
 from palimpsest.config.sections import Prompt
 from palimpsest.errors import ModelError, PlanError
 from palimpsest.facts.questions import Question
+from palimpsest.files import read_yaml
 from palimpsest.models.device import foreign
 from palimpsest.models.encode import adds_start
 

@@ -5,17 +5,15 @@ file's own folder, all others at the working directory. Everything is validated 
 PlanError carries the key.
 """
 
-import ast
 import dataclasses
-import inspect
 import os
-import re
-import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
+
+import docstring_parser
 
 from palimpsest.config.commands import (
     AuditConfig,
@@ -29,10 +27,8 @@ from palimpsest.config.commands import (
 )
 from palimpsest.config.plan import Plan, check_plan
 from palimpsest.config.sections import MethodGrid
-from palimpsest.errors import PlanError
-from palimpsest.files import read_bytes
-from palimpsest.schema import build, json_schema, unknown_key
-from palimpsest.text import shown
+from palimpsest.files import is_yaml, read_yaml
+from palimpsest.schema import build, unknown_key
 
 T = TypeVar("T")
 CHECKS: dict[type, Callable[[Any], Any]] = {
@@ -43,10 +39,6 @@ CHECKS: dict[type, Callable[[Any], Any]] = {
     UnlearnConfig: check_unlearn,
 }
 """What is checked beyond types and bounds: that values fit together."""
-YAML_LIMIT = 2**20
-"""Largest document, in bytes."""
-WEIGHT_LIMIT = 2**21
-"""Largest weight of a document; see ``_weigh``."""
 POCKET = "pocket"
 """Names of generated text and embedded models, which no folder changes."""
 
@@ -61,7 +53,7 @@ def load_config(kind: type[T], values: Mapping[str, Any], file: Path | str | Non
         unknown = [str(key) for key in read if key not in known]
         if unknown and kind is Plan:
             raise unknown_key(unknown[0], ["preset", *known])
-        folder = Path(file).resolve().parent if _is_file(file) else None
+        folder = Path(file).resolve().parent if not is_yaml(file) else None
         layers.insert(0, _located(kind, read, folder))
         if preset is not None:
             from palimpsest.config.presets import preset as named
@@ -118,10 +110,6 @@ def _merge(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _is_file(source: Path | str) -> bool:
-    return isinstance(source, Path) or not ("\n" in source or ": " in source)
-
-
 def _located(kind: type, values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return a file's values with its relative paths starting at the file's folder."""
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -150,67 +138,10 @@ def _moved(hint: Any, value: Any, folder: Path) -> Any:
     return value
 
 
-def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
-    """Return the keys and values of YAML; ``expected`` says what a message asks for.
-
-    source: a path, or the text itself, which has a line end or a colon before a space.
-    """
-    import yaml
-
-    inside = isinstance(source, str) and ("\n" in source or ": " in source)
-    name = "the text" if inside else str(source)
-    try:
-        text = str(source) if inside else read_bytes(source, YAML_LIMIT, PlanError).decode()
-        data = parse_yaml(text)
-    except (PlanError, yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = " ".join(str(error).removeprefix(f"{name}: ").split())[:400]
-        raise PlanError(f"{name}: cannot be read ({problem}); expected {expected}") from error
-    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise PlanError(f"{name}: contains {type(data).__name__}; expected {expected}")
-    return data
-
-
-def parse_yaml(text: str) -> Any:
-    """Return what YAML holds; ValueError where its aliases or tags make it more than it says."""
-    import yaml
-
-    loader = yaml.SafeLoader(text)
-    node = loader.get_single_node()
-    try:
-        return loader.construct_document(node) if node and _weigh(node, {}) else None
-    except (IndexError, KeyError, AttributeError, TypeError) as error:  # a tag on what it is not
-        raise ValueError(f"a value does not fit its tag ({type(error).__name__})") from error
-
-
-def _weigh(node: Any, weights: dict[int, int]) -> int:
-    """Return the weight of a YAML node with its aliases written out; ValueError if too heavy.
-
-    A few hundred bytes of aliases can stand for gigabytes, so nodes are weighed before any value
-    is made. A level doubles the weight of what it holds: one number bounds both size and depth.
-    weights: of the nodes weighed before; an alias is the same node as its anchor.
-    """
-    if id(node) not in weights:
-        weights[id(node)] = WEIGHT_LIMIT  # of a node inside itself
-        keys = set()
-        for part in node.value if node.id == "mapping" else ():
-            key = part[0].value
-            if isinstance(key, str) and key in keys:
-                line = part[0].start_mark.line + 1
-                raise ValueError(f"line {line}: the key {shown(key)} occurs twice")
-            keys.add(key if isinstance(key, str) else None)
-        parts = [part for pair in node.value for part in pair] if keys else node.value
-        inner = sum(1 if isinstance(part, str) else 2 * _weigh(part, weights) for part in parts)
-        weights[id(node)] = 1 + inner
-    if weights[id(node)] > WEIGHT_LIMIT:
-        raise ValueError("is too large or nested too deeply with its aliases written out")
-    return weights[id(node)]
-
-
 # -- the keys, described from the code -------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """One key of a configuration file, its section's name before it."""
 
     name: str
@@ -220,18 +151,16 @@ class Key:
 
 @cache
 def meanings(kind: type) -> dict[str, str]:
-    """Return the docstring under each field of a dataclass, on one line."""
-    described: dict[str, str] = {}
-    for parent in kind.__bases__:
-        described |= meanings(parent) if dataclasses.is_dataclass(parent) else {}
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    for node, below in zip(body.body, body.body[1:]):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            match below:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    described[node.target.id] = re.sub(r"\s+", " ", text).replace("``", "`")
-    return described
+    """Return the docstring under each field of a dataclass, its own and inherited, on one line."""
+    documented = (
+        entry
+        for parent in reversed(kind.__mro__[:-1])
+        for entry in docstring_parser.parse_from_object(parent).params
+    )
+    return {
+        entry.arg_name: " ".join((entry.description or "").split()).replace("``", "`")
+        for entry in documented
+    }
 
 
 def config_keys(kind: type = Plan, where: str = "") -> Iterator[Key]:
@@ -251,7 +180,9 @@ def config_keys(kind: type = Plan, where: str = "") -> Iterator[Key]:
 
 def config_schema(kind: type = Plan) -> dict[str, Any]:
     """Return the JSON schema of a configuration file, for editors."""
-    schema = json_schema(kind)
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(kind).json_schema()
     parts = {kind.__name__: schema} | schema.get("$defs", {})
     classes = {kind.__name__: kind} | {
         hint.__name__: hint

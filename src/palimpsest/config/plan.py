@@ -13,7 +13,6 @@ from palimpsest.config.sections import (
     KnownLabel,
     MethodGrid,
     ModelPlace,
-    PaperRules,
     Reacquisition,
     Replication,
     Unlearning,
@@ -47,7 +46,6 @@ class Plan:
     known_label: KnownLabel = field(default_factory=KnownLabel)
     replication: Replication = field(default_factory=Replication)
     rules: Rules = field(default_factory=Rules)
-    paper: PaperRules = field(default_factory=PaperRules)
     measures: Literal["all", "none"] | tuple[str, ...] = "none"
     """Published criteria to measure on every model: all, none, or a list of names
     (``palimpsest criteria --list``). Measures that an axis needs are always taken."""

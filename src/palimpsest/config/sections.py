@@ -170,44 +170,6 @@ class Replication:
     """Fresh retrainings per cell, judged as if they were candidates; never used as references."""
 
 
-@dataclass(frozen=True)
-class PaperRules:
-    """Thresholds of the paper's own criteria, which are reported but never certify."""
-
-    retain_limit: Annotated[float, Gt(0)] = 0.5
-    """Largest retain NLL that the absolute bar accepts."""
-    residual_limit: Annotated[float, Gt(0)] = 0.5
-    """Largest re-acquisition residual that the absolute bar accepts."""
-    adequate_fraction: Fraction = 0.5
-    """A candidate is rated adequate if its oracle-KL is at most this fraction of the injected
-    model's."""
-    matched_within: Annotated[float, Gt(0)] = 1.0
-    """Two candidates of a cell count as equally forgetful if their held-out forget NLLs differ by
-    at most this many nats."""
-    tolerance_percentile: Annotated[float, Gt(0), Le(100)] = 90.0
-    """delta_f is this percentile of the absolute difference in held-out delta, over forget facts
-    and pairs of reference draws."""
-    minimum_draws: Annotated[int, Ge(2)] = 2
-    """Fewest independent reference draws from which tolerances are computed."""
-    degeneracy_deltas: Annotated[float, Ge(0)] = 1.0
-    """A candidate counts as collapsed onto the retain set if its retain NLL lies below the injected
-    model's by more than this multiple of delta_f plus epsilon_f(retain)."""
-    relearn_veto: bool = True
-    """Whether the recalibrated bar includes the relearn veto.
-
-    It rejects a candidate whose held-out forget NLL falls in the first chunk by more than mean fall
-    of the cell's draws + max(relearn_margin, t * s * sqrt(1 + 1/n)), with s the draws' standard
-    deviation in the family's replicated cell and t the 1 - relearn_alpha quantile of Student's
-    t."""
-    relearn_alpha: Fraction = 0.05
-    """Probability that the veto rejects one more reference draw."""
-    relearn_margin: Annotated[float, Ge(0)] = 0.1
-    """Smallest excess fall that the veto acts on, so that noise is ignored where draws hardly
-    differ."""
-    equivalence_alpha: Fraction = 0.05
-    """Level of each of the two one-sided tests of equivalence to never-learned."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
     """The text around questions and answers: none, or exactly the format used in training."""

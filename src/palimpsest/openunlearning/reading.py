@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from palimpsest.config.load import parse_yaml
 from palimpsest.errors import InputError
+from palimpsest.files import parse_yaml
 from palimpsest.openunlearning.models import Model, Role, Values, median
 
 SIZE_LIMIT = 512 * 2**20

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.config.commands import RecipeSource
-from palimpsest.config.load import parse_yaml
 from palimpsest.errors import PlanError
 from palimpsest.facts.questions import FactSet
 from palimpsest.facts.tofu import SPLITS, read_tofu
+from palimpsest.files import parse_yaml
 from palimpsest.openunlearning.reading import load_bounded
 from palimpsest.openunlearning.runs import CONFIG, MODEL, RunConfig, read_run_config
 from palimpsest.run.disk import make_folder, write_bytes

@@ -22,11 +22,48 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from palimpsest.config.sections import PaperRules
 from palimpsest.errors import ScoreError
 from palimpsest.stats.intervals import draw_gaps
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Role
+
+
+@dataclass(frozen=True)
+class PaperRules:
+    """The paper's own thresholds: fixed here, reported, and never part of a certificate."""
+
+    retain_limit: float = 0.5
+    """Largest retain NLL that the absolute bar accepts."""
+    residual_limit: float = 0.5
+    """Largest re-acquisition residual that the absolute bar accepts."""
+    adequate_fraction: float = 0.5
+    """A candidate is rated adequate if its oracle-KL is at most this fraction of the injected
+    model's."""
+    matched_within: float = 1.0
+    """Two candidates of a cell count as equally forgetful if their held-out forget NLLs differ by
+    at most this many nats."""
+    tolerance_percentile: float = 90.0
+    """delta_f is this percentile of the absolute difference in held-out delta, over forget facts
+    and pairs of reference draws."""
+    minimum_draws: int = 2
+    """Fewest independent reference draws from which tolerances are computed."""
+    degeneracy_deltas: float = 1.0
+    """A candidate counts as collapsed onto the retain set if its retain NLL lies below the injected
+    model's by more than this multiple of delta_f plus epsilon_f(retain)."""
+    relearn_veto: bool = True
+    """Whether the recalibrated bar includes the relearn veto.
+
+    It rejects a candidate whose held-out forget NLL falls in the first chunk by more than mean fall
+    of the cell's draws + max(relearn_margin, t * s * sqrt(1 + 1/n)), with s the draws' standard
+    deviation in the family's replicated cell and t the 1 - relearn_alpha quantile of Student's
+    t."""
+    relearn_alpha: float = 0.05
+    """Probability that the veto rejects one more reference draw."""
+    relearn_margin: float = 0.1
+    """Smallest excess fall that the veto acts on, so that noise is ignored where draws hardly
+    differ."""
+    equivalence_alpha: float = 0.05
+    """Level of each of the two one-sided tests of equivalence to never-learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +163,7 @@ def relearn_veto(
     if tolerances.fall_deviation is None:
         raise ScoreError(
             "the tolerances were measured on draws without re-acquisition curves, which the "
-            "relearn veto needs; re-acquire the draws, or set paper.relearn_veto to false"
+            "relearn veto needs; re-acquire the draws"
         )
     fall = model.need_curve().first_fall
     reference_fall = float(np.mean([draw.need_curve().first_fall for draw in references]))

@@ -5,12 +5,12 @@ tolerances come from three draws: of a cell with more, the first three are used.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from palimpsest.config.sections import PaperRules
 from palimpsest.paper.bars import (
     DamageBar,
+    PaperRules,
     Tolerances,
     absolute_bar,
     damage_bar,
@@ -60,11 +60,11 @@ class PaperStudy:
     """A run with the paper's design."""
 
     results: RunResults
-    rules: PaperRules
     screens: Mapping[str, Screen]
     """The base-anchored screen of every cell."""
     names: Mapping[str, tuple[str, ...]]
     """By cell, the candidates that have all of the paper's measures."""
+    rules: PaperRules = field(default_factory=PaperRules)
 
     @property
     def cells(self) -> tuple[CellResult, ...]:
@@ -199,7 +199,7 @@ def suppresses(cell: CellResult, name: str | None) -> bool:
 def read_paper(results: RunResults) -> PaperStudy | None:
     """Return the study as the paper's criteria see it; None where a cell lacks the paper's design:
     candidates, a reference of the injected model's draw, re-acquisition and oracle-KL."""
-    if "paper" not in results.terms.config or not results.cells:
+    if results.kind != "study" or not results.cells:
         return None
     screens, names = {}, {}
     for cell in results.cells:
@@ -209,7 +209,7 @@ def read_paper(results: RunResults) -> PaperStudy | None:
         if not names[cell.id] or len(known) < 2 or not set(known) <= set(whole):
             return None
         screens[cell.id] = screen_candidates(cell.evaluation, cell.candidates, results.rules)
-    return PaperStudy(results, PaperRules(**results.terms.config["paper"]), screens, names)
+    return PaperStudy(results, screens, names)
 
 
 def _is_whole(model: ModelMeasures) -> bool:

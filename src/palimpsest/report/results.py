@@ -208,7 +208,7 @@ def judge_cell(
     models = models_from_json(summary["models"])
     items, curves = tables["items"], tables.get("curves")
     further = tables.get("measures")
-    evaluation = measure_cell(items, curves, rules.screen_pool, records=models, measures=further)
+    evaluation = measure_cell(items, curves, records=models, measures=further)
     headroom = read_headroom(tables["headroom"], rules) if "headroom" in tables else None
     return CellResult(
         id=cell_id,
@@ -218,7 +218,7 @@ def judge_cell(
         gated=summary["gated"],
         models=models,
         evaluation=evaluation,
-        known_label=_on_pool(items, curves, rules.known_label_pool, models),
+        known_label=_on_pool(items, curves, "audit", models),
         verdict=decide(evaluation, rules, headroom, tuple(find_conditions(terms, summary))),
         headroom=headroom,
         summary=summary,

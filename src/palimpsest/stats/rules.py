@@ -6,7 +6,7 @@ outside the bounds here, and whatever differs from the default is listed with ev
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -47,10 +47,6 @@ class Rules:
     dose_fraction: Annotated[float, Ge(0.5), Lt(1)] = 0.5
     """How far re-acquisition must bring the references, as a fraction of the way from their own
     held-out forget NLL to the injected model's."""
-    screen_pool: Literal["evaluation"] = "evaluation"
-    """Pool of held-out phrasings on which candidates are judged."""
-    known_label_pool: Literal["audit"] = "audit"
-    """Sealed pool on which the known-label models are scored, once."""
     headroom_fraction: Annotated[float, Ge(0.5), Lt(1)] = 0.5
     """Fraction of what injection taught that evidence in context must leave unexplained."""
     headroom_minimum_facts: Annotated[int, Ge(2), Le(4)] = 4
