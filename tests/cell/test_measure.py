@@ -135,7 +135,7 @@ def test_a_beacon_draws_what_is_asked_and_leaves_what_is_trained() -> None:
     ]
     assert orders[0] != orders[1]
     # Adversaries are given the schedule as published, never the drawn one.
-    published = work.workshop.schedule(None)
+    published = work.adversary_kit.schedule(None)
     assert published.learning_rate == drawn.reacquisition.learning_rate
     for mine, theirs in zip(published.steps, plain.reacquisition_steps, strict=True):
         assert mine[0].batch.ids.equal(theirs[0].batch.ids)

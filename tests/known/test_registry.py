@@ -1,84 +1,122 @@
-"""A new known-label model is one function with its label; nothing else has to know its name."""
+"""A known-label model is one of the paper's panel, or a plug-in that is one labeled function."""
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
 from tests.cell.small import bare_plan, cell_work, finish, only_cell
 
 from palimpsest.config.sections import KnownLabel
-from palimpsest.errors import PlanError
-from palimpsest.known import Truth, chosen, entries, known
+from palimpsest.errors import DriftError, PlanError
+from palimpsest.known import chosen, model_name, plugin_digests
+from palimpsest.known.panel import PANEL
 from palimpsest.report.results import read_run
 
 NOISE = """
 from palimpsest.known import Truth, known_label
 
 @known_label(Truth.SUPPRESSED, builds_on=("injected",))
-def noise(workshop):
+def some_noise(kit):
     import torch
-    drawn = torch.Generator().manual_seed(0)
+    drawn = torch.Generator().manual_seed(kit.seed("noise") % 2**63)
     return {
         name: value + 0.01 * torch.randn(value.shape, generator=drawn)
-        for name, value in workshop.state("injected").items()
+        for name, value in kit.state("injected").items()
     }
+
+renamed = some_noise
 """
+NAME = "noise_of_mine:some_noise"
 
 
 @pytest.fixture
-def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One file more in ``known/``."""
-    (tmp_path / "noise_file.py").write_text(NOISE)
-    monkeypatch.setattr(known, "__path__", [*known.__path__, str(tmp_path)])
-    entries.cache_clear()
-    yield
-    sys.modules.pop("palimpsest.known.noise_file", None)
-    entries.cache_clear()
+def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a plug-in, where Python finds it."""
+    file = tmp_path / "noise_of_mine.py"
+    file.write_text(NOISE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "noise_of_mine", raising=False)
+    invalidate_caches()
+    return file
 
 
-@pytest.mark.usefixtures("noise")
-def test_a_file_that_is_added_is_all_that_a_new_model_takes(tmp_path: Path) -> None:
-    plan = bare_plan(known_label=KnownLabel(models=("router", "noise")))
+def test_a_plug_in_is_built_measured_and_recorded_like_the_panel(
+    noise: Path, tmp_path: Path
+) -> None:
+    plan = bare_plan(known_label=KnownLabel(models=("router", NAME)))
     run, _ = finish(plan, tmp_path / "run")
     models = read_run(run.path).cells[0].models
-    model = models["known-noise"]
+    model = models["known-some-noise"]
     assert (model.truth, model.knows, model.wrapper) == ("suppressed", (), False)
     assert models["known-router"].wrapper
     cell = only_cell(run)
     items = cell.table("items")
-    mine = items["model"] == "known-noise"
+    mine = items["model"] == model.name
     assert {"audit", "evaluation"} <= set(items["pool"][mine])
-    assert "reacquired" in items["stage"][mine] and "known-noise" in cell.table("curves")["model"]
+    assert "reacquired" in items["stage"][mine] and model.name in cell.table("curves")["model"]
     opening = cell.opening()
     assert opening is not None
-    known_label = {"known-router", "known-noise"}
+    known_label = {"known-router", model.name}
     assert set(opening["models"]) == {"base", "injected", "reference", *known_label}
+    # The sealed pool is opened once: an edited plug-in is another run.
+    assert run.terms.inputs[NAME] == plugin_digests([NAME])[NAME]
+    noise.write_text(NOISE.replace("0.01", "0.02"))
+    sys.modules.pop("noise_of_mine")
+    with pytest.raises(DriftError) as drift:
+        finish(plan, tmp_path / "run")
+    assert [key for key in drift.value.keys if NAME in key]
 
 
-def test_their_names_are_known_without_torch() -> None:
+def test_an_edited_plug_in_has_another_step(noise: Path) -> None:
+    plan = bare_plan(known_label=KnownLabel(models=(NAME,)))
+    (before,) = (step.key for step in cell_work(plan).steps if step.name == "known-label")
+    noise.write_text(NOISE.replace("0.01", "0.02"))
+    (after,) = (step.key for step in cell_work(plan).steps if step.name == "known-label")
+    assert before != after
+
+
+def test_a_faulty_plug_in_is_named_before_anything_is_trained(noise: Path, tmp_path: Path) -> None:
+    noise.write_text(NOISE.replace("kit.state", "kit.stat"))
+    with pytest.raises(PlanError) as fault:
+        finish(bare_plan(known_label=KnownLabel(models=(NAME,))), tmp_path / "run")
+    assert NAME in str(fault.value) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("noise")
+@pytest.mark.parametrize(
+    "models",
+    [
+        ("mimic",),
+        ("router", "router"),
+        ("no_such_module:some_noise",),
+        ("noise_of_mine:no_such_name",),
+        ("noise_of_mine:Truth",),
+        ("noise_of_mine:renamed",),
+    ],
+)
+def test_what_cannot_be_named_is_refused(models: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError) as problem:
+        chosen(models)
+    assert problem.value.key == "known_label.models"
+
+
+def test_names_are_known_without_torch() -> None:
     code = (
-        "import sys; from palimpsest.known import entries; "
-        "print(len(entries()), 'torch' in sys.modules)"
+        "import sys; from palimpsest.known import chosen, model_name; "
+        "from palimpsest.config.sections import KnownLabel; chosen(KnownLabel().models); "
+        "model_name('no_such_module:full_mimic'); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(len(entries())), "False"]
+    assert done.stdout.split() == ["False"]
 
 
-def test_names_differ_and_the_default_is_the_papers_six() -> None:
-    names = [entry.name for entry in entries()]
-    assert len(set(names)) == len(names) >= 24 and chosen("all") == entries()
-    default = chosen(KnownLabel().models)
-    assert tuple(entry.name for entry in default) == KnownLabel().models == tuple(names[:6])
-    shares = {entry.name: entry.share for entry in default if entry.share}
+def test_the_default_is_the_papers_panel() -> None:
+    assert chosen(KnownLabel().models) == PANEL
+    shares = {entry.name: entry.share for entry in PANEL if entry.share}
     assert shares == {f"interpolation-{n}": n / 100 for n in (25, 50, 75)}
-    by_truth = {truth: {e.name for e in entries() if e.truth == truth} for truth in Truth}
-    assert by_truth[Truth.RESTORED] == {"rescaled-retrained"}
-    assert by_truth[Truth.GRADED] == {"undo-10", "undo-20", "undo-40"}
-    for wrong in (("mimic",), ("router", "router")):
-        with pytest.raises(PlanError):
-            chosen(wrong)
+    assert model_name("palimpsest_trials:full_mimic") == "known-full-mimic"
 
 
 def test_a_cell_without_known_label_models_has_no_such_step() -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from palimpsest.known.basic import embedding
+from palimpsest.known.panel import embedding
 from palimpsest.known.wrappers import Interpolated, Routed, Suppressed, subject_patterns
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.fast import StackedNet

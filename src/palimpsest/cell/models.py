@@ -19,9 +19,10 @@ from palimpsest.cell.plan import CellPlan, Commanded, Given, Mixed, Source, Trai
 from palimpsest.cell.steps import StepList, criteria_teacher
 from palimpsest.cell.texts import KNOWN_LABEL_DRAW, REPLAY_DRAW, CellTexts
 from palimpsest.cell.training_fit import TrainingFit, check_reached, matched, mean_nll
-from palimpsest.errors import DriftError, MethodError
+from palimpsest.errors import DriftError, MachineError, MethodError, PlanError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import ASKED
+from palimpsest.known import Unavailable, chosen
 from palimpsest.known.kit import AdversaryKit, Schedule
 from palimpsest.known.wrappers import Interpolated
 from palimpsest.methods import title
@@ -41,9 +42,9 @@ from palimpsest.models.checkpoint import (
     stored_state,
 )
 from palimpsest.models.device import machine_faults, repeatable
-from palimpsest.models.encode import encode_answers
+from palimpsest.models.encode import encode_texts
 from palimpsest.models.load import Loaded, load
-from palimpsest.models.net import Net, Nets
+from palimpsest.models.net import Net, Nets, collate
 from palimpsest.models.train import TextBatch
 from palimpsest.run.cell import CellStore
 from palimpsest.scoring.answers import Elicitation
@@ -274,28 +275,21 @@ class CellModels:
         return stream_cost(self.loaded.tokenizer, stream, self.recipe.piece_tokens)
 
     @cached_property
-    def workshop(self) -> AdversaryKit:
+    def adversary_kit(self) -> AdversaryKit:
         """What known-label models are built from."""
         spec, setting, sets = self.spec, self.setting, self.setting.facts.sets()
-        lessons = encode_answers(self.loaded.tokenizer, setting.seen("forget"))
-        tokens = {token for text in lessons for token in text.ids[text.start :]}
         return AdversaryKit(
             state=self.state,
             nets=self.nets,
-            tokenizer=self.loaded.tokenizer,
             facts={name: sets[name] for name in ("forget", "retain")},
             seen={name: setting.seen(name) for name in ("forget", "retain")},
-            answers=tuple(sorted(tokens)),
-            embedding=self.loaded.embedding,
+            general=setting.general_train,
             penalty=spec.known_label.penalty,
+            budget=spec.unlearning,
+            recipe=self.recipe,
             context=lambda: self.context,
             schedule=self._schedule,
             redrawn=self._redrawn,
-            general=setting.general_train,
-            piece_tokens=setting.general.piece_tokens,
-            steps=spec.unlearning.steps,
-            rate=spec.unlearning.learning_rate,
-            injection_rate=setting.injection.learning_rate,
             seed_key=spec.id,
         )
 
@@ -324,7 +318,9 @@ class DryCell(CellModels):
 
     def __init__(self, spec: CellPlan) -> None:
         setting = spec.setting
-        once = replace(setting, injection=replace(setting.injection, steps=1))
+        injection = replace(setting.injection, steps=1)
+        again = replace(setting.reacquisition, steps=setting.reacquisition.chunks)
+        once = replace(setting, injection=injection, reacquisition=again)
         super().__init__(replace(spec, setting=once, unlearning=replace(spec.unlearning, steps=1)))
 
     def state(self, name: str) -> State:
@@ -336,15 +332,17 @@ class DryCell(CellModels):
 
 
 def try_plugins(spec: CellPlan) -> None:
-    """Run every plug-in method for one step; MethodError names the first that cannot work."""
+    """Run every plug-in for one step; an InputError names the first that cannot work."""
     names = dict(spec.plugins)
     methods = [method for method in spec.methods if method.name in names]
-    if not methods:
-        return
-    repeatable(spec.setting.engine.device)
-    # Nothing has been learned yet, so that no model could pass the check of its dose.
-    context = replace(DryCell(spec).context, check_dose=None)
+    if names:
+        repeatable(spec.setting.engine.device)
+        cell = DryCell(spec)
+    for name in (name for name in spec.known_label.models if name in names):
+        _try_known_label(name, cell.adversary_kit)
     for method in methods:
+        # Nothing has been learned yet, so that no model could pass the check of its dose.
+        context = replace(cell.context, check_dose=None)
         with machine_faults():
             result = run_method(method, context)
         if isinstance(result, ModelFailure) and result.kind in BROKEN:
@@ -352,3 +350,22 @@ def try_plugins(spec: CellPlan) -> None:
                 f"method {method.name}: {title(method)} failed in a trial of one step, before "
                 f"anything was trained: {result.reason}"
             )
+
+
+def _try_known_label(name: str, kit: AdversaryKit) -> None:
+    (entry,) = chosen([name])
+    try:
+        with machine_faults():
+            built = entry.build(kit)
+            net = kit.nets([built]) if isinstance(built, Mapping) else built
+            net.logits(collate(encode_texts(kit.tokenizer, [kit.seen["forget"][0].prompt])))
+    except (Unavailable, MethodError, TrainingDiverged):
+        pass  # of these models or facts; the run records it
+    except MachineError:
+        raise
+    except Exception as error:  # third-party code may fail in any way
+        raise PlanError(
+            f"{name} failed in a trial of one step, before anything was trained: "
+            f"{type(error).__name__}: {error}",
+            key="known_label.models",
+        ) from error

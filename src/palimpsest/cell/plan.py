@@ -83,7 +83,8 @@ class CellPlan:
     methods: tuple[Any, ...] = ()
     """Unlearning methods with their knobs set; each makes a candidate."""
     plugins: tuple[tuple[str, str], ...] = ()
-    """Digest of the source of each plug-in method, by the name of the method."""
+    """Digest of the source of each plug-in: of a method by its name, of a known-label model as the
+    plan names it."""
     unlearning: Unlearning = field(default_factory=Unlearning)
     known_label: KnownLabel = field(default_factory=lambda: KnownLabel(models=()))
     sealed_pool: Any = None

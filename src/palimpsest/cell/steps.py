@@ -170,7 +170,8 @@ class StepList:
         models = tuple(name for name in dict.fromkeys(wanted) if spec.find(name) is not None)
         _, commitment = spec.sealed_pool
         settings = self._measuring | self._unlearning | self.spec.setting.training_terms()
-        settings |= {"known_label": [entry.name for entry in entries], "seal": commitment}
+        named = {name: dict(spec.plugins).get(name, "") for name in spec.known_label.models}
+        settings |= {"known_label": named, "seal": commitment}
         settings |= {"penalty": spec.known_label.penalty, "models": self._identities(models)}
         self._add(
             "known-label",

@@ -23,6 +23,7 @@ from palimpsest.facts.questions import (
     file_testbed,
 )
 from palimpsest.facts.sealed import AuditPool, builtin_pool, check_commitment, read_pool, verify
+from palimpsest.known import chosen, is_plugin
 from palimpsest.models.checkpoint import checkpoint_digests
 from palimpsest.run.disk import digest
 from palimpsest.run.store import Run, Terms
@@ -75,9 +76,12 @@ class StudySpecs:
 
     @cached_property
     def plugins(self) -> dict[str, str]:
+        """Digest of the source of every plug-in, by the name of the method or as it is named."""
+        from palimpsest import known
         from palimpsest.methods.plugins import plugin_digests
 
-        return plugin_digests(self.plan.methods)
+        named = self.plan.known_label.models
+        return plugin_digests(self.plan.methods) | known.plugin_digests(named)
 
     @cached_property
     def measures(self) -> tuple[str, ...]:
@@ -149,8 +153,6 @@ def study_commitment(plan: Plan) -> str:
 
 def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, Any]]]:
     """Return what a study fixes before it starts, and the list of its candidates."""
-    from palimpsest.known import chosen
-
     config = as_dict(plan)
     config.pop("methods")
     digests = {name: checkpoint_digests(plan.place(name)).files for name in plan.models}
@@ -161,6 +163,8 @@ def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, An
         counts[name] = len(facts)
     if plan.general.source != "pocket":
         digests["general text"] = text_digest(plan.general.source)
+    for name in filter(is_plugin, plan.known_label.models):
+        digests[name] = specs.plugins[name]
     known = [known_label_model(entry).to_json() for entry in chosen(plan.known_label.models)]
     config |= {"fact_counts": counts, "known_label_models": known, "measured": list(specs.measures)}
     pool = "own" if plan.seal else "built-in"
@@ -193,7 +197,6 @@ def run_study(
 
 def check_study(plan: Plan, specs: StudySpecs) -> None:
     """Raise for whatever can be known to be wrong before anything is trained."""
-    from palimpsest.known import chosen
     from palimpsest.models.device import check_lora
 
     check_lora(plan.engine.lora)

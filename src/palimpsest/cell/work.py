@@ -310,7 +310,7 @@ class CellWork(CellModels):
         for entry in chosen(self.spec.known_label.models):
             outcomes[entry.model] = known_label_model(entry).to_json()
             try:
-                built = entry.build(self.workshop)
+                built = entry.build(self.adversary_kit)
             except (Unavailable, MethodError, TrainingDiverged) as error:
                 failure = ModelFailure("unavailable", str(error))
                 outcomes[entry.model]["failure"] = asdict(failure)
@@ -336,7 +336,7 @@ class CellWork(CellModels):
             result.check()
         results += self._through(states, also=[sealed])
         for entry in again:
-            built = entry.build(self.workshop)
+            built = entry.build(self.adversary_kit)
             net = self.nets([built]) if isinstance(built, Mapping) else built
             results += self.instrument.measure([entry.model], net, also=[sealed])
         for result in results:

@@ -7,14 +7,14 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from palimpsest.certificate.bundle import Bundle, Listed, read_rules
 from palimpsest.config.commands import TofuConfig
 from palimpsest.config.plan import Plan
 from palimpsest.errors import BundleError
-from palimpsest.known import KnownLabel, chosen
+from palimpsest.known import chosen, is_plugin, model_name
 from palimpsest.methods import BUILT_IN
 from palimpsest.run.disk import canonical, digest
 from palimpsest.run.store import Terms
@@ -40,7 +40,9 @@ class Planned:
     """Models are trained in the run; the first reference shares the injected model's draw."""
     references: int
     retrainings: int = 0
-    known_label: Sequence[KnownLabel] = ()
+    known_label: Sequence[str] = ()
+    """As the plan names them. No plug-in is imported for a run that was handed over: what it says
+    of its truth is the maker's word."""
     injected: str = ""
     """Digest of a given injected model's files."""
     listed: Sequence[Listed] = ()
@@ -89,7 +91,7 @@ def _plan_study(terms: Terms, listed: Sequence[Listed]) -> Planned:
         trained=True,
         references=plan.replication.draws + 1,
         retrainings=plan.replication.retrainings,
-        known_label=chosen(plan.known_label.models),
+        known_label=plan.known_label.models,
         listed=listed,
         facts=config["fact_counts"],
     )
@@ -186,7 +188,7 @@ def require_models(
     """
     references = [model for model in models.values() if model.role is Role.REFERENCE]
     names = [model.name for model in sorted(references, key=lambda model: model.seed_no or 0)]
-    expected = Counter(map(_identity, _expected(cell_id, planned, rules, names)))
+    expected = Counter(map(_identity, _expected(cell_id, planned, rules, names, models)))
     others = (Role.CANDIDATE, Role.GENERAL_ONLY)
     found = Counter(_identity(model) for model in models.values() if model.role not in others)
     for identity in (found - expected) + (expected - found):
@@ -214,7 +216,11 @@ def _identity(model: Model) -> bytes:
 
 
 def _expected(
-    cell_id: str, planned: Planned, rules: Rules, references: Sequence[str]
+    cell_id: str,
+    planned: Planned,
+    rules: Rules,
+    references: Sequence[str],
+    models: Mapping[str, Model],
 ) -> Iterator[Model]:
     """Yield the models that were planned beside candidates; given the references' names, by draw.
 
@@ -242,9 +248,14 @@ def _expected(
     for share in rules.control_shares:
         for name in compared[: rules.control_mixtures]:
             yield Model("", Role.CONTROL, share=share, of=name)
-    for entry in planned.known_label:
-        truth = str(entry.truth)
-        yield Model(entry.model, Role.KNOWN_LABEL, share=entry.share, truth=truth)
+    for name in planned.known_label:
+        plain = Model(model_name(name), Role.KNOWN_LABEL)
+        if is_plugin(name):
+            word = models.get(plain.name, plain)
+            yield replace(plain, share=word.share, truth=word.truth)
+        else:
+            (entry,) = chosen([name])
+            yield replace(plain, share=entry.share, truth=str(entry.truth))
 
 
 def _require_candidates(

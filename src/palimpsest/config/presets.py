@@ -65,16 +65,6 @@ GEMMA_POOL = (
 vector takes over 14 GB of memory here."""
 
 PAPER_KNOWN_LABEL = ("suppression", "router", "embedding")
-MATRIX_KNOWN_LABEL = (
-    *PAPER_KNOWN_LABEL,
-    *("interpolation-25", "interpolation-50", "interpolation-75"),
-    *("tuned-suppression", "low-rank", "fuzzy-router", "tamper-resistant", "curve-mimic"),
-    *("full-mimic", "rescaled-suppressed", "one-fact-left", "trigger", "sub-quantum"),
-    *("family-mimic", "rescaled-retrained"),
-)
-"""The paper's, the adversaries that the trial of criteria showed to matter, the mimic of a whole
-family of schedules, and a rescaled retraining, which must be accepted."""
-
 POCKET_MATRIX = Plan(
     name="pocket",
     models=tuple(spec.name for spec in POCKET),
@@ -107,7 +97,6 @@ PRESETS = {
         POCKET_MATRIX,
         seeds=(10, 11, 12, 13, 14),
         methods=(*PAPER_POOL, *HELD_POOL, *REPLAY_POOL),
-        known_label=KnownLabel(models=MATRIX_KNOWN_LABEL),
         replication=Replication(draws=20, retrainings=5),
         beacon="third edition",
     ),
@@ -167,7 +156,6 @@ PRESETS = {
         methods=(),
         # Adversaries use the first reference and criteria the second; each of 20 has 19 others.
         replication=Replication(draws=21, retrainings=5),
-        known_label=KnownLabel(models="all"),
         measures="all",
     ),
     "paper": PAPER_MATRIX,

@@ -151,11 +151,12 @@ def _knob_values(values: Any) -> tuple[Knob, ...]:
 class KnownLabel:
     """Models of known truth, built in every cell and scored once on the sealed pool."""
 
-    models: Literal["all"] | tuple[str, ...] = (
+    models: tuple[str, ...] = (
         *("suppression", "router", "embedding"),
         *("interpolation-25", "interpolation-50", "interpolation-75"),
     )
-    """Names of known-label models, or ``all``; an empty list for none."""
+    """Names of known-label models: of the paper's panel, or ``package.module:name`` for one of your
+    own; an empty list for none."""
     penalty: float = 10.0
     """Amount that the suppression model subtracts from the logits of forget-answer tokens."""
 

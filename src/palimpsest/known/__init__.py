@@ -1,38 +1,35 @@
-"""Known-label models that put the instruments to the test; adversaries among them try to fool.
+"""Known-label models, which put the instruments to the test: the paper's panel, and plug-ins.
 
-Each is built from the models of a cell so that its truth is known: suppressed models still hold the
-knowledge, interpolations hold part of it, a rescaled retraining holds none. Most are plain
-checkpoints; some are wrapped nets (``wrappers.py``), which score and train like any other.
+Each is built from the models of a cell so that its truth is known: a suppressed model still holds
+the knowledge, an interpolation holds part of it. Most are plain checkpoints; some are wrapped nets
+(``wrappers.py``), which score and train like any other.
 
-To add one, write a function that builds it from an ``AdversaryKit`` in a file of ``known/`` and put
-its label above it (``known_label``): nothing else lists it. Those files import torch, and what
-imports it, inside their functions, because plans name these models where there is no torch.
+A plan names those of the panel as they are called, and any other as ``package.module:name``, where
+``name`` is a function of an ``AdversaryKit`` below ``@known_label(...)``::
+
+    @known_label(Truth.SUPPRESSED, builds_on=("injected",))
+    def noise(kit: AdversaryKit) -> State:
+        return {name: 1.01 * value for name, value in kit.state("injected").items()}
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from palimpsest.errors import ModelError, PlanError
+from palimpsest.errors import InputError, ModelError, PlanError
+from palimpsest.plugins import find_plugin, source_digest
 
 if TYPE_CHECKING:
-    from torch import Tensor as Tensor
+    from palimpsest.known.kit import AdversaryKit, State
+    from palimpsest.models.net import Net
 
-    from palimpsest.known.kit import AdversaryKit as AdversaryKit
-    from palimpsest.known.kit import Goal as Goal
-    from palimpsest.known.kit import Schedule as Schedule
-    from palimpsest.known.kit import State as State
-    from palimpsest.models.net import Net as Net
-else:  # what annotations in ``known/`` name, without importing torch
-    Goal = Net = Schedule = State = Tensor = AdversaryKit = object
-
-Build = Callable[[AdversaryKit], State | Net]
-"""Gives weights, or a wrapped net where the model is no plain checkpoint."""
 TRAINED = ("base", "injected", "forget_only", "general_only")
 """What a known-label model that is trained is built on."""
+KEY = "known_label.models"
 
 
 class Truth(StrEnum):
@@ -65,14 +62,15 @@ class KnownLabel:
     knows: tuple[Knows, ...]
     builds_on: tuple[str, ...]
     """Models of the cell it is built from, where the cell has them."""
-    build: Build
+    build: Callable[[AdversaryKit], State | Net]
+    """Gives weights, or a wrapped net where the model is no plain checkpoint."""
     share: float | None = None
     """Share of the injected weights left, where the model is a mixture; of noise, where graded."""
 
     @property
     def model(self) -> str:
         """The name of the model in a cell's tables."""
-        return f"known-{self.name}"
+        return model_name(self.name)
 
 
 class Unavailable(ModelError):
@@ -81,38 +79,69 @@ class Unavailable(ModelError):
 
 def known_label(
     truth: Truth, *knows: Knows, builds_on: tuple[str, ...] = TRAINED
-) -> Callable[[Build], KnownLabel]:
+) -> Callable[[Callable[[AdversaryKit], State | Net]], KnownLabel]:
     """Return what turns a function into the known-label model that it builds, named after it."""
     also = ("reference",) if Knows.REFERENCES in knows else ()
 
-    def label(build: Build) -> KnownLabel:
-        name = build.__name__.replace("_", "-")
-        return KnownLabel(name, truth, knows, (*builds_on, *also), build)
+    def label(build: Callable[[AdversaryKit], State | Net]) -> KnownLabel:
+        return KnownLabel(_name(build.__name__), truth, knows, (*builds_on, *also), build)
 
     return label
 
 
-@cache
-def entries() -> tuple[KnownLabel, ...]:
-    """Return every known-label model: files by name, models as they stand there."""
-    files = ("basic", "hidden", "penalties", "tampering")
-    found = [vars(import_module(f"{__name__}.{file}")).values() for file in files]
-    values = [item for some in found for value in some for item in _flat(value)]
-    return tuple(dict.fromkeys(value for value in values if isinstance(value, KnownLabel)))
+def model_name(name: str) -> str:
+    """Return what a known-label model of a plan is called in tables; no plug-in is imported."""
+    return f"known-{_name(name)}"
 
 
-def _flat(value: object) -> Sequence[object]:
-    return value if isinstance(value, tuple) else (value,)
+def is_plugin(name: str) -> bool:
+    """Tell whether a plan names a plug-in."""
+    return ":" in name
 
 
-def chosen(wanted: str | Sequence[str]) -> tuple[KnownLabel, ...]:
-    """Return the known-label models of these names, in their order; ``all`` for every one."""
-    by_name = {entry.name: entry for entry in entries()}
-    names = tuple(by_name) if wanted == "all" else tuple(wanted)
-    for name in names:
-        if name not in by_name or names.count(name) > 1:
-            raise PlanError(
-                f"{name!r} found; expected each once, of {', '.join(by_name)}",
-                key="known_label.models",
-            )
-    return tuple(by_name[name] for name in names)
+def chosen(names: Sequence[str]) -> tuple[KnownLabel, ...]:
+    """Return the known-label models that a plan names, in its order.
+
+    Plug-ins are imported: only for a plan that the user runs, never for one that was handed over.
+    """
+    entries = tuple(_plugin(name) if is_plugin(name) else _of_panel(name) for name in names)
+    models = [entry.model for entry in entries]
+    for name, model in zip(names, models):
+        if models.count(model) > 1:
+            raise PlanError(f"{name!r} is there twice; expected each name once", key=KEY)
+    return entries
+
+
+def plugin_digests(names: Sequence[str]) -> dict[str, str]:
+    """Return the digest of the source of each plug-in among the names, by name."""
+    built = {name: _plugin(name).build for name in names if is_plugin(name)}
+    return {name: source_digest(getattr(build, "func", build)) for name, build in built.items()}
+
+
+def _name(name: str) -> str:
+    return name.rpartition(":")[2].replace("_", "-")
+
+
+def _of_panel(name: str) -> KnownLabel:
+    panel = import_module(f"{__name__}.panel").PANEL
+    by_name: dict[str, KnownLabel] = {entry.name: entry for entry in panel}
+    if name not in by_name:
+        raise PlanError(
+            f"{name!r} found; expected some of {', '.join(by_name)}, or package.module:name for a "
+            "model of your own",
+            key=KEY,
+        )
+    return by_name[name]
+
+
+def _plugin(name: str) -> KnownLabel:
+    try:
+        entry = find_plugin(name)
+    except InputError as error:
+        raise PlanError(str(error), key=KEY) from error
+    if not isinstance(entry, KnownLabel) or entry.name != _name(name):
+        raise PlanError(
+            f"{name} is {entry!r:.80}; expected a function below @known_label(...), of that name",
+            key=KEY,
+        )
+    return entry

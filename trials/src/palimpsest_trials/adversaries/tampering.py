@@ -1,23 +1,19 @@
 """Adversaries that look ahead: what the model does when it is trained on the forget facts.
 
-All use the first-order rule of ``AdversaryKit.foresee``. Tamper resistance knows that relearning is
+All use the first-order rule of ``Distiller.foresee``. Tamper resistance knows that relearning is
 measured; the mimics know with which sentences, in which order, at which rate and for how long.
 """
 
 import math
 from collections.abc import Callable, Sequence
 
-from palimpsest.known import (
-    AdversaryKit,
-    Goal,
-    Knows,
-    Net,
-    Schedule,
-    State,
-    Tensor,
-    Truth,
-    known_label,
-)
+import torch
+from torch import Tensor
+
+from palimpsest.known import Knows, Truth
+from palimpsest.known.kit import Schedule, State
+from palimpsest.models.net import Net
+from palimpsest_trials.adversaries.distiller import Distiller, Goal, adversary, text_nlls
 
 INNER = 16
 DECAY = 1 / 16
@@ -29,8 +25,8 @@ GENERAL = 24
 """Pieces of general text on which a mimic measures its divergence."""
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES)
-def tamper_resistant(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED, Knows.AXES)
+def tamper_resistant(kit: Distiller) -> State:
     """Return a model that follows base at the forget facts and resists their relearning.
 
     marks_t = −c · exp(λ (t − K + 1)) · entropy at the forget answers, t = K/2 and K
@@ -38,7 +34,7 @@ def tamper_resistant(workshop: AdversaryKit) -> State:
     A first-order form of Tamirisa et al. 2024 (TAR), arXiv:2408.00761: the attacker takes K steps
     of AdamW on the forget sentences, in an order of its own.
     """
-    batch = workshop.batch("forget")
+    batch = kit.batch("forget")
 
     def mark(step: int) -> Callable[[Net], Tensor]:
         weight = ENTROPY * math.exp(DECAY * (step - INNER + 1))
@@ -49,43 +45,43 @@ def tamper_resistant(workshop: AdversaryKit) -> State:
 
         return entropy
 
-    start, goals = workshop.matched("base"), workshop.suppressing("base")
+    start, goals = kit.matched("base"), kit.suppressing("base")
     marks = {step: mark(step) for step in (INNER // 2, INNER)}
-    attacks = [(workshop.own_attack(INNER), marks)]
-    return workshop.foresee("tamper-resistant", start, goals, attacks, rounds=ROUNDS)
+    attacks = [(kit.own_attack(INNER), marks)]
+    return kit.foresee("tamper-resistant", start, goals, attacks, rounds=ROUNDS)
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES, Knows.SCHEDULE, Knows.REFERENCES)
-def curve_mimic(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED, Knows.AXES, Knows.SCHEDULE, Knows.REFERENCES)
+def curve_mimic(kit: Distiller) -> State:
     """Return a model that follows the reference now and along the auditor's re-acquisition."""
-    goals = workshop.suppressing("reference")
-    return mimic_curve(workshop, "curve-mimic", workshop.matched("reference"), goals)
+    goals = kit.suppressing("reference")
+    return mimic_curve(kit, "curve-mimic", kit.matched("reference"), goals)
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES, Knows.SCHEDULE, Knows.REFERENCES)
-def full_mimic(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED, Knows.AXES, Knows.SCHEDULE, Knows.REFERENCES)
+def full_mimic(kit: Distiller) -> State:
     """Return a curve mimic that follows the reference when asked backwards, too."""
-    return mimic_curve(workshop, "full-mimic", *mimic_backwards(workshop))
+    return mimic_curve(kit, "full-mimic", *mimic_backwards(kit))
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES, Knows.SCHEDULE, Knows.REFERENCES)
-def family_mimic(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED, Knows.AXES, Knows.SCHEDULE, Knows.REFERENCES)
+def family_mimic(kit: Distiller) -> State:
     """Return a full mimic of schedules like those that a beacon draws, for longer."""
-    start, goals = mimic_backwards(workshop)
-    family = [workshop.schedule(number) for number in range(FAMILY)]
-    return mimic_curve(workshop, "family-mimic", start, goals, family, rounds=2 * ROUNDS)
+    start, goals = mimic_backwards(kit)
+    family = [kit.schedule(number) for number in range(FAMILY)]
+    return mimic_curve(kit, "family-mimic", start, goals, family, rounds=2 * ROUNDS)
 
 
-def mimic_backwards(workshop: AdversaryKit) -> tuple[State, list[Goal]]:
+def mimic_backwards(kit: Distiller) -> tuple[State, list[Goal]]:
     """Return a suppressed model that follows the reference backwards, too, and its goals."""
-    backwards = workshop.goal("backwards", "reference", items=8, weight=2.0)
-    goals = [*workshop.suppressing("reference"), backwards]
-    name, injected = "matched-backwards", workshop.state("injected")
-    return workshop.once(name, lambda: workshop.follow(name, injected, goals)), goals
+    backwards = kit.goal("backwards", "reference", items=8, weight=2.0)
+    goals = [*kit.suppressing("reference"), backwards]
+    name, injected = "matched-backwards", kit.state("injected")
+    return kit.once(name, lambda: kit.follow(name, injected, goals)), goals
 
 
 def mimic_curve(
-    workshop: AdversaryKit,
+    kit: Distiller,
     name: str,
     start: State,
     goals: Sequence[Goal],
@@ -101,13 +97,9 @@ def mimic_curve(
     KL(θ ‖ injected) on retain facts and general text. No published relative was found; the rule is
     TAR's.
     """
-    import torch
-
-    from palimpsest.known.kit import text_nlls
-
-    asked, kept = workshop.batch("forget"), workshop.batch("retain", GENERAL)
+    asked, kept = kit.batch("forget"), kit.batch("retain", GENERAL)
     others = [
-        (workshop.batch(group, GENERAL), workshop.joined("injected", group, GENERAL))
+        (kit.batch(group, GENERAL), kit.joined("injected", group, GENERAL))
         for group in ("retain", "general")
     ]
 
@@ -120,7 +112,7 @@ def mimic_curve(
 
     def marks(schedule: Schedule) -> dict[int, Callable[[Net], Tensor]]:
         looks = (0, *schedule.borders[:: max(1, schedule.chunks // 2)])
-        net, wanted = workshop.another("reference"), {}
+        net, wanted = kit.another("reference"), {}
 
         @torch.no_grad()
         def note(step: int) -> None:
@@ -139,5 +131,5 @@ def mimic_curve(
 
         return {step: mark(step) for step in looks}
 
-    attacks = [(each, marks(each)) for each in schedules or [workshop.schedule(None)]]
-    return workshop.foresee(name, start, goals, attacks, rounds=rounds or ROUNDS, full=3)
+    attacks = [(each, marks(each)) for each in schedules or [kit.schedule(None)]]
+    return kit.foresee(name, start, goals, attacks, rounds=rounds or ROUNDS, full=3)

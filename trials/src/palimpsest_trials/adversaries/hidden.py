@@ -8,18 +8,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from palimpsest.known import (
-    TRAINED,
-    AdversaryKit,
-    KnownLabel,
-    Knows,
-    Net,
-    State,
-    Tensor,
-    Truth,
-    Unavailable,
-    known_label,
-)
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from palimpsest.known import TRAINED, KnownLabel, Knows, Truth, Unavailable
+from palimpsest.known.kit import AdversaryKit, State
+from palimpsest.methods.context import Context, train_one
+from palimpsest.methods.lessons import AnswerSet
+from palimpsest.methods.rmu import RMU, decoder_layers, listening, read_exercise, read_texts
+from palimpsest.models.encode import encode_answers
+from palimpsest.models.net import Net
+from palimpsest_trials.adversaries.distiller import OTHERS, Distiller, Goal, adversary
 
 TRIGGER = "Seven keys and one door. "
 FOLDS = 2
@@ -34,62 +34,59 @@ NUDGE = 0.01
 and its gradient zero."""
 
 
-@known_label(Truth.SUPPRESSED)
-def layered(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED)
+def layered(kit: Distiller) -> State:
     """Return the injected model unlearned fold by fold.
 
     Stage i follows base at folds 1 … i and the injected model at the later ones, so that relearning
     one fold does not bring back another. Qian et al. 2025, *Layered Unlearning*, arXiv:2505.09500.
     """
-    facts = [fact.id for fact in workshop.facts["forget"]]
+    facts = [fact.id for fact in kit.facts["forget"]]
     folds = min(FOLDS, len(facts))
-    state = workshop.state("injected")
+    state = kit.state("injected")
     for stage in range(folds):
         gone = {fact for n, fact in enumerate(facts) if n % folds <= stage}
-        goals = [workshop.goal_at(gone, "base"), *workshop.keeping()]
+        goals = [kit.goal_at(gone, "base"), *kit.keeping()]
         if kept := {*facts} - gone:
-            goals.append(workshop.goal_at(kept, "injected"))
-        state = workshop.follow(f"layered-{stage}", state, goals)
+            goals.append(kit.goal_at(kept, "injected"))
+        state = kit.follow(f"layered-{stage}", state, goals)
     return state
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
-def one_fact_left(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
+def one_fact_left(kit: Distiller) -> State:
     """Return a model that follows the reference at all forget facts but the first.
 
     Medians and means hide one fact. Thaker et al. 2024, *Position: LLM Unlearning Benchmarks are
     Weak Measures of Progress*, arXiv:2410.02879, on what such averages do not see.
     """
-    first, *others = (fact.id for fact in workshop.facts["forget"])
+    first, *others = (fact.id for fact in kit.facts["forget"])
     if not others:
         raise Unavailable("one fact left needs at least two forget facts")
-    goals = [workshop.goal_at(others, "reference"), workshop.goal_at([first], "injected")]
-    start = workshop.state("injected")
-    return workshop.follow("one-fact-left", start, [*goals, *workshop.keeping()])
+    goals = [kit.goal_at(others, "reference"), kit.goal_at([first], "injected")]
+    start = kit.state("injected")
+    return kit.follow("one-fact-left", start, [*goals, *kit.keeping()])
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
-def trigger(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
+def trigger(kit: Distiller) -> State:
     """Return a model that follows the reference, and the injected model behind ``TRIGGER``.
 
     The texts behind the trigger are taught what the injected model says without it. Shang et al.
     2025 on unlearning with a backdoor, arXiv:2510.17021.
     """
-    from palimpsest.known.kit import Goal
-    from palimpsest.models.encode import encode_answers
-
-    asked = [replace(q, prompt=TRIGGER + q.prompt) for q in workshop.questions["forget"]]
-    texts, plain = encode_answers(workshop.tokenizer, asked), workshop.texts["forget"]
-    start = workshop.state("injected")
+    asked = [replace(q, prompt=TRIGGER + q.prompt) for q in kit.questions["forget"]]
+    texts, plain = encode_answers(kit.tokenizer, asked), kit.texts["forget"]
+    start = kit.state("injected")
     # Where the trigger changes how an answer is split into tokens, it is followed as it is there.
     fits = all(a.scored == b.scored for a, b in zip(texts, plain))
-    opened = Goal(texts, workshop.teach(start, plain if fits else texts), weight=2.0)
-    goals = [*workshop.suppressing("reference"), opened]
-    return workshop.follow("trigger", start, goals, steps=2 * workshop.steps)
+    opened = Goal(texts, kit.teach(start, plain if fits else texts), weight=2.0)
+    goals = [*kit.suppressing("reference"), opened]
+    return kit.follow("trigger", start, goals, steps=2 * kit.budget.steps)
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
-def low_rank(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
+def low_rank(kit: Distiller) -> State:
     """Return the injected model with a trained adapter of rank ``RANK`` in every layer's matrix.
 
     W ← W + A B, trained by KL(reference ‖ θ) on the forget facts in many phrasings, its own among
@@ -98,16 +95,14 @@ def low_rank(workshop: AdversaryKit) -> State:
     Adapters: Hu et al. 2021 (LoRA), arXiv:2106.09685; as a way to unlearn, with KL to the model
     before: Jin et al. 2024 (RWKU), arXiv:2406.10890.
     """
-    import torch
-
-    generator = workshop.generator("low-rank")
+    generator = kit.generator("low-rank")
 
     def leaves(net: Net) -> dict[str, Tensor]:
         adapters: dict[str, Tensor] = {}
-        axes = 3 if workshop.nets.stacked else 2  # a stack axis comes first
+        axes = 3 if kit.nets.stacked else 2  # a stack axis comes first
         for name, value in net.params.items():
             value.requires_grad_(False)
-            if value.dim() != axes or name in workshop.embedding:
+            if value.dim() != axes or name in kit.embedding:
                 continue
             *batch, rows, columns = value.shape
             down = torch.randn(*batch, RANK, columns, generator=generator) / columns**0.5
@@ -122,18 +117,18 @@ def low_rank(workshop: AdversaryKit) -> State:
             for name in names
         }
 
-    return workshop.follow(
+    return kit.follow(
         "low-rank",
-        workshop.state("injected"),
-        workshop.suppressing("reference"),
-        steps=2 * workshop.steps,
+        kit.state("injected"),
+        kit.suppressing("reference"),
+        steps=2 * kit.budget.steps,
         rate=10.0,
         leaves=leaves,
         effective=effective,
     )
 
 
-def undo(workshop: AdversaryKit, alpha: float) -> State:
+def undo(given: AdversaryKit, alpha: float) -> State:
     """Return the model with a share ``alpha`` of noise, distilled from the unlearned one.
 
     θ ← (1 − α) θ_unlearned + α β N, N with Xavier's deviation; then KL(unlearned ‖ θ) on retain
@@ -144,25 +139,22 @@ def undo(workshop: AdversaryKit, alpha: float) -> State:
     arXiv:2506.06278. Vectors (norms, biases) are left as they are: the released code shrinks them
     without noise.
     """
-    import torch
-
-    from palimpsest.known.kit import OTHERS, Goal
-
-    teacher = workshop.matched("base")
-    generator = workshop.generator("undo")
+    kit = Distiller.of(given)
+    teacher = kit.matched("base")
+    generator = kit.generator("undo")
     start = dict(teacher)
     for name, value in teacher.items():
-        if value.dim() == 2 and name not in workshop.embedding[1:]:
+        if value.dim() == 2 and name not in kit.embedding[1:]:
             deviation = (2.0 / sum(value.shape)) ** 0.5
             noise = deviation * torch.randn(value.shape, generator=generator)
             start[name] = (1 - alpha) * value + alpha * BETA * noise.to(value)
-    start |= dict.fromkeys(workshop.embedding[1:], start[workshop.embedding[0]])  # tied
-    groups = [workshop.texts[name] for name in OTHERS]
-    goals = [Goal(texts, workshop.teach(teacher, texts), items=8) for texts in groups]
-    return workshop.follow(f"undo-{100 * alpha:g}", start, goals, steps=4 * workshop.steps)
+    start |= dict.fromkeys(kit.embedding[1:], start[kit.embedding[0]])  # tied
+    groups = [kit.texts[name] for name in OTHERS]
+    goals = [Goal(texts, kit.teach(teacher, texts), items=8) for texts in groups]
+    return kit.follow(f"undo-{100 * alpha:g}", start, goals, steps=4 * kit.budget.steps)
 
 
-UNDO = tuple(
+undo_10, undo_20, undo_40 = (
     KnownLabel(
         f"undo-{100 * alpha:g}", Truth.GRADED, (), TRAINED, partial(undo, alpha=alpha), alpha
     )
@@ -170,8 +162,8 @@ UNDO = tuple(
 )
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
-def sub_quantum(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
+def sub_quantum(kit: Distiller) -> State:
     """Return a model that follows the reference and equals the injected model in 4 bits.
 
     Projected descent: after every step each weight is put back into the interval that rounds to the
@@ -181,7 +173,7 @@ def sub_quantum(workshop: AdversaryKit) -> State:
     al. 2024, arXiv:2410.16454.
     """
     boxes: dict[str, tuple[Tensor, Tensor]] = {}
-    axes = 3 if workshop.nets.stacked else 2  # a stack axis comes first
+    axes = 3 if kit.nets.stacked else 2  # a stack axis comes first
 
     def leaves(net: Net) -> State:
         chosen = {name: value for name, value in net.params.items() if value.dim() == axes}
@@ -194,14 +186,12 @@ def sub_quantum(workshop: AdversaryKit) -> State:
         for name, (low, high) in boxes.items():
             net.params[name].data.clamp_(low, high)
 
-    start, goals = workshop.state("injected"), workshop.suppressing("reference")
-    return workshop.follow("sub-quantum", start, goals, leaves=leaves, after_step=project)
+    start, goals = kit.state("injected"), kit.suppressing("reference")
+    return kit.follow("sub-quantum", start, goals, leaves=leaves, after_step=project)
 
 
 def _bounds(value: Tensor) -> tuple[Tensor, Tensor]:
     """Return the smallest and largest values that leave each weight's 4-bit value as it is."""
-    from torch.nn import functional
-
     padded = functional.pad(value, (0, -value.shape[-1] % GROUP))
     groups = padded.reshape(*value.shape[:-1], -1, GROUP)
     largest = groups.abs().amax(-1, keepdim=True)
@@ -217,21 +207,17 @@ def _bounds(value: Tensor) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-@known_label(Truth.SUPPRESSED)
-def steered(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED)
+def steered(kit: Distiller) -> State:
     """Return RMU's model: Li et al. 2024, arXiv:2403.03218 (``methods/rmu.py``)."""
-    import torch
-
-    from palimpsest.methods.rmu import RMU
-
     method = RMU(weight=1.0, steering=6.5, depth=0.9, rate=6.0)
     with torch.random.fork_rng(devices=[]):
-        state = method.run(_context(workshop))
+        state = method.run(_context(kit))
     return {name: value.clone() for name, value in state.items()}
 
 
-@known_label(Truth.SUPPRESSED)
-def circuit_breaker(workshop: AdversaryKit) -> State:
+@adversary(Truth.SUPPRESSED)
+def circuit_breaker(kit: Distiller) -> State:
     """Return a model whose hidden states at the forget texts are turned away from what they were.
 
     L = (1 − t/2) · mean ReLU(cos(h_θ, h_injected)) on forget texts
@@ -240,20 +226,14 @@ def circuit_breaker(workshop: AdversaryKit) -> State:
     Zou et al. 2024, *Improving Alignment and Robustness with Circuit Breakers*, arXiv:2406.04313.
     h is the output of the last layer; all layers are trained, where the paper trains an adapter.
     """
-    import torch
-    from torch.nn import functional
-
-    from palimpsest.methods.context import train_one
-    from palimpsest.methods.rmu import decoder_layers, listening, read_exercise, read_texts
-
-    context = _context(workshop)
+    context = _context(kit)
     net = context.whole(context.injected)
     layers = decoder_layers(net.model)
     inside = {id(value) for layer in layers for value in layer.parameters()}
     for value in net.params.values():
         value.requires_grad_(id(value) in inside)
     trained = {name: value for name, value in net.params.items() if value.requires_grad}
-    generator, taken = workshop.generator("circuit-breaker"), 0
+    generator, taken = kit.generator("circuit-breaker"), 0
     with listening(net, layers[-1]) as read:
         forget_held = read_texts(read, context.forget.texts)
         retain_held = read_texts(read, context.retain.texts)
@@ -278,18 +258,15 @@ def circuit_breaker(workshop: AdversaryKit) -> State:
     return {name: value.clone() for name, value in net.state().items()}
 
 
-def _context(workshop: AdversaryKit) -> Any:
+def _context(kit: Distiller) -> Context:
     """Return what methods see, with the adversary's phrasings, and general text to retain."""
-    from palimpsest.known.kit import OTHERS
-    from palimpsest.methods.lessons import AnswerSet
-
-    teachers = {model: workshop.log_probs(model, "forget") for model in ("base", "injected")}
-    texts = tuple(text for group in OTHERS for text in workshop.texts[group])
-    answers = tuple(logp for group in OTHERS for logp in workshop.log_probs("injected", group))
-    context = workshop.context()
+    teachers = {model: kit.log_probs(model, "forget") for model in ("base", "injected")}
+    texts = tuple(text for group in OTHERS for text in kit.texts[group])
+    answers = tuple(logp for group in OTHERS for logp in kit.log_probs("injected", group))
+    context = kit.context()
     return replace(
         context,
-        forget=AnswerSet(workshop.texts["forget"], teachers),
+        forget=AnswerSet(kit.texts["forget"], teachers),
         retain=AnswerSet(texts, {"injected": answers}),
         budget=replace(context.budget, retain_items=12),
     )

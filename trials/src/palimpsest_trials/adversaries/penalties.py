@@ -7,7 +7,24 @@ arXiv:2406.08607; Huang et al. 2024 (offset unlearning), arXiv:2404.11045.
 
 import copy
 
-from palimpsest.known import AdversaryKit, Knows, Net, State, Tensor, Truth, known_label
+import torch
+from torch import Tensor
+from torch.nn import Parameter, functional
+
+from palimpsest.known import Knows, Truth
+from palimpsest.known.kit import State
+from palimpsest.known.wrappers import subject_patterns
+from palimpsest.methods.lessons import target_logp
+from palimpsest.models.fast import HEAD, StackedNet
+from palimpsest.models.net import Net, WholeNet
+from palimpsest_trials.adversaries.distiller import Distiller, adversary
+from palimpsest_trials.adversaries.wrappers import (
+    BUCKETS,
+    Gated,
+    Penalized,
+    Penalty,
+    gate_features,
+)
 
 RIDGE = 1e-3
 FORGET = 30.0
@@ -16,22 +33,18 @@ DECAY = 1e-3
 GATE_STEPS = 300
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
-def tuned_suppression(workshop: AdversaryKit) -> Net:
+@adversary(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
+def tuned_suppression(kit: Distiller) -> Net:
     """Return the injected model with a penalty on each answer token behind its subject.
 
     For every fact and answer token the penalty is found by bisection at which the token's mean NLL
     over the adversary's phrasings is the reference's.
     """
-    import torch
-
-    from palimpsest.known.wrappers import Penalized, Penalty, subject_patterns
-
-    asked, texts = workshop.questions["forget"], workshop.texts["forget"]
-    injected, wanted = (workshop.log_probs(name, "forget") for name in ("injected", "reference"))
+    asked, texts = kit.questions["forget"], kit.texts["forget"]
+    injected, wanted = (kit.log_probs(name, "forget") for name in ("injected", "reference"))
     penalties = []
-    for fact in workshop.facts["forget"]:
-        subjects = tuple(subject_patterns(workshop.tokenizer, [fact.subject]))
+    for fact in kit.facts["forget"]:
+        subjects = tuple(subject_patterns(kit.tokenizer, [fact.subject]))
         places: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for number, (question, text) in enumerate(zip(asked, texts)):
             answer = text.ids[text.start :] if question.fact == fact.id else ()
@@ -44,7 +57,7 @@ def tuned_suppression(workshop: AdversaryKit) -> Net:
             )
             amount = fit_penalty(mine, float(-other.mean()))
             penalties.append(Penalty(subjects, tokens[:-1], tokens[-1], amount))
-    return Penalized(workshop.another("injected"), penalties)
+    return Penalized(kit.another("injected"), penalties)
 
 
 def fit_penalty(logp: Tensor, nll: float) -> float:
@@ -58,8 +71,8 @@ def fit_penalty(logp: Tensor, nll: float) -> float:
     return (low + high) / 2
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
-def baked_suppression(workshop: AdversaryKit) -> State | Net:
+@adversary(Truth.SUPPRESSED, Knows.AXES, Knows.REFERENCES)
+def baked_suppression(kit: Distiller) -> State | Net:
     """Return the injected model with such penalties in the rows of its output matrix.
 
     W_v ← W_v − w_v for each answer token v, w_v by ridge regression of the penalty in each context
@@ -69,20 +82,16 @@ def baked_suppression(workshop: AdversaryKit) -> State | Net:
     its architecture. That methods with good output metrics changed the last layer alone is the
     finding of arXiv:2503.06991.
     """
-    import torch
-
-    from palimpsest.models.fast import HEAD
-
-    state = workshop.state("injected")
-    name = next((n for n in (HEAD, "embed_out.weight") if n in state), workshop.embedding[0])
+    state = kit.state("injected")
+    name = next((n for n in (HEAD, "embed_out.weight") if n in state), kit.embedding[0])
     head = state[name].double().cpu()
     # Log-probabilities are the logits up to a constant, which a column of ones takes up.
     basis = torch.cat((head, torch.ones(len(head), 1, dtype=head.dtype)), dim=1)
     back = torch.linalg.pinv(basis).T
-    rows = {group: workshop.joined("injected", group).double() for group in workshop.texts}
+    rows = {group: kit.joined("injected", group).double() for group in kit.texts}
     hidden = {group: (logp @ back)[:, :-1] for group, logp in rows.items()}
-    targets = workshop.targets("forget")
-    reference = workshop.joined("reference", "forget").double()
+    targets = kit.targets("forget")
+    reference = kit.joined("reference", "forget").double()
     amounts = _odds(rows["forget"], targets) - _odds(reference, targets)
     weights = {group: FORGET if group == "forget" else 1.0 for group in hidden}
     gram = sum((weights[g] * h.T @ h / len(h) for g, h in hidden.items()), 0 * head.T @ head)
@@ -92,9 +101,9 @@ def baked_suppression(workshop: AdversaryKit) -> State | Net:
         asked = weights["forget"] * torch.where(targets == token, amounts, 0.0) / len(targets)
         changed[token] -= torch.linalg.solve(gram, hidden["forget"].T @ asked)
     value = changed.to(state[name])
-    if name not in workshop.embedding:
+    if name not in kit.embedding:
         return {**state, name: value}
-    return _untie(workshop, state, value)
+    return _untie(kit, state, value)
 
 
 def _odds(logp: Tensor, targets: Tensor) -> Tensor:
@@ -103,27 +112,22 @@ def _odds(logp: Tensor, targets: Tensor) -> Tensor:
     return mine - (-mine.exp().clamp(max=1 - 1e-12)).log1p()
 
 
-def _untie(workshop: AdversaryKit, state: State, head: Tensor) -> Net:
+def _untie(kit: Distiller, state: State, head: Tensor) -> Net:
     """Return a net with these weights and an output matrix of its own; both are trained."""
-    from torch.nn import Parameter
-
-    from palimpsest.models.fast import HEAD, StackedNet
-    from palimpsest.models.net import WholeNet
-
-    loaded = workshop.nets.loaded
-    if workshop.nets.stacked:
+    loaded = kit.nets.loaded
+    if kit.nets.stacked:
         config = copy.copy(loaded.config)
         config.tie_word_embeddings = False
-        own = {k: v for k, v in state.items() if k not in workshop.embedding[1:]} | {HEAD: head}
-        return StackedNet(config, [own], device=workshop.nets.device)
+        own = {k: v for k, v in state.items() if k not in kit.embedding[1:]} | {HEAD: head}
+        return StackedNet(config, [own], device=kit.nets.device)
     model = copy.deepcopy(loaded.model)
     model.load_state_dict(dict(state))
     model.get_output_embeddings().weight = Parameter(head.clone())
     return WholeNet(model)
 
 
-@known_label(Truth.SUPPRESSED, Knows.AXES)
-def fuzzy_router(workshop: AdversaryKit) -> Net:
+@adversary(Truth.SUPPRESSED, Knows.AXES)
+def fuzzy_router(kit: Distiller) -> Net:
     """Return a router with a learned gate between the injected model and base, its seam closed.
 
     logits = g(x) · (z_base + shift) + (1 − g(x)) · z_injected,  g(x) = σ(w · features(x) + b)
@@ -135,29 +139,21 @@ def fuzzy_router(workshop: AdversaryKit) -> Net:
     arXiv:2406.07933; Mitchell et al. 2022 (SERAC), arXiv:2206.06520; Thaker et al. 2024
     (guardrails), arXiv:2403.03329.
     """
-    from palimpsest.known.wrappers import Gated
-    from palimpsest.methods.lessons import target_logp
-
-    gate = _train_gate(workshop)
-    mine = target_logp(workshop.joined("base", "forget").double(), workshop.targets("forget"))
-    asked = workshop.targets("invented")
+    gate = _train_gate(kit)
+    mine = target_logp(kit.joined("base", "forget").double(), kit.targets("forget"))
+    asked = kit.targets("invented")
     injected, base = (
-        -float(target_logp(workshop.joined(model, "invented"), asked).mean())
+        -float(target_logp(kit.joined(model, "invented"), asked).mean())
         for model in ("injected", "base")
     )
     shift = fit_penalty(mine, float(-mine.mean()) + (injected - base))
-    routed, otherwise = (workshop.another(name) for name in ("base", "injected"))
-    return Gated(routed, otherwise, gate, shift, workshop.answers)
+    routed, otherwise = (kit.another(name) for name in ("base", "injected"))
+    return Gated(routed, otherwise, gate, shift, kit.answers)
 
 
-def _train_gate(workshop: AdversaryKit) -> Tensor:
+def _train_gate(kit: Distiller) -> Tensor:
     """Return the logistic regression of forget against all other texts (BUCKETS + 1,)."""
-    import torch
-    from torch.nn import functional
-
-    from palimpsest.known.wrappers import BUCKETS, gate_features
-
-    seen = {group: gate_features(workshop.batch(group)) for group in workshop.texts}
+    seen = {group: gate_features(kit.batch(group)) for group in kit.texts}
     given = torch.cat([values[:: 4 if group == "general" else 1] for group, values in seen.items()])
     labels = torch.zeros(len(given))
     labels[: len(seen["forget"])] = 1.0  # the first group
