@@ -1,7 +1,7 @@
 """Count what the code base weighs, beside the most that it may: ``python dev/budgets.py``.
 
-The limits are a budget of concepts. A limit that is passed means that something new should have been
-an extension, or that two things do one job; it is no reason to write denser lines.
+The limits are a budget of concepts. A limit that is passed means that something new should have
+been an extension, or that two things do one job; it is no reason to write denser lines.
 """
 
 import dataclasses
@@ -31,13 +31,13 @@ def audit_flags() -> int:
     command = [sys.executable, "-m", "palimpsest", "audit", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", shown))
-    # --no-x and --empty-x are the other side of a flag; --help and --version belong to every command.
+    # --no-x and --empty-x are the other side of a flag; every command has --help and --version.
     twins = {flag for flag in flags if flag.startswith(("--no-", "--empty-"))}
     return len(flags - twins - {"--help", "--version"})
 
 
 def configuration_fields() -> int:
-    """Return the number of fields of the configuration classes, each counted where it is defined."""
+    """Return the number of fields of the configuration classes, counted where they are defined."""
     package = importlib.import_module("palimpsest.config")
     names = [
         f"palimpsest.config.{module.name}" for module in pkgutil.iter_modules(package.__path__)
