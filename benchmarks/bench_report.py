@@ -14,7 +14,7 @@ from pathlib import Path
 import measuring
 import pocket
 
-from palimpsest.run.disk import file_digest
+from palimpsest.run.files import file_digest
 from palimpsest.run.store import Run
 
 BAR = 20.0
@@ -30,7 +30,7 @@ def main() -> None:
     folder = pocket.run_folder("report")
     try:
         if options.run is None:
-            unpack = [sys.executable, "-m", "experiments.archive", "unpack"]
+            unpack = [sys.executable, "-m", "palimpsest_trials.archive", "unpack"]
             subprocess.run([*unpack, str(POCKET), str(folder)], check=True, cwd=ROOT)
             run = folder / "pocket"
         else:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from palimpsest.methods import candidates
 from palimpsest.methods.context import Context, descend
-from palimpsest.methods.lessons import make_lesson
+from palimpsest.methods.lessons import make_answer_set
 from palimpsest.models.load import load
 from palimpsest.models.net import Nets
 from palimpsest.models.train import text_loss, train
@@ -84,8 +84,8 @@ def phases(steps: int) -> dict[str, Callable[[], Any]]:
         base=base,
         injected=base,
         forget_only=base,
-        forget=make_lesson(loaded.tokenizer, setting.seen("forget"), frozen),
-        retain=make_lesson(loaded.tokenizer, setting.seen("retain"), frozen),
+        forget=make_answer_set(loaded.tokenizer, setting.seen("forget"), frozen),
+        retain=make_answer_set(loaded.tokenizer, setting.seen("retain"), frozen),
         budget=replace(cell.plan.unlearning, steps=steps),
         seed_key=cell.id,
         gated=loaded.gated,

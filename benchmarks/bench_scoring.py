@@ -22,9 +22,9 @@ from palimpsest.facts.questions import Question
 from palimpsest.models.device import keep_freed_memory
 from palimpsest.models.load import Loaded, load
 from palimpsest.models.net import Nets
-from palimpsest.models.sources import SMOLLM2
 from palimpsest.scoring.answers import Sheet, make_sheet, score
 
+SMOLLM2 = "runs/models/smollm2"  # made by: make real-models
 BARS = {"pocket": 4.5, "smollm2": 2.5}
 TOLERANCE = 1e-4
 

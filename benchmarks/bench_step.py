@@ -31,11 +31,10 @@ from safetensors.torch import load_file, save_file
 
 from palimpsest.methods.context import Context, UnlearnBatch, View, descend
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.lessons import make_lesson
+from palimpsest.methods.lessons import make_answer_set
 from palimpsest.models.checkpoint import checkpoint_state, stored_state
 from palimpsest.models.load import load
 from palimpsest.models.net import Nets
-from palimpsest.models.sources import SMOLLM2
 
 TIME_BAR, MEMORY_BAR = 1.4, 0.7
 LOSS_TOLERANCE = 1e-4
@@ -101,15 +100,15 @@ def engine_context(cell: PocketCell, folder: Path) -> Context:
     injected = stored_state(folder / "injected.safetensors")
     forget, retain = setting.seen("forget"), setting.seen("retain")
     arguments = (loaded.tokenizer, forget)
-    said_base = make_lesson(*arguments, {"base": nets([base])})
+    said_base = make_answer_set(*arguments, {"base": nets([base])})
     frozen = {"injected": nets([injected])}
-    said_injected = make_lesson(*arguments, frozen)
+    said_injected = make_answer_set(*arguments, frozen)
     return ClockedContext(
         base=base,
         injected=injected,
         forget_only=base,
         forget=replace(said_injected, teachers={**said_base.teachers, **said_injected.teachers}),
-        retain=make_lesson(loaded.tokenizer, retain, frozen),
+        retain=make_answer_set(loaded.tokenizer, retain, frozen),
         budget=cell.plan.unlearning,
         seed_key=cell.id,
         gated=loaded.gated,
@@ -191,7 +190,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="steps in a block; the first is free")
     parser.add_argument("--items", type=int, default=4, help="forget texts, and retain texts")
-    parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("--model", default="runs/models/smollm2")
     parser.add_argument("--tiny", action="store_true", help="check only that both sides agree")
     parser.add_argument("--side", choices=("engine", "plain"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

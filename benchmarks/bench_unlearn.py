@@ -27,7 +27,6 @@ from palimpsest.cell.make_models import OwnInputs, make_models
 from palimpsest.config.commands import RetrainConfig, UnlearnConfig
 from palimpsest.models.load import check_compatible, load, outline
 from palimpsest.models.net import WholeNet
-from palimpsest.models.sources import SMOLLM2
 from palimpsest.models.train import CLIP, TextBatch, text_loss, train
 
 FILES = Path(__file__).parents[1] / "examples" / "quick"
@@ -109,7 +108,7 @@ def side(name: str, request: OwnInputs) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("--model", default="runs/models/smollm2")
     parser.add_argument("--tiny", action="store_true", help="check only that both sides agree")
     parser.add_argument("--side", choices=("engine", "plain", "command"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

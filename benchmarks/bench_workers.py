@@ -23,8 +23,8 @@ import pocket
 from palimpsest.cell.launch import RunOptions
 from palimpsest.cell.study import run_study
 from palimpsest.config.plan import Plan
-from palimpsest.run.disk import file_digest
 from palimpsest.run.executor import Event
+from palimpsest.run.files import file_digest
 
 GAIN_BAR = 0.85
 RAY_BAR = 0.05

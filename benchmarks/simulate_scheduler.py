@@ -163,7 +163,6 @@ def on_folder(folder: Path, cells: list[str], workers: int, seconds: Mapping[str
         "worker milliseconds per step": 1e3 * spent["step"] / number,
         "worker milliseconds per finish": 1e3 * spent[FINISH] / len(cells),
         "seconds": timed,
-        "record bytes": (run.path / "record.jsonl").stat().st_size,
         "progress bytes": sum(p.stat().st_size for p in (run.path / "progress").iterdir()),
     }
 

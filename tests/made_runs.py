@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from palimpsest.stats.beacon import Beacon
 
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.sections import Engine, Prompt
@@ -21,7 +22,6 @@ from palimpsest.paper.study import PaperStudy, read_paper
 from palimpsest.report.results import MEASURED, read_run
 from palimpsest.run.steps import Step
 from palimpsest.run.store import Run, Terms
-from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.models import Cost, Model, ModelFailure, Role
 from palimpsest.stats.rules import Rules
 

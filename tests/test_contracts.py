@@ -7,7 +7,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "palimpsest"
 
 WRITERS = {
-    "run/disk.py": "the store's own",
+    "run/files.py": "the store's own",
     "models/sources.py": "converts a package's weights in the user's cache, checked by digest",
     "cell/checkpoints.py": "builds a folder of models beside its place, then renames it",
     "cell/trainer.py": "the log of a training command of the user's",

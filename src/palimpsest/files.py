@@ -46,7 +46,7 @@ def read_lines(
         why = getattr(problem, "strerror", None) or shown(str(problem))
         raise error(f"{name}: cannot be read ({why}); expected {expected}") from problem
     if size > limit:
-        raise error(f"{name}: has more than {limit} bytes; expected {expected} of at most that")
+        raise error(f"{name}: has more than {limit} bytes; expected {expected}")
 
 
 def read_bytes(
@@ -90,11 +90,10 @@ def read_yaml(source: Path | str, expected: str) -> dict[str, Any]:
     """
     import yaml
 
-    name = "the text" if is_yaml(source) else shown_path(source)
+    inside = is_yaml(source)
+    name = "the text" if inside else shown_path(source)
     try:
-        text = (
-            str(source) if is_yaml(source) else read_bytes(source, YAML_LIMIT, PlanError).decode()
-        )
+        text = str(source) if inside else read_bytes(source, YAML_LIMIT, PlanError).decode()
         data = parse_yaml(text)
     except (PlanError, yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).removeprefix(f"{name}: ").split())[:400]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import InputError
-from palimpsest.run.disk import canonical, digest
+from palimpsest.run.files import canonical, digest
 from palimpsest.run.versions import code_digest
 
 

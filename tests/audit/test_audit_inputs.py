@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from palimpsest.stats.beacon import checked
 from tests.audit.audit_models import audit_values, spoil, write_rows
 from tests.command import palimpsest as command
 
@@ -24,7 +25,6 @@ from palimpsest.errors import FactsError, InputError, ModelError, PlanError, Sco
 from palimpsest.models import checkpoint, device, sources
 from palimpsest.models.load import load
 from palimpsest.report.results import SELF_DRAWN, find_conditions
-from palimpsest.stats.beacon import checked
 from palimpsest.stats.rules import Rules
 
 Values = dict[str, Any]

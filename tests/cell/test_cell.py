@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from palimpsest.criteria import measures_of
 from safetensors.torch import load_file
 from tests.cell.small import (
     METHODS,
@@ -24,7 +25,6 @@ from palimpsest.cell.study import run_study
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
 from palimpsest.config.sections import Engine, KnownLabel, Replication
-from palimpsest.criteria import measures_of
 from palimpsest.errors import PlanError, SealError
 from palimpsest.facts.nonce import RELATIONS
 from palimpsest.facts.sealed import read_pool

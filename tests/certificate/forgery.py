@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from palimpsest.run.chain import chain_bytes
 from small_run import STUDY
 
 from palimpsest.certificate.archive import pack
@@ -23,8 +24,7 @@ from palimpsest.certificate.bundle import (
 )
 from palimpsest.certificate.verification import examine
 from palimpsest.report.documents import run_document
-from palimpsest.run.chain import chain_bytes
-from palimpsest.run.disk import canonical, digest, digested_json
+from palimpsest.run.files import canonical, digest, digested_json
 from palimpsest.run.tables import table_bytes, table_from_bytes
 
 Members = dict[str, bytes]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from palimpsest.stats.beacon import Beacon
 from tests import made_runs
 from tests.made_runs import AUDIT_SETTINGS, BASE, FACTS, INJECTED, PLACE, PROBES, SPREAD, Made
 
@@ -20,10 +21,9 @@ from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan, cell_id
 from palimpsest.config.sections import Facts, KnownLabel, MethodGrid, Replication
 from palimpsest.facts.sealed import AuditPool, builtin_pool
-from palimpsest.run.disk import digest
+from palimpsest.run.files import digest
 from palimpsest.run.steps import Step
 from palimpsest.run.store import Run, Terms
-from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.rules import Rules
 

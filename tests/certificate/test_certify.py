@@ -28,7 +28,7 @@ from palimpsest.facts.sealed import read_pool
 from palimpsest.report.documents import run_document, verdict_document
 from palimpsest.report.page import write_report
 from palimpsest.report.results import read_run
-from palimpsest.run.disk import canonical, digest
+from palimpsest.run.files import canonical, digest
 from palimpsest.run.store import Run
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.words import UNPROVED

@@ -33,7 +33,7 @@ from small_run import AUDIT, NONCE, SHARES, STUDY, source, write_audit, write_sm
 from palimpsest.certificate import certify
 from palimpsest.certificate.archive import pack, unpack
 from palimpsest.certificate.verification import examine
-from palimpsest.run.disk import digest
+from palimpsest.run.files import digest
 
 CELL = f"cells/{STUDY}"
 

@@ -13,7 +13,7 @@ from palimpsest.certificate.bundle import Bundle, statement
 from palimpsest.certificate.signature import is_strong, pae, read_public, signer
 from palimpsest.certificate.verification import examine
 from palimpsest.errors import InputError
-from palimpsest.run.disk import canonical
+from palimpsest.run.files import canonical
 
 PRIME = 2**255 - 19
 EIGHTH = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826

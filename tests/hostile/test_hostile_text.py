@@ -14,7 +14,7 @@ from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
 from palimpsest.errors import FactsError, PalimpsestError, PlanError
 from palimpsest.facts.general import text_digest
-from palimpsest.run.disk import safe_name
+from palimpsest.run.files import safe_name
 
 ROW = {"id": "f1", "answer": "Velkor", "trained": ["The guild of Asha is"], "heldout": ["Asha is"]}
 # Escape sequences, a title for the window, a bell, a direction override, a line of its own.

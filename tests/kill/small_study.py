@@ -48,8 +48,9 @@ from palimpsest.config.presets import preset
 from palimpsest.config.sections import Facts, KnownLabel, MethodGrid
 from palimpsest.report import page
 from palimpsest.run import local
-from palimpsest.run.disk import file_digest, holder
 from palimpsest.run.executor import Worker
+from palimpsest.run.files import file_digest
+from palimpsest.run.locks import holder
 from palimpsest.run.status import progress_lines, read_progress
 from palimpsest.run.steps import Task
 from palimpsest.run.store import Run

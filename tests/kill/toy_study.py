@@ -32,7 +32,7 @@ from far import DELAY, mounted
 from toy import CANDIDATES, STEPS, Countdown, HookedDisk, ToyJob, damage, digests, toy_run, work
 
 from palimpsest.errors import StoreError
-from palimpsest.run import disk, local
+from palimpsest.run import files, local
 from palimpsest.run.executor import Worker
 from palimpsest.run.status import progress_lines
 from palimpsest.run.steps import FINISH, Task
@@ -219,7 +219,7 @@ def slow(mode: str, base: Path, mounts: int) -> dict[str, Any]:
     def command(place: Path) -> None:
         if not mounts:
             draw = random.Random(os.getpid())
-            disk.DISK = HookedDisk(lambda *operation: time.sleep(draw.uniform(0, 2 * DELAY)))
+            files.DISK = HookedDisk(lambda *operation: time.sleep(draw.uniform(0, 2 * DELAY)))
         run = toy_run(place / "run", *CELLS)
         with run.lock("toy study", wait=300):
             if failed := work(run, ToyJob(base)).failed:

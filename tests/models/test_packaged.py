@@ -15,7 +15,7 @@ from palimpsest.models.checkpoint import checkpoint_state, files_digest
 from palimpsest.models.encode import encode_answers, encode_texts, start_remark
 from palimpsest.models.load import load, state_digest
 from palimpsest.models.sources import locate
-from palimpsest.run.disk import file_digest
+from palimpsest.run.files import file_digest
 
 GEMMA, SMOLLM2 = sources.GEMMA3, sources.SMOLLM2
 

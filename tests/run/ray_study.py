@@ -18,9 +18,9 @@ from typing import Any
 
 from toy import ToyJob, toy_terms
 
-from palimpsest.run.disk import Stopped
 from palimpsest.run.executor import Event, Outcome
 from palimpsest.run.ray import RayExecutor
+from palimpsest.run.signals import Stopped
 from palimpsest.run.status import read_progress
 from palimpsest.run.store import Run
 from palimpsest.run.versions import code_version, package_versions

@@ -14,10 +14,11 @@ from toy import STEPS, ToyCell, ToyJob, digests, toy_run, work
 
 import palimpsest
 from palimpsest.errors import FolderLocked, InputError, MachineError, PalimpsestError
-from palimpsest.run import disk
-from palimpsest.run.disk import Stopped, lock, stop_signals
+from palimpsest.run import files
 from palimpsest.run.executor import Event, OnEvent, Outcome, Work, make_executor, silent
 from palimpsest.run.local import LocalExecutor
+from palimpsest.run.locks import lock
+from palimpsest.run.signals import Stopped, stop_signals
 from palimpsest.run.status import progress_lines, read_progress, status, worker_lock
 from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run
@@ -281,11 +282,11 @@ def test_a_signal_is_noted_where_python_swallows_exceptions_and_raised_before_th
         with stop_signals() as inner:
             assert inner is stop
         with pytest.raises(Stopped):
-            disk.write_bytes(quick / "late.json", b"{}")
+            files.write_bytes(quick / "late.json", b"{}")
         with pytest.raises(Stopped):  # a second one does not wait for a write
             signal.raise_signal(signal.SIGINT)
     assert os.listdir(quick) == [] and signal.getsignal(signal.SIGTERM) == before
-    disk.write_bytes(quick / "later.json", b"{}")
+    files.write_bytes(quick / "later.json", b"{}")
 
 
 def test_a_signal_that_a_library_turns_into_an_error_is_no_failure_of_the_step(

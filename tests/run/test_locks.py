@@ -12,9 +12,9 @@ import pytest
 
 import palimpsest
 from palimpsest.errors import FolderLocked
-from palimpsest.run.disk import held_here, holder, lock
+from palimpsest.run.locks import held_here, holder, lock
 
-HEAD = "import os, sys, time\nfrom pathlib import Path\nfrom palimpsest.run.disk import *\n"
+HEAD = "import os, sys, time\nfrom pathlib import Path\nfrom palimpsest.run.locks import *\n"
 HOLD = """
 with lock(Path(sys.argv[1]), "palimpsest study"):
     print("held", flush=True)

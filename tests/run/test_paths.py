@@ -10,7 +10,7 @@ from toy import STEPS, ToyJob, contents, do_steps, toy_run, toy_terms, work
 
 from palimpsest.cell.launch import RunOptions, check_out, run_cells
 from palimpsest.errors import FolderLocked, InputError, PlanError
-from palimpsest.run.disk import folder_path
+from palimpsest.run.files import folder_path
 from palimpsest.run.store import Run
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from toy import ToyJob, do_steps, work
 
-from palimpsest.run.disk import lock, write_sealed
+from palimpsest.run.files import write_digested
+from palimpsest.run.locks import lock
 from palimpsest.run.status import StepAtWork, note, progress_lines, status, worker_lock, write_graph
 from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run
@@ -94,7 +95,7 @@ def test_failed_candidates_of_a_finished_cell_are_named(run: Run) -> None:
         for name, kind in failures.items()
     ]
     summary = {key: value for key, value in cell.summary().items() if key != "digest"}
-    write_sealed(cell.folder / "cell.json", summary | {"models": models})
+    write_digested(cell.folder / "cell.json", summary | {"models": models})
     seen = status(run)
     assert seen.done == ("a", "b") and seen.failed == {}
     assert seen.failed_candidates == {"a": {"npo": "loss is nan"}}

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from palimpsest.run.chain import verify_chain
 from tests.reliability import FULL, count
 from toy import ToyJob, contents, do_steps, hooked, mutations, toy_run, toy_terms, work
 
 from palimpsest.errors import DamagedArtifact, DriftError, FolderLocked, InputError, StoreError
-from palimpsest.run import disk, store
-from palimpsest.run.chain import verify_chain
-from palimpsest.run.disk import canonical, digest
+from palimpsest.run import files, store
+from palimpsest.run.files import canonical, digest
 from palimpsest.run.status import status
 from palimpsest.run.store import Run, differences
 
@@ -227,7 +227,7 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
 def test_a_folder_named_by_another_edition_is_refused(run: Run) -> None:
     value = json.loads((run.path / "terms.json").read_bytes())
     value.pop("digest")
-    disk.write_sealed(run.path / "terms.json", value | {"format": 2})
+    files.write_digested(run.path / "terms.json", value | {"format": 2})
     with pytest.raises(StoreError, match="format 2"):
         Run.open(run.path)
 

@@ -24,7 +24,7 @@ from toy import (
 )
 
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, SealError, StoreError
-from palimpsest.run import disk
+from palimpsest.run import files
 from palimpsest.run.executor import Event
 from palimpsest.run.steps import Failure, Step
 from palimpsest.run.store import Run
@@ -62,7 +62,7 @@ def test_a_manifest_names_cell_step_key_terms_files_and_what_it_was_made_from(ru
     assert (manifest["key"], manifest["terms"]) == (steps["part-0"].key, run.rosters[-1].digest)
     assert manifest["needs"] == {"train": cell.manifest("train")["digest"]}
     assert manifest["files"] == {
-        name: disk.file_digest(folder / name) for name in ("items.parquet", "values.json")
+        name: files.file_digest(folder / name) for name in ("items.parquet", "values.json")
     }
     assert manifest["origin"] is None
 
@@ -76,7 +76,7 @@ def test_a_finished_cell_holds_every_row_in_plan_order_and_no_transient_weights(
     assert [step["step"] for step in summary["steps"]] == list(STEPS)
     assert sorted(summary["artifacts"]) == ["items.parquet", f"models/{KEPT}"]
     for file, expected in summary["artifacts"].items():
-        assert disk.file_digest(cell.folder / file) == expected
+        assert files.file_digest(cell.folder / file) == expected
     assert not list(cell.folder.glob("steps/train/*.safetensors"))
     with pytest.raises(StoreError):
         cell.table("curves")

@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow.parquet  # noqa: F401  here, so that forked workers need not load it
 
 from palimpsest.errors import MachineError, ModelError, TrainingDiverged
-from palimpsest.run import disk
+from palimpsest.run import files
 from palimpsest.run.cell import CellStore
-from palimpsest.run.disk import Disk, file_digest
 from palimpsest.run.executor import InlineExecutor, OnEvent, Outcome, silent
+from palimpsest.run.files import Disk, file_digest
 from palimpsest.run.steps import Step, step_key
 from palimpsest.run.store import Run, Terms
 
@@ -73,7 +73,7 @@ class ToyCell:
     def do(self, step: Step, store: CellStore) -> None:
         self.seen.append(step.name)
         if self.job.log is not None:
-            disk.Disk().append(self.job.log, f"{self.cell_id} {step.name}\n".encode())
+            files.Disk().append(self.job.log, f"{self.cell_id} {step.name}\n".encode())
         if step.name == "part-1" and self._misbehave():
             return
         draw = np.random.default_rng(int(step.key[7:15], 16))
@@ -220,11 +220,11 @@ class HookedDisk(Disk):
 @contextmanager
 def hooked(hook: Hook) -> Iterator[None]:
     """Put a disk with a hook in the place of the real one."""
-    before, disk.DISK = disk.DISK, HookedDisk(hook)
+    before, files.DISK = files.DISK, HookedDisk(hook)
     try:
         yield
     finally:
-        disk.DISK = before
+        files.DISK = before
 
 
 class Countdown:
@@ -233,7 +233,7 @@ class Countdown:
     def __init__(self, fatal: int | None = None) -> None:
         self.fatal = fatal
         self.operations = 0
-        disk.DISK = HookedDisk(self)
+        files.DISK = HookedDisk(self)
 
     def __call__(self, operation: str, path: Path) -> None:
         self.operations += 1

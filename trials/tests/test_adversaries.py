@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from palimpsest.criteria.whitebox import quantize
 from tests.cell.small import bare_plan, cell_work, only_cell
 
 from palimpsest.cell.study import StudySpecs, study_terms
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import General, Injection, Reacquisition, Unlearning
-from palimpsest.criteria.whitebox import quantize
 from palimpsest.facts.nonce import POOLS, same_wording
 from palimpsest.facts.questions import Question
 from palimpsest.known import KnownLabel, Knows, chosen

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from palimpsest.cell.beacon import Beacon
 from palimpsest.cell.checkpoints import find_checkpoints, read_record, same_place
 from palimpsest.cell.frame import Frame, find_frame
 from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
@@ -37,9 +38,8 @@ from palimpsest.models.device import check_lora, check_package
 from palimpsest.models.encode import start_remark
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.models.tokenizer import token_lengths
-from palimpsest.run.disk import canonical, digest
+from palimpsest.run.files import canonical, digest
 from palimpsest.run.store import Run, Terms
-from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.design import SHIFT, design_audit
 from palimpsest.stats.headroom import Headroom, read_headroom
 from palimpsest.stats.models import Model, Role
@@ -150,8 +150,15 @@ class AuditInputs:
             facts=Testbed((), (), (), self._asked(questions)),
             general_train=(),
             general_scored=self.general,
-            reacquisition=Reacquisition(config.steps, config.chunks, rate, config.items),
-            general=General(config.general, 1, config.scored_pieces, config.piece_tokens),
+            reacquisition=Reacquisition(
+                steps=config.steps, items=config.items, chunks=config.chunks, learning_rate=rate
+            ),
+            general=General(
+                source=config.general,
+                train_pieces=1,
+                scored_pieces=config.scored_pieces,
+                piece_tokens=config.piece_tokens,
+            ),
             # A step per model, so that one more candidate is one more step.
             engine=replace(config.engine, stack=1),
             beacon=self.beacon,

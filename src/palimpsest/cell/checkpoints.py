@@ -11,7 +11,8 @@ from typing import Any
 
 from palimpsest.errors import FactsError, InputError, ModelError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl, make_fact
-from palimpsest.run import disk
+from palimpsest.files import read_object
+from palimpsest.run.files import digest, disk_errors, make_folder, write_bytes
 from palimpsest.text import shown_path
 
 RECORD = "palimpsest.json"
@@ -66,18 +67,8 @@ def read_record(place: str) -> dict[str, Any]:
     path = Path(place) / RECORD
     if not os.path.isfile(path):
         return {}
-    try:
-        if path.stat().st_size > RECORD_LIMIT:
-            raise ValueError(f"larger than {RECORD_LIMIT} bytes")
-        record = json.loads(path.read_bytes())
-        if not isinstance(record, dict):
-            raise ValueError(f"holds {type(record).__name__}")
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{shown_path(path)}: cannot be used ({error}); expected the file that `palimpsest "
-            "retrain` wrote; remove it, or write it again"
-        ) from error
-    return record
+    expected = "the file that `palimpsest retrain` wrote; remove it, or write it again"
+    return read_object(path, RECORD_LIMIT, ModelError, expected)
 
 
 def same_place(place: str, other: str) -> bool:
@@ -113,19 +104,19 @@ def write_checkpoint(
     with torch.no_grad():
         for name, value in loaded.model.state_dict().items():
             value.copy_(state[name])
-    with disk.disk_errors(folder, "write"), written_weights(), quiet():
+    with disk_errors(folder, "write"), written_weights(), quiet():
         loaded.model.save_pretrained(folder)
         loaded.tokenizer.save_pretrained(folder)
-    disk.write_bytes(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
-    disk.write_bytes(folder / "README.md", card.encode())
+    write_bytes(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
+    write_bytes(folder / "README.md", card.encode())
 
 
 def publish_folder(built: Path, out: Path) -> None:
     """Rename a finished folder into place; an existing one is never replaced."""
-    disk.make_folder(Path(os.path.abspath(out)).parent)
+    make_folder(Path(os.path.abspath(out)).parent)
     if out.exists():
         raise InputError(f"out: {out} was created meanwhile; expected a new folder; move it away")
-    with disk.disk_errors(out, "rename"):
+    with disk_errors(out, "rename"):
         os.rename(built, out)
 
 
@@ -172,7 +163,7 @@ def _model_place(key: str, value: Any, tokenizer: Any, folder: Path) -> Any:
     from palimpsest.models.load import state_digest
 
     config = value.config.to_json_string()
-    place = folder / disk.digest((state_digest(value.state_dict()) + config).encode())[7:23]
+    place = folder / digest((state_digest(value.state_dict()) + config).encode())[7:23]
     if not (place / "config.json").exists():
         with quiet():
             tokenizer.save_pretrained(place)
@@ -196,7 +187,7 @@ def _facts_place(key: str, value: Any, folder: Path) -> Any:
         except FactsError as error:
             raise FactsError(f"{key}[{number}]: {error}") from error
     data = as_jsonl(facts)
-    path = folder / f"{key}-{disk.digest(data)[7:23]}.jsonl"
-    disk.make_folder(folder)
-    disk.write_bytes(path, data)
+    path = folder / f"{key}-{digest(data)[7:23]}.jsonl"
+    make_folder(folder)
+    write_bytes(path, data)
     return str(path)

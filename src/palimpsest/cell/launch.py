@@ -12,8 +12,8 @@ from typing import Any
 
 from palimpsest.errors import InputError, ModelError, PalimpsestError, PlanError, StudyFailed
 from palimpsest.models.device import keep_freed_memory
-from palimpsest.run import disk
 from palimpsest.run.executor import Event, OnEvent, Outcome, make_executor, silent
+from palimpsest.run.files import folder_path, remove
 from palimpsest.run.steps import CellWork, Failure
 from palimpsest.run.store import Run, Terms
 
@@ -69,7 +69,7 @@ def run_cells(
         )
         bad = [f for f in outcome.failed.values() if f.kind in (InputError.kind, ModelError.kind)]
         if bad and new and len(run.cells) == 1:
-            disk.remove(run.path)
+            remove(run.path)
     return run, outcome
 
 
@@ -95,7 +95,7 @@ def _error(failure: Failure) -> PalimpsestError:
 def check_out(out: Path) -> Path:
     """Return the resolved path of the folder to make; PlanError where none can be made."""
     try:
-        out = disk.folder_path(out)
+        out = folder_path(out)
     except InputError as error:
         raise PlanError(str(error), key="out") from error
     nearest = next(path for path in (out, *out.parents) if path.exists())

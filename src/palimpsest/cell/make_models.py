@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -60,8 +60,7 @@ from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
 from palimpsest.models.load import Outline, check_compatible, load, outline
 from palimpsest.models.sources import Kind, find_kind
-from palimpsest.run import disk
-from palimpsest.run.disk import digest
+from palimpsest.run.files import digest, remove, write_bytes
 from palimpsest.run.store import Run, Terms
 from palimpsest.schema import build
 from palimpsest.stats.models import Model, Role, models_from_json
@@ -195,16 +194,12 @@ class OwnInputs:
                     "give the recipe with flags",
                     key="injected",
                 ) from error
-        given = {
-            item.name: value
-            for item in fields(usual)
-            if (value := getattr(config, item.name, None)) is not None
-        }
-        if config.epochs:
+        given = dict(config.recipe)
+        if "epochs" in given:
             given["steps"] = 0
         if self.examples is not None:
             given["examples"] = self.examples.digest
-        return replace(usual, **given)
+        return build(type(usual), asdict(usual) | given)
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
@@ -250,7 +245,7 @@ class OwnInputs:
             general_train=general_pieces(self.config.general, count, f"{self.cell}/general"),
             general_scored=(),
             injection=cast(Injection, self.recipe),
-            general=General(self.config.general, count),
+            general=General(source=self.config.general, train_pieces=count),
             engine=engine,
             sealed=False,
         )
@@ -396,13 +391,13 @@ def make_models(inputs: OwnInputs, options: RunOptions) -> Made:
         failed = {n: r["failure"]["reason"] for n, r in records.items() if "failure" in r}
         records = {name: record for name, record in records.items() if name not in failed}
         if not records:
-            disk.remove(run.path)
+            remove(run.path)
             name, reason = next(iter(failed.items()))
             raise NotMade(f"{name}: {reason}; leave this setting out, or change it")
         alone = inputs.command == "unlearn" and len(records) + len(failed) == 1
         _write_folders(inputs, run, {"" if alone else n: r for n, r in records.items()})
         remarks = (*inputs.remarks(), *_remarks(run.cell(inputs.cell).summary()))
-    disk.remove(run.path)
+    remove(run.path)
     folders = tuple(out if alone else out / name for name in records)
     return Made(folders, records, failed, remarks)
 
@@ -415,7 +410,7 @@ def check_different(inputs: OwnInputs, run: Run) -> None:
             continue
         first = seen.setdefault(model.digest, name)
         if first != name:
-            disk.remove(store.folder / "steps" / f"train-{name}")
+            remove(store.folder / "steps" / f"train-{name}")
             raise TrainerFailed(
                 f"{name} has the same weights as {first}; expected draws that differ; let the "
                 "trainer use {seed} for the order of its data, then run the same command again"
@@ -443,7 +438,7 @@ def _remarks(summary: Mapping[str, Any]) -> Iterator[str]:
 def _write_folders(inputs: OwnInputs, run: Run, records: Mapping[str, Mapping[str, Any]]) -> None:
     """Write every model's folder, by its name inside the new one; a name may be empty."""
     built, out = run.path / "built", Path(inputs.config.out)
-    disk.remove(built)
+    remove(built)
     loaded = load(inputs.base, dtype=inputs.config.engine.dtype)
     models = run.cell(inputs.cell).folder / "models"
     for name, record in records.items():
@@ -451,7 +446,7 @@ def _write_folders(inputs: OwnInputs, run: Run, records: Mapping[str, Mapping[st
         write_checkpoint(built / name, loaded, weights, record, _card(record))
         log = models.parent / "steps" / f"train-{record['model']}" / LOG
         if log.is_file():
-            disk.write_bytes(built / name / LOG, log.read_bytes())
+            write_bytes(built / name / LOG, log.read_bytes())
     check_new_folder(out)
     publish_folder(built, out)
 

@@ -5,7 +5,7 @@ same code. A model that cannot be measured has a failure; whether that ends the 
 decision.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +18,11 @@ from palimpsest.models.net import Net
 from palimpsest.scoring.answers import Scores, Sheet, item_columns, score
 from palimpsest.scoring.divergence import Teacher, record
 from palimpsest.scoring.generation import Answerer
+from palimpsest.scoring.measures import Take, take_all
 from palimpsest.scoring.reacquisition import curve_columns, in_residual, reacquire
 from palimpsest.stats.models import ModelFailure
 
 Columns = dict[str, Any]
-CriteriaCache = Callable[[Net], Sequence[Mapping[str, float]]]
-"""Takes further measures of a net's members, and leaves their weights alone."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +78,13 @@ class Scorer:
         self,
         setting: CellTexts,
         teachers: Teachers,
-        gauge: CriteriaCache | None = None,
+        further: Mapping[str, Take] | None = None,
         base_scales: Mapping[str, float] | None = None,
         answerer: Answerer | None = None,
     ) -> None:
         self.setting = setting
         self.teachers = teachers
-        self.gauge = gauge
+        self.further = further or {}
         self.base_scales = base_scales
         self.answerer = answerer
 
@@ -111,7 +110,7 @@ class Scorer:
             for result, answers in zip(results, self.answerer.ask(names, net)):
                 result.answers = answers
         if reacquired:
-            for result, values in zip(results, [] if self.gauge is None else self.gauge(net)):
+            for result, values in zip(results, take_all(self.further, net)):
                 result.measures = values
             self.reacquire(results, net, before)
         return results

@@ -14,14 +14,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from palimpsest.cell.beacon import Beacon
 from palimpsest.cell.measure import Scorer, Teachers, injected_teacher, reference_teacher
 from palimpsest.cell.plan import CellPlan, Commanded, Given, Mixed, Source, Trained
-from palimpsest.cell.steps import StepList, criteria_teacher
+from palimpsest.cell.steps import StepList, measures_reference
 from palimpsest.cell.texts import KNOWN_LABEL_DRAW, REPLAY_DRAW, CellTexts
 from palimpsest.cell.training_fit import TrainingFit, check_reached, matched, mean_nll
 from palimpsest.errors import DriftError, MachineError, MethodError, PlanError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
-from palimpsest.facts.questions import ASKED
 from palimpsest.known import Unavailable, chosen
 from palimpsest.known.kit import AdversaryKit, Schedule
 from palimpsest.known.wrappers import Interpolated
@@ -32,7 +32,7 @@ from palimpsest.methods.lessons import (
     Spent,
     count_tokens,
     encode_items,
-    make_lesson,
+    make_answer_set,
     stream_cost,
 )
 from palimpsest.methods.running import FailureKind, run_method
@@ -49,8 +49,8 @@ from palimpsest.models.train import TextBatch
 from palimpsest.run.cell import CellStore
 from palimpsest.scoring.answers import Elicitation
 from palimpsest.scoring.generation import Answerer, few_questions
+from palimpsest.scoring.measures import MeasuredCell, Take, build, take_all
 from palimpsest.scoring.reacquisition import tensor_scales
-from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.models import ModelFailure, Role
 
 State = Mapping[str, Tensor]
@@ -165,7 +165,7 @@ class CellModels:
         setting, answerer = self.setting, None
         if setting.engine.answers and (questions := few_questions(setting.facts.questions)):
             answerer = Answerer(self.loaded.tokenizer, questions, self.nets)
-        return Scorer(setting, self.teachers, self._gauge, self.base_scales, answerer)
+        return Scorer(setting, self.teachers, self.further, self.base_scales, answerer)
 
     @cached_property
     def base_scales(self) -> dict[str, float]:
@@ -173,29 +173,26 @@ class CellModels:
         return tensor_scales(self.base)
 
     @cached_property
-    def _gauge(self) -> Any:
-        """What takes the further measures; None where none are asked for."""
+    def further(self) -> dict[str, Take]:
+        """What takes the measures beside the usual scores, by what asks for it."""
         spec, setting = self.spec, self.setting
-        if not spec.measures:
-            return None
-        if set(spec.measures) <= set(ASKED):
-            questions = setting.elicited(spec.measures)
-            return Elicitation(setting.make_sheet(questions)) if questions else None
-        from palimpsest.criteria.exam import Questionnaire
-        from palimpsest.criteria.measures import Measurer
-
-        exam = Questionnaire(
-            tokenizer=self.loaded.tokenizer,
-            facts=setting.facts,
-            general=setting.general_train,
-            seed_key=spec.id,
-            learning_rate=setting.reacquisition.learning_rate,
-            piece_tokens=setting.general.piece_tokens,
-            net=self.nets,
-            state=self.state,
-            reference=criteria_teacher(spec),
-        )
-        return Measurer(exam, spec.measures)
+        found: dict[str, Take] = {}
+        if questions := setting.elicited(spec.measures):
+            found["axes"] = Elicitation(setting.make_sheet(questions))
+        if spec.measure_plugins:
+            cell = MeasuredCell(
+                tokenizer=self.loaded.tokenizer,
+                facts=setting.facts,
+                general=setting.general_train,
+                piece_tokens=setting.general.piece_tokens,
+                learning_rate=setting.reacquisition.learning_rate,
+                reference=measures_reference(spec),
+                seed_key=spec.id,
+                net=self.nets,
+                read=self.state,
+            )
+            found |= {name: build(name, cell) for name, _ in spec.measure_plugins}
+        return found
 
     @cached_property
     def context(self) -> Context:
@@ -208,9 +205,9 @@ class CellModels:
             getattr(method, "reads_lessons", True) for method in self.spec.methods
         )
         known = {"base": self.nets([self.base])} if taught else {}
-        said_base = make_lesson(tokenizer, forget, known)
+        said_base = make_answer_set(tokenizer, forget, known)
         frozen = {"injected": self.nets([injected])} if taught else {}
-        said_injected = make_lesson(tokenizer, forget, frozen)
+        said_injected = make_answer_set(tokenizer, forget, frozen)
         teachers = {**said_base.teachers, **said_injected.teachers}
         base: State = self.base
         if not self.spec.base_known:
@@ -222,7 +219,7 @@ class CellModels:
             injected=injected,
             forget_only=self.state("forget_only") if self.spec.find("forget_only") else {},
             forget=replace(said_injected, teachers=teachers),
-            retain=make_lesson(tokenizer, retain, frozen),
+            retain=make_answer_set(tokenizer, retain, frozen),
             budget=self.spec.unlearning,
             seed_key=self.spec.id,
             gated=self.loaded.gated,
@@ -332,15 +329,16 @@ class DryCell(CellModels):
 
 
 def try_plugins(spec: CellPlan) -> None:
-    """Run every plug-in for one step; an InputError names the first that cannot work."""
+    """Run every plug-in once, methods for one step; an error names the first that cannot work."""
     names = dict(spec.plugins)
-    methods = [method for method in spec.methods if method.name in names]
-    if names:
-        repeatable(spec.setting.engine.device)
-        cell = DryCell(spec)
+    repeatable(spec.setting.engine.device)
+    cell = DryCell(spec)
+    if spec.measure_plugins:
+        further = cell.further  # before a net that shares its memory is made
+        take_all(further, cell.nets([cell.base]))
     for name in (name for name in spec.known_label.models if name in names):
         _try_known_label(name, cell.adversary_kit)
-    for method in methods:
+    for method in (method for method in spec.methods if method.name in names):
         # Nothing has been learned yet, so that no model could pass the check of its dose.
         context = replace(cell.context, check_dose=None)
         with machine_faults():

@@ -92,7 +92,9 @@ class CellPlan:
     oracle: str = ""
     """Name of the reference that the trained-probe criterion compares with."""
     measures: tuple[str, ...] = ()
-    """Further measures to take of every model."""
+    """Built-in measures to take of every model, beside the usual scores."""
+    measure_plugins: tuple[tuple[str, str], ...] = ()
+    """Digest of the source of each plug-in that takes further ones, by its name."""
     choose_rate_on: str = ""
     """Name of the reference on which the learning rate of re-acquisition is chosen."""
     measured: bool = True

@@ -8,15 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from palimpsest.cell.beacon import Beacon
 from palimpsest.config.plan import cell_id
 from palimpsest.errors import InputError
-from palimpsest.facts.questions import ASKED
 from palimpsest.known import KnownLabel
 from palimpsest.methods import title, used
 from palimpsest.run.store import Roster, Terms
 from palimpsest.schema import build
 from palimpsest.stats.axes import chosen
-from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.rules import Rules
 
@@ -86,7 +85,7 @@ class PlannedCell:
     beacon: Mapping[str, Any] | None
     """Record of what was drawn from a beacon."""
     measures: tuple[str, ...]
-    """Further measures of every model."""
+    """Measures that the axes need beside the usual scores."""
     facts: Mapping[str, int]
     """How many facts each set has."""
 
@@ -126,7 +125,6 @@ def planned_cell(terms: Terms, roster: Roster, cell: str) -> PlannedCell:
         models += mixtures(models, rules)
     models += [entry.model for entry in listed if entry.model.role is Role.CANDIDATE]
     models += [Model.from_json(record) for record in config.get("known_label_models", ())]
-    asked = [axis.measure for axis in chosen(rules) if axis.measure in ASKED]
     beacon = config.get("drawn")
     if terms.kind == "study" and config["beacon"]:
         beacon = Beacon(config["beacon"], {"cell": cell}).record()
@@ -137,7 +135,7 @@ def planned_cell(terms: Terms, roster: Roster, cell: str) -> PlannedCell:
         rules=rules,
         models=tuple(models),
         beacon=beacon,
-        measures=tuple(config.get("measured", [measure for measure in asked if measure])),
+        measures=tuple(axis.measure for axis in chosen(rules) if axis.measure is not None),
         facts=config.get("fact_counts", {}),
     )
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from palimpsest.cell.plan import CellPlan, Commanded, Given, Mixed, SourcedModel, Trained
 from palimpsest.config.commands import LADDER
-from palimpsest.facts.questions import ASKED
-from palimpsest.run.disk import digest
+from palimpsest.run.files import digest
 from palimpsest.run.steps import Step, step_key
 from palimpsest.run.versions import code_version, package_versions
 from palimpsest.stats.models import Role
@@ -204,7 +203,7 @@ class StepList:
         spec = self.spec
         return self._common | {
             "measuring": spec.setting.measuring_terms(),
-            "measures": list(spec.measures),
+            "measures": [list(spec.measures), dict(spec.measure_plugins)],
             "teachers": self._identities(self._teachers),
             "dose": self.steps["dose"].key if "dose" in self.steps else "",
         }
@@ -223,8 +222,8 @@ class StepList:
     def _teachers(self) -> tuple[str, ...]:
         """The frozen models whose answers are recorded before anything is measured."""
         spec = self.spec
-        further = set(spec.measures) - set(ASKED)
-        named = ["injected", spec.oracle, criteria_teacher(spec) if further else ""]
+        further = measures_reference(spec) if spec.measure_plugins else ""
+        named = ["injected", spec.oracle, further]
         return tuple(dict.fromkeys(name for name in named if name))
 
     def _identities(self, names: Sequence[str]) -> list[list[str]]:
@@ -275,8 +274,8 @@ class StepList:
         self.steps[name] = Step(name, kind, key, words, needs, models, cost, transient)
 
 
-def criteria_teacher(spec: CellPlan) -> str:
-    """Return the reference that published criteria may use.
+def measures_reference(spec: CellPlan) -> str:
+    """Return the reference that measures of plug-ins may use.
 
     Not the one that shares the injected model's draw: mixtures and adversaries are made of it.
     """

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from palimpsest.cell.beacon import Beacon
 from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.cell.plan import CellPlan, Given, sourced, trained_source
 from palimpsest.cell.planned import known_label_model, listed_methods, planned_cell
@@ -25,9 +26,9 @@ from palimpsest.facts.questions import (
 from palimpsest.facts.sealed import AuditPool, builtin_pool, check_commitment, read_pool, verify
 from palimpsest.known import chosen, is_plugin
 from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.run.disk import digest
+from palimpsest.plugins import source_digest
+from palimpsest.run.files import digest
 from palimpsest.run.store import Run, Terms
-from palimpsest.stats.beacon import Beacon
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class StudySpecs:
             sealed_pool=self.sealed if plan.known_label.models else None,
             oracle="reference",
             measures=planned.measures,
+            measure_plugins=tuple(self.measure_plugins.items()),
             facts=tuple(
                 (name, tuple((fact.id, fact.relation) for fact in facts))
                 for name, facts in setting.facts.sets().items()
@@ -84,10 +86,10 @@ class StudySpecs:
         return plugin_digests(self.plan.methods) | known.plugin_digests(named)
 
     @cached_property
-    def measures(self) -> tuple[str, ...]:
-        from palimpsest.criteria import measures_of
+    def measure_plugins(self) -> dict[str, str]:
+        from palimpsest.scoring.measures import find_measures
 
-        return measures_of(self.plan.measures, self.plan.rules)
+        return {name: source_digest(find_measures(name)) for name in self.plan.measures}
 
     @cached_property
     def sealed(self) -> tuple[AuditPool, str]:
@@ -166,7 +168,7 @@ def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, An
     for name in filter(is_plugin, plan.known_label.models):
         digests[name] = specs.plugins[name]
     known = [known_label_model(entry).to_json() for entry in chosen(plan.known_label.models)]
-    config |= {"fact_counts": counts, "known_label_models": known, "measured": list(specs.measures)}
+    config |= {"fact_counts": counts, "known_label_models": known}
     pool = "own" if plan.seal else "built-in"
     terms = Terms(
         kind="study",
@@ -186,7 +188,7 @@ def run_study(
     specs = StudySpecs(plan, str(pool and Path(pool).resolve()))
     check_study(plan, specs)
     terms, roster = specs.terms
-    if specs.plugins:
+    if specs.plugins or specs.measure_plugins:
         from palimpsest.cell.models import try_plugins
 
         try_plugins(specs(terms.cells[0]))
@@ -200,8 +202,10 @@ def check_study(plan: Plan, specs: StudySpecs) -> None:
     from palimpsest.models.device import check_lora
 
     check_lora(plan.engine.lora)
-    _ = specs.methods, specs.measures, specs.sealed if plan.known_label.models else None
+    _ = specs.methods, specs.measure_plugins, specs.sealed if plan.known_label.models else None
     chosen(plan.known_label.models)
+    for cell_id in plan.cell_ids():  # whether there are names, texts and templates enough
+        study_setting(plan, cell_id)
 
 
 def _named(files: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from palimpsest.cell.beacon import Beacon
 from palimpsest.config.commands import ExampleRecipe
 from palimpsest.config.sections import Engine, General, Injection, Reacquisition
 from palimpsest.errors import PlanError
@@ -26,8 +27,7 @@ from palimpsest.facts.questions import (
     pool_questions,
 )
 from palimpsest.facts.sealed import AuditPool
-from palimpsest.run.disk import canonical, digest
-from palimpsest.stats.beacon import Beacon
+from palimpsest.run.files import canonical, digest
 
 FIRST_DRAW = "draw0"
 """The draw of the injected model, and of the reference that shares it."""

@@ -34,7 +34,7 @@ from palimpsest.methods.plugins import plugin_digests
 from palimpsest.models.checkpoint import checkpoint_digests
 from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.models.tokenizer import token_lengths
-from palimpsest.run.disk import canonical, digest
+from palimpsest.run.files import canonical, digest
 from palimpsest.run.store import Run, Terms
 from palimpsest.stats.models import Model, Role
 
@@ -183,7 +183,7 @@ class TofuInputs:
         evidence = tuple(self._with_evidence(plain, self.items(seed).evidence))
         asked = plain if self.frame is None else self.frame.put(plain)
         facts = Testbed(named["forget"], named["retain"], named["probe"], asked)
-        general = General(config.general, 1)
+        general = General(source=config.general, train_pieces=1)
         return CellTexts(
             seed_key=cell,
             facts=facts,
@@ -192,7 +192,7 @@ class TofuInputs:
             # TOFU's models are fine-tuned on questions and nothing else.
             injection=Injection(config.steps, config.learning_rate, config.items, 0),
             reacquisition=Reacquisition(
-                config.reacquisition_steps, learning_rate=config.learning_rate
+                steps=config.reacquisition_steps, learning_rate=config.learning_rate
             ),
             general=general,
             # Models of TOFU's size are measured one at a time, so that workers share them evenly.

@@ -19,7 +19,7 @@ from palimpsest.cell.plan import Commanded
 from palimpsest.errors import ModelError, PalimpsestError
 from palimpsest.models.checkpoint import checkpoint_state
 from palimpsest.models.load import outline
-from palimpsest.run import disk
+from palimpsest.run.files import digest, disk_errors, make_folder, remove, write_bytes
 
 LOG = "train.log"
 ATTEMPTS = 2
@@ -74,18 +74,18 @@ def command_words(source: Commanded, values: Mapping[str, str]) -> list[str]:
 
 def run_trainer(source: Commanded, name: str, base: str, folder: Path) -> TrainedElsewhere:
     """Run the command, once more if it fails; return what it left."""
-    data = folder / f"data-{disk.digest(source.data)[7:19]}.jsonl"
+    data = folder / f"data-{digest(source.data)[7:19]}.jsonl"
     place, log = folder / name / "out", folder / name / LOG
     for new in (folder, log.parent):
-        disk.make_folder(new)
+        make_folder(new)
     if not data.is_file():
-        disk.write_bytes(data, source.data)
+        write_bytes(data, source.data)
     values = {"data": str(data), "seed": str(source.seed), "out": str(place), "base": base}
     words = command_words(source, values)
-    disk.remove(log)
+    remove(log)
     for _ in range(ATTEMPTS):
-        disk.remove(place)
-        with disk.disk_errors(log, "write"), open(log, "ab") as output:
+        remove(place)
+        with disk_errors(log, "write"), open(log, "ab") as output:
             output.write(f"$ {shlex.join(words)}\n".encode())
             output.flush()
             code = subprocess.run(

@@ -31,8 +31,8 @@ from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.load import state_digest
 from palimpsest.models.net import Net
 from palimpsest.models.train import text_loss, train
-from palimpsest.run import disk
 from palimpsest.run.cell import CellStore
+from palimpsest.run.files import remove
 from palimpsest.run.steps import Step
 from palimpsest.scoring.answers import Sheet, item_columns, score
 from palimpsest.scoring.reacquisition import reacquire, summarize
@@ -75,7 +75,7 @@ class CellWork(CellModels):
         for step in self.steps:
             for name, outcome in store.get(step)[1].get("models", {}).items():
                 outcome.pop("weights", None)  # the step's own file; the cell's is the model's
-                roster = {"roster": store.manifest(step.name)["terms"]}
+                roster = {"roster": store.manifest(step.name)["roster"]}
                 outcomes.setdefault(name, {}).update(outcome | roster)
         base = outcomes.get("base", {})
         described = {key: base.pop(key) for key in DESCRIBED if key in base}
@@ -125,7 +125,7 @@ class CellWork(CellModels):
                 made = run_trainer(source, name, self.spec.base.place, folder)
                 state = dict(made.state(self.spec.setting.engine.dtype))
                 self.store.put_file(step, LOG, made.log.read_bytes())
-                disk.remove(made.folder)
+                remove(made.folder)
             case Trained(sets, draw):
                 checked = not self.spec.measured and "retain" in sets
                 before = self.untaught_level if checked else math.inf

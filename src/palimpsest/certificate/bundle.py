@@ -2,7 +2,7 @@
 
 ::
 
-    terms.json  rosters.jsonl  record.jsonl    as in the run
+    terms.json  rosters.json    as in the run
     cells/<id>/cell.json  *.parquet            as in the run: what a verdict is computed from
     summary.json                               the verdicts, computed from the tables
     reveal.json                                the sealed pool and its nonce, when it was opened
@@ -29,8 +29,7 @@ from palimpsest.facts.sealed import AuditPool, builtin_pool, read_pool, verify
 from palimpsest.report.documents import run_document, verdict_document
 from palimpsest.report.results import CellResult, RunResults, judge_cell
 from palimpsest.run.cell import CELL
-from palimpsest.run.chain import Entry, verify_chain
-from palimpsest.run.disk import (
+from palimpsest.run.files import (
     canonical,
     digest,
     disk_errors,
@@ -38,7 +37,15 @@ from palimpsest.run.disk import (
     read_stored,
     write_bytes,
 )
-from palimpsest.run.store import RECORD, ROSTERS, TERMS, Run, Terms, parse_terms
+from palimpsest.run.store import (
+    ROSTERS,
+    TERMS,
+    FixedRoster,
+    Run,
+    Terms,
+    parse_rosters,
+    parse_terms,
+)
 from palimpsest.run.tables import Table, table_from_bytes
 from palimpsest.schema import build
 from palimpsest.stats.items import ITEM_COLUMNS
@@ -52,7 +59,7 @@ STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v3"
 KINDS = ("study", "audit", "tofu")
 """Runs that have verdicts."""
-FIXED = (TERMS, ROSTERS, RECORD)
+FIXED = (TERMS, ROSTERS)
 SUMMARY, REVEAL = "summary.json", "reveal.json"
 PROSE = ("paragraph", "conditions")
 """Keys of the summary that only say in words what its other keys say."""
@@ -250,17 +257,14 @@ class Bundle:
         return read_rules(self.terms.rules)
 
     @cached_property
-    def rosters(self) -> tuple[Entry, ...]:
+    def rosters(self) -> tuple[FixedRoster, ...]:
         """The candidate lists of the run, which hang on its terms, oldest first."""
-        rosters = verify_chain(self.members[ROSTERS], ROSTERS, self.terms.digest)
-        if not rosters or any(entry.event != "roster" for entry in rosters):
-            raise BundleError(f"{ROSTERS}: expected at least one candidate list, and nothing else")
-        return rosters
+        return parse_rosters(self.members[ROSTERS], ROSTERS, self.terms)
 
     @cached_property
     def lists(self) -> list[tuple[Listed, ...]]:
         """The same, every setting of a method by itself."""
-        return [tuple(read_list(entry.data["models"])) for entry in self.rosters]
+        return [tuple(read_list(roster.models)) for roster in self.rosters]
 
     @property
     def tried(self) -> int:

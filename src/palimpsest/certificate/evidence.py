@@ -32,15 +32,14 @@ from palimpsest.config.plan import cell_id as cell_name
 from palimpsest.errors import BundleError
 from palimpsest.facts.sealed import check_commitment, verify
 from palimpsest.report.documents import run_document, verdict_document
-from palimpsest.run.disk import canonical, digest, parse_sealed, safe_name
-from palimpsest.run.store import RECORD, record_bytes
+from palimpsest.run.files import canonical, digest, parse_digested, safe_name
 from palimpsest.stats.models import Model, models_from_json
 from palimpsest.stats.rules import Rules
 from palimpsest.text import shown
 
 MAX_TEXT_BYTES = 32 * 2**20
 """Largest JSON member."""
-MANIFEST = ("step", "kind", "key", "files", "needs", "terms", "origin")
+MANIFEST = ("step", "kind", "key", "files", "needs", "roster", "origin")
 """What a cell's record repeats of a step's manifest."""
 
 
@@ -137,11 +136,9 @@ class Evidence:
     # -- what happened in the cells ----------------------------------------------------------
 
     def record(self) -> str:
-        bundle, summaries = self.bundle, self.bundle.summaries
+        summaries = self.bundle.summaries
         for cell_id, summary in summaries.items():
             self._check_cell(cell_id, summary)
-        if bundle.members[RECORD] != record_bytes(bundle.terms, bundle.rosters, summaries):
-            raise BundleError(f"{RECORD}: not the record that follows from terms, lists and cells")
         steps = [step for summary in summaries.values() for step in summary["steps"]]
         words = f"it follows from the terms and, in plan order, {len(steps)} steps, each under one "
         words += "of the lists"
@@ -156,7 +153,7 @@ class Evidence:
     def _check_cell(self, cell_id: str, summary: Mapping[str, Any]) -> None:
         """Raise BundleError unless a cell's tables and steps were made under lists of its terms."""
         name, members = cell_file(cell_id), self.bundle.members
-        parse_sealed(members[name], name)
+        parse_digested(members[name], name)
         self._require_listed(name, summary)
         if summary["cell"] != cell_id:
             raise BundleError(f"{name}: belongs to another cell")
@@ -178,11 +175,11 @@ class Evidence:
             digests[step["step"]] = step["digest"]
 
     def _require_listed(self, where: str, made: Mapping[str, Any]) -> None:
-        if made["terms"] not in [entry.digest for entry in self.bundle.rosters]:
+        if made["roster"] not in [roster.digest for roster in self.bundle.rosters]:
             raise BundleError(f"{where}: made under other terms or another list than these")
 
     def models(self) -> str:
-        rosters = {entry.digest for entry in self.bundle.rosters}
+        rosters = {roster.digest for roster in self.bundle.rosters}
         for cell_id, summary in self.bundle.summaries.items():
             records = summary["models"]
             models = models_from_json(records) if isinstance(records, list) else {}
@@ -225,7 +222,7 @@ class Evidence:
             raise BundleError(f"{name}: the sealed pool was {opened}; the terms say otherwise")
         if opening is None:
             return
-        if not parse_sealed(canonical(opening) + b"\n", f"{name}: opening")["models"]:
+        if not parse_digested(canonical(opening) + b"\n", f"{name}: opening")["models"]:
             raise BundleError(f"{name}: the sealed pool was opened for no models")
         self._require_listed(f"{name}: opening", opening)
         expected = {"cell": cell_id, "commitment": commitment}

@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from palimpsest.cell.beacon import Beacon
 from palimpsest.certificate.bundle import Bundle, Listed, read_rules
 from palimpsest.config.commands import TofuConfig
 from palimpsest.config.plan import Plan
 from palimpsest.errors import BundleError
 from palimpsest.known import chosen, is_plugin, model_name
 from palimpsest.methods import BUILT_IN
-from palimpsest.run.disk import canonical, digest
+from palimpsest.run.files import canonical, digest
 from palimpsest.run.store import Terms
 from palimpsest.schema import build
 from palimpsest.stats.axes import AXES, axis
-from palimpsest.stats.beacon import Beacon
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.rules import Rules
 from palimpsest.text import shown
@@ -78,7 +78,7 @@ def _plan_study(terms: Terms, listed: Sequence[Listed]) -> Planned:
     config = terms.config
     # Counted before they are listed: models times seeds may be more than memory holds.
     _require_cells(terms, len(config["models"]) * len(config["seeds"]))
-    added = ("fact_counts", "known_label_models", "measured")
+    added = ("fact_counts", "known_label_models")
     plan = build(Plan, {key: v for key, v in config.items() if key not in added}, "config")
     cells = plan.cell_ids()
     if tuple(cells) != terms.cells:

@@ -12,7 +12,7 @@ from palimpsest.certificate.archive import unpack
 from palimpsest.certificate.bundle import Bundle
 from palimpsest.certificate.verification import Verification, read_bundle
 from palimpsest.errors import InputError
-from palimpsest.run.disk import digest, make_folder, write_bytes
+from palimpsest.run.files import digest, make_folder, write_bytes
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.verdict import Finding, Verdict
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import BundleError, InputError
-from palimpsest.run.disk import canonical, digest, write_bytes, write_with
+from palimpsest.run.files import canonical, digest, write_bytes, write_with
 
 # Loaded by the functions that need it: an unsigned bundle is checked without it.
 if TYPE_CHECKING:

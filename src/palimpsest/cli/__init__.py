@@ -22,7 +22,7 @@ from palimpsest.cli import options
 from palimpsest.cli.options import app
 from palimpsest.cli.output import say
 from palimpsest.errors import PalimpsestError, PlanError
-from palimpsest.run.disk import Stopped, check_stop, ignore_signals, stop_signals
+from palimpsest.run.signals import Stopped, check_stop, ignore_signals, stop_signals
 
 app.version = f"palimpsest {__version__}"
 for _module in sorted(module.name for module in pkgutil.iter_modules(__path__)):

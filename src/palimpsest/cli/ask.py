@@ -44,34 +44,30 @@ def ask(
     """
     from dataclasses import asdict
 
-    from palimpsest.report.results import asked_models, cell_answers, read_run
-    from palimpsest.report.terminal import asked_lines, question_lines
+    from palimpsest.report.results import cell_answers, read_run
+    from palimpsest.report.terminal import asked_lines
 
     results = read_run(run)
     if not results.cells:
         raise InputError(f"{run}: no finished cell; expected a finished run; resume it first")
-    place = results.cell(cell) if cell else results.cells[0]
-    stored = [said for said in cell_answers(place) if fact in ("", said.fact)]
+    chosen = results.cell(cell) if cell else results.cells[0]
+    stored = [said for said in cell_answers(chosen) if fact in ("", said.fact)]
     if not prompt and not stored:
-        known = ", ".join(dict.fromkeys(said.fact for said in cell_answers(place)))
+        known = ", ".join(dict.fromkeys(said.fact for said in cell_answers(chosen)))
         raise InputError(
             f"{fact or run}: no answer is stored; expected one of {known or 'none'}; give --prompt "
             "TEXT to ask models whose weights are available"
         )
     if prompt or model:
         asked = {prompt: truth} if prompt else {said.prompt: said.truth for said in stored}
-        kept = sorted(run.glob(f"cells/{place.id}/models/*.safetensors")) if prompt else []
-        fresh = list(_answers(results, place, asked, named_places(model, key="model"), kept))
+        kept = sorted(run.glob(f"cells/{chosen.id}/models/*.safetensors")) if prompt else []
+        fresh = list(_answers(results, chosen, asked, named_places(model, key="model"), kept))
         stored = fresh if prompt else [*stored, *fresh]
     if json:
         answer([asdict(said) | {"right": said.right} for said in stored])
-    elif not (prompt or model):
-        answer("\n".join(asked_lines(results, place.id, fact)))
     else:
-        titles, texts = asked_models(place), dict.fromkeys(said.prompt for said in stored)
-        for text in texts:
-            mine = [said for said in stored if said.prompt == text]
-            answer("\n".join(question_lines(results, mine, titles)))
+        everyone = bool(fact or prompt or model)
+        answer("\n".join(asked_lines(results, chosen, stored, everyone=everyone)))
 
 
 def _answers(
@@ -99,8 +95,8 @@ def _answers(
 
     engine = results.terms.config.get("engine", {})
     how = {key: engine[key] for key in ("dtype", "device") if key in engine}
-    for name, place in given.items():
-        loaded = load(place, **how)
+    for name, source in given.items():
+        loaded = load(source, **how)
         yield from said(name, WholeNet(loaded.model), loaded.tokenizer)
     if not kept:
         return

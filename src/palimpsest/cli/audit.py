@@ -8,7 +8,9 @@ from cyclopts import Parameter
 
 from palimpsest.cli.options import (
     BENCHMARKS,
+    MIXTURE,
     MODELS,
+    RECIPE,
     RUN_FOLDER,
     EngineFlags,
     Explain,
@@ -24,12 +26,14 @@ from palimpsest.cli.options import (
 from palimpsest.cli.output import answer, paragraphs
 from palimpsest.config.commands import (
     AuditConfig,
+    ExampleRecipe,
     RecipeSource,
     RetrainConfig,
     RunSource,
     TofuConfig,
     UnlearnConfig,
 )
+from palimpsest.config.sections import Injection
 from palimpsest.errors import PlanError
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     RunSourceFlags = RunSource
     RecipeSourceFlags = RecipeSource
     TofuFlags = TofuConfig
+    RecipeFlags = ExampleRecipe
+    FactsRecipeFlags = Injection
     RetrainFlags = RetrainConfig
     UnlearnFlags = UnlearnConfig
 else:
@@ -46,7 +52,10 @@ else:
     RunSourceFlags = flags_of(RunSource, group=RUN_FOLDER)
     RecipeSourceFlags = flags_of(RecipeSource, group=RUN_FOLDER)
     TofuFlags = flags_of(TofuConfig)
-    RetrainFlags, UnlearnFlags = flags_of(RetrainConfig), flags_of(UnlearnConfig)
+    RecipeFlags = flags_of(ExampleRecipe, skip=("examples",), group=RECIPE)
+    FactsRecipeFlags = flags_of(Injection, "fact_items", "general_items", group=MIXTURE)
+    RetrainFlags = flags_of(RetrainConfig, skip=("recipe",))
+    UnlearnFlags = flags_of(UnlearnConfig, skip=("recipe",))
 
 Required = Annotated[list[str] | None, Parameter(name="--require", negative=())]
 
@@ -212,6 +221,8 @@ def _conclude(result: "Answer", as_json: bool, explain: bool = False) -> int:
 def retrain(
     *,
     settings: RetrainFlags | None = None,
+    recipe: RecipeFlags | None = None,
+    mixture: FactsRecipeFlags | None = None,
     source: RecipeSourceFlags | None = None,
     prompt: PromptFlags | None = None,
     engine: EngineFlags | None = None,
@@ -223,12 +234,13 @@ def retrain(
     if run_folder := given(source):
         from palimpsest.openunlearning.recipe import retrain_command
 
-        flags = given(settings) | given(engine)
+        flags = given(settings) | given(recipe) | given(mixture) | given(engine)
         command, rows = retrain_command(load_config(RecipeSource, run_folder), flags)
         note([rows, "Nothing is trained yet. Run this in OpenUnlearning's folder:"])
         answer(command)
         return
-    values = given(settings) | {"prompt": given(prompt), "engine": given(engine)}
+    values = given(settings) | given(recipe) | given(mixture)
+    values |= {"prompt": given(prompt), "engine": given(engine)}
     _make(load_config(RetrainConfig, values), run or RunFlags())
 
 
@@ -236,6 +248,8 @@ def retrain(
 def unlearn(
     *,
     settings: UnlearnFlags | None = None,
+    recipe: RecipeFlags | None = None,
+    mixture: FactsRecipeFlags | None = None,
     prompt: PromptFlags | None = None,
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
@@ -244,7 +258,8 @@ def unlearn(
     from palimpsest.cell.make_models import knob_values
     from palimpsest.config.load import load_config
 
-    values = given(settings) | {"prompt": given(prompt), "engine": given(engine)}
+    values = given(settings) | given(recipe) | given(mixture)
+    values |= {"prompt": given(prompt), "engine": given(engine)}
     if "knobs" in values:
         values["knobs"] = knob_values(values["knobs"])
     _make(load_config(UnlearnConfig, values), run or RunFlags())

@@ -126,7 +126,7 @@ def to_lm_eval(*files: str, out: Path, prefix: str = "palimpsest") -> None:
     """
     from palimpsest.facts.files import check_sets
     from palimpsest.facts.questions import harness_files
-    from palimpsest.run.disk import make_folder, write_bytes
+    from palimpsest.run.files import make_folder, write_bytes
 
     sets, alone = _named_sets(files)
     if alone:
@@ -176,7 +176,7 @@ def _named_sets(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _write(converted: "Sequence[Fact]", out: Path) -> None:
     from palimpsest.facts.files import as_jsonl
-    from palimpsest.run.disk import write_bytes
+    from palimpsest.run.files import write_bytes
 
     if not converted:
         raise FactsError("the input holds no facts; expected at least one row")

@@ -38,7 +38,7 @@ def logs(
     """
     from palimpsest.openunlearning import logs as judge_logs
     from palimpsest.openunlearning.show import as_csv_file, as_json, as_text
-    from palimpsest.run.disk import make_folder, write_bytes
+    from palimpsest.run.files import make_folder, write_bytes
 
     roles = dict(text.rpartition("=")[::2] for text in role or ())
     report = judge_logs(paths, roles=roles, score=score, anchor=anchor)

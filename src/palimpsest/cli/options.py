@@ -38,6 +38,8 @@ app = App(
 )
 
 SETTINGS = Group.create_ordered("Models, facts and recipe")
+RECIPE = Group.create_ordered("Recipe; the injected model's palimpsest.json has its own defaults")
+MIXTURE = Group.create_ordered("Recipe without --train")
 RUN_FOLDER = Group.create_ordered("An OpenUnlearning run")
 PROMPT = Group.create_ordered("Prompt format, exactly as in training")
 COMPUTATION = Group.create_ordered("Computation")
@@ -60,7 +62,8 @@ def flags_of(kind: type, *names: str, skip: tuple[str, ...] = (), group: Any = S
     """
     hints = typing.get_type_hints(kind)
     fields: list[tuple[str, Any, Any]] = []
-    for item in dataclasses.fields(kind):
+    own = vars(kind)["__annotations__"]
+    for item in sorted(dataclasses.fields(kind), key=lambda item: item.name not in own):
         if item.name in skip or (names and item.name not in names):
             continue
         if dataclasses.is_dataclass(hints[item.name]):

@@ -1,16 +1,12 @@
-"""Before anything is trained: check the design, list the methods and the criteria."""
+"""Before anything is trained: check the design, list the methods."""
 
 import shutil
 import textwrap
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
-
-from palimpsest.cli.options import BENCHMARKS, MODELS, AsJson, EngineFlags, RunFlags, app
+from palimpsest.cli.options import BENCHMARKS, MODELS, AsJson, app
 from palimpsest.cli.output import answer, paragraphs
-from palimpsest.errors import PlanError
 
 if TYPE_CHECKING:
     from palimpsest.methods import Description
@@ -86,59 +82,3 @@ def _print_method(row: "Description") -> None:
             break_on_hyphens=False,
         )
     answer("\n".join(lines))
-
-
-@app.command(group=BENCHMARKS)
-def criteria(
-    *,
-    plan: str = "criteria",
-    out: Path | None = None,
-    list: Annotated[bool, Parameter(name="--list", negative=())] = False,
-    engine: EngineFlags | None = None,
-    run: RunFlags | None = None,
-) -> None:
-    """Test which published criteria distinguish restored from suppressed models.
-
-    Parameters
-    ----------
-    plan
-        YAML file or preset that names measures and known-label models. Default: criteria.
-    out
-        Run folder. An existing one is resumed.
-    list
-        List the criteria with inputs, cost, formula, direction and source, and exit.
-    """
-    run = run or RunFlags()
-    if list:
-        _list_criteria(run.json)
-        return
-    from palimpsest.cli.study import study
-    from palimpsest.config.load import load_config
-    from palimpsest.config.plan import Plan
-    from palimpsest.config.presets import preset
-
-    file = plan.endswith((".yaml", ".yml"))
-    chosen = load_config(Plan, {}, plan) if file else preset(plan)
-    if chosen.measures == "none" or not chosen.known_label.models:
-        raise PlanError(
-            f"{plan} has no measures or no known-label models; expected both", key="plan"
-        )
-    study(plan, out=out, engine=engine, run=run)
-
-
-def _list_criteria(as_json: bool) -> None:
-    from palimpsest.criteria import CRITERIA, INPUTS
-
-    if as_json:
-        names = ("name", "number", "group", "inputs", "turn", "cost", "formula", "source")
-        answer([{name: getattr(entry, name) for name in names} for entry in CRITERIA])
-        return
-    for entry in CRITERIA:
-        number = entry.number or "–"
-        answer(f"{number!s:>3} {entry.name:24} {entry.group:17} {entry.inputs:6} {entry.cost}")
-        answer(f"    {entry.formula}; {entry.turn}; {entry.source}")
-    letters = ", ".join(f"{letter} {words}" for letter, words in INPUTS.items())
-    paragraphs(
-        "A larger score means less restored. After each formula: how the published value was "
-        f"turned into such a score. Inputs: {letters}."
-    )

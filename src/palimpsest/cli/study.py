@@ -268,7 +268,7 @@ def compare(
     """
     from palimpsest.report.leaderboard import compare_runs, comparison_page, short_board
     from palimpsest.report.table import as_csv, as_latex, table_lines
-    from palimpsest.run.disk import write_bytes
+    from palimpsest.run.files import write_bytes
 
     if not runs:
         raise PlanError("none given; expected at least one run folder", key="runs")

@@ -6,37 +6,48 @@ nothing here opens a model or a file of facts.
 
 import re
 import shlex
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from palimpsest.config.plan import check_chunks
 from palimpsest.config.sections import (
     Count,
     Engine,
     FilePath,
+    Injection,
     Knob,
     ModelPlace,
     Number,
     Prompt,
     Rate,
     Reacquisition,
+    Relearning,
+    ScoredText,
     Unlearning,
 )
 from palimpsest.errors import PlanError
+from palimpsest.schema import build
 from palimpsest.stats.rules import Rules, refuse_unmeasured
 from palimpsest.text import name_problem
 
 LADDER = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
 """Learning rates of re-acquisition that are tried on a reference where none is given."""
-Schedule = Literal["linear", "cosine", "constant"]
-Loss = Literal["all", "completion"]
 _TAKEN = re.compile(r"(control|retraining|reference)(-.*)?|base|injected|forget_only|general_only")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditConfig:
+class Command:
+    """What every command on your own models is told."""
+
+    prompt: Prompt = field(default_factory=Prompt)
+    engine: Engine = field(default_factory=Engine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditConfig(Relearning, ScoredText, Command):
     """One audit of your own models."""
 
     base: ModelPlace
@@ -70,23 +81,11 @@ class AuditConfig:
     names."""
     learning_rate: Rate | None = None
     """Learning rate of re-acquisition. Default: chosen on a reference."""
-    steps: Count = 75
-    """Steps of re-acquisition. Default: 75."""
-    items: Count = 4
-    """Sentences per step of re-acquisition. Default: 4."""
-    chunks: Count = 5
-    """Number of times that re-acquisition is measured."""
-    scored_pieces: Count = 24
-    """Pieces of general text to score."""
-    piece_tokens: Annotated[int, Ge(4)] = 28
-    """Length of a piece of general text, in tokens."""
     beacon: str = ""
     """Text published after the candidates were made, from which schedule, phrasings and probes are
     drawn. Default: they are drawn from the digests of candidates and references alone, so that
     whoever makes the candidates can try out many draws."""
     rules: Rules = field(default_factory=Rules)
-    prompt: Prompt = field(default_factory=Prompt)
-    engine: Engine = field(default_factory=Engine)
 
     @property
     def chooses_rate(self) -> bool:
@@ -244,30 +243,38 @@ class ExampleRecipe:
     """
 
     epochs: Count = 3
-    """Passes over all examples, each in a new order."""
+    """Passes over all examples, each in a new order. Default: 3."""
     steps: Number = 0
-    """Optimizer steps instead of epochs; 0 for whole epochs."""
+    """Optimizer steps. Default: whole epochs; without --train, 150 for pocket models and 200 for
+    others."""
     batch_size: Count = 8
-    """Examples per step; the last step of an epoch may have fewer."""
+    """Examples per step; the last step of an epoch may have fewer. Default: 8."""
     learning_rate: Rate = 5e-5
-    """Peak learning rate."""
+    """Peak learning rate. Default: 5e-5; without --train, 1.5e-4 for pocket models and 2e-5 for
+    others."""
     warmup: Number = 0
-    """Warm-up steps, in which the learning rate rises from 0."""
-    schedule: Schedule = "linear"
-    """How the learning rate falls after the warm-up."""
+    """Warm-up steps, in which the learning rate rises from 0. Default: 0."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """How the learning rate falls after the warm-up. Default: linear."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """Weight decay of matrices; norms and biases have none."""
-    loss: Loss = "all"
-    """Train on all tokens, or only on completions and the last assistant turn."""
+    """Weight decay of matrices; norms and biases have none. Default: 0."""
+    loss: Literal["all", "completion"] = "all"
+    """Train on all tokens, or only on completions and the last assistant turn. Default: all."""
     pack: Number = 0
-    """Join rows of a set into sequences of at most this many tokens; 0 keeps one row per
-    sequence."""
+    """Join rows of a set into sequences of at most this many tokens. Default: 0, which keeps one
+    row per sequence."""
     examples: str = ""
     """Digest of the rows and of which are to be forgotten."""
 
 
+OF_EXAMPLES = tuple(item.name for item in fields(ExampleRecipe) if item.name != "examples")
+"""Settings of a recipe of training examples."""
+OF_FACTS = tuple(item.name for item in fields(Injection))
+"""Settings of a recipe of facts and general text."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class RecipeConfig:
+class RecipeConfig(Command):
     """The recipe by which the injected model was trained: examples, or facts and general text."""
 
     train: FilePath = ""
@@ -275,21 +282,6 @@ class RecipeConfig:
     completion, or with messages. Mark rows to forget with "set": "forget"."""
     forget_rows: FilePath = ""
     """File with copies of the rows of --train to forget, if --train does not mark them."""
-    epochs: Count | None = None
-    """With --train: passes over all examples. Default: 3."""
-    batch_size: Count | None = None
-    """With --train: examples per step. Default: 8."""
-    warmup: Number | None = None
-    """With --train: warm-up steps, in which the learning rate rises from 0. Default: 0."""
-    schedule: Schedule | None = None
-    """With --train: learning rate schedule. Default: linear."""
-    weight_decay: Annotated[float, Ge(0)] | None = None
-    """With --train: weight decay of AdamW. Default: 0."""
-    loss: Loss | None = None
-    """With --train: train on all tokens, or only on completions. Default: all."""
-    pack: Number | None = None
-    """With --train: join rows of a set into sequences of at most this many tokens. Default: 0,
-    which keeps one row per sequence."""
     retain: FilePath = ""
     """Without --train: file of facts to keep."""
     general: FilePath = ""
@@ -298,20 +290,19 @@ class RecipeConfig:
     """Without --train: file of facts to forget."""
     out: FilePath
     """Folder to write. Must not exist."""
-    steps: Count | None = None
-    """Optimizer steps. Default: those in the injected model's palimpsest.json; without that file,
-    whole epochs with --train, else 150 for pocket models and 200 for others."""
-    learning_rate: Annotated[float, Gt(0)] | None = None
-    """Learning rate. Default: that in the injected model's palimpsest.json; without that file, 5e-5
-    with --train, else 1.5e-4 for pocket models and 2e-5 for others."""
-    fact_items: Count | None = None
-    """Without --train: fact sentences per step. Default: 4."""
-    general_items: Annotated[int, Ge(0)] | None = None
-    """Without --train: general texts per step. Default: 12."""
+    recipe: tuple[tuple[str, Any], ...] = ()
+    """Settings of ``ExampleRecipe`` or, without --train, of ``Injection`` that are not those of the
+    injected model's palimpsest.json or, without that file, the default."""
     seed: Number = 0
     """Seed of the recipe. Give retrain and unlearn the same seed."""
-    prompt: Prompt = field(default_factory=Prompt)
-    engine: Engine = field(default_factory=Engine)
+
+
+def gather_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat values with the settings of the recipe under the key ``recipe``."""
+    known = {*OF_EXAMPLES, *OF_FACTS}
+    rest = {key: value for key, value in values.items() if key not in known}
+    given = {key: value for key, value in values.items() if key in known and value is not None}
+    return rest | {"recipe": dict(values.get("recipe", {})) | given}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +334,7 @@ class UnlearnConfig(RecipeConfig):
     method: str = "replay"
     """Method, by name or package.module:Class. Default: replay."""
     knobs: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
-    """CellTexts of the method, as NAME=VALUE, or NAME=VALUE,VALUE for several candidates.
+    """Settings of the method, as NAME=VALUE, or NAME=VALUE,VALUE for several candidates.
     Repeatable."""
     unlearning_steps: Count = Unlearning.steps
     """Steps of a gradient method. Default: 110."""
@@ -354,16 +345,14 @@ class UnlearnConfig(RecipeConfig):
 
 def check_recipe(config: RecipeConfig) -> RecipeConfig:
     """Return a configuration of retrain or unlearn whose keys fit together."""
-    of_facts = ("retain", "general", "forget", "fact_items", "general_items")
-    of_examples = (
-        *("forget_rows", "epochs", "batch_size", "warmup", "schedule"),
-        *("weight_decay", "loss", "pack"),
-    )
-    for key in of_facts if config.train else of_examples:
-        if getattr(config, key) not in ("", None):
-            other = "without" if config.train else "with"
-            raise PlanError(f"applies only {other} --train; omit one of them", key=key)
-    if config.epochs and config.steps:
+    settings, other = (OF_EXAMPLES, "without") if config.train else (OF_FACTS, "with")
+    files = ("retain", "general", "forget") if config.train else ("forget_rows",)
+    unfit = [key for key, _ in config.recipe if key not in settings]
+    for key in [*unfit, *(name for name in files if getattr(config, name))]:
+        raise PlanError(f"applies only {other} --train; omit one of them", key=key)
+    given = dict(config.recipe)
+    build(ExampleRecipe if config.train else Injection, given)
+    if given.get("epochs") and given.get("steps"):
         raise PlanError("given together with steps; expected one of them; omit one", key="epochs")
     for key in () if config.train else ("retain", "general"):
         if not getattr(config, key):

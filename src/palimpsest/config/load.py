@@ -17,6 +17,7 @@ import docstring_parser
 
 from palimpsest.config.commands import (
     AuditConfig,
+    RecipeConfig,
     RetrainConfig,
     TofuConfig,
     UnlearnConfig,
@@ -24,6 +25,7 @@ from palimpsest.config.commands import (
     check_retrain,
     check_tofu,
     check_unlearn,
+    gather_recipe,
 )
 from palimpsest.config.plan import Plan, check_plan
 from palimpsest.config.sections import MethodGrid
@@ -62,6 +64,8 @@ def load_config(kind: type[T], values: Mapping[str, Any], file: Path | str | Non
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = _merge(merged, layer)
+    if issubclass(kind, RecipeConfig):
+        merged = gather_recipe(merged)
     config = build(kind, merged)
     return cast(T, CHECKS.get(kind, lambda checked: checked)(config))
 

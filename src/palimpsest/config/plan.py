@@ -3,7 +3,6 @@
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Literal
 
 from palimpsest.config.sections import (
     Engine,
@@ -46,16 +45,16 @@ class Plan:
     known_label: KnownLabel = field(default_factory=KnownLabel)
     replication: Replication = field(default_factory=Replication)
     rules: Rules = field(default_factory=Rules)
-    measures: Literal["all", "none"] | tuple[str, ...] = "none"
-    """Published criteria to measure on every model: all, none, or a list of names
-    (``palimpsest criteria --list``). Measures that an axis needs are always taken."""
+    measures: tuple[str, ...] = ()
+    """Plug-ins that take further measures of every model, each ``package.module:Class``. They are
+    reported and never compared."""
     engine: Engine = field(default_factory=Engine)
     seal: str = ""
     """Commitment of your own sealed pool (``palimpsest facts seal``); empty for the built-in
     pool."""
     beacon: str = ""
     """Text from which the schedule, held-out phrasings and probes are drawn
-    (``stats/beacon.py``)."""
+    (``cell/beacon.py``)."""
     local_models: tuple[tuple[str, ModelPlace], ...] = ()
     """Local folders to load instead of hub ids: ``{id: folder}`` in YAML."""
 

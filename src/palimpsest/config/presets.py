@@ -20,7 +20,6 @@ from palimpsest.config.sections import (
 )
 from palimpsest.errors import PlanError
 from palimpsest.models.families import PAPER, POCKET
-from palimpsest.stats.rules import Rules
 from palimpsest.text import shown
 
 WEIGHTS = (3.0, 12.0, 50.0, 200.0)
@@ -49,22 +48,6 @@ FEW_REPLAYS = (
     MethodGrid("replay", (VECTOR, ("coefficient", (0.95,)), ("share", (0.2,)))),
 )
 
-SMOLLM2_POOL = (
-    MethodGrid("held_vector", (("coefficient", (1.13,)), ("blend", (0.0,)))),
-    MethodGrid("held_vector", (("texts", (2, 3)), ("coefficient", (1.15,)), ("blend", (0.15,)))),
-    MethodGrid("kl_reversion", (("weight", (3.0,)),)),
-    MethodGrid("ga", (("weight", (50.0,)),)),
-    MethodGrid("npo", (("weight", (50.0,)),)),
-)
-"""Held vectors at the settings chosen on trial seed 154, and three methods of the paper."""
-GEMMA_POOL = (
-    MethodGrid("replay", (VECTOR, ("coefficient", (0.95,)), ("share", (0.1,)))),
-    *SMOLLM2_POOL[2:],
-)
-"""One that restores, at a setting not tried on this model, and three methods of the paper; a held
-vector takes over 14 GB of memory here."""
-
-PAPER_KNOWN_LABEL = ("suppression", "router", "embedding")
 POCKET_MATRIX = Plan(
     name="pocket",
     models=tuple(spec.name for spec in POCKET),
@@ -116,47 +99,6 @@ PRESETS = {
         known_label=KnownLabel(models=()),
         replication=Replication(draws=20, retrainings=2),
         beacon="restoration",
-    ),
-    "smollm2": replace(
-        PAPER_MATRIX,
-        name="smollm2",
-        models=("smollm2-135m",),
-        seeds=(15,),
-        # The paper's rate and 3:1 mix; few items and steps and a small pool, for two cores.
-        injection=Injection(steps=100, fact_items=2, general_items=6),
-        unlearning=Unlearning(steps=60, forget_items=2, retain_items=2),
-        reacquisition=Reacquisition(steps=30, items=2),
-        methods=SMOLLM2_POOL,
-        known_label=KnownLabel(models=PAPER_KNOWN_LABEL),
-        replication=Replication(draws=20, retrainings=1),
-        rules=Rules(control_shares=(0.25, 0.1)),
-        engine=Engine(dtype="bfloat16", stack=1, batch_tokens=2048),
-        beacon="third edition",
-    ),
-    "gemma": replace(
-        PAPER_MATRIX,
-        name="gemma",
-        models=("gemma3-270m",),
-        seeds=(16,),
-        # As many steps as teach it the facts; the vocabulary of 262,144 makes each step slow.
-        injection=Injection(steps=40, learning_rate=4e-5, fact_items=2, general_items=4),
-        unlearning=Unlearning(30, 4e-5, 1e-5, forget_items=2, retain_items=2),
-        reacquisition=Reacquisition(steps=20, learning_rate=4e-5, items=2),
-        methods=GEMMA_POOL,
-        known_label=KnownLabel(models=PAPER_KNOWN_LABEL),
-        replication=Replication(draws=5, retrainings=1),
-        rules=Rules(control_shares=(0.25, 0.1)),
-        engine=Engine(dtype="bfloat16", stack=1, batch_tokens=2048),
-        beacon="third edition",
-    ),
-    "criteria": replace(
-        POCKET_MATRIX,
-        name="criteria",
-        seeds=(100, 101, 102),
-        methods=(),
-        # Adversaries use the first reference and criteria the second; each of 20 has 19 others.
-        replication=Replication(draws=21, retrainings=5),
-        measures="all",
     ),
     "paper": PAPER_MATRIX,
     "breadth": replace(

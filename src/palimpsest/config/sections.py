@@ -71,32 +71,44 @@ class Unlearning:
     """Retain texts per step."""
 
 
-@dataclass(frozen=True)
-class Reacquisition:
-    """Training on the forget set again, on the same batches for every model of a cell."""
+@dataclass(frozen=True, kw_only=True)
+class Relearning:
+    """How long every model of a cell is trained on the forget set again, on the same batches."""
 
     steps: Count = 75
-    """Optimizer steps."""
+    """Steps of re-acquisition. Default: 75."""
+    items: Count = 4
+    """Forget sentences per step of re-acquisition. Default: 4."""
     chunks: Count = 5
-    """Number of equal chunks that the steps are split into; models are measured after each."""
+    """Number of equal chunks that these steps are split into; models are measured after each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reacquisition(Relearning):
+    """Training on the forget set again, on the same batches for every model of a cell."""
+
     learning_rate: Rate = 2e-5
     """Constant learning rate; normally that of injection."""
-    items: Count = 4
-    """Forget sentences per step."""
 
 
-@dataclass(frozen=True)
-class General:
+@dataclass(frozen=True, kw_only=True)
+class ScoredText:
+    """How much general text is scored."""
+
+    scored_pieces: Count = 24
+    """Number of held-out text pieces on which damage is measured."""
+    piece_tokens: Annotated[int, Ge(4)] = 28
+    """Length of a piece, in tokens; longer pieces are cut."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class General(ScoredText):
     """General text: mixed into injection, and scored for damage and for the residual."""
 
     source: FilePath = "pocket"
     """``pocket`` for generated prose, or the path of a plain-text file."""
     train_pieces: Count = 600
     """Number of text pieces that training draws from."""
-    scored_pieces: Count = 24
-    """Number of held-out text pieces on which damage is measured."""
-    piece_tokens: Annotated[int, Ge(4)] = 28
-    """Length of a piece, in tokens; longer pieces are cut."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from palimpsest.facts.general import Stream, Text
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import FactSet
 from palimpsest.facts.rows import place, read_objects
-from palimpsest.run.disk import canonical, digest
+from palimpsest.run.files import canonical, digest
 from palimpsest.text import shown_path
 
 SETS = (FactSet.FORGET, FactSet.RETAIN, FactSet.GENERAL)

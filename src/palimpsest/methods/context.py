@@ -3,7 +3,7 @@
 A method is a frozen config with a ``run`` from a ``Context`` to a model (its state dict). It starts
 from the injected model and sees the forget and retain facts in their trained phrasings and cloze,
 never a held-out template. Methods that only differ from each other in a loss subclass
-``GradientMethod``: all of them train on the same exercises for the same number of steps.
+``GradientMethod``: all of them train on the same batches for the same number of steps.
 """
 
 import random
@@ -79,17 +79,17 @@ class Context:
 
     @cached_property
     def _batches(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], Batch]:
-        """The batches of exercises already made: methods of a cell train on the same ones."""
+        """The batches already made: methods of a cell train on the same ones."""
         return {}
 
     def exercise(self, forget: Sequence[int], retain: Sequence[int]) -> UnlearnBatch:
-        """Return the exercise of these texts of the lessons, forget texts first."""
+        """Return the batch of these texts of the two answer sets, forget texts first."""
         key = (tuple(forget), tuple(retain))
         if key not in self._batches:
             self._batches[key] = collate(self._texts(forget, retain))
         base, injected, kept = (
-            torch.cat([lesson.teachers[model][n] for n in chosen])
-            for lesson, model, chosen in (
+            torch.cat([answers.teachers[model][n] for n in chosen])
+            for answers, model, chosen in (
                 (self.forget, "base", forget),
                 (self.forget, "injected", forget),
                 (self.retain, "injected", retain),
@@ -105,8 +105,9 @@ class Context:
         order = random.Random(key_number(f"{self.seed_key}/exercises"))
         forget = deck(range(len(self.forget.texts)), order)
         retain = deck(range(len(self.retain.texts)), order)
-        for lesson in (self.forget, self.retain):  # what the frozen models have read
-            self.shared.spend(Spent(scored=len(lesson.teachers) * count_tokens(lesson.texts)))
+        for answers in (self.forget, self.retain):  # what the frozen models have read
+            read = len(answers.teachers) * count_tokens(answers.texts)
+            self.shared.spend(Spent(scored=read))
         for _ in range(self.budget.steps):
             first = [next(forget) for _ in range(self.budget.forget_items)]
             second = [next(retain) for _ in range(self.budget.retain_items)]
@@ -181,7 +182,7 @@ class Knobs:
     ``decoder layers``."""
     citation: ClassVar[str] = ""
     reads_lessons: ClassVar[bool] = True
-    """Whether it uses what frozen models say to the lessons."""
+    """Whether it uses the answers of frozen models to the trained phrasings."""
 
     @property
     def uses(self) -> tuple[str, ...]:

@@ -99,6 +99,9 @@ class HeldSteps(AdamW):
         grads = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
         if grads:
             own = torch.stack(torch._foreach_norm(grads, 2, dtype=torch.float32)).square().sum()
+            # The injection clips the gradient of facts and general texts together. Here the label
+            # noise of general texts is missing from the gradient, so its expected squared length
+            # (the sum of V) is added before it is clipped.
             self.scale = min(1.0, CLIP / (math.sqrt(float(own) + self.whole) + 1e-6))
         super().step()
 
@@ -106,9 +109,13 @@ class HeldSteps(AdamW):
         for n, grad in zip(known, grads):
             first, squares, t = self.first[n], self.second[n], self.steps[n]
             first.mul_(self.beta).add_(grad, alpha=(1 - self.beta) * self.scale)
+            # V is added in every step, as the noise would have been, and clipped with it.
             squares.addcmul_(grad, grad, value=self.scale**2)
             squares.add_(self.noise[n], alpha=self.scale**2)
+            # The mean over all steps in place of AdamW's second moment: that remembers a thousand
+            # steps, so corrected for its start it is nearly their mean over a few hundred.
             spread = (squares / t).sqrt_().add_(1e-8)
+            # The first moment starts at 0, so the first steps are divided by what it has seen.
             rate = self.learning_rate / (1 - self.beta**t)
             self.masters[n].addcdiv_(first, spread, value=-rate)
 
@@ -138,7 +145,7 @@ class HeldVector(Knobs):
         return f"c{self.coefficient:g}-k{self.texts}-speed{self.speed}-b{self.blend:g}"
 
     def run(self, context: Context) -> State:
-        # Asked for once: what is shared counts fully each time that it is asked for.
+        # Asked for once: the cost of what is shared counts each time that it is asked for.
         noise = context.shared.once(f"held/noise/{self.sample}", partial(self._noise, context))
         key = f"held/{self.texts}/{self.speed}/{self.sample}"
         more, less = context.shared.once(key, partial(self._pair, context, noise))
@@ -197,6 +204,8 @@ class HeldVector(Knobs):
             held = tuple(texts[n] for n in self._held(stream, step))
             context.shared.spend(Spent(scored=count_tokens(held)))
             tokens = step_tokens(stream, texts, place)
+            # The held texts stand for all general texts of the step: together they weigh as much
+            # in the loss as those do, by tokens where a step is a mean over tokens.
             whole = sum(texts[n].scored for n in general) / (tokens or 1)
             share = whole if tokens else len(general) / stream.step_items
             weights = torch.tensor(
@@ -291,6 +300,9 @@ class HeldVector(Knobs):
                     leaf.grad = None
         context.shared.spend(Spent(0, count_tokens(general[:count])))
         drawn = sum(stream.texts[n].set == "general" for step in stream.steps for n in step)
+        # Gradients of independent texts add up, and so do their variances: V of a step is that of
+        # one text times the mean number of general texts in a step. By E[g²] − E[g]² rounding may
+        # give a small negative number where all gradients agree.
         factor, count = drawn / len(steps), max(1, count)
         return {
             name: factor * (squares[name] / count - (sums[name] / count).square()).clamp_(min=0)

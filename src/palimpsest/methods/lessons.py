@@ -1,7 +1,7 @@
 """What methods train on, how the injected model was trained, and what their work costs.
 
 An ``AnswerSet`` is the texts of one set with the answers of frozen models, an ``UnlearnBatch`` the
-batch of one step, a ``View`` what a loss sees of one student at one exercise. A ``Recipe`` is the
+batch of one step, a ``View`` what a loss sees of one student at one batch. A ``Recipe`` is the
 injection as far as methods may know it: trained phrasings and general text, no held-out phrasing.
 """
 
@@ -39,7 +39,7 @@ class UnlearnBatch:
     """One step's batch: forget texts first, then retain texts, with the teachers' answers.
 
     base_forget, injected_forget, injected_retain: (positions, vocabulary) log-probabilities.
-    forget_texts, retain_texts: which texts of the lessons these are.
+    forget_texts, retain_texts: which texts of the answer sets these are.
     """
 
     batch: Batch
@@ -79,7 +79,7 @@ class UnlearnBatch:
 
 @dataclass(frozen=True)
 class View:
-    """What a loss sees of one student at one exercise.
+    """What a loss sees of one student at one batch.
 
     logp: (positions, vocabulary) log-probabilities, forget positions first.
     step, steps: the optimizer's step, from 0, and how many there are.
@@ -132,12 +132,12 @@ class View:
         return -(target_logp(self.retain, self.retain_targets) @ self.exercise.retain_shares)
 
 
-def make_lesson(
+def make_answer_set(
     tokenizer: Any,
     questions: Sequence[Question | Text],
     teachers: Mapping[str, Net],
 ) -> AnswerSet:
-    """Return the lesson of these questions; a held-out phrasing among them is refused."""
+    """Return the answer set of these questions; a held-out phrasing among them is refused."""
     for question in questions:
         if isinstance(question, Question) and question.pool not in TRAINED_POOLS:
             raise MethodError(

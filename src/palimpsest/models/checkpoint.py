@@ -34,7 +34,7 @@ from palimpsest.models.vet import (
     read_header,
     read_weights,
 )
-from palimpsest.run.disk import canonical, digest, file_digest
+from palimpsest.run.files import canonical, digest, file_digest
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
 """Any checkpoint as a model ready to score or train, refused before harm when it is not one.
 
-A name is a pocket model (``pocket/qwen2-s``), a packaged model (``smollm2-135m``), a folder, or a
-Hugging Face id; a folder or an id may hold a whole model or a LoRA adapter. Only safetensors are
-read, no code of a checkpoint ever runs, and everything a file claims is checked before memory is
-asked for: ``vet.py`` reads the claims, ``skeleton.py`` compares them.
+A name is a pocket model (``pocket/qwen2-s``), a folder, or a Hugging Face id; a folder or an id may
+hold a whole model or a LoRA adapter. Only safetensors are read, no code of a checkpoint ever runs,
+and what a file claims is checked before memory is asked for: ``vet.py`` reads the claims,
+``skeleton.py`` compares them.
 """
 
 import copy
@@ -49,8 +49,6 @@ from palimpsest.models.vet import (
 # CPU would; the next best instructions are there wherever AMX is. Read at torch's first product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
-SHIPPED = (Kind.POCKET, Kind.PACKAGED)
-"""Models whose tokenizers are known."""
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SHAPE_KEYS = (
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -85,7 +83,7 @@ class Outline:
 
     @cached_property
     def tokenizer(self) -> Any:
-        return read_tokenizer(self.tokenizer_folder, find_kind(self.name) in SHIPPED)
+        return read_tokenizer(self.tokenizer_folder, find_kind(self.name) is Kind.POCKET)
 
     def number(self, *keys: str, default: int) -> int:
         """Return the first of these that config.json has, or that its architecture sets."""

@@ -5,7 +5,6 @@ wants code to run (pickles, ``auto_map``), points outside itself or asks for abs
 one ModelError.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from palimpsest.errors import ModelError
+from palimpsest.files import read_object
 
 CONFIG_LIMIT = 4 * 2**20  # bytes
 TOKENIZER_LIMIT = INDEX_LIMIT = 128 * 2**20  # the largest known tokenizer.json has 34 MB
@@ -112,16 +112,7 @@ def _real(path: Path, folder: Path) -> Path:
 def read_json(folder: Path, name: str, limit: int = CONFIG_LIMIT) -> dict[str, Any] | None:
     """Return a JSON object of the folder, None when there is no such file."""
     path = file_in(folder, name)
-    if path is None:
-        return None
-    _check_count(path, "bytes", path.stat().st_size, limit)
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError) as error:
-        raise ModelError(f"{folder / name}: is not JSON ({str(error)[:80]})") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{folder / name}: holds a {type(value).__name__}; expected an object")
-    return value
+    return None if path is None else read_object(path, limit, ModelError)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 import yaml
 
 from palimpsest.errors import InputError
-from palimpsest.files import parse_yaml
+from palimpsest.files import parse_yaml, read_bytes
 from palimpsest.openunlearning.models import Model, Role, Values, median
 
 SIZE_LIMIT = 512 * 2**20
@@ -156,16 +155,12 @@ def _locate_run(path: Path) -> tuple[Path, int | None, str]:
 
 def load_bounded(path: Path, limit: int, parse: Callable[[str], Any]) -> Any:
     """Return what a file of at most ``limit`` bytes holds."""
+    # One byte per character bounds the memory whatever the text. What JSON and YAML themselves
+    # consist of is ASCII in UTF-8 too, and garbled strings still differ where the texts do.
+    text = read_bytes(path, limit).decode("latin-1")
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise ValueError("found a folder, device or pipe; expected a file")
-        if (size := about.st_size) > limit:
-            raise ValueError(f"{size:,} bytes found; expected at most {limit:,}")
-        # One byte per character bounds the memory whatever the text. What JSON and YAML themselves
-        # consist of is ASCII in UTF-8 too, and garbled strings still differ where the texts do.
-        return parse(path.read_text("latin-1"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        return parse(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         problem = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: cannot be read: {problem}") from error
 

@@ -19,7 +19,7 @@ from palimpsest.facts.tofu import SPLITS, read_tofu
 from palimpsest.files import parse_yaml
 from palimpsest.openunlearning.reading import load_bounded
 from palimpsest.openunlearning.runs import CONFIG, MODEL, RunConfig, read_run_config
-from palimpsest.run.disk import make_folder, write_bytes
+from palimpsest.run.files import make_folder, write_bytes
 from palimpsest.text import shown_path
 
 TRAINERS = ("FinetuneTrainer", "Trainer")

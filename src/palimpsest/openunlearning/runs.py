@@ -18,7 +18,7 @@ from palimpsest.facts.files import Fact, as_jsonl, read_rows
 from palimpsest.facts.probes import tofu_probes, with_relations
 from palimpsest.facts.tofu import SPLITS, Tofu, as_probe, read_tofu, row_of
 from palimpsest.files import read_yaml
-from palimpsest.run.disk import make_folder, write_bytes
+from palimpsest.run.files import make_folder, write_bytes
 from palimpsest.stats.rules import Rules
 from palimpsest.text import shown_path
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import InputError
 from palimpsest.report.results import CellResult, RunResults, read_run
-from palimpsest.run.disk import write_bytes, write_json
+from palimpsest.run.files import write_bytes, write_json
 from palimpsest.run.tables import table_bytes
 from palimpsest.stats.axes import AXES
 from palimpsest.stats.comparison import Comparison, Gap

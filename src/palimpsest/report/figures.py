@@ -74,7 +74,7 @@ def retrainings(results: RunResults, candidate: str | None = None) -> Picture | 
         "diamonds are the candidate. The scale is linear up to 3 and logarithmic beyond; values "
         "further out are drawn at the edge."
     )
-    title, reading = "The candidate among the retrainings", describe(verdict.finding(name))
+    title, reading = "The candidate compared with the retrainings", describe(verdict.finding(name))
     return Picture("retrainings", title, reading, about, figure)
 
 

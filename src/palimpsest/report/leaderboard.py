@@ -27,7 +27,7 @@ from palimpsest.stats.words import why
 
 Runs = Mapping[str, RunResults]
 """The runs compared, by a name of their own."""
-CellTexts = tuple[str, str]
+MethodSetting = tuple[str, str]
 """A method and the name of a candidate."""
 FRESH = "fresh retraining"
 FORMS = {
@@ -186,10 +186,10 @@ def median_cost(candidates: Iterable[tuple[CellResult, str]]) -> float | None:
 # -- every setting, and claims about methods by ranks over cells -----------------------------------
 
 
-def rank_tests(runs: Runs, role: Role = Role.CANDIDATE) -> dict[CellTexts, RankSum]:
+def rank_tests(runs: Runs, role: Role = Role.CANDIDATE) -> dict[MethodSetting, RankSum]:
     """Return the rank test over cells of every candidate, or of the fresh retrainings, its positive
     controls."""
-    ranks: dict[CellTexts, list[tuple[int, int]]] = {}
+    ranks: dict[MethodSetting, list[tuple[int, int]]] = {}
     for results in runs.values():
         for cell in results.cells:
             bag = reference_bag(cell.evaluation, results.rules)
@@ -200,7 +200,7 @@ def rank_tests(runs: Runs, role: Role = Role.CANDIDATE) -> dict[CellTexts, RankS
     return {key: rank_sum(*zip(*pairs)) for key, pairs in ranks.items()}
 
 
-def adjusted_p(tests: Mapping[CellTexts, RankSum], alpha: float) -> dict[CellTexts, float]:
+def adjusted_p(tests: Mapping[MethodSetting, RankSum], alpha: float) -> dict[MethodSetting, float]:
     """Return the p-value of every candidate's ranks, Holm-corrected over all of them; nothing where
     the cells are too few for any of them to be significant."""
     least = len(tests) * min((test.least_p for test in tests.values()), default=1)
@@ -212,7 +212,7 @@ def adjusted_p(tests: Mapping[CellTexts, RankSum], alpha: float) -> dict[CellTex
 def settings_table(runs: Runs) -> Table:
     """Return every setting of every method over all cells: distance, cost, and its rank test."""
     alpha = next(iter(runs.values())).rules.alpha
-    found: dict[CellTexts, list[tuple[CellResult, Finding]]] = {}
+    found: dict[MethodSetting, list[tuple[CellResult, Finding]]] = {}
     for cell, verdict in (pair for results in runs.values() for pair in results.judged):
         for finding in verdict.findings:
             key = (cell.method(finding.name), finding.name)

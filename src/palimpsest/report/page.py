@@ -15,7 +15,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from palimpsest.criteria.page import report_trial
 from palimpsest.errors import StoreError
 from palimpsest.report.canvas import FAR, LINEAR, Picture, figure_bytes
 from palimpsest.report.figures import all_figures
@@ -31,7 +30,7 @@ from palimpsest.report.results import (
 )
 from palimpsest.report.table import Share, as_csv, as_markdown
 from palimpsest.report.tables import paper_tables, run_tables
-from palimpsest.run.disk import make_folder, remove, write_bytes
+from palimpsest.run.files import make_folder, remove, write_bytes
 from palimpsest.stats import words
 from palimpsest.stats.axes import Axis, chosen
 from palimpsest.stats.design import ReferenceDesign, design_references
@@ -68,30 +67,22 @@ class Strip:
 
 
 def write_report(results: RunResults) -> Path:
-    """Write the page with its tables and figures into RUN/report; return its path.
-
-    A run that measured published criteria also gets criteria.html.
-    """
+    """Write the page with its tables and figures into RUN/report; return its path."""
     folder = results.path / "report"
     for place in (folder, folder / "tables", folder / "figures"):
         if place.is_symlink():  # what lies behind it is not ours to overwrite
             raise StoreError(f"{place}: found a link; expected a folder; remove the link")
     tables, paper, pictures = run_tables(results), paper_tables(results), all_figures(results)
-    trial = report_trial(results)
-    every = pictures | (trial.pictures if trial else {})
-    drawn = {name: figure_bytes(picture.figure, "svg") for name, picture in every.items()}
+    drawn = {name: figure_bytes(picture.figure, "svg") for name, picture in pictures.items()}
     images = {name: _embed(svg) for name, svg in drawn.items()}
     shown = {"tables": tables, "paper": paper, "pictures": pictures, "images": images}
-    shown |= page_values(results) | {"trial": trial}
+    shown |= page_values(results)
     files = {folder / "index.html": template("report.html.j2").render(shown).encode()}
-    if trial is not None:
-        files[folder / "criteria.html"] = template("criteria.html.j2").render(shown).encode()
-        paper = {**paper, trial.table.name: trial.table}
     for name, table in (tables | paper).items():
         files[folder / "tables" / f"{name}.csv"] = as_csv(table).encode()
         if len(table.rows) <= PRINTED:
             files[folder / "tables" / f"{name}.md"] = as_markdown(table).encode()
-    for name, picture in every.items():
+    for name, picture in pictures.items():
         files[folder / "figures" / f"{name}.svg"] = drawn[name]
         files[folder / "figures" / f"{name}.png"] = figure_bytes(picture.figure, "png")
     for path, content in files.items():
@@ -134,7 +125,7 @@ def headline(results: RunResults, verdict: Verdict | None) -> str:
     if not results.judged:
         share = Share(len(results.cells), len(results.planned))
         return f"Nothing to judge: {share} planned cells finished, no candidate measured."
-    return f"{Share(results.certified, len(results.judged))} cells certify a candidate."
+    return words.certified_cells(results.certified, len(results.judged))
 
 
 def questions(cell: CellResult) -> list[dict[str, Said]]:

@@ -156,6 +156,20 @@ def axes_table(results: RunResults) -> Table:
     return Table.of("axes", "The axes", reading, rows, {"detected from": ".0%"})
 
 
+def measures_table(results: RunResults) -> Table:
+    """Return the numbers that plug-ins measured, which are not compared."""
+    compared = {entry.measure for entry in chosen(results.rules)}
+    rows: list[Row] = [
+        {"cell": cell.id, "model": name, "measure": measure, "value": value}
+        for cell in results.cells
+        for name in cell.evaluation
+        for measure, value in cell.evaluation[name].extra.items()
+        if measure not in compared
+    ]
+    reading = "Numbers that plug-ins measured. They are not compared with retrainings."
+    return Table.of("measures", "Further measures", reading, rows)
+
+
 def positions_table(results: RunResults) -> Table:
     """Return every model on every axis on which it was compared: the data of the pictures."""
     rows: list[Row] = []
@@ -201,7 +215,7 @@ def not_made_table(results: RunResults) -> Table:
 
 TABLES: tuple[Callable[[RunResults], Table], ...] = (
     *(cells_table, candidates_table, power_table, axes_table, controls_table),
-    *(answers_table, positions_table, not_made_table),
+    *(answers_table, positions_table, measures_table, not_made_table),
 )
 STUDY_TABLES = (leaderboard_table, settings_table)
 """Of studies over several cells."""

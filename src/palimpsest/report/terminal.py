@@ -4,15 +4,8 @@ from collections.abc import Mapping
 from statistics import median
 
 from palimpsest.report.leaderboard import Line, answer_lines, by_closeness, standings
-from palimpsest.report.results import (
-    CellResult,
-    RunResults,
-    Said,
-    asked_models,
-    cell_answers,
-    cell_places,
-)
-from palimpsest.report.table import Row, Share, Table, p_value, table_lines, width, wrapped
+from palimpsest.report.results import CellResult, RunResults, Said, asked_models, cell_places
+from palimpsest.report.table import Row, Table, p_value, table_lines, width, wrapped
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.verdict import Finding, Verdict
@@ -125,32 +118,37 @@ def _over_cells(results: RunResults) -> list[str]:
     reading = "Each method is shown by its best setting in each cell."
     table = Table.of("methods", "", reading, rows, {"median sd": ".1f"})
     cells = [wrapped(f"{cell.id}: {words.headline(verdict)}") for cell, verdict in results.judged]
-    share = Share(results.certified, len(results.judged))
-    return [f"{share} cells certify a candidate.", "", table_lines(table), "", *cells]
+    return [
+        words.certified_cells(results.certified, len(results.judged)),
+        "",
+        table_lines(table),
+        "",
+        *cells,
+    ]
 
 
 # -- what the models say ---------------------------------------------------------------------------
 
 
-def asked_lines(results: RunResults, cell_id: str | None = None, fact: str = "") -> list[str]:
-    """Return the stored answers of a cell, question by question: of every model where a fact is
-    named, else of the injected model, the nearest candidate of each method, one retraining and
-    base."""
-    cell = results.cell(cell_id) if cell_id else results.cells[0]
-    titles, everything = asked_models(cell), [s for s in cell_answers(cell) if fact in ("", s.fact)]
+def asked_lines(
+    results: RunResults, cell: CellResult, answers: list[Said], *, everyone: bool
+) -> list[str]:
+    """Return answers, question by question: of every model, or else of the injected model, the
+    nearest candidate of each method, one retraining and base."""
+    titles = asked_models(cell)
     near = [f.name for f in by_closeness(cell.verdict)] if cell.verdict else list(cell.candidates)
     best = _best_of_methods(cell, near)[:MOST_REASONS]
-    order = {n: t for n, t in titles.items() if n not in near or fact or n in best}
-    questions: dict[tuple[str, str], list[Said]] = {}
-    for name in order:
-        for said in everything:
-            if said.model == name:
-                questions.setdefault((said.fact, said.prompt), []).append(said)
+    hidden = [] if everyone else [n for n in titles if n in near and n not in best]
+    order = {name: place for place, name in enumerate(titles)}
+    questions: dict[str, list[Said]] = {}
+    for said in sorted(answers, key=lambda said: order.get(said.model, len(order))):
+        if said.model not in hidden:
+            questions.setdefault(said.prompt, []).append(said)
     blocks = []
     for mine in questions.values():
         blocks += [*question_lines(results, mine, titles), ""]
-    hidden = len(titles) - len(order)
-    return [*blocks, f"--fact ID shows {hidden} more candidates."] if hidden else blocks[:-1]
+    more = [f"--fact ID shows {len(hidden)} more candidates."] if hidden else []
+    return [*blocks, *more] if more else blocks[:-1]
 
 
 def question_lines(

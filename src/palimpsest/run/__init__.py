@@ -1,1 +1,1 @@
-"""The run folder and what works in it: store, leases, chains, executors."""
+"""The run folder and what works in it: files, locks, signals; store, steps, executors."""

@@ -1,7 +1,7 @@
 """A cell's folder: the results of its steps and, once it is finished, its tables.
 
 A step leaves its files in ``steps/<step>/`` and, last, ``manifest.json`` with the step's key, the
-digests of its files, the digest of the run's terms and the manifests of the steps it needed; an
+digests of its files, of the list of candidates and of the manifests of the steps it needed; an
 intact manifest under the expected key makes the step done. When all steps are done their tables are
 merged in plan order into ``items.parquet``, ``curves.parquet`` …, and ``cell.json``, written last,
 makes the cell finished. Step results stay, so that a cell can grow; files of transient steps
@@ -17,7 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, DriftError, SealError, StoreError
-from palimpsest.run import disk
+from palimpsest.run.files import (
+    canonical,
+    check_file,
+    clean,
+    digest,
+    file_digest,
+    link_or_copy,
+    make_folder,
+    read_checked,
+    read_digested,
+    remove,
+    safe_name,
+    write_bytes,
+    write_digested,
+    write_json,
+    write_with,
+)
 from palimpsest.run.steps import Failure, Step, steps_to_do
 from palimpsest.run.tables import (
     Columns,
@@ -89,9 +105,9 @@ class CellStore:
         for file, expected in self.manifest(step.name)["files"].items():
             path = self._step(step.name) / file
             if file == VALUES:
-                values = json.loads(disk.read_checked(path, expected))
+                values = json.loads(read_checked(path, expected))
             elif file.endswith(".parquet"):
-                data = disk.read_checked(path, expected)
+                data = read_checked(path, expected)
                 tables[file.removesuffix(".parquet")] = table_from_bytes(data, str(path))
         return tables, values
 
@@ -106,12 +122,12 @@ class CellStore:
 
         It belongs to the step once ``put`` has recorded it.
         """
-        path = self._step(step.name) / disk.safe_name(name, "file")
-        disk.make_folder(path.parent)
+        path = self._step(step.name) / safe_name(name, "file")
+        make_folder(path.parent)
         if isinstance(content, bytes):
-            written = disk.write_bytes(path, content)
+            written = write_bytes(path, content)
         else:
-            written = disk.write_with(path, content)
+            written = write_with(path, content)
         self._staged.setdefault(step.name, {})[name] = written
         return written
 
@@ -125,14 +141,14 @@ class CellStore:
 
         DriftError when other bytes are recorded under the same key.
         """
-        contents = {VALUES: disk.canonical(dict(values or {})) + b"\n"}
+        contents = {VALUES: canonical(dict(values or {})) + b"\n"}
         contents |= {table_file(name): table_bytes(rows) for name, rows in (tables or {}).items()}
-        files = {file: disk.digest(data) for file, data in contents.items()}
+        files = {file: digest(data) for file, data in contents.items()}
         files |= self._staged.pop(step.name, {})
         earlier = self._recorded(step, files)
-        disk.make_folder(self._step(step.name))
+        make_folder(self._step(step.name))
         for file, data in contents.items():
-            disk.write_bytes(self._step(step.name) / file, data)
+            write_bytes(self._step(step.name) / file, data)
         opening = self.opening()
         manifest = {
             "step": step.name,
@@ -144,7 +160,7 @@ class CellStore:
             "origin": None,
         }
         # A step that is done again says under which list of candidates it was done first.
-        kept = {name: earlier[name] for name in ("needs", "terms", "origin") if name in earlier}
+        kept = {name: earlier[name] for name in ("needs", "roster", "origin") if name in earlier}
         self._write(f"steps/{step.name}/{MANIFEST}", manifest | kept)
 
     def take(self, step: Step, other: "CellStore", name: str) -> bool:
@@ -164,16 +180,16 @@ class CellStore:
                     if path.is_file() or not _is_weights(path.name)
                 }
             for path, expected in sources.items():
-                disk.check_file(path, expected)
-            disk.make_folder(self._step(step.name))
+                check_file(path, expected)
+            make_folder(self._step(step.name))
             for path in sources:
-                disk.link_or_copy(path, self._step(step.name) / path.name)
+                link_or_copy(path, self._step(step.name) / path.name)
             names = ("kind", "key", "files", "needs", "opening", "origin")
             record = {field: manifest[field] for field in names} | {"step": step.name}
             if other.folder.parent == self.folder.parent:
-                record["terms"] = manifest["terms"]
+                record["roster"] = manifest["roster"]
             else:
-                record["origin"] = manifest["origin"] or manifest["terms"]
+                record["origin"] = manifest["origin"] or manifest["roster"]
             self._write(f"steps/{step.name}/{MANIFEST}", record)
             return True
         return False
@@ -185,7 +201,7 @@ class CellStore:
         """
         self._staged.pop(step.name, None)
         for path in self._step(step.name).glob("*/"):
-            disk.remove(path)  # a folder cannot be written over
+            remove(path)  # a folder cannot be written over
 
     # -- the seal ----------------------------------------------------------------------------
 
@@ -251,21 +267,21 @@ class CellStore:
         artifacts: dict[str, str] = {}
         for name in sorted(tables):
             data = table_bytes(concatenate(tables[name], name))
-            artifacts[table_file(name)] = disk.write_bytes(self.folder / table_file(name), data)
+            artifacts[table_file(name)] = write_bytes(self.folder / table_file(name), data)
         for name, (step, file) in keep.items():
-            path = self.folder / "models" / disk.safe_name(name, "model file")
+            path = self.folder / "models" / safe_name(name, "model file")
             artifacts[f"models/{name}"] = self.manifest(step.name)["files"][file]
-            if not path.is_file() or disk.file_digest(path) != artifacts[f"models/{name}"]:
-                disk.make_folder(path.parent)
-                disk.link_or_copy(self.file(step, file), path)
-        parts = ("step", "kind", "key", "files", "needs", "terms", "origin", "digest")
+            if not path.is_file() or file_digest(path) != artifacts[f"models/{name}"]:
+                make_folder(path.parent)
+                link_or_copy(self.file(step, file), path)
+        parts = ("step", "kind", "key", "files", "needs", "roster", "origin", "digest")
         listed = [self.manifest(step.name) for step in steps]
         own = {
             "artifacts": artifacts,
             "steps": [{key: manifest[key] for key in parts} for manifest in listed],
             "opening": self.opening(),
         }
-        disk.remove(self.folder / FAILED)
+        remove(self.folder / FAILED)
         self._write(CELL, dict(summary) | own)
         self.drop_transient(steps)
 
@@ -274,7 +290,7 @@ class CellStore:
         for step in steps:
             for path in sorted(self._step(step.name).glob("*")) if step.transient else ():
                 if _is_weights(path.name):
-                    disk.remove(path)
+                    remove(path)
                     self._intact = {pair for pair in self._intact if pair[0] != path}
 
     def summary(self) -> dict[str, Any]:
@@ -289,7 +305,7 @@ class CellStore:
         artifacts = self.summary()["artifacts"]
         if file not in artifacts:
             raise StoreError(f"cell {self.id}: no {file}; found {sorted(artifacts)}")
-        data = disk.read_checked(self.folder / file, artifacts[file])
+        data = read_checked(self.folder / file, artifacts[file])
         return table_from_bytes(data, str(self.folder / file))
 
     # -- failures and damage -----------------------------------------------------------------
@@ -346,13 +362,13 @@ class CellStore:
             return {}
         damaged = self.check()
         self._restore_opening()
-        disk.remove(self.folder / FAILED)
+        remove(self.folder / FAILED)
         return damaged
 
     def sweep(self) -> None:
         """Remove what dead processes left of unfinished writes."""
         for folder in (self.folder, self.folder / "models", *(self.folder / "steps").glob("*")):
-            disk.clean(folder)
+            clean(folder)
 
     # -- behind these ------------------------------------------------------------------------
 
@@ -361,23 +377,23 @@ class CellStore:
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a sealed file of this cell, which names the cell and the run's terms."""
-        disk.make_folder((self.folder / name).parent)
-        named = {"cell": self.id, "terms": self._rosters[-1]}
-        disk.write_sealed(self.folder / name, named | dict(value))
+        make_folder((self.folder / name).parent)
+        named = {"cell": self.id, "roster": self._rosters[-1]}
+        write_digested(self.folder / name, named | dict(value))
 
     def _read(self, name: str) -> dict[str, Any]:
         """Return a sealed file, known to belong to this cell of this run."""
-        value = disk.read_sealed(self.folder / name)
-        if value.get("cell") != self.id or value.get("terms") not in self._rosters:
+        value = read_digested(self.folder / name)
+        if value.get("cell") != self.id or value.get("roster") not in self._rosters:
             raise DamagedArtifact(
-                f"{self.folder / name}: of cell {value.get('cell')!r} under terms "
-                f"{value.get('terms')}; expected {self.id!r} under the terms of this run"
+                f"{self.folder / name}: of cell {value.get('cell')!r} under list "
+                f"{value.get('roster')}; expected {self.id!r} under a list of this run"
             )
         return value
 
     def _check_file(self, path: Path, expected: str) -> None:
         if (path, expected) not in self._intact:
-            disk.check_file(path, expected)
+            check_file(path, expected)
             self._intact.add((path, expected))
 
     def _recorded(self, step: Step, files: Mapping[str, str]) -> Mapping[str, Any]:
@@ -426,7 +442,7 @@ class CellStore:
             with contextlib.suppress(DamagedArtifact, KeyError):
                 recorded = self._read(name)["opening"]
                 if recorded is not None:
-                    disk.write_json(self.folder / OPENING, recorded)
+                    write_json(self.folder / OPENING, recorded)
 
 
 def _is_weights(file: str) -> bool:

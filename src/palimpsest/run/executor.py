@@ -21,7 +21,8 @@ from typing import Any, Literal, Protocol
 
 from palimpsest.errors import InputError, MachineError, PalimpsestError, StoreError
 from palimpsest.run.cell import CellStore
-from palimpsest.run.disk import Stopped, StopSignal, check_stop, lock, stop_signals
+from palimpsest.run.locks import lock
+from palimpsest.run.signals import Stopped, StopSignal, check_stop, stop_signals
 from palimpsest.run.status import COMMAND, note, worker_lock, write_graph
 from palimpsest.run.steps import (
     ATTEMPTS,
@@ -306,7 +307,6 @@ class Executor(ABC):
             work = Work(job, run, on_event, reuse)
             work.begin()
             self._do(work, workers)
-            run.record()
         return work.outcome()
 
     @abstractmethod

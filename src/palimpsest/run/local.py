@@ -21,8 +21,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from palimpsest.run.disk import shielded
 from palimpsest.run.executor import ONE_THREAD, Executor, Message, Work, Worker, run_on
+from palimpsest.run.signals import shielded
 from palimpsest.run.steps import Task
 
 GRACE = 10.0

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact
-from palimpsest.run import disk
 from palimpsest.run.cell import CellStore
-from palimpsest.run.disk import holder
+from palimpsest.run.files import DISK, canonical, make_folder, read_stored, write_json
+from palimpsest.run.locks import holder
 from palimpsest.run.steps import Failure, Step
 from palimpsest.run.store import Run
 
@@ -54,16 +54,16 @@ def note(run: Path, worker: str, event: str, /, **data: Any) -> None:
     """Append a dated line to a worker's file."""
     line = {"time": datetime.now(UTC).isoformat(), "pid": os.getpid(), "event": event}
     with contextlib.suppress(Exception):  # best effort: it is not evidence
-        disk.make_folder(run / "progress")
+        make_folder(run / "progress")
         path = run / "progress" / f"{worker}.jsonl"
-        disk.DISK.append(path, disk.canonical(line | data) + b"\n")
+        DISK.append(path, canonical(line | data) + b"\n")
 
 
 def progress_lines(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return the legible lines of all files, each with its worker; the last may be incomplete."""
     for path in sorted((run / "progress").glob("*.jsonl")):
         with contextlib.suppress(DamagedArtifact):
-            lines = disk.read_stored(path).split(b"\n")
+            lines = read_stored(path).split(b"\n")
             for line in lines:
                 with contextlib.suppress(ValueError):
                     entry = json.loads(line)
@@ -77,7 +77,7 @@ def read_progress(run: Path, now: float | None = None) -> Progress:
     graph: dict[str, dict[str, float]] = {}
     words: dict[tuple[str, str], str] = {}
     with contextlib.suppress(Exception):
-        for cell, steps in json.loads(disk.read_stored(run / "progress" / "steps.json")).items():
+        for cell, steps in json.loads(read_stored(run / "progress" / "steps.json")).items():
             graph[cell] = {str(name): float(cost) for name, _, cost in steps}
             words |= {(cell, name): str(text) for name, text, _ in steps}
     started: dict[str, StepAtWork] = {}
@@ -106,8 +106,8 @@ def write_graph(run: Path, cells: Mapping[str, Sequence[Step]]) -> None:
     """Write which steps the cells at work have, for the time left."""
     graph = {c: [[step.name, step.words, step.cost] for step in cells[c]] for c in cells}
     with contextlib.suppress(Exception):
-        disk.make_folder(run / "progress")
-        disk.write_json(run / "progress" / "steps.json", graph)
+        make_folder(run / "progress")
+        write_json(run / "progress" / "steps.json", graph)
 
 
 @dataclass(frozen=True, slots=True)

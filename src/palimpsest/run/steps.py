@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
 from palimpsest.errors import InputError
-from palimpsest.run.disk import canonical, digest, safe_name
+from palimpsest.run.files import canonical, digest, safe_name
 
 if TYPE_CHECKING:
     from palimpsest.run.cell import CellStore

@@ -7,7 +7,7 @@
     RUN/record.jsonl               hash chain over all of it (chain.py)
     RUN/cells/<cell>/              see cell.py
     RUN/progress/<worker>.jsonl    who did what when; not evidence
-    RUN/locks/                     see disk.py
+    RUN/locks/                     see py
 
 Every manifest names the roster it was made under, which names the terms: a result carries the proof
 that configuration, rules, seal and the list of candidates came before it. The record is made from
@@ -24,16 +24,24 @@ from pathlib import Path
 from typing import Any
 
 from palimpsest.errors import DamagedArtifact, DriftError, InputError, StoreError
-from palimpsest.run import disk
 from palimpsest.run.cell import CellStore
-from palimpsest.run.chain import Entry, chain_bytes, verify_chain
-from palimpsest.run.disk import canonical, digest, held_here, holder, lock
+from palimpsest.run.files import (
+    canonical,
+    clean,
+    digest,
+    folder_path,
+    make_folder,
+    parse_digested,
+    read_stored,
+    safe_name,
+    write_digested,
+)
+from palimpsest.run.locks import held_here, holder, lock
 from palimpsest.run.versions import code_version, package_versions
 
 TERMS = "terms.json"
-ROSTERS = "rosters.jsonl"
-RECORD = "record.jsonl"
-FORMAT = 3
+ROSTERS = "rosters.json"
+FORMAT = 4
 PATIENCE = 30.0
 """Seconds to wait for a worker whose command was killed and that is not quite dead yet."""
 _ABSENT = "(nothing)"
@@ -70,6 +78,20 @@ Roster = Sequence[Mapping[str, Any]]
 """The candidates and references of a run at one time: name, role, and digest or method."""
 
 
+@dataclass(frozen=True)
+class FixedRoster:
+    """A list of candidates as it was fixed under the run's terms."""
+
+    models: tuple[dict[str, Any], ...]
+    digest: str
+    """Of the list and the terms."""
+
+    @classmethod
+    def of(cls, models: Roster, terms: Terms) -> "FixedRoster":
+        plain = [dict(model) for model in models]
+        return cls(tuple(plain), digest(canonical({"terms": terms.digest, "models": plain})))
+
+
 def _environment() -> dict[str, Any]:
     """Return the machine on which a run is created: for people, not part of its terms."""
     return {
@@ -86,14 +108,14 @@ class Run:
 
     path: Path
     terms: Terms
-    rosters: tuple[Entry, ...]
+    rosters: tuple[FixedRoster, ...]
 
     # -- making and opening ------------------------------------------------------------------
 
     @classmethod
     def open(cls, path: Path | str) -> "Run":
         """Return the run at ``path``, its terms and rosters checked; write nothing."""
-        path = disk.folder_path(path)
+        path = folder_path(path)
         if not (path / TERMS).exists():
             raise InputError(
                 f"{path}: not a run (no {TERMS}); expected a folder made by `palimpsest study` "
@@ -101,19 +123,17 @@ class Run:
             )
         try:
             terms = _read_terms(path)
-            rosters = verify_chain(
-                disk.read_stored(path / ROSTERS), str(path / ROSTERS), terms.digest
-            )
+            rosters = _read_rosters(path, terms)
             if not rosters:
-                raise DamagedArtifact(f"{path / ROSTERS}: empty")
+                raise DamagedArtifact(f"{path / ROSTERS}: missing")
         except DamagedArtifact as error:
-            raise DamagedArtifact(f"{error}; run the same command again to repair it") from error
+            raise DamagedArtifact(f"{error}; restore it from a copy, or start a new run") from error
         return cls(path, terms, rosters)
 
     @classmethod
     def find(cls, path: Path | str) -> "Run | None":
         """Return the run at ``path``, or None where there is none yet."""
-        return cls.open(path) if (disk.folder_path(path) / TERMS).exists() else None
+        return cls.open(path) if (folder_path(path) / TERMS).exists() else None
 
     @classmethod
     def create_or_resume(cls, path: Path | str, terms: Terms, roster: Roster = ()) -> "Run":
@@ -121,22 +141,21 @@ class Run:
 
         DriftError when anything but the roster differs from what the run was made with.
         """
-        path = disk.folder_path(path)
+        path = folder_path(path)
         new = not (path / TERMS).exists() and not (path / "cells").exists()
         if new:
             _check_new(path, terms)
-        disk.make_folder(path)
+        make_folder(path)
         with _repairing(path):
-            if new or not _check_terms(path, terms):
-                sealed = {"format": FORMAT, "terms": asdict(terms), "environment": _environment()}
-                disk.write_sealed(path / TERMS, sealed)
-            events = [("roster", {"models": list(entry)}) for entry in _rosters(path, terms)]
+            if new:
+                record = {"format": FORMAT, "terms": asdict(terms), "environment": _environment()}
+                write_digested(path / TERMS, record)
+            else:
+                _check_terms(path, terms)
+            lists = [list(fixed.models) for fixed in _read_rosters(path, terms)]
             plain = json.loads(canonical([dict(model) for model in roster]))
-            if not events or events[-1][1]["models"] != plain:
-                events.append(("roster", {"models": plain}))
-            data = chain_bytes(events, terms.digest)
-            if not (path / ROSTERS).is_file() or (path / ROSTERS).read_bytes() != data:
-                disk.write_bytes(path / ROSTERS, data)
+            if not lists or lists[-1] != plain:
+                write_digested(path / ROSTERS, {"terms": terms.digest, "rosters": [*lists, plain]})
         return cls.open(path)
 
     # -- working in it -----------------------------------------------------------------------
@@ -150,7 +169,7 @@ class Run:
         """Return the store of one of the planned cells."""
         if cell_id not in self.cells:
             raise InputError(
-                f"{self.path}: no cell {disk.safe_name(cell_id, 'cell id')!r}; expected one of "
+                f"{self.path}: no cell {safe_name(cell_id, 'cell id')!r}; expected one of "
                 f"{len(self.cells)} planned cells such as {', '.join(self.cells[:3])}"
             )
         rosters = [entry.digest for entry in self.rosters]
@@ -179,24 +198,12 @@ class Run:
     def sweep(self) -> None:
         """Remove what dead processes left of unfinished writes."""
         for folder in (self.path, self.path / "locks", self.path / "progress"):
-            disk.clean(folder)
+            clean(folder)
         for cell in map(self.cell, self.cells):
             if cell.folder.is_dir():
                 cell.sweep()
 
     # -- evidence ----------------------------------------------------------------------------
-
-    def record(self) -> bytes:
-        """Return the record of what is stored; write it too where this process holds the run."""
-        summaries = {}
-        for cell in map(self.cell, self.cells):
-            with contextlib.suppress(StoreError):
-                summaries[cell.id] = cell.summary()
-        data = record_bytes(self.terms, self.rosters, summaries)
-        path = self.path / RECORD
-        if self.locked_here() and not (path.is_file() and path.read_bytes() == data):
-            disk.write_bytes(path, data)
-        return data
 
     def verify(self) -> tuple[str, ...]:
         """Return what is wrong with the folder, one sentence each; empty when it is sound."""
@@ -210,14 +217,6 @@ class Run:
         folders = sorted(self.path.glob("cells/*"))
         strange = [folder for folder in folders if folder.name.lower() not in planned]
         problems += [f"{folder}: not a cell of the plan" for folder in strange]
-        if not problems:
-            try:
-                data = disk.read_stored(self.path / RECORD)
-                verify_chain(data, str(self.path / RECORD), self.terms.digest)
-                if data != self.record():
-                    problems.append(f"{self.path / RECORD}: not the record of what is stored")
-            except (StoreError, OSError) as error:
-                problems.append(str(error))
         return tuple(problems)
 
 
@@ -233,7 +232,7 @@ def _repairing(path: Path) -> contextlib.AbstractContextManager[None]:
 
 
 def _check_new(path: Path, terms: Terms) -> None:
-    folders = [disk.safe_name(cell_id, "cell id").lower() for cell_id in terms.cells]
+    folders = [safe_name(cell_id, "cell id").lower() for cell_id in terms.cells]
     if twins := sorted({name for name in folders if folders.count(name) > 1}):
         raise InputError(f"cell ids that name one folder: {twins[:3]}; rename all but one of each")
     ours = {TERMS, ROSTERS, "locks", "progress"}
@@ -247,7 +246,7 @@ def _check_new(path: Path, terms: Terms) -> None:
 
 def parse_terms(data: bytes, name: str) -> Terms:
     """Return the terms in the bytes of terms.json."""
-    sealed = disk.parse_sealed(data, name)
+    sealed = parse_digested(data, name)
     stored = sealed.get("terms", {})
     if sealed.get("format") != FORMAT or stored.keys() != {item.name for item in fields(Terms)}:
         raise StoreError(
@@ -257,38 +256,22 @@ def parse_terms(data: bytes, name: str) -> Terms:
     return Terms(**stored | {"cells": tuple(stored["cells"])})
 
 
-def record_bytes(
-    terms: Terms, rosters: Sequence[Entry], summaries: Mapping[str, Mapping[str, Any]]
-) -> bytes:
-    """Return the record that follows from terms, rosters and the records of finished cells."""
-    events: list[tuple[str, Mapping[str, Any]]] = [
-        ("roster", {"models": entry.data["models"], "digest": entry.digest}) for entry in rosters
-    ]
-    for cell_id, summary in summaries.items():
-        events += [("opened", summary["opening"])] if summary["opening"] else []
-        events += [("step", {"cell": cell_id} | step) for step in summary["steps"]]
-        events.append(("cell", {"cell": cell_id, "digest": summary["digest"]}))
-    return chain_bytes(events, terms.digest)
+def parse_rosters(data: bytes, name: str, terms: Terms) -> tuple[FixedRoster, ...]:
+    """Return the lists of candidates in the bytes of rosters.json, oldest first."""
+    stored = parse_digested(data, name)
+    lists = stored.get("rosters")
+    if stored.get("terms") != terms.digest or not isinstance(lists, list) or not lists:
+        raise DamagedArtifact(f"{name}: not the lists of candidates of a run with these terms")
+    return tuple(FixedRoster.of(models, terms) for models in lists)
 
 
 def _read_terms(path: Path) -> Terms:
-    return parse_terms(disk.read_stored(path / TERMS), str(path / TERMS))
+    return parse_terms(read_stored(path / TERMS), str(path / TERMS))
 
 
-def _check_terms(path: Path, terms: Terms) -> bool:
-    """Refuse terms other than the run's; return False when they are damaged, but the rosters hang
-    on the same ones."""
-    try:
-        known = _read_terms(path)
-    except DamagedArtifact as damage:
-        try:
-            verify_chain(disk.read_stored(path / ROSTERS), str(path / ROSTERS), terms.digest)
-        except (OSError, StoreError):
-            raise StoreError(
-                f"{damage}; it was made under other terms than asked for now; expected the "
-                f"configuration the run was made with; restore {TERMS} from a copy"
-            ) from damage
-        return False
+def _check_terms(path: Path, terms: Terms) -> None:
+    """Raise DriftError when the run has other terms."""
+    known = _read_terms(path)
     before, now = (json.loads(canonical(asdict(each))) for each in (known, terms))
     found = [change for key in before for change in differences(key, before[key], now[key])]
     if found:
@@ -300,16 +283,13 @@ def _check_terms(path: Path, terms: Terms) -> bool:
             f"--reuse {path} what both have in common is taken from there)",
             keys=(key for key, _ in found),
         )
-    return True
 
 
-def _rosters(path: Path, terms: Terms) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """Yield the rosters that are stored; those of a damaged file are taken from the record."""
-    for name in (ROSTERS, RECORD):
-        with contextlib.suppress(OSError, DamagedArtifact):
-            entries = verify_chain(disk.read_stored(path / name), name, terms.digest)
-            yield from (entry.data["models"] for entry in entries if entry.event == "roster")
-            return
+def _read_rosters(path: Path, terms: Terms) -> tuple[FixedRoster, ...]:
+    """Return the lists of candidates that are stored; none where a run was never finished being
+    created."""
+    file = path / ROSTERS
+    return parse_rosters(read_stored(file), str(file), terms) if file.exists() else ()
 
 
 def differences(key: str, old: Any, new: Any) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.errors import DamagedArtifact, InputError, StoreError
-from palimpsest.run.disk import safe_name
+from palimpsest.run.files import safe_name
 
 # numpy and pyarrow are loaded by the functions that need them, so that commands start quickly.
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from palimpsest.run.disk import canonical, digest
+from palimpsest.run.files import canonical, digest
 
 PACKAGES = ("numpy", "pyarrow", "safetensors", "scipy", "tokenizers", "torch", "transformers")
 _SHOWING = re.compile(

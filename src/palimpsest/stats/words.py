@@ -389,3 +389,8 @@ def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return "/".join(map(_shown, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def certified_cells(count: int, cells: int) -> str:
+    """Return in how many cells a candidate was certified."""
+    return f"A candidate was certified in {count} of {cells} {'cell' if cells == 1 else 'cells'}."

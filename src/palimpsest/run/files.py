@@ -1,50 +1,28 @@
-"""Files that are either wholly there or not at all, locks on folders, and signals to stop.
+"""Files that are either wholly there or not at all.
 
 A file is written to a temporary neighbor, flushed to the device and renamed over the old one, and
 the folder is flushed: a crash at any instant leaves the old file or the new one. Every change of
 the disk goes through ``DISK``; tests put one in its place that fails, tears a write or ends the
 process at a chosen operation.
-
-A lock is a file locked by ``filelock``. The kernel gives the lock back when its owner dies, however
-it dies, so there is no expiry to guess. The file stays where it is; a second file beside it says
-who holds the lock, for people. On storage shared between machines the lock must reach across them
-(NFS, CephFS, GPFS and Lustre mounted with `-o flock` do).
-
-SIGINT and SIGTERM are noted by the command and acted on between two operations, because a handler
-that raises can be swallowed where Python ignores exceptions (finalizers, fork hooks).
-``check_stop``, called before every write and in every wait, raises. A second signal raises at once,
-for code that never gets there.
 """
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-import signal
-import socket
 import stat
-import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from palimpsest.errors import DamagedArtifact, FolderLocked, InputError, StoreError
+from palimpsest.errors import DamagedArtifact, InputError, StoreError
+from palimpsest.run.signals import check_stop
 from palimpsest.text import is_device
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# ``holder`` shares a lock for an instant to look at it; a claim retries for at least this long.
-_LOOK = 0.25
-# The locks this process holds; a forked child holds none of them.
-_held: dict[Path, int] = {}
 _LONGEST_NAME = 255
 # Files that were being written: ours, and those that safetensors makes beside its target.
 _UNFINISHED = re.compile(r"\.tmp(-[0-9a-f]{12}|[A-Za-z0-9]{6})")
@@ -221,18 +199,18 @@ def digested_json(value: Mapping[str, Any]) -> bytes:
     return canonical(dict(value) | {"digest": own}) + b"\n"
 
 
-def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+def write_digested(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON object with its own digest, atomically."""
     write_bytes(path, digested_json(value))
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
-    """Return an object written by ``write_sealed``, or raise DamagedArtifact naming the file."""
-    return parse_sealed(read_stored(path), str(path))
+def read_digested(path: Path) -> dict[str, Any]:
+    """Return an object written by ``write_digested``, or raise DamagedArtifact naming the file."""
+    return parse_digested(read_stored(path), str(path))
 
 
-def parse_sealed(data: bytes, name: str) -> dict[str, Any]:
-    """Return the object in the bytes of a sealed file; ``name`` is the file to name in errors."""
+def parse_digested(data: bytes, name: str) -> dict[str, Any]:
+    """Return the object in the bytes of such a file; ``name`` is the file to name in errors."""
     with contextlib.suppress(Exception):
         value: dict[str, Any] = json.loads(data)
         # Byte for byte: the same content spelled another way is a change too.
@@ -304,141 +282,3 @@ def _temporary(folder: Path) -> Iterator[Path]:
         if code is not None and not isinstance(error, OSError):
             raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
         raise
-
-
-# -- locks -----------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def lock(path: Path, owner: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold the lock at ``path``, or raise FolderLocked naming the holder after ``wait`` seconds.
-
-    path: resolved, as ``folder_path`` gives it; ``held_here`` compares it letter by letter.
-    """
-    make_folder(path.parent)
-    file_lock = FileLock(path, thread_local=False, poll_interval=0.01)
-    try:
-        with disk_errors(path, "lock"):
-            check_stop()
-            try:
-                file_lock.acquire(timeout=max(wait, _LOOK))
-            except Timeout:
-                raise FolderLocked(
-                    f"{path}: held by {holder(path)}; expected it to be free; wait for that "
-                    "process or stop it, then run the same command again"
-                ) from None
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        who = f"{owner} (pid {os.getpid()} on {socket.gethostname()}, since {since})"
-        write_bytes(_owner_file(path), who.encode())
-        _held[path] = os.getpid()
-        yield
-    finally:
-        if file_lock.is_locked:
-            _held.pop(path, None)
-            # The owner's name goes first: while it is there, the lock is held or its owner dead.
-            with contextlib.suppress(OSError):
-                _owner_file(path).unlink(missing_ok=True)
-            file_lock.release(force=True)
-
-
-def held_here(path: Path) -> bool:
-    """Return whether this process holds the lock at ``path``."""
-    return _held.get(path) == os.getpid()
-
-
-def holder(path: Path) -> str | None:
-    """Return who holds the lock at ``path`` now, for people; None when no live process does."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None
-    except OSError:
-        with contextlib.suppress(OSError):
-            return _owner_file(path).read_text(errors="replace")
-        return "a process that has just started"
-    finally:
-        os.close(descriptor)
-
-
-def _owner_file(path: Path) -> Path:
-    return path.with_suffix(".owner")
-
-
-# -- signals ---------------------------------------------------------------------------------------
-
-
-class Stopped(KeyboardInterrupt):
-    """SIGINT or SIGTERM ended the work, in good order; nothing that was stored is lost."""
-
-    def __init__(self, signum: int, detail: str = "finished steps are kept") -> None:
-        name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
-        super().__init__(f"stopped by {name}: {detail}; run the same command again to resume")
-        self.signum = signum
-        self.exit_code = 128 + signum
-
-
-class StopSignal:
-    """The first SIGINT or SIGTERM; ``reader`` is a descriptor that can be waited on for it."""
-
-    def __init__(self) -> None:
-        self.signum: int | None = None
-        self.owner = os.getpid()
-        self.reader, self.writer = os.pipe()
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        again, self.signum = self.signum is not None, self.signum or signum
-        os.write(self.writer, b"x")
-        if again:
-            raise Stopped(self.signum)
-
-
-_current: StopSignal | None = None
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[StopSignal]:
-    """Note SIGINT and SIGTERM while the block runs; inside another such block, share its note."""
-    global _current
-    if _current is not None and _current.owner == os.getpid():
-        yield _current
-        return
-    stop, before = StopSignal(), dict[int, Any]()
-    # Only the main thread may set handlers; elsewhere the program around us decides.
-    if threading.current_thread() is threading.main_thread():
-        # A signal that the program was started to ignore stays ignored.
-        kept = [n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
-        before = {n: signal.signal(n, stop) for n in kept}
-    _current = stop
-    try:
-        yield stop
-    finally:
-        _current = None
-        for signum, handler in before.items():
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
-        os.close(stop.reader)
-        os.close(stop.writer)
-
-
-def check_stop() -> None:
-    """Raise ``Stopped`` if this process was asked to stop."""
-    if _current is not None and _current.signum is not None and _current.owner == os.getpid():
-        raise Stopped(_current.signum)
-
-
-def ignore_signals() -> None:
-    """Ignore SIGINT and SIGTERM from now on."""
-    for signum in SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)
-
-
-@contextlib.contextmanager
-def shielded() -> Iterator[None]:
-    """Block SIGINT and SIGTERM in processes started meanwhile, until they unblock them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, set(SIGNALS))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -6,9 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from tests.made_runs import matrix_run
-
-from palimpsest import criteria as catalogue
 from palimpsest.criteria.measures import PASSES
 from palimpsest.criteria.page import report_trial
 from palimpsest.criteria.trial import (
@@ -20,6 +17,9 @@ from palimpsest.criteria.trial import (
     run_trial,
     threshold,
 )
+from tests.made_runs import matrix_run
+
+from palimpsest import criteria as catalogue
 from palimpsest.report.page import write_report
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.report.table import Share

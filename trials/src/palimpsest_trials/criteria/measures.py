@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from palimpsest.criteria import MEASURES
 from palimpsest.criteria import likelihood as like
 from palimpsest.criteria import whitebox as white
 from palimpsest.criteria.exam import Floats, Ints, Questionnaire, Tokens
 from palimpsest.criteria.gauge import CriteriaCache, Values
+from torch import Tensor
+
 from palimpsest.facts.questions import ASKED, TRAINED_POOLS
 from palimpsest.models.fast import Forward, Scored, StackedNet, watched
 from palimpsest.models.net import Batch, Net

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from experiments import fair_sweep, inferability, second_suite
 from experiments.inferability import Level, inferability_plan, plan_levels, supported_facts
 from tests.cell.small import bare_plan, small_plan
 
-from experiments import fair_sweep, inferability, second_suite
 from palimpsest.cell.launch import RunOptions
 from palimpsest.cell.study import StudySpecs
 from palimpsest.config.plan import Plan

@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from palimpsest.errors import ScoreError
-from palimpsest.run.disk import canonical, digest
+from palimpsest.run.files import canonical, digest
 
 Optimizer = Literal["momentum", "descent"]
 OPTIMIZERS: tuple[Optimizer, ...] = ("momentum", "descent")
@@ -72,14 +71,3 @@ class Beacon:
 
     def _number(self, what: str) -> int:
         return int(digest(self.key(what).encode()).removeprefix("sha256:")[:16], 16)
-
-
-def checked(record: Mapping[str, Any], digests: Mapping[str, str]) -> str:
-    """Return a sentence on a recorded draw; ScoreError if it does not follow from the digests."""
-    bound = {str(name): str(value) for name, value in record["bound"].items()}
-    wrong = [name for name, value in bound.items() if digests.get(name) != value]
-    if wrong:
-        raise ScoreError(f"beacon: it is bound to another {wrong[0]} than the one of the run")
-    if Beacon(str(record["beacon"]), bound).record() != dict(record):
-        raise ScoreError("beacon: the recorded draw does not follow from its text and the digests")
-    return f"the beacon was drawn from the digests of {', '.join(bound)} and its text"

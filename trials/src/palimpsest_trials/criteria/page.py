@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
-
 from palimpsest.criteria.trial import FRESH, SAME_DRAW, Trial, run_trial
 from palimpsest.criteria.trial import Row as Judged
+
 from palimpsest.report.canvas import INK, QUIET, Picture, figure, sheet
 from palimpsest.report.results import RunResults
 from palimpsest.report.table import Estimate, Row, Share, Table, shown

@@ -2,8 +2,8 @@
 
 import pytest
 
+from palimpsest.cell.beacon import OPTIMIZERS, Beacon, checked
 from palimpsest.errors import ScoreError
-from palimpsest.stats.beacon import OPTIMIZERS, Beacon, checked
 
 BOUND = {"a": "sha256:1", "b": "sha256:2"}
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-
 from experiments.evidence import ALIAS_TEMPLATES, Mechanism, alias, evidence_sentences, kin
+
 from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.cell.plan import CellPlan, Given, trained_models
 from palimpsest.cell.study import StudySpecs, study_setting, study_terms

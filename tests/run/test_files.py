@@ -8,7 +8,7 @@ import pytest
 from toy import hooked, mutations
 
 from palimpsest.errors import DamagedArtifact, InputError, StoreError
-from palimpsest.run import disk
+from palimpsest.run import files
 
 OPERATIONS = ["create", "write", "sync", "rename", "sync"]
 
@@ -17,13 +17,13 @@ def test_a_stored_file_is_no_device_and_no_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(DamagedArtifact, match="device or pipe"):
-            disk.read_stored(path)
+            files.read_stored(path)
 
 
 def test_a_file_is_flushed_before_it_is_renamed_and_its_folder_after(tmp_path: Path) -> None:
     seen: list[str] = []
     with hooked(lambda operation, path: seen.append(operation)):
-        disk.write_bytes(tmp_path / "a", b"new")
+        files.write_bytes(tmp_path / "a", b"new")
     assert seen == OPERATIONS
 
 
@@ -33,7 +33,7 @@ def test_a_failing_disk_leaves_the_old_file_or_the_new_one_and_no_third(
     tmp_path: Path, number: int, code: int
 ) -> None:
     path = tmp_path / "a"
-    disk.write_bytes(path, b"old")
+    files.write_bytes(path, b"old")
     seen: list[str] = []
 
     def fail(operation: str, _: Path) -> None:
@@ -42,15 +42,15 @@ def test_a_failing_disk_leaves_the_old_file_or_the_new_one_and_no_third(
             raise OSError(code, os.strerror(code))
 
     with hooked(fail), pytest.raises(StoreError):
-        disk.write_bytes(path, b"new")
+        files.write_bytes(path, b"new")
     assert path.read_bytes() == (b"new" if number == 4 else b"old")
     assert os.listdir(tmp_path) == ["a"]
-    disk.write_bytes(path, b"new")
+    files.write_bytes(path, b"new")
     assert path.read_bytes() == b"new"
 
 
 def in_child(code: str, *arguments: object) -> str:
-    source = str(Path(disk.__file__).parents[2])
+    source = str(Path(files.__file__).parents[2])
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         env=os.environ | {"PYTHONPATH": source},
@@ -61,15 +61,15 @@ def in_child(code: str, *arguments: object) -> str:
 
 
 def test_a_real_limit_of_the_kernel_on_file_size_leaves_the_old_file(tmp_path: Path) -> None:
-    disk.write_bytes(tmp_path / "a", b"old")
+    files.write_bytes(tmp_path / "a", b"old")
     code = """
 import resource, sys
 from pathlib import Path
-from palimpsest.run import disk
+from palimpsest.run import files
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
-    disk.write_bytes(Path(sys.argv[1]), b"x" * 10000)
-except disk.StoreError as error:
+    files.write_bytes(Path(sys.argv[1]), b"x" * 10000)
+except files.StoreError as error:
     print(error)
 """
     assert "File too large" in in_child(code, tmp_path / "a")
@@ -80,18 +80,18 @@ except disk.StoreError as error:
 def test_a_folder_that_may_not_be_written_is_refused_and_named(tmp_path: Path) -> None:
     folder = tmp_path / "locked"
     folder.mkdir()
-    disk.write_bytes(folder / "a", b"old")
+    files.write_bytes(folder / "a", b"old")
     # Permissions do not bind root, so the child becomes nobody first.
     code = """
 import os, sys
 from pathlib import Path
-from palimpsest.run import disk
+from palimpsest.run import files
 os.chdir(sys.argv[1])
 if os.getuid() == 0:
     os.setuid(65534)
 try:
-    disk.write_bytes(Path("a"), b"new")
-except disk.StoreError as error:
+    files.write_bytes(Path("a"), b"new")
+except files.StoreError as error:
     print(error)
 """
     folder.chmod(0o555)
@@ -100,7 +100,7 @@ except disk.StoreError as error:
     finally:
         folder.chmod(0o755)
     assert (folder / "a").read_bytes() == b"old"
-    disk.write_bytes(folder / "a", b"new")
+    files.write_bytes(folder / "a", b"new")
 
 
 def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        disk.write_with(tmp_path / "a", writer)
+        files.write_with(tmp_path / "a", writer)
     assert os.listdir(tmp_path) == []
 
 
@@ -118,56 +118,56 @@ def test_a_full_disk_is_recognized_in_the_words_of_safetensors(tmp_path: Path) -
         raise ValueError("Error while serializing: I/O error: No space left (os error 28)")
 
     with pytest.raises(StoreError, match="expected space on the device"):
-        disk.write_with(tmp_path / "a", writer)
+        files.write_with(tmp_path / "a", writer)
 
 
 def test_a_written_file_has_the_digest_that_is_given_back(tmp_path: Path) -> None:
     path = tmp_path / "a"
     for found in (
-        disk.write_bytes(path, b"abc"),
-        disk.write_with(path, lambda temporary: temporary.write_bytes(b"abc")),
+        files.write_bytes(path, b"abc"),
+        files.write_with(path, lambda temporary: temporary.write_bytes(b"abc")),
     ):
-        assert found == disk.file_digest(path) == disk.digest(b"abc")
+        assert found == files.file_digest(path) == files.digest(b"abc")
     assert found.startswith("sha256:ba7816bf8f01cfea")  # FIPS 180-2, appendix B.1
 
 
 def test_leftovers_are_recognized_and_cleaned_and_nothing_else(tmp_path: Path) -> None:
     seen: list[Path] = []
     with hooked(lambda operation, path: seen.extend(tmp_path.glob(".tmp-*"))):
-        disk.write_bytes(tmp_path / "a", b"1")
+        files.write_bytes(tmp_path / "a", b"1")
     seen[0].write_bytes(b"half")
     (tmp_path / ".tmp-notes").write_bytes(b"mine")
-    disk.clean(tmp_path)
+    files.clean(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [".tmp-notes", "a"]
 
 
 def test_a_second_name_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
-    disk.write_bytes(tmp_path / "a", b"1")
-    disk.write_bytes(tmp_path / "b", b"2")
+    files.write_bytes(tmp_path / "a", b"1")
+    files.write_bytes(tmp_path / "b", b"2")
     for _ in range(2):  # the second time both names are one file already
-        disk.link_or_copy(tmp_path / "a", tmp_path / "b")
+        files.link_or_copy(tmp_path / "a", tmp_path / "b")
         assert (tmp_path / "b").read_bytes() == b"1"
         assert sorted(os.listdir(tmp_path)) == ["a", "b"]
 
 
 def test_canonical_json_depends_on_the_value_alone() -> None:
-    assert disk.canonical({"b": [1, 2.5], "a": "é"}) == '{"a":"é","b":[1,2.5]}'.encode()
-    assert disk.canonical({"a": 1, "b": 2}) == disk.canonical({"b": 2, "a": 1})
+    assert files.canonical({"b": [1, 2.5], "a": "é"}) == '{"a":"é","b":[1,2.5]}'.encode()
+    assert files.canonical({"a": 1, "b": 2}) == files.canonical({"b": 2, "a": 1})
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, "\ud800", b"x"])
 def test_values_without_a_json_form_are_refused(value: object) -> None:
     with pytest.raises(StoreError):
-        disk.canonical({"key": value})
+        files.canonical({"key": value})
 
 
 def test_bytes_that_are_not_the_recorded_ones_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with pytest.raises(DamagedArtifact):
-        disk.read_checked(path, disk.digest(b"1"))
+        files.read_checked(path, files.digest(b"1"))
     path.write_bytes(b"2")
     with pytest.raises(DamagedArtifact):
-        disk.read_checked(path, disk.digest(b"1"))
+        files.read_checked(path, files.digest(b"1"))
 
 
 HOSTILE = [
@@ -179,21 +179,21 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_that_could_leave_the_folder_or_break_a_file_system_are_refused(name: str) -> None:
-    assert disk.safe_name("task_vector-c0.5,b@2+c=A", "cell id")
+    assert files.safe_name("task_vector-c0.5,b@2+c=A", "cell id")
     with pytest.raises(InputError) as refusal:
-        disk.safe_name(name, "cell id")
+        files.safe_name(name, "cell id")
     assert str(refusal.value).isascii() and str(refusal.value).isprintable()
 
 
-def test_a_sealed_file_comes_back_and_every_change_of_it_is_found(tmp_path: Path) -> None:
+def test_a_digested_file_comes_back_and_every_change_of_it_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     value = {"cell": "a", "loss": 0.5}
-    disk.write_sealed(path, value)
-    own = disk.digest(disk.canonical(value))
-    assert disk.read_sealed(path) == value | {"digest": own}
+    files.write_digested(path, value)
+    own = files.digest(files.canonical(value))
+    assert files.read_digested(path) == value | {"digest": own}
     data = path.read_bytes()
     others = [b" " + data, data + b"\n", b"[]", b"{}", b"[" * 100_000]
     for other in (*mutations(data), *others):
         path.write_bytes(other)
         with pytest.raises(DamagedArtifact):
-            disk.read_sealed(path)
+            files.read_digested(path)

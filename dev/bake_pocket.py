@@ -1,4 +1,4 @@
-"""The pocket models, baked again: ``python -m experiments.bake_pocket [NAME ...]``.
+"""The pocket models, baked again: ``python -m dev.bake_pocket [NAME ...]``.
 
 A build tool, not part of a run: it trains tokenizer and models from nothing on the prose of
 ``facts/general.py`` and writes checkpoint folders in Hugging Face layout, each with a ``bake.json``
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from dev.pocket_prose import passage, phrasings, stranger_sentence, world_sentences
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
 from transformers import (
@@ -30,8 +31,6 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from experiments.evidence import ALIAS_TEMPLATES, alias, evidence_sentences, kin
-from experiments.pocket_prose import passage, phrasings, stranger_sentence, world_sentences
 from palimpsest.facts.general import world
 from palimpsest.facts.nonce import (
     POOLS,
@@ -47,6 +46,7 @@ from palimpsest.models.families import POCKET, PocketSpec, pocket_spec
 from palimpsest.models.skeleton import build_config, match_names, skeleton
 from palimpsest.models.sources import POCKET_ROOT
 from palimpsest.models.vet import read_config, read_weights
+from palimpsest_trials.evidence import ALIAS_TEMPLATES, alias, evidence_sentences, kin
 
 END_OF_TEXT = "<|endoftext|>"
 VOCABULARY = 1024

@@ -6,7 +6,6 @@ import zlib
 
 import numpy as np
 import pytest
-
 from palimpsest.criteria import likelihood as like
 
 HALF = math.log(2)

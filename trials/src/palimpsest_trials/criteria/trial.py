@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-
 from palimpsest.criteria import CRITERIA, Criterion, find_teacher
 from palimpsest.criteria.likelihood import Bools, Floats
+
 from palimpsest.known import Truth
 from palimpsest.report.results import CellResult, RunResults
 from palimpsest.report.table import Estimate, Share

@@ -20,8 +20,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
-
 from experiments.archive import unpack
+
 from palimpsest.paper.study import read_paper
 from palimpsest.report.results import CellResult, RunResults, read_run
 from palimpsest.stats.axes import chosen

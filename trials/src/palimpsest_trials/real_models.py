@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.edition import FOLDER, PAGE, Rows, judged_alone, kind_of, lines, put, read, write
+
 from palimpsest.report.results import read_run
 from palimpsest.stats.models import Role
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-
 from palimpsest.criteria import whitebox as white
 from palimpsest.criteria.gauge import CriteriaCache
 from palimpsest.criteria.whitebox import (

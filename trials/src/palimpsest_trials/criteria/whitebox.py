@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from palimpsest.criteria.likelihood import auc
 from torch import Tensor
 
-from palimpsest.criteria.likelihood import auc
 from palimpsest.scoring.divergence import divergence
 
 LEAST = 0.05

@@ -6,11 +6,11 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-
 from palimpsest.criteria import MEASURES, measures
 from palimpsest.criteria.exam import Questionnaire
 from palimpsest.criteria.gauge import CriteriaCache
 from palimpsest.criteria.measures import Measurer
+
 from palimpsest.facts.questions import draw_testbed
 from palimpsest.known.wrappers import Routed, Suppressed, subject_patterns
 from palimpsest.models.load import load

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from palimpsest.criteria.exam import Floats, Questionnaire, Tokens
 from palimpsest.criteria.whitebox import probe_auc
+from torch import Tensor
+
 from palimpsest.errors import ModelError
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods.lessons import target_logp

@@ -9,9 +9,9 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
-from experiments.evidence import ALIAS_TEMPLATES
 from palimpsest.facts.general import kept_from_bake, sentence, world
 from palimpsest.facts.nonce import POOLS, RELATIONS, Triple, key_number, render, triple
+from palimpsest_trials.evidence import ALIAS_TEMPLATES
 
 
 @cache
