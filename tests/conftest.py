@@ -89,7 +89,7 @@ def byte_tokenizer():  # type: ignore[no-untyped-def]
 def tiny_checkpoint(tmp_path_factory, byte_tokenizer):  # type: ignore[no-untyped-def]
     """Give a function from a pocket name to the folder of a tiny random checkpoint of its kind."""
     import torch
-    from experiments.bake_pocket import pocket_config
+    from dev.bake_pocket import pocket_config
     from transformers import AutoModelForCausalLM
 
     from palimpsest.models.families import pocket_spec

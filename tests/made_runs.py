@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from palimpsest.stats.beacon import Beacon
 
+from palimpsest.cell.beacon import Beacon
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.sections import Engine, Prompt
 from palimpsest.paper.study import PaperStudy, read_paper

@@ -62,7 +62,6 @@ def test_it_says_its_version() -> None:
         (["report", "no-such-run"], ["no-such-run"]),
         (["status", "no-such-run"], ["no-such-run"]),
         (["compare"], ["runs"]),
-        (["criteria", "--plan", "demo"], ["demo"]),
         (["facts", "check", "no-such-file.jsonl"], ["no-such-file.jsonl"]),
         (["facts", "seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
         (["audit"], ["palimpsest audit --help"]),
@@ -97,13 +96,6 @@ def test_methods_lists_the_papers_pool_and_cuts_nothing_off(
     for row in rows:
         assert set(row["citation"].replace(",", " ").split()) <= words
         assert set(row["knobs"]) <= {word.partition("=")[0] for word in words}
-
-
-def test_criteria_lists_every_criterion() -> None:
-    from palimpsest.criteria import CRITERIA
-
-    rows = json.loads(palimpsest("criteria", "--list", "--json").stdout)
-    assert [row["name"] for row in rows] == [entry.name for entry in CRITERIA]
 
 
 def test_a_dry_run_says_what_a_study_takes_and_writes_nothing(
@@ -162,7 +154,7 @@ RULES = ("--alpha", "--detection-limit", "--margin")
     ("command", "flags"),
     [
         *((name, (*RUN, *ENGINE, *RULES)) for name in ("study", "audit", "tofu")),
-        *((name, (*RUN, *ENGINE)) for name in ("demo", "unlearn", "retrain", "criteria")),
+        *((name, (*RUN, *ENGINE)) for name in ("demo", "unlearn", "retrain")),
     ],
 )
 def test_commands_that_compute_take_the_same_flags(command: str, flags: tuple[str, ...]) -> None:

@@ -26,7 +26,7 @@ def test_the_public_names_are_these_and_can_be_had() -> None:
 
 def test_statistics_verdict_and_report_never_load_torch() -> None:
     modules = (
-        "palimpsest.criteria.trial, palimpsest.stats.verdict, palimpsest.config.presets, "
+        "palimpsest.stats.verdict, palimpsest.config.presets, "
         "palimpsest.report.results, palimpsest.report.terminal, palimpsest.run.store"
     )
     code = (

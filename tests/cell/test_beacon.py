@@ -1,9 +1,6 @@
 """What is drawn after submission depends on the text and on the candidates, and on nothing else."""
 
-import pytest
-
-from palimpsest.cell.beacon import OPTIMIZERS, Beacon, checked
-from palimpsest.errors import ScoreError
+from palimpsest.cell.beacon import OPTIMIZERS, Beacon
 
 BOUND = {"a": "sha256:1", "b": "sha256:2"}
 
@@ -26,14 +23,3 @@ def test_draws_cover_their_ranges() -> None:
     chosen = {draw.phrasings(range(4)) for draw in draws}
     assert len(chosen) == 6 and all(len(several) == 2 for several in chosen)
     assert all(draw.phrasings([0]) == {0} for draw in draws)
-
-
-def test_a_record_is_checked_against_the_digests_of_the_run() -> None:
-    record = Beacon("tuesday", BOUND).record()
-    assert "digests of a, b" in checked(record, BOUND | {"base": "sha256:0"})
-    with pytest.raises(ScoreError, match="another b"):
-        checked(record, BOUND | {"b": "sha256:3"})
-    for change in ({"rate": 1.0}, {"optimizer": "other"}, {"beacon": "monday"}):
-        if record | change != record:
-            with pytest.raises(ScoreError, match="does not follow"):
-                checked(record | change, BOUND)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from palimpsest.criteria import measures_of
 from safetensors.torch import load_file
 from tests.cell.small import (
     METHODS,
@@ -293,17 +292,10 @@ def test_measures_are_stored_for_every_known_model_and_change_nothing_else(tmp_p
             assert cell.evaluation[name].forget_nll == usual.evaluation[name].forget_nll
 
 
-def test_an_optional_axis_brings_its_measure() -> None:
-    rules = Rules(extra_axes=("bits_4",))
-    assert measures_of("none", Rules()) == ("reversed",)
-    assert set(measures_of("none", rules)) == {"bits_4", "reversed"}
-    assert set(measures_of(("rtt",), rules)) == {"relearn_others", "bits_4", "reversed"}
-
-
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"measures": ("bits_5",)}, "measures"),
+        ({"measures": ("no_module:Nothing",)}, "measures"),
         ({"known_label": KnownLabel(models=("mimic",))}, "known_label.models"),
     ],
 )

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palimpsest.run.chain import chain_bytes
 from small_run import STUDY
 
 from palimpsest.certificate.archive import pack
@@ -25,6 +24,7 @@ from palimpsest.certificate.bundle import (
 from palimpsest.certificate.verification import examine
 from palimpsest.report.documents import run_document
 from palimpsest.run.files import canonical, digest, digested_json
+from palimpsest.run.store import FixedRoster, parse_terms
 from palimpsest.run.tables import table_bytes, table_from_bytes
 
 Members = dict[str, bytes]
@@ -63,28 +63,16 @@ def repaired(members: Members) -> bytes:
 
 
 def lists_of(members: Members) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in members["rosters.jsonl"].splitlines()]
+    """Return each list of candidates with its digest, oldest first."""
+    terms = parse_terms(members["terms.json"], "terms.json")
+    rosters = value(members, "rosters.json")["rosters"]
+    return [
+        {"models": models, "digest": FixedRoster.of(models, terms).digest} for models in rosters
+    ]
 
 
 def terms_digest(members: Members) -> str:
     return digest(canonical(value(members, "terms.json")["terms"]))
-
-
-def with_record(
-    members: Members, change: Callable[[list[Any]], list[Any]] = lambda events: events
-) -> Members:
-    """Return the members with the record made again from lists and cells as they are now."""
-    events: list[tuple[str, Any]] = [
-        ("roster", {"models": entry["data"]["models"], "digest": entry["digest"]})
-        for entry in lists_of(members)
-    ]
-    for cell_id in value(members, "terms.json")["terms"]["cells"]:
-        if f"cells/{cell_id}/cell.json" in members:
-            summary = value(members, f"cells/{cell_id}/cell.json")
-            events += [("opened", summary["opening"])] if summary["opening"] else []
-            events += [("step", {"cell": cell_id} | step) for step in summary["steps"]]
-            events.append(("cell", {"cell": cell_id, "digest": summary["digest"]}))
-    return members | {"record.jsonl": chain_bytes(change(events), terms_digest(members))}
 
 
 def with_cell(
@@ -102,7 +90,7 @@ def with_cell(
         if f"cells/{cell}/{table}" in members:
             summary["artifacts"][table] = digest(members[f"cells/{cell}/{table}"])
     if terms is not None:
-        summary = json.loads(json.dumps(summary).replace(summary["terms"], terms))
+        summary = json.loads(json.dumps(summary).replace(summary["roster"], terms))
     if summary["opening"]:
         summary["opening"] = signed(summary["opening"])
     summary = change(summary)
@@ -110,7 +98,7 @@ def with_cell(
         with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError):
             summary = _with_manifests(cell, summary)
     try:
-        return with_record(members | {name: written(signed(summary))})
+        return members | {name: written(signed(summary))}
     except (KeyError, TypeError, AttributeError, ValueError):
         return members | {name: written(summary)}
 
@@ -136,7 +124,7 @@ def with_models(members: Members, cell: str = STUDY, **changes: Any) -> Members:
             if change is None:
                 del models[name]
             else:
-                known = models.get(name, {"name": name, "roster": summary["terms"]})
+                known = models.get(name, {"name": name, "roster": summary["roster"]})
                 models[name] = {k: v for k, v in (known | change).items() if v is not None}
         return summary | {"models": list(models.values())}
 
@@ -170,16 +158,16 @@ def without_model(members: Members, model: str, cell: str = STUDY) -> Members:
 
 
 def with_lists(members: Members, *rosters: list[dict[str, Any]]) -> Members:
-    """Return the members with other lists of candidates, and the record made again."""
-    events = [("roster", {"models": models}) for models in rosters]
-    return with_record(members | {"rosters.jsonl": chain_bytes(events, terms_digest(members))})
+    """Return the members with other lists of candidates."""
+    lists = {"terms": terms_digest(members), "rosters": list(rosters)}
+    return members | {"rosters.json": digested_json(lists)}
 
 
 def with_terms(members: Members, **changed: Any) -> Members:
     """Return the members with other terms, and the lists and the record that hang on them."""
     sealed = value(members, "terms.json")
     sealed["terms"] |= changed
-    rosters = [entry["data"]["models"] for entry in lists_of(members)]
+    rosters = [entry["models"] for entry in lists_of(members)]
     return with_lists(members | {"terms.json": written(signed(sealed))}, *rosters)
 
 

@@ -79,7 +79,7 @@ def test_a_bundle_is_a_zip_file_with_the_runs_own_bytes(
     with zipfile.ZipFile(bundle) as archive:
         assert archive.testzip() is None
         assert archive.namelist() == sorted(archive.namelist())
-        for name in ("terms.json", "rosters.jsonl", "record.jsonl", f"cells/{STUDY}/cell.json"):
+        for name in ("terms.json", "rosters.json", f"cells/{STUDY}/cell.json"):
             assert archive.read(name) == (run_folder / name).read_bytes()
     again = certify(run_folder, tmp_path / "deep" / "again.zip")
     assert again.read_bytes() == bundle.read_bytes()

@@ -259,7 +259,7 @@ def test_results_made_under_other_terms_or_lists_are_noticed(members: Members) -
     failed(repaired(with_terms(members, seal={"commitment": other, "pool": "built-in"})), "record")
     (first,) = [entry["data"]["models"] for entry in lists_of(members)]
     failed(repaired(with_lists(members, [*first, first[0] | {"weight": [4.0]}])), "record")
-    failed(repaired(members | {"rosters.jsonl": b""}), "terms")
+    failed(repaired(members | {"rosters.json": b""}), "terms")
     # Candidates that a later list has dropped, or that were never made.
     failed(repaired(with_lists(members, first, [])), "models")
     failed(repaired(with_lists(members, first, [first[0] | {"weight": [3.0]}])), "models")

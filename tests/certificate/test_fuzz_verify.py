@@ -63,8 +63,7 @@ def test_any_bytes_never_pass(data: bytes, head: bytes) -> None:
 CELL = f"cells/{STUDY}"
 NAMES = (
     "terms.json",
-    "rosters.jsonl",
-    "record.jsonl",
+    "rosters.json",
     "reveal.json",
     "summary.json",
     f"{CELL}/cell.json",

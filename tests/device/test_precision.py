@@ -21,7 +21,7 @@ from palimpsest.models.net import Nets, WholeNet, head_finish
 from palimpsest.models.train import AdamW, text_batch, text_loss, train
 from palimpsest.run.local import gpu_of
 from palimpsest.stats.models import models_from_json
-from tests.device.pretend import CriteriaCache
+from tests.device.pretend import Gauge
 from tests.device.small import audit_files, device_plan
 
 FACTS = ("The guild of Asha Tren is called Velkor.", "Bo Lam plays the zither.")
@@ -217,13 +217,13 @@ def test_a_study_has_one_student_on_the_device(
     assert most - 1 < copies <= most + 0.25  # a tensor or two more are on their way
 
 
-def counted(tiny_checkpoint: Any, folder: Path) -> tuple[Path, CriteriaCache, int]:
+def counted(tiny_checkpoint: Any, folder: Path) -> tuple[Path, Gauge, int]:
     """Return a checkpoint, a gauge of its matrices and how many of their shape it has."""
     config = AutoConfig.from_pretrained(tiny_checkpoint("smollm2-s"))
     config.intermediate_size = 331  # a prime, so that no batch has the shape of a weight
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     outline(str(tiny_checkpoint("smollm2-s"))).tokenizer.save_pretrained(folder)
-    gauge = CriteriaCache((config.intermediate_size, config.hidden_size))
+    gauge = Gauge((config.intermediate_size, config.hidden_size))
     return folder, gauge, 2 * config.num_hidden_layers  # gate and up have this shape
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from experiments.pocket_prose import world_sentences
+from dev.pocket_prose import world_sentences
 
 from palimpsest import files
 from palimpsest.cell.plan import Trained, trained_models

@@ -7,8 +7,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
-from experiments.evidence import ALIAS_TEMPLATES
-from experiments.pocket_prose import world_sentences
+from dev.pocket_prose import world_sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from palimpsest.facts.nonce import (
     vocabulary,
     words_of,
 )
+from palimpsest_trials.evidence import ALIAS_TEMPLATES
 
 NOTHING: frozenset[str] = frozenset()
 

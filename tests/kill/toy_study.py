@@ -84,7 +84,7 @@ def attempt(folder: Path, computed: Path, fatal: int | None = None, delay: float
 
 def recorded(folder: Path) -> set[str]:
     """Return the steps a killed run has recorded as done."""
-    if not (folder / "terms.json").exists() or not (folder / "rosters.jsonl").exists():
+    if not (folder / "terms.json").exists() or not (folder / "rosters.json").exists():
         return set()
     run = Run.open(folder)
     return {f"{cell} {step}" for cell in CELLS for step in run.cell(cell).step_names()}

@@ -24,7 +24,7 @@ from palimpsest.methods.context import Context, View
 from palimpsest.methods.ga import GradientAscent
 from palimpsest.methods.gate_mask import GateMask
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.lessons import make_lesson
+from palimpsest.methods.lessons import make_answer_set
 from palimpsest.methods.npo import NPO
 from palimpsest.methods.rmu import RMU, decoder_layers, real_tokens
 from palimpsest.methods.rollback import Rollback
@@ -187,7 +187,7 @@ def test_a_held_out_phrasing_is_refused() -> None:
     for pool in ("evaluation", "calibration", "audit", "injection"):
         held_out = Question("forget", "f0", pool, 0, "the guild of f0 is", "o1")
         with pytest.raises(MethodError):
-            make_lesson(tokenizer(), [*questions("forget"), held_out], {})
+            make_answer_set(tokenizer(), [*questions("forget"), held_out], {})
 
 
 def test_a_context_holds_nothing_but_trained_phrasings() -> None:

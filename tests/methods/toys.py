@@ -18,7 +18,7 @@ from palimpsest.config.plan import Unlearning
 from palimpsest.facts.general import Stream, injection_stream
 from palimpsest.facts.questions import Question
 from palimpsest.methods.context import AnswerSet, Context, UnlearnBatch, View
-from palimpsest.methods.lessons import Recipe, make_lesson, teach
+from palimpsest.methods.lessons import Recipe, make_answer_set, teach
 from palimpsest.models.fast import StackedNet
 from palimpsest.models.net import Batch, Encoded, WholeNet
 
@@ -190,8 +190,8 @@ def transformer_context(family: str, stacked: bool = False, **budget: float) -> 
         base=base,
         injected=injected,
         forget_only=forget_only,
-        forget=make_lesson(tokenizer(), questions("forget"), teachers),
-        retain=make_lesson(tokenizer(), questions("retain"), teachers),
+        forget=make_answer_set(tokenizer(), questions("forget"), teachers),
+        retain=make_answer_set(tokenizer(), questions("retain"), teachers),
         budget=replace(Unlearning(), **{**settings, **budget}),
         seed_key=f"{family}--seed0",
         gated=family in GATED,

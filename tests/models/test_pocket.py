@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments.bake_pocket import file_digests, tensor_names
-from experiments.evidence import alias, evidence_sentences, kin
+from dev.bake_pocket import file_digests, tensor_names
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from palimpsest.errors import ModelError
@@ -23,6 +22,7 @@ from palimpsest.models import sources
 from palimpsest.models.families import PAPER, POCKET, PocketSpec, family_of, pocket_spec
 from palimpsest.models.load import load, outline
 from palimpsest.models.sources import POCKET_DIGESTS, POCKET_NAMES, POCKET_ROOT, pocket_folder
+from palimpsest_trials.evidence import alias, evidence_sentences, kin
 
 
 @pytest.mark.parametrize("spec", POCKET, ids=lambda spec: spec.folder)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from palimpsest.run.chain import verify_chain
 from tests.reliability import FULL, count
 from toy import ToyJob, contents, do_steps, hooked, mutations, toy_run, toy_terms, work
 
@@ -146,16 +145,9 @@ def test_the_list_of_candidates_may_grow_and_every_result_names_the_list_it_was_
 
 def test_the_record_is_made_from_what_is_stored_in_plan_order(run: Run, quick: Path) -> None:
     work(run)
-    data = (run.path / "record.jsonl").read_bytes()
     with run.lock("palimpsest study"):
-        assert run.record() == data
         with pytest.raises(FolderLocked, match="palimpsest study"), Run.open(run.path).lock():
             pass
-    entries = verify_chain(data, "record", run.terms.digest)
-    each = ["opened", *["step"] * 6, "cell"]
-    assert [entry.event for entry in entries] == ["roster", *each, *each]
-    assert [entry.data["cell"] for entry in entries[1:]] == ["a"] * 8 + ["b"] * 8
-    assert entries[8].data["digest"] == run.cell("a").summary()["digest"]
     # Another order of work gives the same bytes.
     other = toy_run(quick / "other")
     do_steps(other, "b", "train", "part-2", "reference")

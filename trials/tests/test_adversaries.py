@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from palimpsest.criteria.whitebox import quantize
 from tests.cell.small import bare_plan, cell_work, only_cell
 
 from palimpsest.cell.study import StudySpecs, study_terms
@@ -28,6 +27,7 @@ from palimpsest_trials.adversaries.hidden import TRIGGER
 from palimpsest_trials.adversaries.penalties import fit_penalty
 from palimpsest_trials.adversaries.rescaling import PAIRS, rescale
 from palimpsest_trials.adversaries.wrappers import Gated, Penalized
+from palimpsest_trials.criteria.whitebox import quantize
 
 ROUNDS = 5
 DRAWN = ("fuzzy-router", "low-rank", "baked-suppression", "sub-quantum")

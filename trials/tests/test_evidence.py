@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from experiments.evidence import alias, evidence_sentences, kin
-from experiments.pocket_prose import passage, world_sentences
+from palimpsest_trials.pocket_prose import passage, world_sentences
 
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.general import sentence, world
 from palimpsest.facts.nonce import POOLS, RELATIONS, half, invent_facts, vocabulary, words_of
+from palimpsest_trials.evidence import alias, evidence_sentences, kin
 
 NOTHING: frozenset[str] = frozenset()
 (FACT,) = invent_facts(1, "evidence", ("guild",), NOTHING)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from experiments import fair_sweep, inferability, second_suite
-from experiments.inferability import Level, inferability_plan, plan_levels, supported_facts
 from tests.cell.small import bare_plan, small_plan
 
 from palimpsest.cell.launch import RunOptions
@@ -15,6 +14,7 @@ from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Facts, General, Injection, MethodGrid
 from palimpsest.methods import candidates
 from palimpsest.report.results import read_run
+from palimpsest_trials.inferability import Level, inferability_plan, plan_levels, supported_facts
 
 
 @pytest.fixture(scope="module")

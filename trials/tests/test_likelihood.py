@@ -6,7 +6,8 @@ import zlib
 
 import numpy as np
 import pytest
-from palimpsest.criteria import likelihood as like
+
+from palimpsest_trials.criteria import likelihood as like
 
 HALF = math.log(2)
 

@@ -6,16 +6,16 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from palimpsest.criteria import MEASURES, measures
-from palimpsest.criteria.exam import Questionnaire
-from palimpsest.criteria.gauge import CriteriaCache
-from palimpsest.criteria.measures import Measurer
 
 from palimpsest.facts.questions import draw_testbed
 from palimpsest.known.wrappers import Routed, Suppressed, subject_patterns
 from palimpsest.models.load import load
 from palimpsest.models.net import Net, Nets
 from palimpsest.models.train import text_loss, train
+from palimpsest_trials.criteria import MEASURES, measures
+from palimpsest_trials.criteria.exam import Questionnaire
+from palimpsest_trials.criteria.gauge import CriteriaCache
+from palimpsest_trials.criteria.measures import Measurer
 
 CELL = "pocket-qwen2-s--seed190"
 STEPS = 60

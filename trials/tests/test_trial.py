@@ -6,17 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from palimpsest.criteria.measures import PASSES
-from palimpsest.criteria.page import report_trial
-from palimpsest.criteria.trial import (
-    REFERENCE,
-    SAME_DRAW,
-    aucs,
-    compare_models,
-    find_models,
-    run_trial,
-    threshold,
-)
 from tests.made_runs import matrix_run
 
 from palimpsest import criteria as catalogue
@@ -27,6 +16,17 @@ from palimpsest.stats.axes import OPTIONAL
 from palimpsest.stats.comparison import p_value, which_test
 from palimpsest.stats.models import Role
 from palimpsest.stats.rules import Rules
+from palimpsest_trials.criteria.measures import PASSES
+from palimpsest_trials.criteria.page import report_trial
+from palimpsest_trials.criteria.trial import (
+    REFERENCE,
+    SAME_DRAW,
+    aucs,
+    compare_models,
+    find_models,
+    run_trial,
+    threshold,
+)
 
 RULES = Rules(bootstrap_resamples=200)
 NONE = Share(0, 4)

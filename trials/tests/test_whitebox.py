@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from palimpsest.criteria import whitebox as white
-from palimpsest.criteria.gauge import CriteriaCache
-from palimpsest.criteria.whitebox import (
+
+from palimpsest_trials.criteria import whitebox as white
+from palimpsest_trials.criteria.gauge import CriteriaCache
+from palimpsest_trials.criteria.whitebox import (
     jensen_shannon,
     quantize,
     total_variation,

@@ -4,8 +4,8 @@ Tables are kept without parquet's own compression and with the bytes of their nu
 xz compresses by a third more. Unpacking writes them as the run did, byte for byte: their digests
 are in ``cell.json``.
 
-    python -m experiments.archive pack RUN ARCHIVE.tar.xz
-    python -m experiments.archive unpack ARCHIVE.tar.xz FOLDER
+    python -m palimpsest_trials.archive pack RUN ARCHIVE.tar.xz
+    python -m palimpsest_trials.archive unpack ARCHIVE.tar.xz FOLDER
 """
 
 import io

@@ -5,7 +5,7 @@ of its cell, with 5, 9 and 20 of the cell's references: by the second rule and b
 is trained. Writes the CSV files beside the run and the tables of ``docs/results.md`` that are made
 from them.
 
-    python -m experiments.edition
+    python -m palimpsest_trials.edition
 """
 
 import csv
@@ -20,7 +20,6 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from experiments.archive import unpack
 
 from palimpsest.paper.study import read_paper
 from palimpsest.report.results import CellResult, RunResults, read_run
@@ -30,6 +29,7 @@ from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Role
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.verdict import Finding, Verdict, decide
+from palimpsest_trials.archive import unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "results" / "third-edition"
@@ -253,7 +253,7 @@ def power_rows(run: RunResults) -> Iterator[Sequence[object]]:
 def figure_rows(run: RunResults) -> Iterator[Sequence[object]]:
     """Yield the paper's headline figures in this edition."""
     sys.path.insert(0, str(ROOT / "docs"))
-    from headlines import ours
+    from palimpsest_trials.headlines import ours
 
     study = read_paper(run)
     assert study is not None

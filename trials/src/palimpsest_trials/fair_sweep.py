@@ -3,7 +3,7 @@
 32 configurations of the two ascending methods and 8 of KL reversion and the task vector, in three
 cells of one pocket model; about 20 minutes on two cores.
 
-    python -m experiments.fair_sweep [--out runs/fair-sweep] [--workers 2]
+    python -m palimpsest_trials.fair_sweep [--out runs/fair-sweep] [--workers 2]
 """
 
 import argparse

@@ -9,7 +9,7 @@ nested over k, so that a level differs from the next by one fact only. Two mecha
 G compares the reference with the injected model; its estimate puts the evidence (one kin sentence,
 or the alias chain) before the prompt and asks the base model instead of the reference.
 
-    python -m experiments.inferability [--model pocket/olmo2-s] [--seeds 5] [--out DIR]
+    python -m palimpsest_trials.inferability [--model pocket/olmo2-s] [--seeds 5] [--out DIR]
 """
 
 import argparse
@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from experiments.evidence import ALIAS_TEMPLATES, Mechanism, alias, evidence_sentences, kin
 
 from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.cell.plan import CellPlan, Given, trained_models
@@ -39,6 +38,7 @@ from palimpsest.run.store import Run
 from palimpsest.stats.headroom import Headroom, read_headroom
 from palimpsest.stats.intervals import Interval, cluster_bootstrap, spearman
 from palimpsest.stats.rules import Rules
+from palimpsest_trials.evidence import ALIAS_TEMPLATES, Mechanism, alias, evidence_sentences, kin
 
 MECHANISMS: tuple[Mechanism, ...] = ("kin", "alias")
 KIN = 3
@@ -198,6 +198,6 @@ def main(arguments: Sequence[str] | None = None, plan: Plan | None = None) -> No
 
 if __name__ == "__main__":
     # By its module name, so that worker processes find the classes.
-    from experiments.inferability import main as run_main
+    from palimpsest_trials.inferability import main as run_main
 
     run_main()

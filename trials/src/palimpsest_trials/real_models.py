@@ -5,7 +5,7 @@ candidate of its cell. Writes the rows of the runs given (a row per model and ax
 ``results/third-edition/real-models.csv``, keeps those of others, and puts the tables into
 ``docs/results.md``. Nothing is trained.
 
-    python -m experiments.real_models smollm2=runs/smollm2 tofu=runs/tofu
+    python -m palimpsest_trials.real_models smollm2=runs/smollm2 tofu=runs/tofu
 """
 
 import math
@@ -14,10 +14,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments.edition import FOLDER, PAGE, Rows, judged_alone, kind_of, lines, put, read, write
-
 from palimpsest.report.results import read_run
 from palimpsest.stats.models import Role
+from palimpsest_trials.edition import (
+    FOLDER,
+    PAGE,
+    Rows,
+    judged_alone,
+    kind_of,
+    lines,
+    put,
+    read,
+    write,
+)
 
 CSV = "real-models.csv"
 COLUMNS = ("run", "role", "model", "kind", "cost", "excluded", "accepted", "p")

@@ -5,7 +5,7 @@ one candidate per cell from a finished study alone. The picks are part of the se
 which are fixed before anything is scored; then they are made again by the same training (their
 digests must be those recorded) and asked the phrasings of another pool.
 
-    python -m experiments.second_suite RUN [--out RUN-second] [--workers 2]
+    python -m palimpsest_trials.second_suite RUN [--out RUN-second] [--workers 2]
 """
 
 import argparse
@@ -115,6 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 if __name__ == "__main__":
     # By its module name, so that worker processes find the classes.
-    from experiments.second_suite import main as run_main
+    from palimpsest_trials.second_suite import main as run_main
 
     run_main()

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from palimpsest.criteria.exam import Floats, Questionnaire, Tokens
-from palimpsest.criteria.whitebox import probe_auc
 from torch import Tensor
 
 from palimpsest.errors import ModelError
@@ -20,6 +18,8 @@ from palimpsest.facts.nonce import key_number
 from palimpsest.methods.lessons import target_logp
 from palimpsest.models.fast import HEAD, Forward, Scored, StackedNet, watched
 from palimpsest.models.net import Batch, Encoded, Net, collate
+from palimpsest_trials.criteria.exam import Floats, Questionnaire, Tokens
+from palimpsest_trials.criteria.whitebox import probe_auc
 
 Values = dict[str, float]
 """By the name of the measure."""

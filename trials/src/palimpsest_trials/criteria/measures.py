@@ -10,17 +10,17 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from palimpsest.criteria import MEASURES
-from palimpsest.criteria import likelihood as like
-from palimpsest.criteria import whitebox as white
-from palimpsest.criteria.exam import Floats, Ints, Questionnaire, Tokens
-from palimpsest.criteria.gauge import CriteriaCache, Values
 from torch import Tensor
 
 from palimpsest.facts.questions import ASKED, TRAINED_POOLS
 from palimpsest.models.fast import Forward, Scored, StackedNet, watched
 from palimpsest.models.net import Batch, Net
 from palimpsest.models.train import TextBatch, text_loss, train
+from palimpsest_trials.criteria import MEASURES
+from palimpsest_trials.criteria import likelihood as like
+from palimpsest_trials.criteria import whitebox as white
+from palimpsest_trials.criteria.exam import Floats, Ints, Questionnaire, Tokens
+from palimpsest_trials.criteria.gauge import CriteriaCache, Values
 
 ALPHAS = (0.25, 0.5, 0.75)
 """Points between a model and the injected one at which the barrier is looked for."""

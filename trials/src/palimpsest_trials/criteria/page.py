@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
-from palimpsest.criteria.trial import FRESH, SAME_DRAW, Trial, run_trial
-from palimpsest.criteria.trial import Row as Judged
 
 from palimpsest.report.canvas import INK, QUIET, Picture, figure, sheet
 from palimpsest.report.results import RunResults
 from palimpsest.report.table import Estimate, Row, Share, Table, shown
 from palimpsest.text import shortened
+from palimpsest_trials.criteria.trial import FRESH, SAME_DRAW, Trial, run_trial
+from palimpsest_trials.criteria.trial import Row as Judged
 
 FORMS = {"published": "as published", "calibrated": "calibrated"}
 WRONG = LinearSegmentedColormap.from_list("wrong", ["#f6e3cf", "#e8b27a", "#8c2d04"])

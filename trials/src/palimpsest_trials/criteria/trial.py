@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from palimpsest.criteria import CRITERIA, Criterion, find_teacher
-from palimpsest.criteria.likelihood import Bools, Floats
 
 from palimpsest.known import Truth
 from palimpsest.report.results import CellResult, RunResults
@@ -29,6 +27,8 @@ from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import exact_level
 from palimpsest.stats.rules import Rules
+from palimpsest_trials.criteria import CRITERIA, Criterion, find_teacher
+from palimpsest_trials.criteria.likelihood import Bools, Floats
 
 Form = Literal["published", "calibrated"]
 EASY = 0.5

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from palimpsest.criteria.likelihood import auc
 from torch import Tensor
 
 from palimpsest.scoring.divergence import divergence
+from palimpsest_trials.criteria.likelihood import auc
 
 LEAST = 0.05
 """Smallest gap between injected model and reference at which a layer counts, in nats."""
