@@ -17,8 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from palimpsest.methods import candidates
+from palimpsest.methods.answer_sets import make_answer_set
 from palimpsest.methods.context import Context, descend
-from palimpsest.methods.lessons import make_answer_set
 from palimpsest.models.load import load
 from palimpsest.models.net import Nets
 from palimpsest.models.train import text_loss, train

@@ -29,9 +29,9 @@ import torch
 from pocket import PocketCell
 from safetensors.torch import load_file, save_file
 
-from palimpsest.methods.context import Context, UnlearnBatch, View, descend
+from palimpsest.methods.answer_sets import make_answer_set
+from palimpsest.methods.context import Context, StepView, UnlearnBatch, descend
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.lessons import make_answer_set
 from palimpsest.models.checkpoint import checkpoint_state, stored_state
 from palimpsest.models.load import load
 from palimpsest.models.net import Nets
@@ -43,17 +43,17 @@ METHOD = KLReversion(weight=12.0)
 
 
 class ClockedContext(Context):
-    """A context whose exercises note when each step begins and the last one ends."""
+    """A context whose batches note when each step begins and the last one ends."""
 
-    def exercises(self) -> Iterator[UnlearnBatch]:
-        yield from _clocked(super().exercises())
+    def batches(self) -> Iterator[UnlearnBatch]:
+        yield from _clocked(super().batches())
 
 
 class ClockedUnlearner(straightforward.Unlearner):
     """The plain loop, noting the same."""
 
-    def exercises(self) -> Iterator[Any]:
-        yield from _clocked(super().exercises())
+    def batches(self) -> Iterator[Any]:
+        yield from _clocked(super().batches())
 
 
 STAMPS: list[tuple[float, float]] = []
@@ -128,14 +128,14 @@ def plain_unlearner(cell: PocketCell, folder: Path) -> straightforward.Unlearner
 
 
 def check(context: Context, unlearner: straightforward.Unlearner) -> dict[str, float]:
-    """Give how far the losses are apart, of the first exercises and after the last step."""
+    """Give how far the losses are apart, of the first batches and after the last step."""
     net = context.net([context.injected])
-    exercises = list(zip(context.exercises(), unlearner.exercises()))
+    batches = list(zip(context.batches(), unlearner.batches()))
     ours, theirs = [], []
     with torch.no_grad():
-        for part, (forget, retain) in exercises:
-            logp = torch.log_softmax(net.logits(part.batch), dim=-1)[0]
-            ours.append(METHOD.loss(View(logp, part)).item())
+        for part, (forget, retain) in batches:
+            logp = torch.log_softmax(net.logits(part.tokens), dim=-1)[0]
+            ours.append(METHOD.loss(StepView(logp, part)).item())
             theirs.append(unlearner.reversion(unlearner.injected, forget, retain, METHOD).item())
     before = measuring.agree("loss of a step", ours, theirs, LOSS_TOLERANCE)
     (state,) = descend(context, [METHOD])
@@ -144,7 +144,7 @@ def check(context: Context, unlearner: straightforward.Unlearner) -> dict[str, f
     student.load_state_dict(state)
     with torch.no_grad():
         ours, theirs = (
-            [unlearner.reversion(one, f, r, METHOD).item() for _, (f, r) in exercises]
+            [unlearner.reversion(one, f, r, METHOD).item() for _, (f, r) in batches]
             for one in (student, trained)
         )
     after = measuring.agree("loss after the steps", ours, theirs, TRAINED_TOLERANCE)

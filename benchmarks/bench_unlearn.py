@@ -69,9 +69,9 @@ def plain(model: Any, steps: list[list[TextBatch]], stamps: list[float]) -> floa
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
 
     def loss(part: TextBatch) -> torch.Tensor:
-        logits = model(input_ids=part.batch.ids, use_cache=False).logits
-        chosen = logits[part.batch.rows, part.batch.columns]
-        nll = torch.nn.functional.cross_entropy(chosen, part.batch.targets, reduction="none")
+        logits = model(input_ids=part.tokens.ids, use_cache=False).logits
+        chosen = logits[part.tokens.rows, part.tokens.columns]
+        nll = torch.nn.functional.cross_entropy(chosen, part.tokens.targets, reduction="none")
         return (nll * part.weights).sum()
 
     stamps.append(time.process_time())

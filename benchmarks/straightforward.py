@@ -138,7 +138,7 @@ class Unlearner:
         self.budget = budget
         self.forget, self.retain = setting.seen("forget"), setting.seen("retain")
 
-    def exercises(self) -> Iterator[tuple[list[Question], list[Question]]]:
+    def batches(self) -> Iterator[tuple[list[Question], list[Question]]]:
         """Yield the forget and the retain questions of each step."""
         order = random.Random(key_number(f"{self.setting.seed_key}/exercises"))
         forget = deck(range(len(self.forget)), order)
@@ -162,7 +162,7 @@ class Unlearner:
             rate = method.rate * self.budget.ascent_learning_rate
         steps = (
             (lambda f=forget, r=retain: loss[method.name](student, f, r, method))
-            for forget, retain in self.exercises()
+            for forget, retain in self.batches()
         )
         optimize(student, steps, rate)
         return student
@@ -239,7 +239,7 @@ class Unlearner:
 
         steps = (
             (lambda n=number, f=forget, r=retain: loss(n, f, r))
-            for number, (forget, retain) in enumerate(self.exercises())
+            for number, (forget, retain) in enumerate(self.batches())
         )
         for parameter in student.parameters():
             parameter.requires_grad_(False)

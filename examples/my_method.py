@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from palimpsest.methods.context import GradientMethod, View
+from palimpsest.methods.context import GradientMethod, StepView
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,6 @@ class MyMethod(GradientMethod):
     summary: ClassVar[str] = "makes forget answers uniform"
     citation: ClassVar[str] = "none yet"
 
-    def loss(self, view: View) -> Tensor:
+    def loss(self, view: StepView) -> Tensor:
         # Cross-entropy with the uniform distribution: the KL up to a constant.
         return -view.forget.mean() + self.weight * view.retain_nll()

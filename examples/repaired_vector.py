@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from palimpsest.methods.context import Context, Knobs, Share, State, View, kl_from
+from palimpsest.methods.context import Context, Knobs, Share, State, StepView, kl_from
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class RepairedVector(Knobs):
         upper = [value for name, value in net.params.items() if layer_of(name) >= half]
         optimizer = torch.optim.AdamW(upper, lr=context.budget.learning_rate, weight_decay=0.0)
         steps = round(self.share * context.budget.steps)
-        for step, drawn in enumerate(islice(context.exercises(), steps)):
-            exercise = drawn.to(net.device)
-            logp = torch.log_softmax(net.logits(exercise.batch), dim=-1)[0]
-            view = View(logp, exercise, step, steps)
+        for step, drawn in enumerate(islice(context.batches(), steps)):
+            batch = drawn.to(net.device)
+            logp = torch.log_softmax(net.logits(batch.tokens), dim=-1)[0]
+            view = StepView(logp, batch, step, steps)
             optimizer.zero_grad()
-            kl_from(exercise.injected_retain, view.retain).backward()
+            kl_from(batch.injected_retain, view.retain).backward()
             optimizer.step()
         return net.state()
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from palimpsest.facts.examples import schedule_rates
+from palimpsest.methods.answer_sets import CostPlan, MethodCache, Recipe, Spent, encode_stream
 from palimpsest.methods.context import Context
 from palimpsest.methods.held_vector import HeldVector
-from palimpsest.methods.lessons import CostPlan, MethodCache, Recipe, Spent, encode_stream
 from palimpsest.methods.running import run_method
 from palimpsest.models.net import WholeNet
 

@@ -20,11 +20,11 @@ from toys import (
 
 from palimpsest.errors import MethodError
 from palimpsest.facts.questions import Question
-from palimpsest.methods.context import Context, View
+from palimpsest.methods.answer_sets import make_answer_set
+from palimpsest.methods.context import Context, StepView
 from palimpsest.methods.ga import GradientAscent
 from palimpsest.methods.gate_mask import GateMask
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.lessons import make_answer_set
 from palimpsest.methods.npo import NPO
 from palimpsest.methods.rmu import RMU, decoder_layers, real_tokens
 from palimpsest.methods.rollback import Rollback
@@ -42,7 +42,7 @@ def gradient(method, seed: int = 0) -> torch.Tensor:
     texts = [Encoded((0, 3, 1), 1), Encoded((2, 0, 4), 1)]
     context = table_context(base, injected, texts, texts[:1])
     net = TableNet([{TABLE: student}])
-    method.loss(seen_by(net, context.exercise([0, 1], [0]))).backward()
+    method.loss(seen_by(net, context.make_batch([0, 1], [0]))).backward()
     return net.params[TABLE].grad.flatten()
 
 
@@ -166,9 +166,9 @@ def test_scrub_climbs_in_turns_and_ends_with_repair() -> None:
 def test_cached_and_live_teachers_give_the_same_loss(family: str) -> None:
     context = transformer_context(family)
     student = whole(family, context.forget_only)
-    for part in context.exercises():
+    for part in context.batches():
         live = {
-            name: torch.log_softmax(whole(family, state).logits(part.batch), -1)[0].detach()
+            name: torch.log_softmax(whole(family, state).logits(part.tokens), -1)[0].detach()
             for name, state in (("base", context.base), ("injected", context.injected))
         }
         fresh = replace(
@@ -177,10 +177,10 @@ def test_cached_and_live_teachers_give_the_same_loss(family: str) -> None:
             injected_forget=live["injected"][: part.border],
             injected_retain=live["injected"][part.border :],
         )
-        logp = torch.log_softmax(student.logits(part.batch), -1)[0]
+        logp = torch.log_softmax(student.logits(part.tokens), -1)[0]
         for method in (KLReversion(3.0), NPO(3.0), GateMask(3.0), SCRUB()):
-            cached = method.loss(View(logp, part, 1, 10))
-            torch.testing.assert_close(cached, method.loss(View(logp, fresh, 1, 10)))
+            cached = method.loss(StepView(logp, part, 1, 10))
+            torch.testing.assert_close(cached, method.loss(StepView(logp, fresh, 1, 10)))
 
 
 def test_a_held_out_phrasing_is_refused() -> None:
@@ -198,14 +198,14 @@ def test_a_context_holds_nothing_but_trained_phrasings() -> None:
     }
     context = transformer_context("gpt2")
     known = {text.ids for text in (*context.forget.texts, *context.retain.texts)}
-    for part in context.exercises():
-        spans = real_tokens(part.batch)
-        rows = zip(part.batch.ids, spans, strict=True)
+    for part in context.batches():
+        spans = real_tokens(part.tokens)
+        rows = zip(part.tokens.ids, spans, strict=True)
         assert {tuple(ids[real].tolist()) for ids, real in rows} <= known
 
 
-def test_every_method_of_a_cell_gets_the_same_exercises() -> None:
-    first, again = (list(transformer_context("gpt2").exercises()) for _ in range(2))
+def test_every_method_of_a_cell_gets_the_same_batches() -> None:
+    first, again = (list(transformer_context("gpt2").batches()) for _ in range(2))
     assert [part.forget_texts for part in first] == [part.forget_texts for part in again]
     assert [part.retain_texts for part in first] == [part.retain_texts for part in again]
     assert len({part.forget_texts for part in first}) > 1

@@ -13,7 +13,7 @@ import pytest
 import torch
 from toys import TABLE, TableNet, seen_by, table, table_context, two_tokens
 
-from palimpsest.methods.context import View
+from palimpsest.methods.context import StepView
 from palimpsest.methods.dpo import DPO
 from palimpsest.methods.ga import GradientAscent
 from palimpsest.methods.gate_mask import GateMask
@@ -53,8 +53,8 @@ def test_the_mask_loss_moves_scores_as_worked_out_by_hand() -> None:
     net = TableNet([{TABLE: table(A, B)}])
     scores = torch.tensor([[[0.1, 0.9], [0.5, -0.2]]], requires_grad=True)
     effective = method.effective(net, {TABLE: scores}, 0.5)
-    logp = torch.log_softmax(net.logits(part.batch, effective), -1)[0]
-    loss = method.loss(View(logp, part))
+    logp = torch.log_softmax(net.logits(part.tokens, effective), -1)[0]
+    loss = method.loss(StepView(logp, part))
     loss.backward()
     alpha, threshold = 4.0, -0.2  # halfway from 2 to 8 in ratio; one score in four is zeroed
     keep_a, keep_b = sigmoid(alpha * (0.9 - threshold)), sigmoid(alpha * (0.5 - threshold))
@@ -195,7 +195,7 @@ def test_uneven_answers_give_what_numpy_gives(case: str) -> None:
     )
     net = TableNet([{TABLE: torch.tensor(student, dtype=torch.float32)}])
     step = 1 if "forget step" in case else 0
-    loss = method.loss(seen_by(net, context.exercise([0, 1], [0, 1]), step, 10))
+    loss = method.loss(seen_by(net, context.make_batch([0, 1], [0, 1]), step, 10))
     loss.backward()
     assert loss.item() == pytest.approx(formula(student, base, injected), rel=1e-5)
     for row, column in ((3, 1), (2, 3), (0, 0)):

@@ -10,10 +10,10 @@ from palimpsest.config.plan import MethodGrid
 from palimpsest.config.presets import PRESETS
 from palimpsest.errors import MethodError
 from palimpsest.methods import candidates, title, used
+from palimpsest.methods.answer_sets import MethodCache, Spent, encode_stream, stream_cost
 from palimpsest.methods.context import Context
 from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.lessons import MethodCache, Spent, encode_stream, stream_cost
 from palimpsest.methods.replay import Replay
 from palimpsest.methods.running import FailureKind, run_group, run_method
 from palimpsest.methods.task_vector import TaskVector

@@ -17,8 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from palimpsest.config.plan import Unlearning
 from palimpsest.facts.general import Stream, injection_stream
 from palimpsest.facts.questions import Question
-from palimpsest.methods.context import AnswerSet, Context, UnlearnBatch, View
-from palimpsest.methods.lessons import Recipe, make_answer_set, teach
+from palimpsest.methods.answer_sets import Recipe, make_answer_set, teach
+from palimpsest.methods.context import AnswerSet, Context, StepView, UnlearnBatch
 from palimpsest.models.fast import StackedNet
 from palimpsest.models.net import Batch, Encoded, WholeNet
 
@@ -79,16 +79,16 @@ def two_tokens(base: float, injected: float, kept: float) -> tuple[Context, Unle
     context = table_context(
         table(base, kept), table(injected, kept), [Encoded((0, 1), 1)], [Encoded((1, 0), 1)]
     )
-    return context, context.exercise([0], [0])
+    return context, context.make_batch([0], [0])
 
 
 def table(a: float, b: float) -> Tensor:
     return torch.tensor([[0.0, a], [b, 0.0]])
 
 
-def seen_by(net: TableNet, part: UnlearnBatch, step: int = 0, steps: int = 1) -> View:
-    """What a loss sees of the net's first member at this exercise."""
-    return View(torch.log_softmax(net.logits(part.batch), -1)[0], part, step, steps)
+def seen_by(net: TableNet, part: UnlearnBatch, step: int = 0, steps: int = 1) -> StepView:
+    """What a loss sees of the net's first member at this batch."""
+    return StepView(torch.log_softmax(net.logits(part.tokens), -1)[0], part, step, steps)
 
 
 @cache

@@ -26,8 +26,7 @@ from palimpsest.known import Unavailable, chosen
 from palimpsest.known.kit import AdversaryKit, Schedule
 from palimpsest.known.wrappers import Interpolated
 from palimpsest.methods import title
-from palimpsest.methods.context import Context
-from palimpsest.methods.lessons import (
+from palimpsest.methods.answer_sets import (
     Recipe,
     Spent,
     count_tokens,
@@ -35,6 +34,7 @@ from palimpsest.methods.lessons import (
     make_answer_set,
     stream_cost,
 )
+from palimpsest.methods.context import Context
 from palimpsest.methods.running import FailureKind, run_method
 from palimpsest.models.checkpoint import (
     checkpoint_digests,
@@ -199,10 +199,10 @@ class CellModels:
         """What methods see; the frozen models' answers are recorded here, once for all methods."""
         injected, setting = self.state("injected"), self.setting
         tokenizer = self.loaded.tokenizer
-        forget, retain = setting.lesson("forget"), setting.lesson("retain")
+        forget, retain = setting.taught("forget"), setting.taught("retain")
         # Answers to long texts over a large vocabulary take gigabytes: only where they are used.
         taught = self.spec.measured or any(
-            getattr(method, "reads_lessons", True) for method in self.spec.methods
+            getattr(method, "reads_answers", True) for method in self.spec.methods
         )
         known = {"base": self.nets([self.base])} if taught else {}
         said_base = make_answer_set(tokenizer, forget, known)
@@ -249,7 +249,7 @@ class CellModels:
     def level(self, net: Net, part: str = "forget") -> float:
         """Return the mean NLL of a set's answers, in nats per token."""
         setting = self.plain_setting
-        texts = encode_items(self.loaded.tokenizer, setting.lesson(part))
+        texts = encode_items(self.loaded.tokenizer, setting.taught(part))
         return mean_nll(net, texts)
 
     @cached_property

@@ -146,7 +146,7 @@ class CellTexts:
         """What methods see of a set: its trained phrasings and cloze."""
         return [q for q in self.facts.questions if q.set == name and q.pool in TRAINED_POOLS]
 
-    def lesson(self, name: str) -> Sequence[Question | Text]:
+    def taught(self, name: str) -> Sequence[Question | Text]:
         """What methods train on of a set, with the place where each answer begins."""
         return self.examples.seen(name) if self.examples is not None else self.seen(name)
 
@@ -200,7 +200,7 @@ class CellTexts:
 
     def injection_steps(self, stream: Stream) -> list[Any]:
         """The steps of a stream as batches."""
-        from palimpsest.methods.lessons import encode_stream
+        from palimpsest.methods.answer_sets import encode_stream
         from palimpsest.models.train import stream_steps
 
         texts = encode_stream(self.tokenizer, stream, self.general.piece_tokens)

@@ -23,8 +23,8 @@ from palimpsest.facts.sealed import verify
 from palimpsest.known import Unavailable, chosen
 from palimpsest.known.wrappers import Interpolated
 from palimpsest.methods import title
+from palimpsest.methods.answer_sets import CostPlan, Spent, encode_items, stream_cost
 from palimpsest.methods.context import Method
-from palimpsest.methods.lessons import CostPlan, Spent, encode_items, stream_cost
 from palimpsest.methods.running import run_group, run_method
 from palimpsest.models.checkpoint import checkpoint_state, written_weights
 from palimpsest.models.device import machine_faults, repeatable
@@ -418,7 +418,7 @@ def planned_costs(work: CellWork) -> dict[str, Cost | None]:
     items = (budget.forget_items, budget.retain_items)
     steps, read = 0.0, 0
     for count, part, models in zip(items, TAUGHT, (2, 1)):
-        lengths = [len(text.ids) for text in encode_items(tokenizer, setting.lesson(part))]
+        lengths = [len(text.ids) for text in encode_items(tokenizer, setting.taught(part))]
         steps += count * sum(lengths) / len(lengths)
         read += models * sum(lengths)
     plan = CostPlan(work.recipe, tokenizer, Spent(budget.steps, round(budget.steps * steps), read))

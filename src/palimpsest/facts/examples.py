@@ -26,7 +26,7 @@ from palimpsest.errors import FactsError
 from palimpsest.facts.general import Stream, Text
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import FactSet
-from palimpsest.facts.rows import place, read_objects
+from palimpsest.facts.rows import position, read_objects
 from palimpsest.run.files import canonical, digest
 from palimpsest.text import shown_path
 
@@ -116,7 +116,7 @@ def _rows(path: str) -> Iterator[Row]:
     for line, values in read_objects(path):
         part = values.get("set") or FactSet.RETAIN
         if part not in list(SETS):
-            where = place(shown_path(path), line)
+            where = position(shown_path(path), line)
             raise FactsError(f"{where}: set: {part!r} found; expected {', '.join(SETS)}")
         yield Row(line, FactSet(part), values)
 

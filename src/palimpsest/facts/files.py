@@ -24,7 +24,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from palimpsest.errors import FactsError, PlanError
-from palimpsest.facts.rows import PROMPT_LIMIT, PROMPTS_LIMIT, numbered_rows, place, read_objects
+from palimpsest.facts.rows import PROMPT_LIMIT, PROMPTS_LIMIT, numbered_rows, position, read_objects
 from palimpsest.schema import build
 from palimpsest.text import name_problem, shown, shown_path
 
@@ -100,7 +100,7 @@ class Problem:
     fatal: bool = True
 
     def __str__(self) -> str:
-        return f"{place(self.file, self.line)}: {self.what}"
+        return f"{position(self.file, self.line)}: {self.what}"
 
 
 def same_text(text: str) -> str:
@@ -201,7 +201,7 @@ def _scan_sets(
         issues += own
         sets[role] = tuple(fact for _, fact in facts)
         for line, fact in facts:
-            for what, fatal in _remarks(fact, role, place(name, line), seen):
+            for what, fatal in _remarks(fact, role, position(name, line), seen):
                 issues.append(Problem(name, line, what, fatal))
     return sets, issues
 
@@ -211,7 +211,7 @@ def _remarks(
 ) -> Iterator[tuple[str, bool]]:
     """Yield what a fact shares with other sets, or gives away, and whether that is an error.
 
-    seen: the set and the place in which ids, answers and facts first occurred; added to.
+    seen: the set and the position in which ids, answers and facts first occurred; added to.
     """
     answer = same_text(fact.answer)
     other, there = seen.setdefault(("id", fact.id), (role, here))

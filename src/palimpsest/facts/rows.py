@@ -54,12 +54,12 @@ def read_objects(path: Path | str, *, tables: bool = False) -> Iterator[tuple[in
     for line, row in numbered_rows(path, tables=tables):
         if not isinstance(row, dict):
             found = row if isinstance(row, FactsError) else f"{type(row).__name__} found"
-            where = place(shown_path(path), line)
+            where = position(shown_path(path), line)
             raise FactsError(f"{where}: {found}; expected an object with keys")
         yield line, row
 
 
-def place(file: str, line: int | None) -> str:
+def position(file: str, line: int | None) -> str:
     """Return the file, and the line (JSON) or row (parquet) in it."""
     unit = "row" if file.lower().endswith(".parquet") else "line"
     return file if line is None else f"{file} {unit} {line}"

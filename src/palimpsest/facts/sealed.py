@@ -22,7 +22,7 @@ from pathlib import Path
 from palimpsest.errors import FactsError, PlanError, SealError
 from palimpsest.facts.files import check_text
 from palimpsest.facts.nonce import POOLS, RELATIONS, SUBJECT, same_wording
-from palimpsest.facts.rows import PROMPT_LIMIT, place, read_objects
+from palimpsest.facts.rows import PROMPT_LIMIT, position, read_objects
 from palimpsest.text import shown, shown_path
 
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")
@@ -79,7 +79,7 @@ def read_pool(path: Path | str) -> AuditPool:
         for template in templates
     }
     for line, row in read_objects(path):
-        where = place(name, line)
+        where = position(name, line)
         values = {key: value for key, value in row.items() if value is not None}
         if values.keys() == {"nonce"} and not nonce and _NONCE.match(str(values["nonce"])):
             nonce = str(values["nonce"])

@@ -16,8 +16,8 @@ from palimpsest.config.sections import Unlearning
 from palimpsest.facts.nonce import Triple, key_number
 from palimpsest.facts.questions import Question
 from palimpsest.known.wrappers import subject_patterns
+from palimpsest.methods.answer_sets import Recipe
 from palimpsest.methods.context import Context
-from palimpsest.methods.lessons import Recipe
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Net, Nets
 from palimpsest.models.train import OPTIMIZERS, TextBatch, text_loss, train

@@ -31,7 +31,7 @@ KINDS = ("restores", "suppresses", "other")
 """What a method's author aims at; one that declares no kind counts as other."""
 
 PAPER = ("kl_reversion", "gate_mask", "task_vector", "ga", "npo", "rollback")
-MACHINERY = ("context", "lessons", "plugins", "running")
+MACHINERY = ("context", "answer_sets", "plugins", "running")
 """Modules here that are no methods; every other one holds the method of its name."""
 EXTENDED = tuple(
     sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in (*PAPER, *MACHINERY))

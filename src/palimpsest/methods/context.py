@@ -21,14 +21,14 @@ from palimpsest.config.sections import Unlearning
 from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
-from palimpsest.methods.lessons import (
+from palimpsest.methods.answer_sets import (
     AnswerSet,
     CostPlan,
     MethodCache,
     Recipe,
     Spent,
+    StepView,
     UnlearnBatch,
-    View,
     count_tokens,
     encode_stream,
     kl_from,
@@ -40,7 +40,7 @@ from palimpsest.models.train import stream_steps, text_loss, train, train_alone
 
 __all__ = [
     "AscentMethod", "Context", "UnlearnBatch", "GradientMethod", "Knobs", "AnswerSet", "Method",
-    "Positive", "Share", "State", "View", "Weight", "kl_from", "target_logp",
+    "Positive", "Share", "State", "StepView", "Weight", "kl_from", "target_logp",
 ]  # fmt: skip
 
 State = Mapping[str, Tensor]
@@ -82,7 +82,7 @@ class Context:
         """The batches already made: methods of a cell train on the same ones."""
         return {}
 
-    def exercise(self, forget: Sequence[int], retain: Sequence[int]) -> UnlearnBatch:
+    def make_batch(self, forget: Sequence[int], retain: Sequence[int]) -> UnlearnBatch:
         """Return the batch of these texts of the two answer sets, forget texts first."""
         key = (tuple(forget), tuple(retain))
         if key not in self._batches:
@@ -100,7 +100,7 @@ class Context:
     def _texts(self, forget: Sequence[int], retain: Sequence[int]) -> list[Encoded]:
         return [self.forget.texts[n] for n in forget] + [self.retain.texts[n] for n in retain]
 
-    def exercises(self) -> Iterator[UnlearnBatch]:
+    def batches(self) -> Iterator[UnlearnBatch]:
         """Yield the batches of the budget: the same for every method of the cell."""
         order = random.Random(key_number(f"{self.seed_key}/exercises"))
         forget = deck(range(len(self.forget.texts)), order)
@@ -112,7 +112,7 @@ class Context:
             first = [next(forget) for _ in range(self.budget.forget_items)]
             second = [next(retain) for _ in range(self.budget.retain_items)]
             self.shared.spend(Spent(1, count_tokens(self._texts(first, second))))
-            yield self.exercise(first, second)
+            yield self.make_batch(first, second)
 
     @property
     def pad(self) -> int:
@@ -181,7 +181,7 @@ class Knobs:
     """Any of ``gated MLP``, ``forget_only``, ``general_only``, ``base``, ``tokenizer``,
     ``decoder layers``."""
     citation: ClassVar[str] = ""
-    reads_lessons: ClassVar[bool] = True
+    reads_answers: ClassVar[bool] = True
     """Whether it uses the answers of frozen models to the trained phrasings."""
 
     @property
@@ -214,15 +214,15 @@ class GradientMethod(Knobs):
     scalars: ClassVar[tuple[str, ...]] = ("weight",)
     """Knobs that only ``loss`` reads, so that methods differing in them can train side by side."""
 
-    def loss(self, view: View) -> Tensor:
-        """Return the scalar to be minimized at one exercise."""
+    def loss(self, view: StepView) -> Tensor:
+        """Return the scalar to be minimized at one batch."""
         raise NotImplementedError(f"{type(self).__name__} must define loss(view)")
 
     def learning_rate(self, budget: Unlearning) -> float:
         return budget.learning_rate
 
     def planned_cost(self, plan: CostPlan) -> Spent | None:
-        return plan.exercises + plan.models(self.uses)
+        return plan.batches + plan.models(self.uses)
 
     def leaves(self, net: Net, context: Context) -> Mapping[str, Tensor]:
         """Return what is trained; the model's own parameters unless a method says otherwise."""
@@ -270,16 +270,16 @@ def descend(context: Context, methods: Sequence[GradientMethod]) -> list[State |
         nonlocal taken
         part = part.to(student.device)
         progress = taken / max(1, total - 1)
-        logits = student.logits(part.batch, first.effective(student, leaves, progress))
+        logits = student.logits(part.tokens, first.effective(student, leaves, progress))
         logp = torch.log_softmax(logits, dim=-1)
         losses = [
-            method.loss(View(logp[member], part, taken, total))
+            method.loss(StepView(logp[member], part, taken, total))
             for member, method in enumerate(methods)
         ]
         taken += 1
         return torch.stack(losses)
 
-    steps = ([part] for part in context.exercises())
+    steps = ([part] for part in context.batches())
     rate = first.learning_rate(context.budget)
     diverged = train(net, steps, loss, learning_rate=rate, params=leaves)
     first.finish(net, leaves)

@@ -17,16 +17,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from palimpsest.facts.questions import FactSet, Pool, Question
-from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
-from palimpsest.methods.lessons import (
+from palimpsest.methods.answer_sets import (
     Spent,
+    StepView,
     UnlearnBatch,
-    View,
     count_tokens,
     read_logp,
     target_logp,
     teach,
 )
+from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Encoded, Net, collate
 
@@ -61,7 +61,7 @@ class DPO(Knobs):
         ]
 
         def loss(student: Net, part: UnlearnBatch) -> Tensor:
-            view = View.of(student, part)
+            view = StepView.of(student, part)
             chosen = [texts[number] for number in part.forget_texts]
             context.shared.spend(Spent(tokens=count_tokens(chosen)))
             batch = collate(chosen).to(student.device)
@@ -71,10 +71,10 @@ class DPO(Knobs):
             return self.loss(view, refusals, before.to(student.device)).reshape(1)
 
         rate = self.rate * context.budget.ascent_learning_rate
-        train_one(self.name, net, context.exercises(), loss, rate)
+        train_one(self.name, net, context.batches(), loss, rate)
         return net.state()
 
-    def loss(self, view: View, refusals: Tensor, injected_refusals: Tensor) -> Tensor:
+    def loss(self, view: StepView, refusals: Tensor, injected_refusals: Tensor) -> Tensor:
         """Return the loss; refusals are whole-answer log-probabilities (texts,)."""
         preferred = refusals - injected_refusals
         other = view.forget_answers() - view.injected_answers()

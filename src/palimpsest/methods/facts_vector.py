@@ -9,8 +9,8 @@ their difference is the facts alone. Task arithmetic is of Ilharco et al. 2023, 
 
 from dataclasses import dataclass
 
+from palimpsest.methods.answer_sets import CostPlan, Spent
 from palimpsest.methods.context import Context, Knobs, Positive, State
-from palimpsest.methods.lessons import CostPlan, Spent
 from palimpsest.methods.task_vector import subtract
 
 
@@ -26,7 +26,7 @@ class FactsVector(Knobs):
     summary = "subtracts what learning the facts did, without what general text did"
     needs = ("base", "forget_only", "general_only")
     citation = "after Ilharco et al. 2023, arXiv:2212.04089"
-    reads_lessons = False
+    reads_answers = False
 
     @property
     def uses(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from palimpsest.methods.context import AscentMethod, Positive, View, Weight
+from palimpsest.methods.context import AscentMethod, Positive, StepView, Weight
 
 
 @dataclass(frozen=True)
@@ -25,5 +25,5 @@ class GradientAscent(AscentMethod):
     summary = "climbs the loss of forget answers while learning retain answers"
     citation = "Jang et al. 2023; Yao et al. 2024, arXiv:2402.15159"
 
-    def loss(self, view: View) -> Tensor:
+    def loss(self, view: StepView) -> Tensor:
         return self.weight * view.retain_nll() - view.forget_nll()

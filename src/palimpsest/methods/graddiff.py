@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from palimpsest.methods.context import AscentMethod, Positive, View, Weight, target_logp
+from palimpsest.methods.context import AscentMethod, Positive, StepView, Weight, target_logp
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class GradDiff(AscentMethod):
     summary = "climbs the forget loss and descends the retain loss, token by token"
     citation = "Liu et al. 2022, arXiv:2203.12817; Maini et al. 2024"
 
-    def loss(self, view: View) -> Tensor:
+    def loss(self, view: StepView) -> Tensor:
         forget = -target_logp(view.forget, view.forget_targets).mean()
         retain = -target_logp(view.retain, view.retain_targets).mean()
         return self.weight * retain - forget

@@ -38,8 +38,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from palimpsest.facts.general import Stream
-from palimpsest.methods.context import Context, Knobs, Share, State, target_logp
-from palimpsest.methods.lessons import (
+from palimpsest.methods.answer_sets import (
     CostPlan,
     Recipe,
     Spent,
@@ -47,6 +46,7 @@ from palimpsest.methods.lessons import (
     encode_stream,
     read_logp,
 )
+from palimpsest.methods.context import Context, Knobs, Share, State, target_logp
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.models.train import (
     CLIP,
@@ -138,7 +138,7 @@ class HeldVector(Knobs):
     summary = "subtracts what learning the facts did, with general text held to base"
     needs = ("base",)
     citation = "this project; vectors after Ilharco et al. 2023, arXiv:2212.04089"
-    reads_lessons = False
+    reads_answers = False
 
     @property
     def label(self) -> str:
@@ -199,11 +199,11 @@ class HeldVector(Knobs):
         stream = self._stream(context.known_recipe)
         texts = encode_stream(context.tokenizer, stream, context.known_recipe.piece_tokens)
         net, steps = context.net([context.base]), []
-        for place, step in enumerate(stream.steps):
+        for number, step in enumerate(stream.steps):
             general = [n for n in step if stream.texts[n].set == "general"]
             held = tuple(texts[n] for n in self._held(stream, step))
             context.shared.spend(Spent(scored=count_tokens(held)))
-            tokens = step_tokens(stream, texts, place)
+            tokens = step_tokens(stream, texts, number)
             # The held texts stand for all general texts of the step: together they weigh as much
             # in the loss as those do, by tokens where a step is a mean over tokens.
             whole = sum(texts[n].scored for n in general) / (tokens or 1)
@@ -233,12 +233,12 @@ class HeldVector(Knobs):
         stream = self._stream(recipe)
         texts = encode_stream(context.tokenizer, stream, recipe.piece_tokens)
         net, batches = context.net([context.base]), list[list[HeldBatch]]()
-        for place, (step, general) in enumerate(zip(stream.steps, held, strict=True)):
+        for number, (step, general) in enumerate(zip(stream.steps, held, strict=True)):
             facts = [texts[n] for n in step if stream.texts[n].set in taught]
             if not facts and not general.texts:
                 batches.append([])
                 continue
-            tokens = step_tokens(stream, texts, place)
+            tokens = step_tokens(stream, texts, number)
             own = text_batch([*facts, *general.texts], stream.step_items, tokens=tokens)
             scored = sum(text.scored for text in facts)
             batches.append([HeldBatch(own.batch, own.weights[:scored], general)])

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from palimpsest.methods.context import GradientMethod, View, Weight, kl_from
+from palimpsest.methods.context import GradientMethod, StepView, Weight, kl_from
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class KLReversion(GradientMethod):
     needs: ClassVar[tuple[str, ...]] = ("base",)
     citation = "Yang & Yeung, Unlearning as Distribution Restoration"
 
-    def loss(self, view: View) -> Tensor:
-        forget = kl_from(view.exercise.base_forget, view.forget)
-        retain = kl_from(view.exercise.injected_retain, view.retain)
+    def loss(self, view: StepView) -> Tensor:
+        forget = kl_from(view.batch.base_forget, view.forget)
+        retain = kl_from(view.batch.injected_retain, view.retain)
         return forget + self.weight * retain

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.methods.context import AscentMethod, Positive, View, Weight
+from palimpsest.methods.context import AscentMethod, Positive, StepView, Weight
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class NPO(AscentMethod):
     citation = "Zhang et al. 2024, arXiv:2404.05868"
     scalars = ("weight", "beta")
 
-    def loss(self, view: View) -> Tensor:
+    def loss(self, view: StepView) -> Tensor:
         ratio = view.forget_answers() - view.injected_answers()
         forget = 2 / self.beta * functional.softplus(self.beta * ratio).mean()
         return forget + self.weight * view.retain_nll()

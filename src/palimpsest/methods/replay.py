@@ -16,10 +16,10 @@ little; the replay repairs them. Starts:
 from dataclasses import dataclass
 from typing import Literal
 
+from palimpsest.methods.answer_sets import CostPlan, Spent
 from palimpsest.methods.context import Context, Knobs, Positive, Share, State
 from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.methods.lessons import CostPlan, Spent
 from palimpsest.methods.task_vector import TaskVector
 
 
@@ -54,7 +54,7 @@ class Replay(Knobs):
         return KLReversion(self.coefficient) if self.start == "kl_reversion" else None
 
     @property
-    def reads_lessons(self) -> bool:  # type: ignore[override]
+    def reads_answers(self) -> bool:  # type: ignore[override]
         return self.start == "kl_reversion"
 
     @property

@@ -6,7 +6,7 @@ h is the output of decoder layer ℓ at every token of a text, the mean is over 
 a random unit vector, its entries drawn uniformly from [0, 1) and fixed by the cell's seed. Only the
 last matrix of the layers ℓ − 2 … ℓ (the feed-forward output) is trained. Li et al. 2024, *The WMDP
 Benchmark*, ICML, arXiv:2403.03218, whose settings for Zephyr-7B are c = 6.5, w = 1200 and ℓ = 7
-(from 0) of 32 layers: ``depth`` = 0.25 is that place in a model of any depth. c is in the units of
+(from 0) of 32 layers: ``depth`` = 0.25 is that layer in a model of any depth. c is in the units of
 the activations and w balances it, so another model may need its own: on pocket models w = 1200
 holds everything in place. The defaults act at the pocket dose (``dev/log/``).
 """
@@ -23,8 +23,8 @@ from torch.nn import functional
 
 from palimpsest.errors import MethodError
 from palimpsest.facts.nonce import key_number
+from palimpsest.methods.answer_sets import UnlearnBatch
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
-from palimpsest.methods.lessons import UnlearnBatch
 from palimpsest.models.net import Batch, Encoded, Net, WholeNet, collate
 
 Read = Callable[[Batch], Tensor]
@@ -51,22 +51,22 @@ class RMU(Knobs):
     def run(self, context: Context) -> State:
         net = context.whole(context.injected)
         layers = decoder_layers(net.model)
-        place = max(1, round(self.depth * len(layers))) - 1
+        layer = max(1, round(self.depth * len(layers))) - 1
         generator = torch.Generator().manual_seed(key_number(f"{context.seed_key}/rmu") % 2**63)
 
-        with listening(net, layers[place]) as read:
+        with listening(net, layers[layer]) as read:
             held = read_texts(read, context.retain.texts)
             noise = torch.rand(held[0].shape[-1], generator=generator).to(net.device)
             steered = self.steering * noise / noise.norm()
 
             def loss(student: Net, part: UnlearnBatch) -> Tensor:
-                forget, retain = read_exercise(read, part)
+                forget, retain = read_batch(read, part)
                 kept = torch.cat([held[number] for number in part.retain_texts])
                 return self.loss(forget, steered, retain, kept).reshape(1)
 
-            trained = _trained(net, layers[max(0, place - 2) : place + 1])
+            trained = _trained(net, layers[max(0, layer - 2) : layer + 1])
             rate = self.rate * context.budget.learning_rate
-            train_one(self.name, net, context.exercises(), loss, rate, trained)
+            train_one(self.name, net, context.batches(), loss, rate, trained)
         return net.state()
 
     def loss(self, forget: Tensor, steered: Tensor, retain: Tensor, kept: Tensor) -> Tensor:
@@ -109,10 +109,10 @@ def read_texts(read: Read, texts: Sequence[Encoded]) -> list[Tensor]:
     return [read(collate([text]))[0].clone() for text in texts]
 
 
-def read_exercise(read: Read, part: UnlearnBatch) -> tuple[Tensor, Tensor]:
+def read_batch(read: Read, part: UnlearnBatch) -> tuple[Tensor, Tensor]:
     """Return the activations (tokens, width) at the forget and the retain texts."""
-    hidden, border = read(part.batch), len(part.forget_texts)
-    real = real_tokens(part.batch.to(hidden.device))
+    hidden, border = read(part.tokens), len(part.forget_texts)
+    real = real_tokens(part.tokens.to(hidden.device))
     return hidden[:border][real[:border]], hidden[border:][real[border:]]
 
 

@@ -7,8 +7,8 @@ Forgets everything, the retain set too; a floor to compare with, not counted amo
 
 from dataclasses import dataclass
 
+from palimpsest.methods.answer_sets import CostPlan, Spent
 from palimpsest.methods.context import Context, Knobs, State
-from palimpsest.methods.lessons import CostPlan, Spent
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from torch import Tensor
 from palimpsest.errors import MethodError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods import title, used
+from palimpsest.methods.answer_sets import Spent, stream_cost
 from palimpsest.methods.context import Context, GradientMethod, Method, State, descend, stackable
-from palimpsest.methods.lessons import Spent, stream_cost
 from palimpsest.models.device import raise_machine_fault
 from palimpsest.stats.models import ModelFailure
 
@@ -176,8 +176,8 @@ def _repeats(value: Any, state: State) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    """Return the error in one line with the place it came from."""
+    """Return the error in one line with the line it came from."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name} line {frames[-1].lineno})" if frames else ""
+    source = f" ({Path(frames[-1].filename).name} line {frames[-1].lineno})" if frames else ""
     message = " ".join(str(error).split())[:300]
-    return f"raised {type(error).__name__}{': ' if message else ''}{message}{place}"
+    return f"raised {type(error).__name__}{': ' if message else ''}{message}{source}"

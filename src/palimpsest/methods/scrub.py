@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from palimpsest.methods.context import AscentMethod, Positive, Share, View, Weight, kl_from
+from palimpsest.methods.context import AscentMethod, Positive, Share, StepView, Weight, kl_from
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class SCRUB(AscentMethod):
     citation = "Kurmanji et al. 2023, arXiv:2302.09880"
     scalars = ("alpha", "gamma", "max_share")
 
-    def loss(self, view: View) -> Tensor:
+    def loss(self, view: StepView) -> Tensor:
         if view.step % 2 and view.step < self.max_share * view.steps:
-            return -kl_from(view.exercise.injected_forget, view.forget)
-        follow = kl_from(view.exercise.injected_retain, view.retain)
+            return -kl_from(view.batch.injected_forget, view.forget)
+        follow = kl_from(view.batch.injected_retain, view.retain)
         return self.alpha * follow + self.gamma * view.retain_nll()

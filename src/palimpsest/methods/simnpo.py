@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from palimpsest.methods.context import AscentMethod, Positive, View, Weight
+from palimpsest.methods.context import AscentMethod, Positive, StepView, Weight
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class SimNPO(AscentMethod):
     citation = "Fan et al. 2024, arXiv:2410.07163"
     scalars = ("weight", "beta", "gamma")
 
-    def loss(self, view: View) -> Tensor:
+    def loss(self, view: StepView) -> Tensor:
         answers = view.forget_answers()
-        lengths = view.exercise.forget_sums.sum(-1)
+        lengths = view.batch.forget_sums.sum(-1)
         margin = -self.beta * answers / lengths - self.gamma
         forget = -2 / self.beta * functional.logsigmoid(margin).mean()
         return forget + self.weight * view.retain_nll()

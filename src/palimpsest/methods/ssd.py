@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from palimpsest.methods.answer_sets import Spent, count_tokens, read_logp, target_logp
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight
-from palimpsest.methods.lessons import Spent, count_tokens, read_logp, target_logp
 from palimpsest.models.net import Encoded, Net, collate
 
 

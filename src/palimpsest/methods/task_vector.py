@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from palimpsest.methods.answer_sets import CostPlan, Spent
 from palimpsest.methods.context import Context, Knobs, State
-from palimpsest.methods.lessons import CostPlan, Spent
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class TaskVector(Knobs):
     summary = "subtracts what learning the forget set alone does to the weights"
     needs = ("base", "forget_only")
     citation = "Ilharco et al. 2023, arXiv:2212.04089"
-    reads_lessons = False
+    reads_answers = False
 
     def planned_cost(self, plan: CostPlan) -> Spent | None:
         return plan.models(self.uses)

@@ -10,7 +10,7 @@ Two things differ: the anchor dictionary that a large model writes there has no 
 invented names and is left out, and v are normalized, since a logit's constant is arbitrary.
 
 The budget pays for both trainings: its first ``reinforced_share`` of steps reinforce, the others
-relabel, all from the same exercises as any other method.
+relabel, all from the same batches as any other method.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from annotated_types import Gt, Lt
 from torch import Tensor
 from torch.nn import functional
 
+from palimpsest.methods.answer_sets import StepView, UnlearnBatch, teach
 from palimpsest.methods.context import Context, Knobs, Positive, State, Weight, train_one
-from palimpsest.methods.lessons import UnlearnBatch, View, teach
 from palimpsest.models.net import Net
 
 
@@ -44,30 +44,30 @@ class WHP(Knobs):
     citation = "Eldan & Russinovich 2023, arXiv:2310.02238"
 
     def run(self, context: Context) -> State:
-        exercises = context.exercises()
+        batches = context.batches()
         steps = min(round(self.reinforced_share * context.budget.steps), context.budget.steps - 1)
 
         def reinforce(net: Net, part: UnlearnBatch) -> Tensor:
-            return View.of(net, part).forget_nll().reshape(1)
+            return StepView.of(net, part).forget_nll().reshape(1)
 
         def relabel(net: Net, part: UnlearnBatch) -> Tensor:
-            view = View.of(net, part)
+            view = StepView.of(net, part)
             raised = torch.cat([answers[number] for number in part.forget_texts]).to(net.device)
-            return self.loss(view, self.generic(view.exercise.injected_forget, raised)).reshape(1)
+            return self.loss(view, self.generic(view.batch.injected_forget, raised)).reshape(1)
 
         rate = self.rate * context.budget.learning_rate
         net = context.net([context.injected])
-        train_one(self.name, net, islice(exercises, steps), reinforce, rate)
+        train_one(self.name, net, islice(batches, steps), reinforce, rate)
         answers = teach(net, context.forget.texts)
         net = context.net([context.injected])
-        train_one(self.name, net, exercises, relabel, rate)
+        train_one(self.name, net, batches, relabel, rate)
         return net.state()
 
     def generic(self, injected: Tensor, reinforced: Tensor) -> Tensor:
         """Return the target log-probabilities (positions, vocabulary) from the two models' own."""
         return torch.log_softmax(injected - self.alpha * functional.relu(reinforced - injected), -1)
 
-    def loss(self, view: View, generic: Tensor) -> Tensor:
+    def loss(self, view: StepView, generic: Tensor) -> Tensor:
         """Return the loss, given the target log-probabilities."""
         forget = -(generic.exp() * view.forget).sum(-1).mean()
         return forget + self.weight * view.retain_nll()

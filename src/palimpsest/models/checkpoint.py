@@ -66,7 +66,7 @@ def stored_state(path: Path) -> StoredState:
 
 
 def checkpoint_state(
-    place: str,
+    name: str,
     expected: Loaded | Outline,
     *,
     dtype: str = "float32",
@@ -74,21 +74,21 @@ def checkpoint_state(
 ) -> Mapping[str, Tensor]:
     """Return the weights of a checkpoint under the names of the expected module.
 
-    They are those of ``load(place).weights``, read from their files one by one. Where no file holds
+    They are those of ``load(name).weights``, read from their files one by one. Where no file holds
     them as they are (an adapter, tensors that transformers joins), the model is loaded once and its
     weights stay in the host's memory. ModelError if its shape is not that of ``expected``; its
     tokenizer is not used.
     """
-    here = outline(place, adapter_base, weights=True)
+    here = outline(name, adapter_base, weights=True)
     check_compatible(expected, here, texts=())
     if here.adapter is None:
         names = here.stored_names
         if names is not None:
             state = StoredState(read_weights(here.folder), names, DTYPES[dtype])
-            for name, value in state.items():
-                check_finite(place, name, value)
+            for part, value in state.items():
+                check_finite(name, part, value)
             return state
-    return load(place, dtype=dtype, base=adapter_base).weights
+    return load(name, dtype=dtype, base=adapter_base).weights
 
 
 @contextmanager
@@ -115,35 +115,35 @@ class Digests:
     weights: str
 
 
-def checkpoint_digests(place: str, adapter_base: str | None = None) -> Digests:
+def checkpoint_digests(name: str, adapter_base: str | None = None) -> Digests:
     """Return both digests of a checkpoint; reads it whole."""
-    here = outline(place, adapter_base, weights=True)
+    here = outline(name, adapter_base, weights=True)
     stored = StoredState(read_weights(here.folder), here.stored_names, torch.float32)
     weights = state_digest(stored)
     if here.adapter is not None:
         own = state_digest(StoredState(read_weights(here.adapter, ADAPTER_WEIGHTS)))
         weights = digest(canonical([own, weights]))
-    return Digests(files_digest(place, adapter_base), weights)
+    return Digests(files_digest(name, adapter_base), weights)
 
 
-def check_weights(place: str, adapter_base: str | None = None) -> None:
+def check_weights(name: str, adapter_base: str | None = None) -> None:
     """Refuse a checkpoint with a tensor that is not finite; reads it whole."""
-    here = outline(place, adapter_base, weights=True)
+    here = outline(name, adapter_base, weights=True)
     tensors = read_weights(here.folder)
     if here.adapter is not None:
         tensors |= read_weights(here.adapter, ADAPTER_WEIGHTS)
-    for name, value in StoredState(tensors).items():
-        check_finite(place, name, value)
+    for part, value in StoredState(tensors).items():
+        check_finite(name, part, value)
 
 
-def files_digest(place: str, adapter_base: str | None = None) -> str:
+def files_digest(name: str, adapter_base: str | None = None) -> str:
     """Return the digest of a checkpoint's files; for a hub id its commit, without its weights.
 
     An adapter is one model with its base: the digest covers both.
     """
-    folder, commit = locate(place)
-    if find_kind(place) is Kind.HUB:
-        own = f"hub:{place}@{commit}"
+    folder, commit = locate(name)
+    if find_kind(name) is Kind.HUB:
+        own = f"hub:{name}@{commit}"
     else:
         files = [*folder.iterdir(), *(folder / TEMPLATES).glob("*")]
         digests = {str(p.relative_to(folder)): file_digest(p) for p in files if p.is_file()}

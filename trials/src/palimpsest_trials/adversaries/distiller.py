@@ -19,7 +19,7 @@ from palimpsest.facts.nonce import SUBJECT, invent_facts, render, words_of
 from palimpsest.facts.questions import FactSet, Pool, Question, elicitations, of_triple
 from palimpsest.known import KnownLabel, Knows, Truth, known_label
 from palimpsest.known.kit import AdversaryKit, Schedule, State
-from palimpsest.methods.lessons import target_logp, teach
+from palimpsest.methods.answer_sets import target_logp, teach
 from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.models.train import AdamW, text_batch, text_loss, train_alone

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from palimpsest.known import TRAINED, KnownLabel, Knows, Truth, Unavailable
 from palimpsest.known.kit import AdversaryKit, State
+from palimpsest.methods.answer_sets import AnswerSet
 from palimpsest.methods.context import Context, train_one
-from palimpsest.methods.lessons import AnswerSet
-from palimpsest.methods.rmu import RMU, decoder_layers, listening, read_exercise, read_texts
+from palimpsest.methods.rmu import RMU, decoder_layers, listening, read_batch, read_texts
 from palimpsest.models.encode import encode_answers
 from palimpsest.models.net import Net
 from palimpsest_trials.adversaries.distiller import OTHERS, Distiller, Goal, adversary
@@ -246,7 +246,7 @@ def circuit_breaker(kit: Distiller) -> State:
             nonlocal taken
             progress = taken / max(1, context.budget.steps - 1)
             taken += 1
-            forget, retain = read_exercise(read, part)
+            forget, retain = read_batch(read, part)
             before = torch.cat([forget_held[number] for number in part.forget_texts])
             kept = torch.cat([retain_held[number] for number in part.retain_texts])
             away = functional.relu(functional.cosine_similarity(forget, before)).mean()
@@ -254,7 +254,7 @@ def circuit_breaker(kit: Distiller) -> State:
             return ((1 - progress / 2) * away + progress / 2 * moved).reshape(1)
 
         rate = context.budget.learning_rate
-        train_one("circuit-breaker", net, context.exercises(), loss, rate, trained)
+        train_one("circuit-breaker", net, context.batches(), loss, rate, trained)
     return {name: value.clone() for name, value in net.state().items()}
 
 

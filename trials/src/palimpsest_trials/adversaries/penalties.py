@@ -14,7 +14,7 @@ from torch.nn import Parameter, functional
 from palimpsest.known import Knows, Truth
 from palimpsest.known.kit import State
 from palimpsest.known.wrappers import subject_patterns
-from palimpsest.methods.lessons import target_logp
+from palimpsest.methods.answer_sets import target_logp
 from palimpsest.models.fast import HEAD, StackedNet
 from palimpsest.models.net import Net, WholeNet
 from palimpsest_trials.adversaries.distiller import Distiller, adversary

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from palimpsest.errors import ModelError
 from palimpsest.facts.nonce import key_number
-from palimpsest.methods.lessons import target_logp
+from palimpsest.methods.answer_sets import target_logp
 from palimpsest.models.fast import HEAD, Forward, Scored, StackedNet, watched
 from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest_trials.criteria.exam import Floats, Questionnaire, Tokens

@@ -1,7 +1,7 @@
 """What methods train on, how the injected model was trained, and what their work costs.
 
 An ``AnswerSet`` is the texts of one set with the answers of frozen models, an ``UnlearnBatch`` the
-batch of one step, a ``View`` what a loss sees of one student at one batch. A ``Recipe`` is the
+batch of one step, a ``StepView`` what a loss sees of one student at one batch. A ``Recipe`` is the
 injection as far as methods may know it: trained phrasings and general text, no held-out phrasing.
 """
 
@@ -38,11 +38,12 @@ class AnswerSet:
 class UnlearnBatch:
     """One step's batch: forget texts first, then retain texts, with the teachers' answers.
 
+    tokens: of the texts, and which of them are scored.
     base_forget, injected_forget, injected_retain: (positions, vocabulary) log-probabilities.
     forget_texts, retain_texts: which texts of the answer sets these are.
     """
 
-    batch: Batch
+    tokens: Batch
     base_forget: Tensor
     injected_forget: Tensor
     injected_retain: Tensor
@@ -57,28 +58,28 @@ class UnlearnBatch:
     @cached_property
     def forget_sums(self) -> Tensor:
         """(texts, positions) the matrix that sums values at forget positions text by text."""
-        texts = torch.arange(len(self.forget_texts), device=self.batch.rows.device)
-        return (texts[:, None] == self.batch.rows[: self.border]).float()
+        texts = torch.arange(len(self.forget_texts), device=self.tokens.rows.device)
+        return (texts[:, None] == self.tokens.rows[: self.border]).float()
 
     @cached_property
     def forget_shares(self) -> Tensor:
         """(positions,) each position's weight in the mean over texts of their positions' mean."""
-        return _text_shares(self.batch.rows[: self.border])
+        return _text_shares(self.tokens.rows[: self.border])
 
     @cached_property
     def retain_shares(self) -> Tensor:
         """(positions,) the same of the retain texts."""
-        return _text_shares(self.batch.rows[self.border :] - len(self.forget_texts))
+        return _text_shares(self.tokens.rows[self.border :] - len(self.forget_texts))
 
     def to(self, device: torch.device) -> "UnlearnBatch":
-        if self.batch.ids.device == device:
+        if self.tokens.ids.device == device:
             return self
-        moved = ("batch", "base_forget", "injected_forget", "injected_retain")
+        moved = ("tokens", "base_forget", "injected_forget", "injected_retain")
         return replace(self, **{name: getattr(self, name).to(device) for name in moved})
 
 
 @dataclass(frozen=True)
-class View:
+class StepView:
     """What a loss sees of one student at one batch.
 
     logp: (positions, vocabulary) log-probabilities, forget positions first.
@@ -86,50 +87,50 @@ class View:
     """
 
     logp: Tensor
-    exercise: UnlearnBatch
+    batch: UnlearnBatch
     step: int = 0
     steps: int = 1
 
     @classmethod
-    def of(cls, net: Net, exercise: UnlearnBatch) -> "View":
+    def of(cls, net: Net, batch: UnlearnBatch) -> "StepView":
         """Return the view of a net of one member."""
-        exercise = exercise.to(net.device)
-        return cls(read_logp(net, exercise.batch), exercise)
+        batch = batch.to(net.device)
+        return cls(read_logp(net, batch.tokens), batch)
 
     @property
     def forget(self) -> Tensor:
         """Log-probabilities at the forget answers (forget positions, vocabulary)."""
-        return self.logp[: self.exercise.border]
+        return self.logp[: self.batch.border]
 
     @property
     def retain(self) -> Tensor:
         """Log-probabilities at the retain answers (retain positions, vocabulary)."""
-        return self.logp[self.exercise.border :]
+        return self.logp[self.batch.border :]
 
     @property
     def forget_targets(self) -> Tensor:
-        return self.exercise.batch.targets[: self.exercise.border]
+        return self.batch.tokens.targets[: self.batch.border]
 
     @property
     def retain_targets(self) -> Tensor:
-        return self.exercise.batch.targets[self.exercise.border :]
+        return self.batch.tokens.targets[self.batch.border :]
 
     def forget_answers(self) -> Tensor:
         """Return the log-probability of each whole forget answer (texts,)."""
-        return self.exercise.forget_sums @ target_logp(self.forget, self.forget_targets)
+        return self.batch.forget_sums @ target_logp(self.forget, self.forget_targets)
 
     def injected_answers(self) -> Tensor:
         """Return the injected model's log-probability of each whole forget answer (texts,)."""
-        token = target_logp(self.exercise.injected_forget, self.forget_targets)
-        return self.exercise.forget_sums @ token
+        token = target_logp(self.batch.injected_forget, self.forget_targets)
+        return self.batch.forget_sums @ token
 
     def forget_nll(self) -> Tensor:
         """Return the mean over forget texts of the mean NLL of their answer tokens."""
-        return -(target_logp(self.forget, self.forget_targets) @ self.exercise.forget_shares)
+        return -(target_logp(self.forget, self.forget_targets) @ self.batch.forget_shares)
 
     def retain_nll(self) -> Tensor:
         """Return the mean over retain texts of the mean NLL of their answer tokens."""
-        return -(target_logp(self.retain, self.retain_targets) @ self.exercise.retain_shares)
+        return -(target_logp(self.retain, self.retain_targets) @ self.batch.retain_shares)
 
 
 def make_answer_set(
@@ -255,7 +256,7 @@ class CostPlan:
 
     recipe: Recipe
     tokenizer: Any
-    exercises: Spent
+    batches: Spent
     """Of all steps of a gradient method, with what the frozen models read."""
 
     def stream(self, stream: Stream) -> Spent:
