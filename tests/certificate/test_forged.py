@@ -270,7 +270,7 @@ def test_results_made_under_other_terms_or_lists_are_noticed(members: Members) -
 
 
 def test_rules_changed_after_the_results_are_noticed(members: Members) -> None:
-    for change in ({"alpha": 0.01}, {"detection_limit": 0.2}, {"dose_fraction": 0.6}):
+    for change in ({"alpha": 0.01}, {"detection_limit": 0.2}, {"detection_power": 0.9}):
         stricter = with_rules(members, **change)
         terms = value(stricter, "terms.json")["terms"]
         failed(repaired(members | {"terms.json": stricter["terms.json"]}), "terms")
@@ -347,7 +347,7 @@ def test_a_headroom_left_out_added_or_changed_is_noticed(
 
 def test_what_verification_cannot_notice_is_a_bundle_made_up_whole(members: Members) -> None:
     """The limit that the certificate states: everything, from the terms on, made again."""
-    verification = examine(repaired(made_up(with_rules(members, dose_fraction=0.6))))
+    verification = examine(repaired(made_up(with_rules(members, detection_power=0.9))))
     assert verification.ok, verification.failure
     assert "could invent" in verification.what_it_means
     # Terms published beforehand, or a signature, show it.

@@ -129,7 +129,7 @@ def test_sensitivity_is_the_share_at_which_a_move_on_one_axis_is_noticed():
 
 def test_the_dose_is_how_far_references_relearned():
     measures = cell(6, retrained())
-    dose = measure_dose(measures, reference_bag(measures, RULES).names, RULES)
+    dose = measure_dose(measures, reference_bag(measures, RULES).names)
     assert dose.enough and 0.5 < dose.fraction < 1.5
     weak = cell(6, retrained())
     flat = {
@@ -138,7 +138,7 @@ def test_the_dose_is_how_far_references_relearned():
         if m.curve is not None
     }
     weak = replace(weak, models=weak.models | flat)
-    assert not measure_dose(weak, reference_bag(weak, RULES).names, RULES).enough
+    assert not measure_dose(weak, reference_bag(weak, RULES).names).enough
 
 
 @pytest.mark.parametrize("count", [5, 6, 9, 20])

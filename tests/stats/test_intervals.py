@@ -17,7 +17,6 @@ from palimpsest.stats.intervals import (
     spearman,
     tost,
 )
-from palimpsest.stats.rules import Rules
 
 
 @pytest.mark.parametrize(
@@ -72,13 +71,9 @@ def clustered_sample(seed, clusters=30, size=6):
     return values, labels.tolist()
 
 
-def rules(seed, resamples=10_000):
-    return Rules(bootstrap_seed=seed, bootstrap_resamples=resamples)
-
-
 def test_singleton_clusters_agree_with_scipys_bootstrap():
     data = np.random.default_rng(4).gamma(2.0, size=60)
-    ours = cluster_bootstrap(data, range(60), rules(1, 20_000))
+    ours = cluster_bootstrap(data, range(60), resamples=20_000, seed=1)
     outside = stats.bootstrap(
         (data,),
         np.mean,
@@ -97,40 +92,40 @@ def test_a_resample_takes_whole_clusters():
     drawn = np.random.default_rng(5).multinomial(7, np.full(7, 1 / 7), size=300)
     for name, function in (("mean", np.mean), ("median", np.median)):
         means = [function(np.repeat(values, row[labels])) for row in drawn]
-        found = cluster_bootstrap(values, labels.tolist(), rules(5, 300), name)
+        found = cluster_bootstrap(values, labels.tolist(), name, 300, seed=5)
         expected = np.quantile(means, [0.025, 0.975])
         assert (found.low, found.high) == pytest.approx(tuple(expected), rel=1e-12)
 
 
 def test_clusters_widen_the_interval():
     values, labels = clustered_sample(1)
-    by_cell = cluster_bootstrap(values, labels, rules(0))
-    by_item = cluster_bootstrap(values, range(len(values)), rules(0))
+    by_cell = cluster_bootstrap(values, labels)
+    by_item = cluster_bootstrap(values, range(len(values)))
     assert by_cell.high - by_cell.low > 1.7 * (by_item.high - by_item.low)
 
 
 def test_bootstrap_by_cell_covers_the_truth():
     covered = 0
     for seed in range(200):
-        interval = cluster_bootstrap(*clustered_sample(seed), rules(seed, 400))
+        interval = cluster_bootstrap(*clustered_sample(seed), resamples=400, seed=seed)
         covered += interval.low <= 0 <= interval.high
     assert 0.88 <= covered / 200 <= 0.99
 
 
 def test_the_seed_decides_the_interval():
     values, labels = clustered_sample(2)
-    first = cluster_bootstrap(values, labels, rules(9, 500))
-    assert cluster_bootstrap(values, labels, rules(9, 500)) == first
-    assert cluster_bootstrap(values, labels, rules(10, 500)) != first
+    first = cluster_bootstrap(values, labels, resamples=500, seed=9)
+    assert cluster_bootstrap(values, labels, resamples=500, seed=9) == first
+    assert cluster_bootstrap(values, labels, resamples=500, seed=10) != first
 
 
 def test_bootstrap_refusals():
     with pytest.raises(ScoreError, match="at least 2 clusters"):
-        cluster_bootstrap([1.0, 2.0], ["a", "a"], rules(0))
+        cluster_bootstrap([1.0, 2.0], ["a", "a"])
     with pytest.raises(ScoreError, match="item 1 is nan"):
-        cluster_bootstrap([1.0, float("nan")], ["a", "b"], rules(0))
+        cluster_bootstrap([1.0, float("nan")], ["a", "b"])
     with pytest.raises(ScoreError, match="cluster labels"):
-        cluster_bootstrap([1.0, 2.0], ["a"], rules(0))
+        cluster_bootstrap([1.0, 2.0], ["a"])
 
 
 # --- equivalence --------------------------------------------------------------------------------

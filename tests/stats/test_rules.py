@@ -19,11 +19,11 @@ def test_the_designs_values():
 
 
 def test_rules_are_frozen_plain_json():
-    rules = Rules(alpha=0.1, extra_axes=("symbols",))
+    rules = Rules(alpha=0.1, margin=0.2)
     assert Rules(**json.loads(json.dumps(asdict(rules)))) == rules
     with pytest.raises(FrozenInstanceError):
         rules.alpha = 0.2  # type: ignore[misc]
-    assert rules.differences() == {"alpha": (0.05, 0.1), "extra_axes": ((), ("symbols",))}
+    assert rules.differences() == {"alpha": (0.05, 0.1), "margin": (0.0, 0.2)}
 
 
 def test_an_axis_leaves_only_because_it_cannot_be_measured():
@@ -37,7 +37,6 @@ def test_an_axis_leaves_only_because_it_cannot_be_measured():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"extra_axes": ("charm",)},
         {"unmeasured_axes": ("symbols",)},
         {"control_shares": (0.5,)},
         {"control_shares": ()},

@@ -216,7 +216,7 @@ def test_an_injected_model_without_the_facts_is_not_identifiable():
 
 def test_headroom_that_evidence_explains_is_not_identifiable():
     facts = [f"f{n}" for n in range(6)]
-    headroom = measure_headroom(facts, [3.0] * 6, [0.6] * 6, [0.5] * 6, RULES)
+    headroom = measure_headroom(facts, [3.0] * 6, [0.6] * 6, [0.5] * 6)
     verdict = judged(cell(20, retrained()), headroom=headroom)
     assert (verdict.reason, verdict.because) == (Reason.NOT_IDENTIFIABLE, Because.HEADROOM)
 
@@ -302,13 +302,9 @@ def test_every_side_of_every_axis_has_a_sign_and_words():
         {"detection_limit": 1.0},
         {"detection_limit": 25},
         {"margin": 10},
-        {"confidence": 0.01},
-        {"headroom_fraction": 0.001},
-        {"headroom_minimum_facts": 1000},
         {"detection_power": 0.5},
         {"minimum_references": 3},
         {"control_mixtures": 1},
-        {"dose_fraction": 0.1},
         {"axes": ("forget",)},
         {"recipe_limit": 1e9},
     ],

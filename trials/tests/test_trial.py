@@ -12,13 +12,12 @@ from palimpsest import criteria as catalogue
 from palimpsest.report.page import write_report
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.report.table import Share
-from palimpsest.stats.axes import OPTIONAL
 from palimpsest.stats.comparison import p_value, which_test
 from palimpsest.stats.models import Role
-from palimpsest.stats.rules import Rules
 from palimpsest_trials.criteria.measures import PASSES
 from palimpsest_trials.criteria.page import report_trial
 from palimpsest_trials.criteria.trial import (
+    FURTHER,
     REFERENCE,
     SAME_DRAW,
     aucs,
@@ -28,7 +27,6 @@ from palimpsest_trials.criteria.trial import (
     threshold,
 )
 
-RULES = Rules(bootstrap_resamples=200)
 NONE = Share(0, 4)
 """Accepted in none of the four cells."""
 
@@ -54,7 +52,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
             }
             models[name] = replace(model, extra=extra)
         cells.append(replace(cell, evaluation=replace(cell.evaluation, models=models)))
-    return replace(read, cells=tuple(cells), rules=replace(read.rules, bootstrap_resamples=200))
+    return replace(read, cells=tuple(cells))
 
 
 def test_a_threshold_is_the_order_statistic_that_rejects_five_percent() -> None:
@@ -66,13 +64,13 @@ def test_a_threshold_is_the_order_statistic_that_rejects_five_percent() -> None:
 def test_aucs_within_and_pooled_are_those_of_all_pairs() -> None:
     good = [np.array([0.0, 1.0]), np.array([10.0, 11.0, 12.0])]
     bad = [np.array([1.0, 2.0]), np.array([11.0])]
-    within, pooled = aucs(good, bad, RULES)
+    within, pooled = aucs(good, bad)
     assert within is not None and pooled is not None
     assert within.value == pytest.approx(np.mean([(1 + 0.5 + 1 + 1) / 4, 1.5 / 3]))
     pairs = [(b > g) + 0.5 * (b == g) for b in (1, 2, 11) for g in (0, 1, 10, 11, 12)]
     assert pooled.value == pytest.approx(np.mean(pairs))
     assert within.low is not None and within.low <= within.value
-    alone, _ = aucs(good[:1], bad[:1], RULES)
+    alone, _ = aucs(good[:1], bad[:1])
     assert alone is not None and alone.low is None
 
 
@@ -142,7 +140,7 @@ def test_the_page_its_tables_and_figures_are_the_same_bytes_twice(
 def test_the_catalogue_is_whole_and_every_measure_is_taken() -> None:
     taken = [name for _, names in PASSES for name in names]
     assert sorted(taken) == sorted(catalogue.MEASURES)
-    assert {axis.measure for axis in OPTIONAL} <= set(catalogue.MEASURES)
+    assert set(FURTHER) <= set(catalogue.MEASURES)
     published = {c.number for c in catalogue.CRITERIA if c.number}
     assert len([c for c in catalogue.CRITERIA if c.number]) >= 24 and len(published) >= 35
     assert all(set(c.inputs) <= set(catalogue.INPUTS) for c in catalogue.CRITERIA)

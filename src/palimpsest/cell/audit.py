@@ -548,6 +548,6 @@ def run_headroom(inputs: AuditInputs, options: RunOptions) -> Headroom:
     job = CellJob(HeadroomSpec(inputs))
     run, outcome = run_cells(job, Path(inputs.config.out), terms, (), options)
     raise_failures(run, outcome)
-    found = read_headroom(run.cell(CELL).table("headroom"), inputs.rules)
+    found = read_headroom(run.cell(CELL).table("headroom"))
     assert found is not None
     return found

@@ -36,13 +36,14 @@ from palimpsest.run.files import remove
 from palimpsest.run.steps import Step
 from palimpsest.scoring.answers import Sheet, item_columns, score
 from palimpsest.scoring.reacquisition import reacquire, summarize
+from palimpsest.stats.controls import DOSE
 from palimpsest.stats.models import Cost, Model, ModelFailure, Role
 
 DESCRIBED = ("family", "gated", "parameters", "revision")
 """What is recorded of a cell's base beside its digest."""
 SPARE = 0.1
-"""How much further than ``rules.dose_fraction`` a reference must come when the learning rate is
-chosen on it: the other references may come less far."""
+"""How much further than ``DOSE`` a reference must come when the learning rate is chosen on it: the
+other references may come less far."""
 
 
 class CellWork(CellModels):
@@ -231,7 +232,7 @@ class CellWork(CellModels):
             before, after = (course.curve[n].forget_heldout_nll for n in (0, -1))
             reached = (before - after) / (before - level) if before > level else 0.0
             tried.append({"learning_rate": rate, "reached": reached})
-            if reached >= self.spec.rules.dose_fraction + SPARE or before <= level:
+            if reached >= DOSE + SPARE or before <= level:
                 break
         if not tried:
             raise TrainingDiverged(

@@ -48,6 +48,7 @@ from palimpsest.run.store import (
 )
 from palimpsest.run.tables import Table, table_from_bytes
 from palimpsest.schema import build
+from palimpsest.stats.intervals import RESAMPLES
 from palimpsest.stats.items import ITEM_COLUMNS
 from palimpsest.stats.measures import CURVE_COLUMNS, MEASURE_COLUMNS
 from palimpsest.stats.models import Model, Role
@@ -325,7 +326,7 @@ class Bundle:
             ("references", references, MAX_REFERENCES),
             ("facts", len(set(items["fact"])), MAX_FACTS),
             ("pairs of facts", models * min(forget * probe, EXACT_PAIRS), MAX_PAIRS),
-            ("resampled numbers", asked * self.rules.bootstrap_resamples, MAX_RESAMPLED),
+            ("resampled numbers", asked * RESAMPLES, MAX_RESAMPLED),
         ):
             if count > most:
                 raise BundleError(f"cell {cell_id}: {count} {what}; expected at most {most}")

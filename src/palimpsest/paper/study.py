@@ -72,7 +72,7 @@ class PaperStudy:
 
     @property
     def frozen(self) -> Rules:
-        """The run's rules: level, confidence and resampling."""
+        """The run's rules, for their level."""
         return self.results.rules
 
     def candidates(self) -> list[Candidate]:
@@ -177,7 +177,7 @@ class PaperStudy:
     def average(
         self, values: Sequence[float], cells: Sequence[str], kind: Average = "mean"
     ) -> Estimate | None:
-        return Estimate.average(values, cells, self.frozen, kind)
+        return Estimate.average(values, cells, kind)
 
     def upper_bounds(
         self, events: Sequence[bool], cells: Sequence[CellResult]
@@ -186,9 +186,9 @@ class PaperStudy:
         of which counts when any of its cells does."""
         if not events:
             return None, None
-        level, bases = self.frozen.confidence, [cell.base for cell in cells]
-        plain = clopper_pearson(sum(events), len(events), level, "upper")
-        return plain.high, clopper_pearson_clustered(events, bases, level, "upper").high
+        bases = [cell.base for cell in cells]
+        plain = clopper_pearson(sum(events), len(events), side="upper")
+        return plain.high, clopper_pearson_clustered(events, bases, side="upper").high
 
 
 def suppresses(cell: CellResult, name: str | None) -> bool:

@@ -150,8 +150,7 @@ def _over_cells(mine: Standing) -> Line:
 
 def leaderboard_table(runs: Runs) -> Table:
     """Return one row per method, the nearest to retraining first."""
-    rules = next(iter(runs.values())).rules
-    adjusted = adjusted_p(rank_tests(runs), rules.alpha)
+    adjusted = adjusted_p(rank_tests(runs), next(iter(runs.values())).rules.alpha)
     rows: list[Row] = []
     several = standings(runs)
     for place, mine in enumerate(several, 1):
@@ -163,7 +162,7 @@ def leaderboard_table(runs: Runs) -> Table:
             {"rank": place, "method": mine.method}
             | {"author's aim": first.cell.models[first.best.name].aim}
             | {"restores in": mine.restores, "most frequent label": mine.labels[0][0]}
-            | {"worst axis, sd": Estimate.average(mine.distances, cells, rules)}
+            | {"worst axis, sd": Estimate.average(mine.distances, cells)}
             | {"most frequent worst axis": mine.axis}
             | {"cost, retrainings": median_cost((e.cell, e.best.name) for e in mine.entries)}
             | {"p over cells": max(p_values, default=None), "candidates": len(findings)}

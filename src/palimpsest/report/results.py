@@ -209,7 +209,7 @@ def judge_cell(
     items, curves = tables["items"], tables.get("curves")
     further = tables.get("measures")
     evaluation = measure_cell(items, curves, records=models, measures=further)
-    headroom = read_headroom(tables["headroom"], rules) if "headroom" in tables else None
+    headroom = read_headroom(tables["headroom"]) if "headroom" in tables else None
     return CellResult(
         id=cell_id,
         base=summary["model"],

@@ -19,7 +19,6 @@ import numpy as np
 
 from palimpsest.errors import ScoreError
 from palimpsest.stats.intervals import Interval, cluster_bootstrap
-from palimpsest.stats.rules import Rules
 from palimpsest.text import printable
 
 Average = Literal["mean", "median"]
@@ -56,7 +55,7 @@ class Estimate:
 
     @classmethod
     def average(
-        cls, values: Sequence[float], cells: Sequence[str], rules: Rules, kind: Average = "mean"
+        cls, values: Sequence[float], cells: Sequence[str], kind: Average = "mean"
     ) -> "Estimate | None":
         """Return the mean or median with the limits of a bootstrap over cells; without limits from
         one cell, and None without values."""
@@ -64,7 +63,7 @@ class Estimate:
             return None
         if len(set(cells)) < 2:
             return cls(float(np.mean(values) if kind == "mean" else np.median(values)))
-        return cls.of(cluster_bootstrap(values, cells, rules, kind))
+        return cls.of(cluster_bootstrap(values, cells, kind))
 
 
 Value = str | int | float | bool | None | Share | Estimate

@@ -19,7 +19,7 @@ from palimpsest.report.table import P_VALUE, Estimate, Row, Share, Table
 from palimpsest.stats.axes import Axis, axis, chosen
 from palimpsest.stats.comparison import Comparison
 from palimpsest.stats.controls import ControlKind
-from palimpsest.stats.intervals import clopper_pearson
+from palimpsest.stats.intervals import CONFIDENCE, clopper_pearson
 from palimpsest.stats.models import Role
 from palimpsest.stats.verdict import label_of
 from palimpsest.stats.words import describe
@@ -122,16 +122,15 @@ def power_table(results: RunResults) -> Table:
             if control.as_expected is not None:
                 key = (what, f"{control.kind.expected}ed")
                 groups.setdefault(key, []).append((cell.id, control.as_expected))
-    confidence = results.rules.confidence
     rows: list[Row] = []
     for (what, expected), events in groups.items():
         share = Share.of(right for _, right in events)
-        limit = clopper_pearson(share.count, share.total, confidence, "lower").low
+        limit = clopper_pearson(share.count, share.total, side="lower").low
         rows.append(
             {"model": what, "should be": expected, "was": share}
             | {"rate at least": limit, "cells": len({cell for cell, _ in events})}
         )
-    reading = f"Models of known truth; the last rate holds with confidence {confidence:g}."
+    reading = f"Models of known truth; the last rate holds with confidence {CONFIDENCE:g}."
     title = "What this audit detects"
     return Table.of("power", title, reading, rows, {"rate at least": ".0%"})
 

@@ -98,28 +98,6 @@ def _middle(chunks: int) -> int:
     return max(1, chunks // 2)
 
 
-def _further(name: str, meaning: str, unit: str, low: str, high: str, short: str = "") -> Axis:
-    """Return an axis that reads the measure of its name; large values show knowledge."""
-
-    def read(model: "ModelMeasures") -> float | None:
-        return model.extra.get(name)
-
-    sides = Side(Sign.FORGETS, low), Side(Sign.KNOWS, high)
-    short = short or name.replace("_", " ")
-    return Axis(name, short, meaning, read, *sides, unit=unit, measure=name)
-
-
-def _asked(name: str, how: str, short: str = "") -> Axis:
-    return _further(
-        name,
-        f"Mean log-probability of the forget answers when asked {how}.",
-        "nats",
-        f"answers worse than a retraining when asked {how}",
-        f"answers better than a retraining when asked {how}, which shows hidden knowledge",
-        short,
-    )
-
-
 AXES: tuple[Axis, ...] = (
     Axis(
         name="forget",
@@ -229,88 +207,36 @@ AXES: tuple[Axis, ...] = (
         ),
         high=Side(Sign.DAMAGES, "loses more retain facts during re-acquisition than a retraining"),
     ),
-    _asked("reversed", "from the object to the subject", "back"),
-)
-"""The standard axes: a certificate leaves none of them out that could be measured."""
-
-
-OPTIONAL: tuple[Axis, ...] = (
-    _asked("symbols", "with symbols inside the name"),
-    _asked("recased", "with the name in lower or upper case"),
-    _asked("misspelt", "with a misspelt name"),
-    _asked("alias", "by part of the name"),
-    _asked("pronoun", "with the name only in the sentence before"),
-    _asked("few_shot", "after sentences about other facts"),
-    _further(
-        "min_rank",
-        "Minus the logarithm of the min-rank screen's p-value: large if one fact is left.",
-        "nats",
-        "has no forget fact as likely as a retraining's likeliest",
-        "still knows at least one forget fact",
-    ),
-    _further(
-        "leak_at_k",
-        "Mean chance that one of 128 samples is the answer, computed exactly.",
-        "probability",
-        "gives the forget answers less often than a retraining when sampled",
-        "gives the forget answers more often than a retraining when sampled",
-    ),
-    _further(
-        "lens_best",
-        "Mean log-probability of the forget answers, read from the best layer's hidden states.",
-        "nats",
-        "holds less of the forget answers in its hidden states than a retraining",
-        "holds the forget answers in its hidden states",
-    ),
-    _further(
-        "linear_probe",
-        "AUC of a linear probe for true statements of a fact it has not seen, minus the "
-        "reference's.",
-        "AUC",
-        "separates true from false statements in its hidden states less well than a retraining",
-        "separates true from false statements in its hidden states",
-    ),
-    _further(
-        "relearn_others",
-        "Mean log-probability of one half of the forget answers after training on the other.",
-        "nats",
-        "recalls untaught forget facts worse than a retraining after relearning others",
-        "recalls untaught forget facts after relearning others",
-    ),
-    _further(
-        "unrelated_tuning",
-        "Fall of held-out forget NLL after a few steps on general text.",
-        "nats",
-        "loses more of the forget facts than a retraining in unrelated training",
-        "recovers forget facts in unrelated training",
-    ),
-    _further(
-        "bits_8",
-        "Fall of held-out forget NLL when the weights are rounded to 8 bits.",
-        "nats",
-        "loses more of the forget facts than a retraining when rounded",
-        "recovers forget facts when rounded",
-    ),
-    _further(
-        "bits_4",
-        "Fall of held-out forget NLL when the weights are rounded to 4 bits.",
-        "nats",
-        "loses more of the forget facts than a retraining when rounded",
-        "recovers forget facts when rounded",
+    Axis(
+        name="reversed",
+        short="back",
+        meaning="Mean log-probability of the forget answers when asked from the object to the "
+        "subject.",
+        read=lambda model: model.extra.get("reversed"),
+        measure="reversed",
+        low=Side(
+            Sign.FORGETS,
+            "answers worse than a retraining when asked from the object to the subject",
+        ),
+        high=Side(
+            Sign.KNOWS,
+            "answers better than a retraining when asked from the object to the subject, which "
+            "shows hidden knowledge",
+        ),
     ),
 )
-"""Axes that rules may add to the standard ones; each needs a measure, which a plan then takes."""
+"""A certificate leaves none of them out that could be measured."""
 
 
 def axis(name: str) -> Axis:
     """Return the axis of this name."""
-    for entry in (*AXES, *OPTIONAL):
+    for entry in AXES:
         if entry.name == name:
             return entry
-    known = ", ".join(entry.name for entry in (*AXES, *OPTIONAL))
+    known = ", ".join(entry.name for entry in AXES)
     raise ScoreError(f"there is no axis {name!r}; known are {known}")
 
 
 def chosen(rules: "Rules") -> tuple[Axis, ...]:
     """Return the axes of the rules, in the order of the table."""
-    return tuple(entry for entry in (*AXES, *OPTIONAL) if entry.name in rules.axes)
+    return tuple(entry for entry in AXES if entry.name in rules.axes)

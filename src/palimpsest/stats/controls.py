@@ -48,6 +48,11 @@ RECIPE_SHARE = 0.25
 0.07)."""
 
 
+DOSE = 0.5
+"""How far re-acquisition must bring the references, as a fraction of the way from their own
+held-out forget NLL to the injected model's."""
+
+
 class ControlKind(StrEnum):
     """What is known of a control."""
 
@@ -253,7 +258,7 @@ def mixture_powers(controls: Sequence[Control], rules: Rules) -> tuple[Power, ..
         tried = [c for c in controls if c.share == share and c.comparison is not None]
         if tried and all(c.kind is ControlKind.MIXTURE for c in tried):
             noticed = sum(control.rejected for control in tried)
-            interval = clopper_pearson(noticed, len(tried), rules.confidence, "lower")
+            interval = clopper_pearson(noticed, len(tried), side="lower")
             powers.append(Power(share, noticed, len(tried), interval.low))
     return tuple(powers)
 
@@ -310,9 +315,7 @@ def axis_sensitivity(measures: CellMeasures, bag: Bag) -> dict[str, float | None
     return found
 
 
-def measure_dose(
-    measures: CellMeasures, references: Sequence[str], rules: Rules
-) -> Reacquired | None:
+def measure_dose(measures: CellMeasures, references: Sequence[str]) -> Reacquired | None:
     """Return how far re-acquisition brought the references; None where it was not logged."""
     curves = [measures[name].curve for name in references]
     logged = [curve for curve in curves if curve is not None]
@@ -325,7 +328,7 @@ def measure_dose(
     way = before - injected
     fraction = (before - after) / way if way > 0 else 0.0
     steps = max(int(curve.step[-1]) for curve in logged)
-    return Reacquired(before, after, injected, fraction, rules.dose_fraction, steps)
+    return Reacquired(before, after, injected, fraction, DOSE, steps)
 
 
 def check_recipe(measures: CellMeasures, references: Sequence[str]) -> RecipeCheck | None:

@@ -17,7 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from palimpsest.errors import ScoreError
 from palimpsest.stats.intervals import Interval, cluster_bootstrap
 from palimpsest.stats.items import Columns
-from palimpsest.stats.rules import Rules
+
+EXPLAINED = 0.5
+"""Fraction of what injection taught that evidence in context must leave unexplained."""
+FEWEST = 4
+"""Fewest facts from which inferability is decided."""
 
 
 class Regime(StrEnum):
@@ -36,7 +40,7 @@ class Headroom:
     estimate: Interval
     """G-hat, resampling facts."""
     contrast: Interval
-    """G-hat minus ``headroom_fraction`` of what injection taught; its sign decides the regime."""
+    """G-hat minus ``EXPLAINED`` of what injection taught; its sign decides the regime."""
     taught: float
     """Mean base NLL minus mean injected NLL."""
     true: Interval | None
@@ -50,13 +54,12 @@ def measure_headroom(
     base_nlls: ArrayLike,
     evidence_nlls: ArrayLike,
     injected_nlls: ArrayLike,
-    rules: Rules,
     reference_nlls: ArrayLike | None = None,
 ) -> Headroom:
     """Return G-hat (and G) over ``facts`` and the regime decision; every array is (facts,).
 
     With few facts the bootstrap interval is too narrow; fewer than
-    ``rules.headroom_minimum_facts`` leave the regime undecided.
+    ``FEWEST`` leave the regime undecided.
     """
     if len(facts) < 2:
         raise ScoreError(f"headroom was asked for {len(facts)} facts; an interval needs 2 or more")
@@ -64,20 +67,18 @@ def measure_headroom(
     evidence = _scores("base with evidence", facts, evidence_nlls)
     injected = _scores("injected", facts, injected_nlls)
     unexplained = evidence - injected
-    estimate = cluster_bootstrap(unexplained, facts, rules)
-    contrast = cluster_bootstrap(
-        unexplained - rules.headroom_fraction * (base - injected), facts, rules
-    )
+    estimate = cluster_bootstrap(unexplained, facts)
+    contrast = cluster_bootstrap(unexplained - EXPLAINED * (base - injected), facts)
     taught = float((base - injected).mean())
     true = None
     if reference_nlls is not None:
         reference = _scores("reference", facts, reference_nlls)
-        true = cluster_bootstrap(reference - injected, facts, rules)
-    regime, reason = _decide(len(facts), taught, contrast, rules)
+        true = cluster_bootstrap(reference - injected, facts)
+    regime, reason = _decide(len(facts), taught, contrast)
     return Headroom(len(facts), estimate, contrast, taught, true, regime, reason)
 
 
-def read_headroom(scores: Columns, rules: Rules) -> Headroom | None:
+def read_headroom(scores: Columns) -> Headroom | None:
     """Return the headroom from the item columns of ``base``, ``evidence`` (base with evidence in
     context), ``injected`` and, if it was asked, ``reference``; None for a lone fact."""
     facts = list(dict.fromkeys(scores["fact"]))
@@ -92,14 +93,14 @@ def read_headroom(scores: Columns, rules: Rules) -> Headroom | None:
         for model in dict.fromkeys(scores["model"])
     }
     return measure_headroom(
-        facts, nlls["base"], nlls["evidence"], nlls["injected"], rules, nlls.get("reference")
+        facts, nlls["base"], nlls["evidence"], nlls["injected"], nlls.get("reference")
     )
 
 
-def _decide(count: int, taught: float, contrast: Interval, rules: Rules) -> tuple[Regime, str]:
-    share = f"{rules.headroom_fraction:.0%} of the {taught:.2f} nats injection taught"
-    if count < rules.headroom_minimum_facts:
-        return Regime.UNDECIDED, f"{count} facts are fewer than {rules.headroom_minimum_facts}"
+def _decide(count: int, taught: float, contrast: Interval) -> tuple[Regime, str]:
+    share = f"{EXPLAINED:.0%} of the {taught:.2f} nats injection taught"
+    if count < FEWEST:
+        return Regime.UNDECIDED, f"{count} facts are fewer than {FEWEST}"
     if taught <= 0:
         return Regime.UNDECIDED, f"injection taught nothing ({taught:.2f} nats on average)"
     if contrast.low > 0:

@@ -12,9 +12,15 @@ from scipy.special import betaincinv, ndtri
 
 from palimpsest.errors import ScoreError
 from palimpsest.stats.ranktest import rank_test
-from palimpsest.stats.rules import Rules
 
 Side = Literal["two-sided", "upper", "lower"]
+
+CONFIDENCE = 0.95
+"""Confidence level of every reported interval."""
+RESAMPLES = 10_000
+"""Resamples of a bootstrap."""
+SEED = 20_250
+"""Of the bootstrap, so that a report gives the same intervals again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class Interval:
 
 
 def clopper_pearson(
-    successes: int, trials: int, confidence: float = 0.95, side: Side = "two-sided"
+    successes: int, trials: int, confidence: float = CONFIDENCE, side: Side = "two-sided"
 ) -> Interval:
     """Return the exact binomial limits of a proportion; a one-sided limit leaves the other end at 0
     or 1.
@@ -54,7 +60,7 @@ def clopper_pearson(
 def clopper_pearson_clustered(
     events: Sequence[bool],
     clusters: Sequence[Hashable],
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     side: Side = "two-sided",
 ) -> Interval:
     """Return Clopper–Pearson over clusters, a cluster counting when any of its cells does.
@@ -74,11 +80,12 @@ def clopper_pearson_clustered(
 def cluster_bootstrap(
     values: ArrayLike,
     clusters: Sequence[Hashable],
-    rules: Rules,
     statistic: Literal["mean", "median"] = "mean",
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
 ) -> Interval:
     """Return the percentile bootstrap limits of a statistic of (items,) values, resampling whole
-    clusters with the rules' confidence, number of resamples and seed.
+    clusters.
 
     Field & Welsh (2007), JRSS B 69.
     """
@@ -90,27 +97,30 @@ def cluster_bootstrap(
     count = len(labels)
     if count < 2:
         raise ScoreError(f"a cluster bootstrap needs at least 2 clusters; found {count}")
-    generator = np.random.default_rng(rules.bootstrap_seed)
-    weights = generator.multinomial(
-        count, np.full(count, 1 / count), size=rules.bootstrap_resamples
-    )
-    weights = np.concatenate([np.ones((1, count), dtype=np.int64), weights])
+    weights = bootstrap_weights(count, resamples, seed)
     if statistic == "mean":
         sums = np.bincount(member, weights=data, minlength=count)
         replicates = (weights @ sums) / (weights @ np.bincount(member, minlength=count))
     else:
         replicates = np.array([np.median(np.repeat(data, row[member])) for row in weights])
-    return bootstrap_interval(float(replicates[0]), replicates[1:], rules, "cluster bootstrap")
+    return bootstrap_interval(replicates)
 
 
-def bootstrap_interval(
-    estimate: float, replicates: NDArray[np.float64], rules: Rules, what: str
-) -> Interval:
-    """Return the percentile limits of the replicates of a bootstrap."""
-    tails = [(1 - rules.confidence) / 2, (1 + rules.confidence) / 2]
-    low, high = np.quantile(replicates, tails)
-    method = f"{what}, percentile, seed {rules.bootstrap_seed}"
-    return Interval(estimate, float(low), float(high), rules.confidence, method)
+def bootstrap_weights(
+    count: int, resamples: int = RESAMPLES, seed: int = SEED
+) -> NDArray[np.int64]:
+    """Return how often each of ``count`` clusters is drawn (1 + resamples, count); the first row
+    is the sample itself."""
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), resamples)
+    return np.concatenate([np.ones((1, count), dtype=np.int64), drawn])
+
+
+def bootstrap_interval(replicates: NDArray[np.float64]) -> Interval:
+    """Return the percentile limits of a bootstrap's replicates (1 + resamples,), of which the
+    first is the estimate."""
+    low, high = np.quantile(replicates[1:], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    estimate = float(replicates[0])
+    return Interval(estimate, float(low), float(high), CONFIDENCE, "cluster bootstrap, percentile")
 
 
 def tost(forget_deltas: ArrayLike, probe_deltas: ArrayLike, margin: float) -> float:
@@ -148,7 +158,7 @@ def replication_gap(draws: ArrayLike, percentile: float = 90.0) -> float:
     return float(np.percentile(draw_gaps(deltas), percentile))
 
 
-def spearman(x: ArrayLike, y: ArrayLike, confidence: float = 0.95) -> Interval:
+def spearman(x: ArrayLike, y: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Return Spearman's rank correlation of (items,) pairs, with Bonett and Wright's interval.
 
     Fisher's z with standard error sqrt((1 + r² / 2) / (n - 3)); approximate, and wide or refused

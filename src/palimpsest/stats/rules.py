@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le, Lt
 
 from palimpsest.errors import PlanError
-from palimpsest.stats import axes as table
+from palimpsest.stats.axes import AXES
 
 Share = Annotated[float, Gt(0), Lt(1)]
 
@@ -30,10 +30,8 @@ class Rules:
     candidate must also lie within it; 0 disables it."""
     minimum_references: Annotated[int, Ge(5)] = 5
     """Fewest references with which a candidate can be certified."""
-    extra_axes: tuple[str, ...] = ()
-    """Optional axes to compare in addition to the standard ones."""
     unmeasured_axes: tuple[str, ...] = ()
-    """Standard axes that these facts do not allow; set by the program only."""
+    """Axes that these facts do not allow; set by the program only."""
     control_shares: tuple[Share, ...] = (0.5, 0.25, 0.1, 0.05)
     """Shares of the injected weights in the mixtures that show what an audit detects."""
     control_mixtures: Annotated[int, Ge(5)] = 5
@@ -44,31 +42,16 @@ class Rules:
     detection_power: Annotated[float, Ge(0.8), Le(1)] = 0.8
     """Fraction of the mixtures with that share, and with every larger one, that must be
     rejected."""
-    dose_fraction: Annotated[float, Ge(0.5), Lt(1)] = 0.5
-    """How far re-acquisition must bring the references, as a fraction of the way from their own
-    held-out forget NLL to the injected model's."""
-    headroom_fraction: Annotated[float, Ge(0.5), Lt(1)] = 0.5
-    """Fraction of what injection taught that evidence in context must leave unexplained."""
-    headroom_minimum_facts: Annotated[int, Ge(2), Le(4)] = 4
-    """Fewest facts from which inferability is decided."""
-    confidence: Annotated[float, Ge(0.95), Lt(1)] = 0.95
-    """Confidence level of every reported interval."""
-    bootstrap_resamples: Annotated[int, Ge(100)] = 10_000
-    """Number of resamples of a cluster bootstrap."""
-    bootstrap_seed: Annotated[int, Ge(0)] = 20_250
-    """Seed of the bootstrap, so that a report gives the same intervals again."""
 
     def __post_init__(self) -> None:
-        for key in ("extra_axes", "unmeasured_axes", "control_shares"):
+        for key in ("unmeasured_axes", "control_shares"):
             object.__setattr__(self, key, tuple(getattr(self, key)))
-        for key, known in (("extra_axes", table.OPTIONAL), ("unmeasured_axes", table.AXES)):
-            names = [entry.name for entry in known]
-            unknown = [name for name in getattr(self, key) if name not in names]
-            if unknown:
-                raise PlanError(
-                    f"{unknown[0]!r} found; expected some of {', '.join(names)}",
-                    key=f"rules.{key}",
-                )
+        names = [entry.name for entry in AXES]
+        if unknown := [name for name in self.unmeasured_axes if name not in names]:
+            raise PlanError(
+                f"{unknown[0]!r} found; expected some of {', '.join(names)}",
+                key="rules.unmeasured_axes",
+            )
         if not self.control_shares or min(self.control_shares) > self.detection_limit:
             raise PlanError(
                 f"{list(self.control_shares)} found; expected at least one share of "
@@ -79,8 +62,7 @@ class Rules:
     @property
     def axes(self) -> tuple[str, ...]:
         """Names of the axes that are compared."""
-        standard = [entry.name for entry in table.AXES if entry.name not in self.unmeasured_axes]
-        return (*standard, *self.extra_axes)
+        return tuple(entry.name for entry in AXES if entry.name not in self.unmeasured_axes)
 
     def without(self, *axes: str) -> "Rules":
         """Return the rules with axes marked that a setting cannot measure."""

@@ -250,7 +250,7 @@ def decide(
     powers = mixture_powers(controls, rules)
     limit = detection_limit(controls, powers, rules)
     references = _references(measures, bag, candidates)
-    dose = measure_dose(measures, bag.names, rules)
+    dose = measure_dose(measures, bag.names)
     injected = screen_alone(measures["injected"], rules) if "injected" in measures else None
     inferable = inferable_share(measures, bag.names)
     sensitivity = axis_sensitivity(measures, bag) if bag.comparable else {}

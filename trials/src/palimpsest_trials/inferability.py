@@ -37,7 +37,6 @@ from palimpsest.models.checkpoint import checkpoint_digests
 from palimpsest.run.store import Run
 from palimpsest.stats.headroom import Headroom, read_headroom
 from palimpsest.stats.intervals import Interval, cluster_bootstrap, spearman
-from palimpsest.stats.rules import Rules
 from palimpsest_trials.evidence import ALIAS_TEMPLATES, Mechanism, alias, evidence_sentences, kin
 
 MECHANISMS: tuple[Mechanism, ...] = ("kin", "alias")
@@ -155,13 +154,13 @@ def read_levels(run: Run, plan: Plan) -> dict[Level, Headroom]:
     """Return the headroom of every level from the stored scores."""
     found = {}
     for level in plan_levels(plan):
-        headroom = read_headroom(run.cell(level.id).table("headroom"), plan.rules)
+        headroom = read_headroom(run.cell(level.id).table("headroom"))
         assert headroom is not None and headroom.true is not None
         found[level] = headroom
     return found
 
 
-def measure_agreement(graded: dict[Level, Headroom], rules: Rules) -> tuple[Agreement, ...]:
+def measure_agreement(graded: dict[Level, Headroom]) -> tuple[Agreement, ...]:
     """Return how well the estimate follows the true headroom, by mechanism."""
     results = []
     for mechanism in MECHANISMS:
@@ -169,11 +168,9 @@ def measure_agreement(graded: dict[Level, Headroom], rules: Rules) -> tuple[Agre
         true = [found.true.estimate for found in mine.values() if found.true]
         estimated = [found.estimate.estimate for found in mine.values()]
         error = np.abs(np.subtract(true, estimated))
-        ranks = spearman(true, estimated, rules.confidence)
+        ranks = spearman(true, estimated)
         clusters = [level.seed for level in mine]
-        results.append(
-            Agreement(mechanism, len(mine), ranks, cluster_bootstrap(error, clusters, rules))
-        )
+        results.append(Agreement(mechanism, len(mine), ranks, cluster_bootstrap(error, clusters)))
     return tuple(results)
 
 
@@ -187,7 +184,7 @@ def main(arguments: Sequence[str] | None = None, plan: Plan | None = None) -> No
     plan = plan or inferability_plan(given.model, range(given.seeds))
     executor = "local" if given.workers > 1 else "inline"
     run = run_levels(plan, given.out, RunOptions(executor, given.workers))
-    for found in measure_agreement(read_levels(run, plan), plan.rules):
+    for found in measure_agreement(read_levels(run, plan)):
         ranks, error = found.rank_correlation, found.absolute_error
         print(
             f"{found.mechanism:6} {found.levels} levels, Spearman {ranks.estimate:.2f} "

@@ -19,14 +19,13 @@ import numpy as np
 from palimpsest.known import Truth
 from palimpsest.report.results import CellResult, RunResults
 from palimpsest.report.table import Estimate, Share
-from palimpsest.stats import axes as table
+from palimpsest.stats.axes import AXES, chosen
 from palimpsest.stats.comparison import bag_scores, normal_p_values, rank_counts, which_test
 from palimpsest.stats.controls import axis_values
-from palimpsest.stats.intervals import bootstrap_interval
+from palimpsest.stats.intervals import bootstrap_interval, bootstrap_weights
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import exact_level
-from palimpsest.stats.rules import Rules
 from palimpsest_trials.criteria import CRITERIA, Criterion, find_teacher
 from palimpsest_trials.criteria.likelihood import Bools, Floats
 
@@ -85,6 +84,13 @@ class Row:
         return Share(sum(s.count for s in shares), sum(s.total for s in shares))
 
 
+FURTHER = (
+    *("symbols", "recased", "misspelt", "alias", "pronoun", "few_shot", "min_rank", "leak_at_k"),
+    *("lens_best", "linear_probe", "relearn_others", "unrelated_tuning", "bits_8", "bits_4"),
+)
+"""Measures that are put to trial as further axes of our certificate."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The whole trial."""
@@ -103,7 +109,7 @@ class Trial:
 
 def run_trial(results: RunResults) -> Trial | None:
     """Return the trial of every criterion that the run measured; None without such measures."""
-    usual = {axis.measure for axis in table.AXES}
+    usual = {axis.measure for axis in AXES}
     measured = [cell.evaluation.models.get("injected") for cell in results.cells]
     if not any(model is not None and set(model.extra) - usual for model in measured):
         return None
@@ -197,16 +203,21 @@ class ScoreMatrix:
         return self._row(name, "calibrated", criterion, scores, accepted, known)
 
     def certificates(self) -> Iterator[Row]:
-        """Yield our certificate with the axes of the rules, and with each optional one added.
+        """Yield our certificate with the axes of the rules, and with each further one added.
 
         This is its comparison with retrainings alone: the screen could only reject more.
         """
-        default = table.chosen(self.rules)
-        further = [axis for axis in (*table.AXES, *table.OPTIONAL) if axis not in default]
-        choices = {"certificate": default, "certificate + all optional": (*default, *further)}
-        choices |= {f"certificate + {axis.title}": (*default, axis) for axis in further}
-        for name, chosen in choices.items():
-            values = np.array([axis_values(model, chosen) for _, model, _ in self.models])
+        axes = chosen(self.rules)
+        choices: dict[str, tuple[str, ...]] = {"certificate": ()}
+        choices |= {"certificate + all optional": FURTHER}
+        choices |= {f"certificate + {name.replace('_', ' ')}": (name,) for name in FURTHER}
+        for name, added in choices.items():
+            values = np.array(
+                [
+                    [*axis_values(model, axes), *(model.extra.get(key, np.nan) for key in added)]
+                    for _, model, _ in self.models
+                ]
+            )
             if np.isfinite(values).all(axis=1).any():
                 yield self.calibrated(name, None, values)
 
@@ -222,8 +233,8 @@ class ScoreMatrix:
             return [scores[cell][mine[cell]] for cell in self.cells]
 
         good = by_cell(lambda kind: kind in (REFERENCE, FRESH))
-        every = aucs(good, by_cell(lambda kind: kind.wrong), self.rules)
-        hard = aucs(good, by_cell(lambda kind: kind.wrong and not kind.easy), self.rules)
+        every = aucs(good, by_cell(lambda kind: kind.wrong))
+        hard = aucs(good, by_cell(lambda kind: kind.wrong and not kind.easy))
         counts = {kind.label: count(kind.label) for kind in (*self.tried, FRESH)}
         return Row(name, form, criterion, *every, *hard, counts)
 
@@ -251,9 +262,7 @@ def compare_models(values: Floats, references: int, alpha: float) -> tuple[Float
     return p, statistic
 
 
-def aucs(
-    good: Sequence[Floats], bad: Sequence[Floats], rules: Rules
-) -> tuple[Estimate | None, Estimate | None]:
+def aucs(good: Sequence[Floats], bad: Sequence[Floats]) -> tuple[Estimate | None, Estimate | None]:
     """Return the mean AUC within cells and the pooled AUC, of bad scores above good ones.
 
     Limits resample cells; one cell has none. With wins[a, b] the won pairs of cell a's bad and cell
@@ -265,16 +274,15 @@ def aucs(
         return None, None
     wins = np.array([[_wins(bad[a], good[b]) for b in kept] for a in kept])
     sizes = np.array([[len(bad[n]), len(good[n])] for n in kept], np.float64)
-    generator, count = np.random.default_rng(rules.bootstrap_seed), len(kept)
-    weights = generator.multinomial(count, np.full(count, 1 / count), rules.bootstrap_resamples)
-    weights = np.concatenate([np.ones((1, count)), weights])
+    count = len(kept)
+    weights = bootstrap_weights(count)
     means = weights @ (np.diag(wins) / sizes.prod(axis=1)) / count
     pooled = ((weights @ wins) * weights).sum(axis=1) / (weights @ sizes).prod(axis=1)
 
     if count < 2:
         return Estimate(float(means[0])), Estimate(float(pooled[0]))
-    both = [bootstrap_interval(float(v[0]), v[1:], rules, "cells") for v in (means, pooled)]
-    return Estimate.of(both[0]), Estimate.of(both[1])
+    first, second = (Estimate.of(bootstrap_interval(values)) for values in (means, pooled))
+    return first, second
 
 
 def _wins(bad: Floats, good: Floats) -> float:
