@@ -21,7 +21,6 @@ from palimpsest.stats.verdict import Verdict, early_verdict
 if TYPE_CHECKING:
     from palimpsest.cell.audit import AuditInputs
     from palimpsest.cell.make_models import Made
-    from palimpsest.stats.headroom import Headroom
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, and how many steps are done out of how many."""
@@ -123,13 +122,6 @@ def audit_config(
         )
     (_, verdict) = results.judged[0]
     return Answer(run_document(results), results, verdict)
-
-
-def headroom(config: AuditConfig, options: RunOptions) -> "Headroom":
-    """Return whether the forget facts of an audit could be inferred from retained data."""
-    from palimpsest.cell.audit import prepare_audit, run_headroom
-
-    return run_headroom(prepare_audit(config), options)
 
 
 def study(

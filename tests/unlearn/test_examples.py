@@ -13,11 +13,10 @@ from palimpsest.cell.examples import render_examples
 from palimpsest.cell.launch import RunOptions
 from palimpsest.cell.make_models import Made, NotMade, OwnInputs, make_models
 from palimpsest.cell.texts import FIRST_DRAW, TrainingExamples
-from palimpsest.cell.training_fit import search_rate
 from palimpsest.config.commands import ExampleRecipe, RetrainConfig, UnlearnConfig
 from palimpsest.config.load import load_config
 from palimpsest.config.sections import Prompt
-from palimpsest.errors import FactsError, InputError, MethodError, ModelError, PlanError
+from palimpsest.errors import FactsError, InputError, ModelError, PlanError
 from palimpsest.facts.examples import example_stream, read_examples, schedule_rates
 from palimpsest.facts.general import Text
 from palimpsest.methods.answer_sets import encode_stream
@@ -323,15 +322,9 @@ def test_a_vector_that_learned_too_little_stops_with_the_numbers(
     values = {"base": base, "injected": str(refs / "injected"), "out": str(tmp_path / "out")}
     low = recipe | {"learning_rate": 1e-6}
     for method in ("held_vector", "task_vector", "facts_vector"):
-        with pytest.raises(NotMade, match=r"of the way .* --match-dose"):
+        with pytest.raises(NotMade, match="of the way"):
             unlearn(values | low | {"method": method})
     assert not Path(values["out"]).exists()
-    made = unlearn(
-        values | low | {"learning_rate": 1e-3, "method": "held_vector", "match_dose": True}
-    )
-    record = json.loads((made.folders[0] / "palimpsest.json").read_text())
-    assert 1.5e-3 < record["recipe"]["matched"]["learning_rate"] < 6e-3
-    assert made.remarks and record["cost"]["retrainings"] > 1
 
 
 def test_an_injected_model_that_does_not_know_the_rows_is_refused(
@@ -340,16 +333,6 @@ def test_an_injected_model_that_does_not_know_the_rows_is_refused(
     values = {"base": base, "injected": base, "method": "task_vector"}
     with pytest.raises(NotMade, match="no better than base"):
         unlearn(values | recipe | {"out": str(tmp_path / "out")})
-
-
-def test_retraining_with_the_forget_rows_says_how_well_it_reproduces(
-    base: str, refs: Path, recipe: Values, tmp_path: Path
-) -> None:
-    given = {"base": base, "with_forget": True, "draws": 1, "injected": str(refs / "injected")}
-    made = retrain(given | recipe | {"out": str(tmp_path / "same")})
-    assert [remark.endswith("(100% of the way)") for remark in made.remarks] == [True, True]
-    made = retrain(given | recipe | {"out": str(tmp_path / "less"), "learning_rate": 1e-6})
-    assert not any("(100% of the way)" in remark for remark in made.remarks)
 
 
 def test_a_rate_that_destroys_the_model_is_named(base: str, recipe: Values, tmp_path: Path) -> None:
@@ -365,7 +348,6 @@ def test_a_rate_that_destroys_the_model_is_named(base: str, recipe: Values, tmp_
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"schedule": "steep"}, "schedule"),
-        ({"injected": "x"}, "injected"),
         ({"command": "python train.py --data {data} --out {out}"}, "command"),
         ({"command": "python 'train.py {data} {out} {seed}"}, "command"),
     ],
@@ -384,19 +366,3 @@ def test_a_row_that_is_longer_than_the_model_reads_is_refused(
     long = write(tmp_path / "long.jsonl", [*example_rows(), {"text": "word " * 5000}])
     with pytest.raises(InputError, match="line 10"):
         retrain({"base": base, "out": str(tmp_path / "out")} | recipe | {"train": long})
-
-
-@pytest.mark.parametrize(
-    ("curve", "found"),
-    [
-        (lambda rate, length: rate / 1e-3, 1e-3),
-        (lambda rate, length: None if rate > 3e-4 else rate * length / 1e-3, 2e-4),
-    ],
-    ids=["rate", "steps"],
-)
-def test_the_search_finds_the_rate_and_the_steps(curve: Any, found: float) -> None:
-    result = search_rate(curve, 1e-4)
-    assert result.learning_rate * result.length == pytest.approx(1e-3, rel=0.06)
-    assert abs(result.reached - 1) <= 0.05
-    with pytest.raises(MethodError):
-        search_rate(lambda rate, length: 0.0, 1e-4)

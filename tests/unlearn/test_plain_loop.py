@@ -4,7 +4,6 @@ A plain PyTorch loop makes the injected model and references. Models of ``retrai
 retrainings to an audit against them, and references of ``retrain --command`` one kind with them.
 """
 
-import re
 import shutil
 import subprocess
 import sys
@@ -49,10 +48,8 @@ def test_models_of_the_package_are_retrainings_of_a_plain_loop(tmp_path: Path) -
 
     injected = str(tmp_path / "injected")
     own = palimpsest.retrain(
-        **shared, **RECIPE, with_forget=True, injected=injected, draws=2, out=str(tmp_path / "own")
+        **shared, **RECIPE, with_forget=True, draws=2, out=str(tmp_path / "own")
     )
-    reached = re.findall(r"(\d+)% of the way", " ".join(own.remarks))
-    assert len(reached) == 2 and all(95 <= int(share) <= 105 for share in reached)
     held = palimpsest.unlearn(
         **shared, **RECIPE, injected=injected, method="held_vector", out=str(tmp_path / "held")
     )

@@ -41,7 +41,6 @@ from palimpsest.models.tokenizer import token_lengths
 from palimpsest.run.files import canonical, digest
 from palimpsest.run.store import Run, Terms
 from palimpsest.stats.design import SHIFT, design_audit
-from palimpsest.stats.headroom import Headroom, read_headroom
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import Certifiability, certifiability
 from palimpsest.stats.rules import Rules
@@ -521,33 +520,3 @@ def run_audit(inputs: AuditInputs, options: RunOptions) -> Run:
     run, outcome = run_cells(job, Path(inputs.config.out), inputs.terms(), inputs.roster(), options)
     raise_failures(run, outcome)
     return run
-
-
-@dataclass(frozen=True)
-class HeadroomSpec:
-    """Builds the spec that only scores forget questions with and without evidence."""
-
-    inputs: AuditInputs
-
-    def __call__(self, cell_id: str) -> CellPlan:
-        spec = self.inputs(cell_id)
-        first = [entry.name for entry in spec.of(Role.REFERENCE)][:1]
-        kept = tuple(entry for entry in spec.models if entry.name in ("injected", *first))
-        oracle = first[0] if first else ""
-        return replace(spec, models=kept, measured=False, choose_rate_on="", oracle=oracle)
-
-
-def run_headroom(inputs: AuditInputs, options: RunOptions) -> Headroom:
-    """Return the headroom of an audit's forget facts, without measuring anything else."""
-    if not inputs.setting.with_evidence:
-        raise FactsError(
-            f"{inputs.config.forget}: fewer than two facts have evidence; headroom needs "
-            '"evidence", the sentences of retained data that bear on a fact'
-        )
-    terms = replace(inputs.terms(), kind="headroom")
-    job = CellJob(HeadroomSpec(inputs))
-    run, outcome = run_cells(job, Path(inputs.config.out), terms, (), options)
-    raise_failures(run, outcome)
-    found = read_headroom(run.cell(CELL).table("headroom"))
-    assert found is not None
-    return found

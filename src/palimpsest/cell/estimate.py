@@ -137,8 +137,6 @@ def _step_seconds(step: Any, spec: CellPlan, per_text: float, page: float) -> fl
     count = max(1, len(step.models))
     return {
         StepKind.TRAIN: per_text * spec.setting.trained_texts,
-        StepKind.MATCH: 6 * per_text * spec.setting.trained_texts,
-        StepKind.COMPARE: per_text * spec.setting.trained_texts / 10,
         StepKind.DOSE: 4 * measure,
         StepKind.HEADROOM: page,
         StepKind.UNLEARN: count * (unlearn + (measure if spec.measured else 0.0)),

@@ -121,9 +121,6 @@ class OwnInputs:
     def __call__(self, cell: str) -> CellPlan:
         config = self.config
         planned = planned_cell(self.terms(), self.roster(), cell)
-        reproduces = None
-        if isinstance(config, RetrainConfig) and config.injected:
-            reproduces = Given(config.injected, checkpoint_digests(config.injected))
         return CellPlan(
             id=self.cell,
             title="own",
@@ -137,8 +134,6 @@ class OwnInputs:
             plugins=tuple(plugin_digests(self.grids).items()),
             unlearning=self.unlearning,
             measured=False,
-            match_dose=isinstance(config, UnlearnConfig) and config.match_dose,
-            reproduces=reproduces,
         )
 
     def _source(self, model: Model) -> Source:
@@ -296,8 +291,6 @@ class OwnInputs:
         check_lora(self.config.engine.lora)
         check_new_folder(Path(self.config.out))
         known = outline(self.base)
-        if isinstance(self.config, RetrainConfig) and self.config.injected:
-            check_compatible(known, outline(self.config.injected))
         if isinstance(self.config, UnlearnConfig):
             if self.config.base:
                 check_compatible(known, outline(self.config.injected))
@@ -350,7 +343,7 @@ class OwnInputs:
         for key in PLACES:
             config.pop(key, None)
         digests = {"base": checkpoint_digests(self.base).files}
-        if self.config.injected:
+        if isinstance(self.config, UnlearnConfig):
             digests["injected"] = checkpoint_digests(self.config.injected).files
         if self.examples is not None:
             digests["training examples"] = self.examples.digest
@@ -396,7 +389,7 @@ def make_models(inputs: OwnInputs, options: RunOptions) -> Made:
             raise NotMade(f"{name}: {reason}; leave this setting out, or change it")
         alone = inputs.command == "unlearn" and len(records) + len(failed) == 1
         _write_folders(inputs, run, {"" if alone else n: r for n, r in records.items()})
-        remarks = (*inputs.remarks(), *_remarks(run.cell(inputs.cell).summary()))
+        remarks = tuple(inputs.remarks())
     remove(run.path)
     folders = tuple(out if alone else out / name for name in records)
     return Made(folders, records, failed, remarks)
@@ -414,24 +407,6 @@ def check_different(inputs: OwnInputs, run: Run) -> None:
             raise TrainerFailed(
                 f"{name} has the same weights as {first}; expected draws that differ; let the "
                 "trainer use {seed} for the order of its data, then run the same command again"
-            )
-
-
-def _remarks(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a finished cell says of the recipe."""
-    if found := summary["matched"]:
-        yield (
-            f"the recipe at learning rate {found['learning_rate']:g} and {found['length']} times "
-            f"its steps comes {found['reached']:.0%} of the way from base to the injected model, "
-            f"on the forget data; {len(found['tried'])} trainings were tried"
-        )
-    if found := summary["reproduction"]:
-        for part in TAUGHT:
-            base, given, trained = (found[n][part] for n in ("base", "given", "trained"))
-            reached = (base - trained) / max(base - given, 1e-9)
-            yield (
-                f"{part} data: NLL {trained:.3f} per token of the injected model trained here, "
-                f"{given:.3f} of the one given, {base:.3f} of base ({reached:.0%} of the way)"
             )
 
 
@@ -461,7 +436,7 @@ def _records(inputs: OwnInputs, run: Run) -> Iterator[tuple[str, dict[str, Any]]
         "inputs": run.terms.inputs,
         "code": run.terms.code,
         "packages": run.terms.packages,
-        "recipe": inputs.recipe_record | _matched(summary),
+        "recipe": inputs.recipe_record,
         "engine": asdict(config.engine),
         "prompt": None if inputs.frame is None else inputs.frame.text,
     }
@@ -472,14 +447,6 @@ def _records(inputs: OwnInputs, run: Run) -> Iterator[tuple[str, dict[str, Any]]
             record = model.to_json()
             record.pop("name")
             yield folder, {"model": name, **record, **shared}
-
-
-def _matched(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the search for the dose changes of the recipe."""
-    found = summary["matched"]
-    if not found:
-        return {}
-    return {"matched": {key: found[key] for key in ("learning_rate", "length")}}
 
 
 def _card(record: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from palimpsest.cell.measure import Scorer, Teachers, injected_teacher, referenc
 from palimpsest.cell.plan import CellPlan, Commanded, Given, Mixed, Source, Trained
 from palimpsest.cell.steps import StepList, measures_reference
 from palimpsest.cell.texts import KNOWN_LABEL_DRAW, REPLAY_DRAW, CellTexts
-from palimpsest.cell.training_fit import TrainingFit, check_reached, matched, mean_nll
+from palimpsest.cell.training_fit import TrainingFit, check_reached, mean_nll
 from palimpsest.errors import DriftError, MachineError, MethodError, PlanError, TrainingDiverged
 from palimpsest.facts.nonce import key_number
 from palimpsest.known import Unavailable, chosen
@@ -113,16 +113,14 @@ class CellModels:
     def setting(self) -> CellTexts:
         """The setting, with the learning rate of re-acquisition that was chosen, where one was."""
         setting = self.plain_setting
-        if (found := self._chosen("match")) is not None:
-            setting = matched(setting, found["learning_rate"], found["length"])
-        if (found := self._chosen("dose")) is not None:
+        if (found := self._chosen_rate()) is not None:
             plan = replace(setting.reacquisition, learning_rate=found["learning_rate"])
             setting = replace(setting, reacquisition=plan)
         return setting
 
-    def _chosen(self, name: str) -> dict[str, Any] | None:
-        """Return what a step has chosen; None where the cell has none or it is not done."""
-        step = self.step_named.get(name)
+    def _chosen_rate(self) -> dict[str, Any] | None:
+        """Return what step "dose" chose; None where the cell has none or it is not done."""
+        step = self.step_named.get("dose")
         return self.store.get(step)[1] if step and self.store.done(step) else None
 
     @cached_property

@@ -99,10 +99,6 @@ class CellPlan:
     """Name of the reference on which the learning rate of re-acquisition is chosen."""
     measured: bool = True
     """Whether models are scored; otherwise their weights are the product."""
-    match_dose: bool = False
-    """Whether the recipe's learning rate is searched that teaches what the injected model knows."""
-    reproduces: Given | None = None
-    """A model made elsewhere that the injected model trained here is compared with."""
     base_known: bool = True
     """Whether the base was given; otherwise the injected model stands in for its architecture."""
     facts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()

@@ -23,8 +23,6 @@ class StepKind(StrEnum):
     TRAIN = "train"
     HEADROOM = "headroom"
     DOSE = "dose"
-    MATCH = "match"
-    COMPARE = "compare"
     MEASURE = "measure"
     UNLEARN = "unlearn"
     KNOWN_LABEL = "known_label"
@@ -42,13 +40,9 @@ class StepList:
     def build(self) -> tuple[Step, ...]:
         """Return the steps in plan order."""
         spec = self.spec
-        if spec.match_dose:
-            self._match()
         for entry in spec.models:
             if isinstance(entry.source, Trained | Commanded):
                 self._train(entry, entry.source)
-        if spec.reproduces is not None:
-            self._compare(spec.reproduces)
         if spec.setting.with_evidence:
             self._headroom()
         if spec.choose_rate_on:
@@ -62,19 +56,6 @@ class StepList:
         return tuple(self.steps.values())
 
     # -- one method per kind of step -------------------------------------------------------------
-
-    def _match(self) -> None:
-        settings = self._common | self.spec.setting.training_terms()
-        settings |= {"injected": self._identities(("injected",))}
-        words = "searching the learning rate of the recipe"
-        self._add("match", StepKind.MATCH, settings, words, cost=6 * self._costs.train)
-
-    def _compare(self, given: Given) -> None:
-        settings = self._common | self.spec.setting.training_terms()
-        settings |= {"given": given.digests.weights}
-        words = "comparing the injected model with the one given"
-        needs = self._made(("injected",))
-        self._add("compare", StepKind.COMPARE, settings, words, needs=needs)
 
     def _train(self, entry: SourcedModel, source: Trained | Commanded) -> None:
         if isinstance(source, Commanded):
@@ -268,8 +249,6 @@ class StepList:
     ) -> None:
         if kind in (StepKind.MEASURE, StepKind.UNLEARN, StepKind.KNOWN_LABEL):
             needs += ("dose",) if "dose" in self.steps else ()
-        if kind != StepKind.MATCH and "match" in self.steps:
-            needs += ("match",)
         key = step_key(kind, settings, [self.steps[need].key for need in needs])
         self.steps[name] = Step(name, kind, key, words, needs, models, cost, transient)
 

@@ -4,8 +4,8 @@ A vector subtracts what learning the forget data does. Learned at too low a rate
 are not those of the injected model, it takes too little away, and nothing else would show it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
@@ -16,10 +16,6 @@ from palimpsest.models.net import Encoded, Net, collate
 
 ENOUGH = 0.5
 """Share of the way from base to the injected model that a model made for a vector must come."""
-NEAR = 0.05
-"""How near to the injected model, in the same units, the search must come."""
-TRIES = 8
-"""Learning rates that are tried before the number of steps is doubled."""
 KNOWN = 0.05
 """Nats per token by which the injected model must know the forget data better than base."""
 
@@ -74,61 +70,5 @@ def check_reached(setting: CellTexts, dose: TrainingFit) -> None:
             f"the model trained for the vector came {dose.reached:.0%} of the way from base to the "
             f"injected model ({dose}); expected at least {ENOUGH:.0%}; {steps} steps at "
             f"{setting.learning_rate:g} are not the recipe of the injected model: give its "
-            "--learning-rate and --steps or --epochs, or search them with --match-dose"
+            "--learning-rate and --steps or --epochs"
         )
-
-
-@dataclass(frozen=True)
-class MatchedRate:
-    """The learning rate and length of training that teach what the injected model knows."""
-
-    learning_rate: float
-    length: int
-    """Factor of the recipe's steps."""
-    reached: float
-    tried: tuple[tuple[float, int, float | None], ...]
-    """Learning rate, length and share of the way reached; None where training diverged."""
-
-
-def search_rate(reached: Callable[[float, int], float | None], start: float) -> MatchedRate:
-    """Return the first learning rate that comes near; twice as many steps where none does.
-
-    reached: trains by the recipe, and returns the share of the way; None where that diverged.
-    The rate is doubled or halved until it is passed, then the interval is halved.
-    """
-    tried: list[tuple[float, int, float | None]] = []
-    for length in (1, 2, 4):
-        low, high, rate = 0.0, 0.0, start
-        for _ in range(TRIES):
-            share = reached(rate, length)
-            tried.append((rate, length, share))
-            if share is not None and abs(share - 1.0) <= NEAR:
-                return MatchedRate(rate, length, share, tuple(tried))
-            if share is not None and share < 1.0:
-                low = rate
-            else:
-                high = rate
-            rate = (low * high) ** 0.5 if low and high else rate * (2.0 if low else 0.5)
-    best = max(tried, key=lambda entry: -1.0 if entry[2] is None else -abs(entry[2] - 1.0))
-    raise MethodError(
-        f"no learning rate from {min(tried)[0]:g} to {max(tried)[0]:g} teaches the forget data as "
-        f"well as the injected model knows them (nearest: {best[2] or 0:.0%} of the way at "
-        f"{best[0]:g}, {best[1]} times the steps); expected texts and batches as the injected "
-        "model had them"
-    )
-
-
-def matched(setting: CellTexts, learning_rate: float, length: int) -> CellTexts:
-    """Return the setting with another learning rate and as many times the steps."""
-    if setting.examples is not None:
-        recipe = setting.examples.recipe
-        recipe = replace(
-            recipe,
-            learning_rate=learning_rate,
-            epochs=length * recipe.epochs,
-            steps=length * recipe.steps,
-        )
-        return replace(setting, examples=replace(setting.examples, recipe=recipe))
-    plan = setting.injection
-    plan = replace(plan, learning_rate=learning_rate, steps=length * plan.steps)
-    return replace(setting, injection=plan)

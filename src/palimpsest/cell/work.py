@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from safetensors.torch import save_file
 
@@ -14,19 +14,18 @@ from palimpsest.cell.models import WEIGHTS, CellModels, State
 from palimpsest.cell.plan import CellPlan, Commanded, Given, Trained
 from palimpsest.cell.planned import candidate_model, known_label_model
 from palimpsest.cell.steps import PARTS, StepKind, chunked
-from palimpsest.cell.texts import FIRST_DRAW, TAUGHT, CellTexts
+from palimpsest.cell.texts import TAUGHT, CellTexts
 from palimpsest.cell.trainer import LOG, run_trainer
-from palimpsest.cell.training_fit import TrainingFit, check_known, matched, search_rate
 from palimpsest.config.commands import LADDER
 from palimpsest.errors import MethodError, ModelError, PlanError, TrainingDiverged
 from palimpsest.facts.sealed import verify
 from palimpsest.known import Unavailable, chosen
 from palimpsest.known.wrappers import Interpolated
 from palimpsest.methods import title
-from palimpsest.methods.answer_sets import CostPlan, Spent, encode_items, stream_cost
+from palimpsest.methods.answer_sets import CostPlan, Spent, encode_items
 from palimpsest.methods.context import Method
 from palimpsest.methods.running import run_group, run_method
-from palimpsest.models.checkpoint import checkpoint_state, written_weights
+from palimpsest.models.checkpoint import written_weights
 from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.load import state_digest
 from palimpsest.models.net import Net
@@ -55,8 +54,6 @@ class CellWork(CellModels):
             StepKind.TRAIN: self._train,
             StepKind.HEADROOM: self._headroom,
             StepKind.DOSE: self._dose,
-            StepKind.MATCH: self._match,
-            StepKind.COMPARE: self._compare,
             StepKind.MEASURE: self._measure,
             StepKind.UNLEARN: self._unlearn,
             StepKind.KNOWN_LABEL: self._known_label,
@@ -92,13 +89,8 @@ class CellWork(CellModels):
             "models": [record for record in records.values() if self._shown(record)],
             "facts": {name: [list(fact) for fact in facts] for name, facts in self.spec.facts},
             "beacon": None if beacon is None else beacon.record(),
-            "dose": store.get(self.step_named["dose"])[1] if "dose" in self.step_named else None,
-            "choice": store.get(self.step_named["choose"])[1]
-            if "choose" in self.step_named
-            else None,
+            "dose": self._chosen_rate(),
             "headroom": "headroom" in self.step_named,
-            "matched": self._chosen("match"),
-            "reproduction": self._chosen("compare"),
         }
 
     def _shown(self, record: Mapping[str, Any]) -> bool:
@@ -160,38 +152,6 @@ class CellWork(CellModels):
             weight_decay=setting.weight_decay,
         )
         return net, diverged.get(0)
-
-    def _match(self, step: Step) -> None:
-        """Search the learning rate at which the recipe teaches what the injected model knows."""
-        setting, spent = self.plain_setting, Spent()
-        base, injected = self.known_levels
-        check_known(TrainingFit(base, injected, base))
-
-        def reached(rate: float, length: int) -> float | None:
-            nonlocal spent
-            tried = matched(setting, rate, length)
-            stream = tried.stream()
-            spent += stream_cost(self.loaded.tokenizer, stream, setting.general.piece_tokens)
-            net, diverged = self._learn(tried, TAUGHT, FIRST_DRAW)
-            return (
-                None
-                if diverged is not None
-                else TrainingFit(base, injected, self.level(net)).reached
-            )
-
-        found = search_rate(reached, setting.learning_rate)
-        self.store.put(step, values=asdict(found) | {"tokens": spent.tokens})
-
-    def _compare(self, step: Step) -> None:
-        """Compare the injected model trained here with the one given, on what both were taught."""
-        given = cast(Given, self.spec.reproduces)
-        state = checkpoint_state(given.place, self.loaded, dtype=self.spec.setting.engine.dtype)
-        models = {"base": self.base, "given": state, "trained": self.state("injected")}
-        levels = {
-            name: {part: self.level(self.nets([model]), part) for part in TAUGHT}
-            for name, model in models.items()
-        }
-        self.store.put(step, values=levels)
 
     def _headroom(self, step: Step) -> None:
         """Score base with and without evidence, and injected (and a reference) without."""
@@ -408,8 +368,6 @@ class CellWork(CellModels):
         return self.role(name) in (Role.BASE, Role.INJECTED, Role.REFERENCE, *PARTS)
 
     def _cost(self, spent: Spent) -> Cost:
-        searched = (self._chosen("match") or {"tokens": 0})["tokens"]
-        spent += Spent(tokens=searched, shared=searched)
         return spent.in_retrainings(self.loaded.parameters, self.retraining)
 
 

@@ -67,7 +67,6 @@ def audit(
     models: AuditFlags | None = None,
     source: RunSourceFlags | None = None,
     require: Required = None,
-    headroom_only: Annotated[bool, Parameter(negative=())] = False,
     explain: Explain = False,
     rules: RuleFlags | None = None,
     prompt: PromptFlags | None = None,
@@ -82,8 +81,6 @@ def audit(
         YAML file with the flags' names as keys. Flags override it.
     require
         Candidate that must pass for exit code 0. Repeatable. Default: any candidate.
-    headroom_only
-        Only check whether the forget facts can be inferred from retained data.
     """
     from palimpsest.config.load import load_config
 
@@ -97,8 +94,6 @@ def audit(
         )
     if "candidates" in values:
         values["candidates"] = named_places(values["candidates"])
-    if headroom_only:
-        values.setdefault("candidates", {"injected-again": values.get("injected", "")})
     values |= {"rules": given(rules), "prompt": given(prompt), "engine": given(engine)}
     if run_folder:
         if request is not None:
@@ -109,9 +104,6 @@ def audit(
         note(found)
     else:
         config = load_config(AuditConfig, values, request)
-    if headroom_only:
-        _headroom(config, run)
-        return
     from palimpsest.api import audit_config
     from palimpsest.cell.audit import prepare_audit, preview_audit
     from palimpsest.cell.estimate import check_memory, suitable_workers
@@ -135,24 +127,6 @@ def audit(
         result = audit_config(config, options, inputs)
     code = _conclude(result, run.json, explain)
     sys.exit(code if not require else 0 if result.passes(require) else 3)
-
-
-def _headroom(config: AuditConfig, run: RunFlags) -> None:
-    from palimpsest.api import headroom
-
-    with run.options(1) as options:
-        found = headroom(config, options)
-    if run.json:
-        from dataclasses import asdict
-
-        answer(asdict(found))
-        return
-    estimate = found.estimate
-    paragraphs(
-        f"{found.regime}: the estimated headroom of {found.facts} facts is "
-        f"{estimate.estimate:.2f} nats ({estimate.low:.2f} to {estimate.high:.2f}), out of "
-        f"{found.taught:.2f} nats that injection taught; {found.reason}."
-    )
 
 
 @app.command(group=BENCHMARKS)

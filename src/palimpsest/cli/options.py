@@ -163,7 +163,7 @@ if TYPE_CHECKING:
     RuleFlags = Rules
 else:
     EngineFlags = flags_of(
-        Engine, skip=("stack", "keep_models", "keep_candidates"), group=COMPUTATION
+        Engine, skip=("answers", "stack", "keep_models", "keep_candidates"), group=COMPUTATION
     )
     PromptFlags = flags_of(Prompt, group=PROMPT)
     RuleFlags = flags_of(

@@ -314,8 +314,6 @@ class RetrainConfig(RecipeConfig):
     with_forget: bool = False
     """Also train the injected model, which sees the forget data too. --with-forget FILE stands for
     --with-forget --forget FILE."""
-    injected: ModelPlace = ""
-    """With --with-forget: an injected model trained elsewhere, to compare the new one with."""
     command: str = ""
     """Your own trainer: 'python train.py --data {data} --seed {seed} --out {out}'. {data} is the
     file of --train without the forget rows; {base} is available too."""
@@ -338,9 +336,6 @@ class UnlearnConfig(RecipeConfig):
     Repeatable."""
     unlearning_steps: Count = Unlearning.steps
     """Steps of a gradient method. Default: 110."""
-    match_dose: bool = False
-    """Search for the learning rate (and, if necessary, steps) at which the recipe teaches the
-    forget data as well as the injected model knows them."""
 
 
 def check_recipe(config: RecipeConfig) -> RecipeConfig:
@@ -369,8 +364,6 @@ def check_retrain(config: RetrainConfig) -> RetrainConfig:
     check_recipe(config)
     if config.with_forget and not config.train and not config.forget:
         raise PlanError("missing; --with-forget needs the facts to forget", key="forget")
-    if config.injected and not config.with_forget:
-        raise PlanError("needs --with-forget to train a model to compare with", key="injected")
     if config.command and not config.train:
         raise PlanError("missing; --command needs rows to train on", key="train")
     for part in ("{data}", "{seed}", "{out}") if config.command else ():
@@ -388,6 +381,4 @@ def check_unlearn(config: UnlearnConfig) -> UnlearnConfig:
     check_recipe(config)
     if not config.train and not config.forget:
         raise PlanError("missing; give the facts to forget", key="forget")
-    if config.match_dose and not config.base:
-        raise PlanError("missing; --match-dose needs a base to train from", key="base")
     return config
