@@ -73,7 +73,7 @@ def test_a_kill_during_the_repair_of_a_damaged_cell_changes_no_byte(folder: Path
 
 
 def test_a_kill_while_a_candidate_is_added_changes_no_byte(folder: Path) -> None:
-    result = toy("grown", folder, 1 if FULL else 23)
+    result = toy("grown", folder, 1 if FULL else 17)
     assert result["kills"] == result["attempts"] > (60 if FULL else 5)
 
 

@@ -179,8 +179,6 @@ def test_names_lead_to_their_kind_of_source(tiny_checkpoint):
     kinds = {
         str(tiny_checkpoint("qwen2-s")): Kind.FOLDER,
         "pocket/qwen2-s": Kind.POCKET,
-        "smollm2-135m": Kind.PACKAGED,
-        "gemma3-270m": Kind.PACKAGED,
         "EleutherAI/pythia-410m": Kind.HUB,
         "gpt2": Kind.HUB,
     }
@@ -191,11 +189,10 @@ def test_names_lead_to_their_kind_of_source(tiny_checkpoint):
     "name", ["", "a/b/c", "./nothing", "/nothing/here", "a\0b", "../x", "a b", "pocket/llama-xl"]
 )
 def test_a_name_that_leads_nowhere_or_to_a_lone_file_is_refused(name, tmp_path):
-    with pytest.raises(ModelError):
-        find_kind(name)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(ModelError, match=r"model\.gguf"):
-        find_kind(str(tmp_path / "model.gguf"))
+    for refused in (name, str(tmp_path / "model.gguf")):
+        with pytest.raises(ModelError):
+            find_kind(refused)
 
 
 def test_an_outline_needs_no_weights(tiny_checkpoint, tmp_path):

@@ -1,4 +1,4 @@
-"""The run folder: terms that are fixed, a list of candidates that may grow, and the record."""
+"""The run folder: terms that are fixed, and a list of candidates that may grow."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def test_a_run_folder_holds_its_terms_and_their_digest(run: Run) -> None:
     again = Run.open(run.path)
     assert again.terms == toy_terms() and again.cells == ("a", "b")
     assert again.terms.rules_hash == digest(canonical({"alpha": 0.05}))
-    assert again.rosters[0].previous == again.terms.digest
+    assert again.rosters == run.rosters and len(again.rosters) == 1
 
 
 def test_the_terms_do_not_depend_on_the_machine(
@@ -94,81 +94,54 @@ def test_cell_ids_that_share_or_leave_a_folder_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["terms.json", "rosters.jsonl"])
-def test_every_truncation_and_flipped_byte_of_a_fixed_file_is_found_and_repaired(
+@pytest.mark.parametrize("name", ["terms.json", "rosters.json"])
+def test_every_truncation_and_flipped_byte_of_a_fixed_file_is_an_error_and_stays(
     run: Run, name: str
 ) -> None:
     work(run)
     path = run.path / name
-    data = path.read_bytes()
-    versions = mutations(data, 0 if FULL else 400)
+    versions = mutations(path.read_bytes(), 0 if FULL else 400)
     count("damaged fixed files of a run, all found", len(versions))
-    for n, version in enumerate(versions):
-        path.write_bytes(version)
-        with pytest.raises(DamagedArtifact, match=name):
-            Run.open(run.path)
-        if n % 97 == 0:
-            assert toy_run(run.path).cell("a").finished() and path.read_bytes() == data
-    path.unlink()
-    toy_run(run.path)
-    assert path.read_bytes() == data
-
-
-def test_damaged_terms_are_not_repaired_under_other_terms(run: Run) -> None:
-    work(run)
-    (run.path / "terms.json").write_bytes(b"")
-    with pytest.raises(StoreError):
-        toy_run(run.path, steps=7)
-    assert (run.path / "terms.json").read_bytes() == b""
+    for n, version in enumerate([*versions, None]):
+        path.unlink()
+        if version is not None:
+            path.write_bytes(version)
+        for opened in (Run.open, toy_run) if version is None or n % 97 == 0 else (Run.open,):
+            with pytest.raises(DamagedArtifact) as found:
+                opened(run.path)
+            assert str(path) in str(found.value)
+        if version is None:
+            assert not path.exists()
+            break
+        assert path.read_bytes() == version
 
 
 def test_the_list_of_candidates_may_grow_and_every_result_names_the_list_it_was_made_under(
     run: Run,
 ) -> None:
-    first = Run.create_or_resume(run.path, toy_terms(), [{"name": "one"}])
+    one, two = {"name": "one"}, {"name": "two"}
+    first = Run.create_or_resume(run.path, toy_terms(), [one])
     work(first, ToyJob(run.path.parent, ("part-0",)))
-    grown = Run.create_or_resume(run.path, toy_terms(), [{"name": "one"}, {"name": "two"}])
-    assert [entry.data["models"] for entry in grown.rosters] == [
-        [], [{"name": "one"}], [{"name": "one"}, {"name": "two"}],
-    ]  # fmt: skip
+    grown = Run.create_or_resume(run.path, toy_terms(), [one, two])
+    assert [entry.models for entry in grown.rosters] == [(), (one,), (one, two)]
     work(grown, ToyJob(run.path.parent, ("part-0", "part-1")))
-    terms = {step["step"]: step["terms"] for step in grown.cell("a").summary()["steps"]}
-    assert terms.pop("part-1") == grown.rosters[-1].digest
-    assert set(terms.values()) == {first.rosters[-1].digest}
+    lists = {step["step"]: step["roster"] for step in grown.cell("a").summary()["steps"]}
+    assert lists.pop("part-1") == grown.rosters[-1].digest
+    assert set(lists.values()) == {first.rosters[-1].digest}
     assert grown.verify() == ()
-    # A damaged list is taken from the record.
-    data = (run.path / "rosters.jsonl").read_bytes()
-    (run.path / "rosters.jsonl").write_bytes(data[:-1])
-    again = Run.create_or_resume(run.path, toy_terms(), [{"name": "one"}, {"name": "two"}])
-    assert (run.path / "rosters.jsonl").read_bytes() == data and again.verify() == ()
 
 
-def test_the_record_is_made_from_what_is_stored_in_plan_order(run: Run, quick: Path) -> None:
+def test_a_held_run_names_its_holder_and_the_order_of_work_changes_no_byte(
+    run: Run, quick: Path
+) -> None:
     work(run)
-    with run.lock("palimpsest study"):
-        with pytest.raises(FolderLocked, match="palimpsest study"), Run.open(run.path).lock():
-            pass
-    # Another order of work gives the same bytes.
+    with run.lock("palimpsest study"), pytest.raises(FolderLocked, match="palimpsest study"):
+        Run.open(run.path).lock().__enter__()
     other = toy_run(quick / "other")
     do_steps(other, "b", "train", "part-2", "reference")
     do_steps(other, "a", "train", "part-1")
     work(other)
     assert contents(other.path) == contents(run.path)
-
-
-def test_a_record_that_is_lost_or_changed_is_named_and_made_again(run: Run) -> None:
-    work(run)
-    path = run.path / "record.jsonl"
-    data = path.read_bytes()
-    assert run.verify() == ()
-    lines = data.splitlines(keepends=True)
-    for changed in (data[:-1], b"", b"".join(lines[:-1]), data.replace(b"part-0", b"part-9")):
-        path.write_bytes(changed)
-        assert len(run.verify()) == 1 and "record.jsonl" in run.verify()[0]
-    path.unlink()
-    assert len(run.verify()) == 1
-    assert work(run).computed == 0
-    assert path.read_bytes() == data
 
 
 def test_verify_names_what_is_missing_changed_or_added(run: Run) -> None:
@@ -194,25 +167,25 @@ def test_a_cell_moved_under_another_name_or_run_is_found(run: Run, quick: Path) 
 
 def test_reading_a_run_writes_nothing(run: Run) -> None:
     work(run)
-    (run.path / "record.jsonl").unlink()
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     again = Run.open(run.path)
     status(again)
     again.verify()
-    again.record()
     again.cell("a").table("items")
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
 
 
-def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["terms.json", "rosters.json"])
+def test_an_interrupted_creation_is_completed(tmp_path: Path, name: str) -> None:
     def fail(operation: str, path: Path) -> None:
-        if path.name == "terms.json":
+        if path.name == name:
             raise OSError(28, "No space left on device")
 
     with hooked(fail), pytest.raises(StoreError):
         toy_run(tmp_path / "run", "a")
     with pytest.raises(InputError):
         Run.open(tmp_path / "run")
+    assert Run.find(tmp_path / "run") is None
     assert toy_run(tmp_path / "run", "a", steps=7).terms.config["steps"] == 7
 
 
@@ -224,9 +197,8 @@ def test_a_folder_named_by_another_edition_is_refused(run: Run) -> None:
         Run.open(run.path)
 
 
-def test_a_pipe_in_the_place_of_the_record_is_damage_and_never_waited_for(run: Run) -> None:
-    work(run)
-    assert not run.verify()
-    (run.path / "record.jsonl").unlink()
-    os.mkfifo(run.path / "record.jsonl")
-    assert "device or pipe" in " ".join(run.verify())
+def test_a_pipe_in_the_place_of_the_lists_is_damage_and_never_waited_for(run: Run) -> None:
+    (run.path / "rosters.json").unlink()
+    os.mkfifo(run.path / "rosters.json")
+    with pytest.raises(DamagedArtifact):
+        Run.open(run.path)

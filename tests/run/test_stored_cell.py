@@ -53,13 +53,13 @@ def test_a_step_comes_back_as_it_was_put(run: Run) -> None:
     assert not cell.done(Step("ga-w3", "unlearn", "sha256:other", ""))
 
 
-def test_a_manifest_names_cell_step_key_terms_files_and_what_it_was_made_from(run: Run) -> None:
+def test_a_manifest_names_cell_step_key_list_files_and_what_it_was_made_from(run: Run) -> None:
     steps = do_steps(run, "a", "train", "part-0")
     cell = run.cell("a")
     folder = cell.folder / "steps" / "part-0"
     manifest = json.loads((folder / "manifest.json").read_bytes())
     assert (manifest["cell"], manifest["step"]) == ("a", "part-0")
-    assert (manifest["key"], manifest["terms"]) == (steps["part-0"].key, run.rosters[-1].digest)
+    assert (manifest["key"], manifest["roster"]) == (steps["part-0"].key, run.rosters[-1].digest)
     assert manifest["needs"] == {"train": cell.manifest("train")["digest"]}
     assert manifest["files"] == {
         name: files.file_digest(folder / name) for name in ("items.parquet", "values.json")

@@ -3,15 +3,15 @@
 ::
 
     RUN/terms.json                 configuration, rules, seal, inputs, code: fixed when created
-    RUN/rosters.jsonl              hash chain of the candidate lists; the run may grow, not change
-    RUN/record.jsonl               hash chain over all of it (chain.py)
+    RUN/rosters.json               the lists of candidates; the run may grow, not change
     RUN/cells/<cell>/              see cell.py
     RUN/progress/<worker>.jsonl    who did what when; not evidence
-    RUN/locks/                     see py
+    RUN/locks/                     see locks.py
 
-Every manifest names the roster it was made under, which names the terms: a result carries the proof
-that configuration, rules, seal and the list of candidates came before it. The record is made from
-the manifests in plan order; its bytes do not depend on which step finished first.
+Every manifest names the list of candidates it was made under by its digest, which is also that of
+the terms: a result carries the proof that configuration, rules, seal and candidates came before it.
+So terms and lists are never made again: a run where they are damaged is refused. Damage in a cell
+costs only its steps.
 """
 
 import contextlib
@@ -116,24 +116,17 @@ class Run:
     def open(cls, path: Path | str) -> "Run":
         """Return the run at ``path``, its terms and rosters checked; write nothing."""
         path = folder_path(path)
-        if not (path / TERMS).exists():
+        if not _is_run(path):
             raise InputError(
-                f"{path}: not a run (no {TERMS}); expected a folder made by `palimpsest study` "
+                f"{path}: not a run (no {ROSTERS}); expected a folder made by `palimpsest study` "
                 "or `palimpsest audit`; check the path, or run that command to create it"
             )
-        try:
-            terms = _read_terms(path)
-            rosters = _read_rosters(path, terms)
-            if not rosters:
-                raise DamagedArtifact(f"{path / ROSTERS}: missing")
-        except DamagedArtifact as error:
-            raise DamagedArtifact(f"{error}; restore it from a copy, or start a new run") from error
-        return cls(path, terms, rosters)
+        return cls(path, *_read_fixed(path))
 
     @classmethod
     def find(cls, path: Path | str) -> "Run | None":
         """Return the run at ``path``, or None where there is none yet."""
-        return cls.open(path) if (folder_path(path) / TERMS).exists() else None
+        return cls.open(path) if _is_run(folder_path(path)) else None
 
     @classmethod
     def create_or_resume(cls, path: Path | str, terms: Terms, roster: Roster = ()) -> "Run":
@@ -142,19 +135,20 @@ class Run:
         DriftError when anything but the roster differs from what the run was made with.
         """
         path = folder_path(path)
-        new = not (path / TERMS).exists() and not (path / "cells").exists()
-        if new:
+        if not _is_run(path):
             _check_new(path, terms)
         make_folder(path)
-        with _repairing(path):
-            if new:
+        with _held_for_an_instant(path):
+            lists: list[Any] = []
+            if _is_run(path):
+                known, rosters = _read_fixed(path)
+                _check_terms(path, known, terms)
+                lists = [list(fixed.models) for fixed in rosters]
+            else:
                 record = {"format": FORMAT, "terms": asdict(terms), "environment": _environment()}
                 write_digested(path / TERMS, record)
-            else:
-                _check_terms(path, terms)
-            lists = [list(fixed.models) for fixed in _read_rosters(path, terms)]
             plain = json.loads(canonical([dict(model) for model in roster]))
-            if not lists or lists[-1] != plain:
+            if lists[-1:] != [plain]:
                 write_digested(path / ROSTERS, {"terms": terms.digest, "rosters": [*lists, plain]})
         return cls.open(path)
 
@@ -224,7 +218,13 @@ def _run_lock(run: Path) -> Path:
     return run / "locks" / "run.lock"
 
 
-def _repairing(path: Path) -> contextlib.AbstractContextManager[None]:
+def _is_run(path: Path) -> bool:
+    """Return whether a run was created here: the lists of candidates are written last, and before
+    any cell."""
+    return (path / ROSTERS).exists() or (path / "cells").exists()
+
+
+def _held_for_an_instant(path: Path) -> contextlib.AbstractContextManager[None]:
     """Hold the run folder for an instant, unless this process does already."""
     if held_here(_run_lock(path)):
         return contextlib.nullcontext()
@@ -265,13 +265,20 @@ def parse_rosters(data: bytes, name: str, terms: Terms) -> tuple[FixedRoster, ..
     return tuple(FixedRoster.of(models, terms) for models in lists)
 
 
-def _read_terms(path: Path) -> Terms:
-    return parse_terms(read_stored(path / TERMS), str(path / TERMS))
+def _read_fixed(path: Path) -> tuple[Terms, tuple[FixedRoster, ...]]:
+    """Return the terms and the lists of candidates of a run."""
+    try:
+        terms = parse_terms(read_stored(path / TERMS), str(path / TERMS))
+        return terms, parse_rosters(read_stored(path / ROSTERS), str(path / ROSTERS), terms)
+    except DamagedArtifact as error:
+        raise DamagedArtifact(
+            f"{error}; what was fixed before the first step is not made again afterwards; restore "
+            "the file from a copy, or start a new run with another --out"
+        ) from error
 
 
-def _check_terms(path: Path, terms: Terms) -> None:
+def _check_terms(path: Path, known: Terms, terms: Terms) -> None:
     """Raise DriftError when the run has other terms."""
-    known = _read_terms(path)
     before, now = (json.loads(canonical(asdict(each))) for each in (known, terms))
     found = [change for key in before for change in differences(key, before[key], now[key])]
     if found:
@@ -283,13 +290,6 @@ def _check_terms(path: Path, terms: Terms) -> None:
             f"--reuse {path} what both have in common is taken from there)",
             keys=(key for key, _ in found),
         )
-
-
-def _read_rosters(path: Path, terms: Terms) -> tuple[FixedRoster, ...]:
-    """Return the lists of candidates that are stored; none where a run was never finished being
-    created."""
-    file = path / ROSTERS
-    return parse_rosters(read_stored(file), str(file), terms) if file.exists() else ()
 
 
 def differences(key: str, old: Any, new: Any) -> list[tuple[str, str]]:
