@@ -13,8 +13,6 @@ from palimpsest.stats.intervals import (
     clopper_pearson,
     clopper_pearson_clustered,
     cluster_bootstrap,
-    replication_gap,
-    spearman,
     tost,
 )
 
@@ -174,41 +172,3 @@ def test_tost_refusals():
         tost([1.0], [1.0], 0.0)
     with pytest.raises(ScoreError, match="forget deltas: item 0 is inf"):
         tost([math.inf], [1.0], 1.0)
-
-
-# --- gaps and correlation -----------------------------------------------------------------------
-
-
-def test_replication_gap_takes_every_fact_and_pair():
-    draws = np.array([[0.0, 0.0], [1.0, 2.0], [3.0, 3.0]])
-    gaps = [1, 2, 3, 3, 2, 1]  # pairs 01, 02, 12 by fact
-    assert replication_gap(draws, 90) == pytest.approx(np.percentile(gaps, 90))
-    assert replication_gap(draws, 100) == 3.0
-
-
-def test_replication_gap_refusals():
-    with pytest.raises(ScoreError, match="2 draws or more"):
-        replication_gap([[1.0, 2.0]])
-    with pytest.raises(ScoreError, match="draw 1, fact 0"):
-        replication_gap([[1.0], [math.nan]])
-
-
-def test_spearman_interval_covers_a_known_correlation():
-    generator = np.random.default_rng(3)
-    rho = 6 / math.pi * math.asin(0.6 / 2)  # Spearman's value of a bivariate normal with r = 0.6
-    covered = 0
-    for _ in range(400):
-        x = generator.normal(size=40)
-        y = 0.6 * x + 0.8 * generator.normal(size=40)
-        interval = spearman(x, y)
-        covered += interval.low <= rho <= interval.high
-    assert 0.91 <= covered / 400 <= 0.985
-
-
-def test_spearman_edges():
-    assert spearman([1, 2, 3, 4], [2, 4, 6, 9]).estimate == 1.0
-    assert spearman([1, 2, 3, 4], [9, 4, 3, 1]).high == -1.0
-    with pytest.raises(ScoreError, match="at least 4"):
-        spearman([1, 2, 3], [1, 2, 3])
-    with pytest.raises(ScoreError, match="constant"):
-        spearman([1, 1, 1, 1], [1, 2, 3, 4])

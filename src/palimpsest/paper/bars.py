@@ -18,12 +18,13 @@ from the injected model and share its draw, so nothing is shifted for them.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from palimpsest.errors import ScoreError
-from palimpsest.stats.intervals import draw_gaps
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Role
 
@@ -93,6 +94,11 @@ def paper_references(cell: CellMeasures) -> tuple[str, ...]:
     """Return the reference of the injected model's own draw, then the independent ones."""
     own = [name for name in cell.of_role(Role.REFERENCE) if cell.records[name].same_draw]
     return (*own, *cell.references)
+
+
+def draw_gaps(deltas: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the absolute gaps (pairs of draws, facts) of (draws, facts) deltas."""
+    return np.stack([np.abs(first - second) for first, second in combinations(deltas, 2)])
 
 
 def measure_tolerances(cells: Sequence[Sequence[ModelMeasures]], rules: PaperRules) -> Tolerances:

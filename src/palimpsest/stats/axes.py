@@ -216,12 +216,11 @@ AXES: tuple[Axis, ...] = (
         measure="reversed",
         low=Side(
             Sign.FORGETS,
-            "answers worse than a retraining when asked from the object to the subject",
+            "answers reversed questions worse than a retraining",
         ),
         high=Side(
             Sign.KNOWS,
-            "answers better than a retraining when asked from the object to the subject, which "
-            "shows hidden knowledge",
+            "answers reversed questions better than a retraining, which shows hidden knowledge",
         ),
     ),
 )

@@ -1,14 +1,13 @@
-"""Intervals and equivalence: Clopper–Pearson, cluster bootstrap, TOST, gaps, Spearman."""
+"""Intervals and equivalence: Clopper–Pearson, cluster bootstrap, TOST."""
 
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, ndtri
+from scipy.special import betaincinv
 
 from palimpsest.errors import ScoreError
 from palimpsest.stats.ranktest import rank_test
@@ -47,7 +46,8 @@ def clopper_pearson(
             f"{successes} successes of {trials} trials; expected 0 <= successes <= trials, "
             "and at least one trial"
         )
-    _require_confidence(confidence)
+    if not 0 < confidence < 1:
+        raise ScoreError(f"confidence is {confidence}; expected a number between 0 and 1")
     tail = (1 - confidence) / (2 if side == "two-sided" else 1)
     low, high = 0.0, 1.0
     if side != "upper" and successes > 0:
@@ -139,57 +139,6 @@ def tost(forget_deltas: ArrayLike, probe_deltas: ArrayLike, margin: float) -> fl
     return max(below, rank_test(forget, probe + margin).p_value)
 
 
-def draw_gaps(deltas: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the absolute gaps (pairs of draws, facts) of (draws, facts) deltas."""
-    return np.stack([np.abs(first - second) for first, second in combinations(deltas, 2)])
-
-
-def replication_gap(draws: ArrayLike, percentile: float = 90.0) -> float:
-    """Return the percentile, over facts and pairs of draws, of the absolute gap of (draws, facts)
-    deltas."""
-    deltas = np.asarray(draws, dtype=np.float64)
-    if deltas.ndim != 2 or deltas.shape[0] < 2 or deltas.shape[1] < 1:
-        raise ScoreError(
-            f"draws have shape {deltas.shape}; expected (draws, facts), 2 draws or more"
-        )
-    if not np.isfinite(deltas).all():
-        draw, fact = (int(i) for i in np.argwhere(~np.isfinite(deltas))[0])
-        raise ScoreError(f"draw {draw}, fact {fact}: the delta is {deltas[draw, fact]}")
-    return float(np.percentile(draw_gaps(deltas), percentile))
-
-
-def spearman(x: ArrayLike, y: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Return Spearman's rank correlation of (items,) pairs, with Bonett and Wright's interval.
-
-    Fisher's z with standard error sqrt((1 + r² / 2) / (n - 3)); approximate, and wide or refused
-    for few items. Bonett & Wright (2000), Psychometrika 65.
-    """
-    first, second = _finite("x", x), _finite("y", y)
-    if len(first) != len(second) or len(first) < 4:
-        raise ScoreError(
-            f"{len(first)} and {len(second)} values; expected as many of each, at least 4"
-        )
-    if np.ptp(first) == 0 or np.ptp(second) == 0:
-        raise ScoreError("a constant has no rank correlation; both sides must vary")
-    _require_confidence(confidence)
-    rho = float(np.clip(np.corrcoef(_ranks(first), _ranks(second))[0, 1], -1.0, 1.0))
-    if abs(rho) > 1 - 1e-12:
-        rho = math.copysign(1.0, rho)
-        return Interval(rho, rho, rho, confidence, "spearman, perfect: no interval")
-    error = math.sqrt((1 + rho**2 / 2) / (len(first) - 3))
-    half = float(ndtri((1 + confidence) / 2)) * error
-    center = math.atanh(rho)
-    low, high = math.tanh(center - half), math.tanh(center + half)
-    return Interval(rho, low, high, confidence, "spearman, bonett-wright")
-
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return twice the mid-ranks, less one."""
-    ordered = np.sort(values)
-    below, upto = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
-    return (below + upto).astype(np.float64)
-
-
 def _finite(name: str, values: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or not len(array):
@@ -198,8 +147,3 @@ def _finite(name: str, values: ArrayLike) -> NDArray[np.float64]:
     if len(wrong):
         raise ScoreError(f"{name}: item {wrong[0]} is {array[wrong[0]]}; expected a finite number")
     return array
-
-
-def _require_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ScoreError(f"confidence is {confidence}; expected a number strictly between 0 and 1")

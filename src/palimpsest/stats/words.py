@@ -10,8 +10,8 @@ CLOSING = (
     "built to defeat it."
 )
 UNPROVED = (
-    "Scores cannot prove that the references are retrainings without the forget data; that is the "
-    "claim of whoever made them."
+    "Scores cannot prove that the references are retrainings without the forget data; you must "
+    "take that on trust from their author."
 )
 
 

@@ -36,7 +36,8 @@ from palimpsest.facts.questions import (
 from palimpsest.models.checkpoint import checkpoint_digests
 from palimpsest.run.store import Run
 from palimpsest.stats.headroom import Headroom, read_headroom
-from palimpsest.stats.intervals import Interval, cluster_bootstrap, spearman
+from palimpsest.stats.intervals import Interval, cluster_bootstrap
+from palimpsest_trials.correlation import spearman
 from palimpsest_trials.evidence import ALIAS_TEMPLATES, Mechanism, alias, evidence_sentences, kin
 
 MECHANISMS: tuple[Mechanism, ...] = ("kin", "alias")
