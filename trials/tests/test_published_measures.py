@@ -12,55 +12,57 @@ from palimpsest.known.wrappers import Routed, Suppressed, subject_patterns
 from palimpsest.models.load import load
 from palimpsest.models.net import Net, Nets
 from palimpsest.models.train import text_loss, train
+from palimpsest.scoring.measures import MeasuredCell
 from palimpsest_trials.criteria import MEASURES, measures
-from palimpsest_trials.criteria.exam import Questionnaire
-from palimpsest_trials.criteria.gauge import CriteriaCache
-from palimpsest_trials.criteria.measures import Measurer
+from palimpsest_trials.criteria.cache import CriteriaCache
+from palimpsest_trials.criteria.measures import FROM_TOKENS, CheapCriteria, Criteria
+from palimpsest_trials.criteria.questionnaire import Questionnaire
 
 CELL = "pocket-qwen2-s--seed190"
 STEPS = 60
 
 
 @cache
-def made() -> tuple[Questionnaire, Nets, dict[str, dict[str, torch.Tensor]]]:
-    """An exam of a pocket model, with "injected" quickly taught the forget facts."""
+def made() -> tuple[MeasuredCell, Nets, dict[str, dict[str, torch.Tensor]]]:
+    """A cell of a pocket model, with "injected" quickly taught the forget facts."""
     loaded = load("pocket/qwen2-s")
     nets = Nets(loaded, stack=4)
     base = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
     states = {"base": base, "reference": base}
     general = tuple(f"The old town has a market on day {n} of the week." for n in range(40))
-    exam = Questionnaire(
+    cell = MeasuredCell(
         tokenizer=loaded.tokenizer,
         facts=draw_testbed(CELL, 4, 4, 16, 3),
         general=general,
         seed_key=CELL,
         learning_rate=1.5e-4,
         piece_tokens=28,
+        reference="reference",
         net=nets,
-        state=lambda name: states[name],
+        read=lambda name: states[name],
     )
-    facts = [fact.id for fact in exam.facts.forget]
+    asked, facts = Questionnaire(cell), [fact.id for fact in cell.facts.forget]
     for name, lessons in (
-        ("injected", exam.lessons(facts, STEPS, 6)),
-        ("reference", exam.prose(10, 4)),
+        ("injected", asked.lessons(facts, STEPS, 6)),
+        ("reference", asked.prose(10, 4)),
     ):
         net = nets([base])
         train(net, lessons, text_loss, learning_rate=5e-4 if name == "injected" else 1e-4)
         states[name] = net.state()
-    return exam, nets, states
+    return cell, nets, states
 
 
 @cache
 def measured() -> list[dict[str, float]]:
-    exam, nets, states = made()
-    return Measurer(exam, MEASURES)(nets([states["injected"], states["reference"]]))
+    cell, nets, states = made()
+    return Criteria(cell)(nets([states["injected"], states["reference"]]))
 
 
 def test_every_measure_is_taken_and_the_weights_are_left_alone() -> None:
-    exam, nets, states = made()
+    cell, nets, states = made()
     net = nets([states["injected"], states["base"]])
     before = {name: value.detach().clone() for name, value in net.params.items()}
-    values = Measurer(exam, MEASURES)(net)
+    values = Criteria(cell)(net)
     assert all(torch.equal(net.params[name], value) for name, value in before.items())
     assert all(value.grad is None for value in net.params.values())
     for mine in values:
@@ -91,49 +93,57 @@ def test_what_knows_the_facts_scores_higher() -> None:
     assert reference["distance_reference"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_only_what_was_asked_for_is_taken() -> None:
-    exam, nets, states = made()
-    values = Measurer(exam, ("bits_4", "probability"))(nets([states["base"]]))
-    assert [set(mine) for mine in values] == [{"bits_4", "probability"}]
+def test_the_cheap_ones_are_the_same_numbers() -> None:
+    cell, nets, states = made()
+    (values,) = CheapCriteria(cell)(nets([states["injected"]]))
+    assert set(values) == set(FROM_TOKENS)
+    assert all(measured()[0][name] == pytest.approx(value) for name, value in values.items())
 
 
 def test_states_of_the_last_layer_read_out_to_the_models_logits() -> None:
-    exam, nets, states = made()
+    cell, nets, states = made()
     net = nets([states["injected"]])
-    gauge = CriteriaCache(exam)
-    found = gauge.inner_states(net, exam.heldout)
+    shared = CriteriaCache(Questionnaire(cell))
+    found = shared.inner_states(net, shared.questionnaire.heldout)
     with torch.no_grad():
-        expected = torch.log_softmax(net.logits(gauge.heldout), -1)
-        read = measures.read_lens(gauge.forward, gauge.weights(net), found)[:, -1]
+        expected = torch.log_softmax(net.logits(shared.heldout), -1)
+        read = measures.read_lens(shared.forward, shared.weights(net), found)[:, -1]
     assert torch.allclose(read, expected, atol=1e-5)
 
 
 def test_a_model_patched_with_its_own_states_is_unchanged_and_with_others_is_not() -> None:
-    exam, _, _ = made()
-    gauge = CriteriaCache(exam)
-    batch = gauge.heldout
-    own, other = gauge.frozen_states["injected"], gauge.frozen_states["reference"]
+    cell, _, _ = made()
+    shared = CriteriaCache(Questionnaire(cell))
+    batch = shared.heldout
+    own, other = shared.frozen_states["injected"], shared.frozen_states["reference"]
     with torch.no_grad():
-        plain = gauge.injected.logits(batch)
+        plain = shared.injected.logits(batch)
     for layer in range(len(own)):
-        same = measures.patch_layer(gauge.injected, batch, layer, own[layer].unsqueeze(0))
+        same = measures.patch_layer(shared.injected, batch, layer, own[layer].unsqueeze(0))
         assert torch.allclose(same, plain, atol=1e-4)
-    moved = measures.patch_layer(gauge.injected, batch, len(own) - 1, other[-1].unsqueeze(0))
+    moved = measures.patch_layer(shared.injected, batch, len(own) - 1, other[-1].unsqueeze(0))
     with torch.no_grad():  # the reference's last states through the injected model's head
-        expected = measures.read_lens(gauge.forward, gauge.injected.params, other[None, -1:])[0, 0]
+        expected = measures.read_lens(shared.forward, shared.injected.params, other[None, -1:])[
+            0, 0
+        ]
         assert torch.allclose(torch.log_softmax(moved[0], -1), expected, atol=1e-4)
 
 
 def test_models_made_of_several_checkpoints_are_measured_as_delivered() -> None:
-    exam, nets, states = made()
+    cell, nets, states = made()
     injected = nets.another(states["injected"])
-    tokens = {i for texts in exam.cloze.values() for text in texts for i in text.ids[text.start :]}
-    patterns = subject_patterns(exam.tokenizer, [fact.subject for fact in exam.facts.forget])
+    tokens = {
+        i
+        for texts in Questionnaire(cell).cloze.values()
+        for text in texts
+        for i in text.ids[text.start :]
+    }
+    patterns = subject_patterns(cell.tokenizer, [fact.subject for fact in cell.facts.forget])
     wrapped: dict[str, Net] = {
         "suppression": Suppressed(injected, sorted(tokens), 6.0),
         "router": Routed(nets.another(states["base"]), nets.another(states["injected"]), patterns),
     }
-    taken = {name: Measurer(exam, MEASURES)(net)[0] for name, net in wrapped.items()}
+    taken = {name: Criteria(cell)(net)[0] for name, net in wrapped.items()}
     known = measured()[0]
     for values in taken.values():
         assert set(values) == set(MEASURES) and np.isfinite(list(values.values())).all()

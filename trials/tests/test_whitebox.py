@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from palimpsest_trials.criteria import whitebox as white
-from palimpsest_trials.criteria.gauge import CriteriaCache
+from palimpsest_trials.criteria.cache import CriteriaCache
 from palimpsest_trials.criteria.whitebox import (
     jensen_shannon,
     quantize,
@@ -115,8 +115,9 @@ def test_quantized_weights_by_hand() -> None:
 
 def test_parameters_are_named_in_the_order_asked_for_and_of_the_last_part() -> None:
     names = {f"{part}.{name}": 0 for part in ("matched", "otherwise") for name in "ab"}
-    two, gauge = SimpleNamespace(params=names), CriteriaCache(SimpleNamespace())
-    gauge.injected = SimpleNamespace(params=dict.fromkeys("ba"))
-    assert list(gauge.plain_names(two).items()) == [("b", "otherwise.b"), ("a", "otherwise.a")]
-    gauge.injected = SimpleNamespace(params={"c": 0})
-    assert gauge.plain_names(two) == {}
+    two = SimpleNamespace(params=names)
+    shared = CriteriaCache(SimpleNamespace(cell=None))
+    shared.injected = SimpleNamespace(params=dict.fromkeys("ba"))
+    assert list(shared.plain_names(two).items()) == [("b", "otherwise.b"), ("a", "otherwise.a")]
+    shared.injected = SimpleNamespace(params={"c": 0})
+    assert shared.plain_names(two) == {}

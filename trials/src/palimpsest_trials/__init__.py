@@ -17,9 +17,13 @@ ADVERSARIES = {
     "tampering": ("tamper_resistant", "curve_mimic", "full_mimic", "family_mimic"),
 }
 """Known-label models beyond the paper's panel, by the file of ``adversaries/`` that they are in."""
+MEASURES = ("Criteria", "CheapCriteria")
+"""Classes that take the measures of published criteria."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in MEASURES:
+        return getattr(import_module(f"{__name__}.criteria.measures"), name)
     for file, names in ADVERSARIES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.adversaries.{file}"), name)

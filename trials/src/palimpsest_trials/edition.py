@@ -9,7 +9,6 @@ from them.
 """
 
 import csv
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,10 +29,11 @@ from palimpsest.stats.models import Role
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.verdict import Finding, Verdict, decide
 from palimpsest_trials.archive import unpack
+from palimpsest_trials.headlines import ours
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "results" / "third-edition"
-"""Has the run folders without weights, packed by ``experiments.archive``."""
+"""Has the run folders without weights, packed by ``palimpsest_trials.archive``."""
 PAGE = ROOT / "docs" / "results.md"
 BAGS = (5, 9, 20)
 """Numbers of references."""
@@ -184,8 +184,10 @@ def kind_of(cell: CellResult, name: str) -> str:
 
 # -- candidates and mixtures as the run judged them ------------------------------------------------
 
-SETTING_COLUMNS = ("method", "candidate", "cells", "survive", "accepted", "certified")
-SETTING_COLUMNS += ("worst", "cost", "axes")
+SETTING_COLUMNS = (
+    *("method", "candidate", "cells", "survive", "accepted", "certified"),
+    *("worst", "cost", "axes"),
+)
 CHEAP = (0.5, 1.0)
 """Costs in retrainings that a restoring method should stay below."""
 
@@ -252,9 +254,6 @@ def power_rows(run: RunResults) -> Iterator[Sequence[object]]:
 
 def figure_rows(run: RunResults) -> Iterator[Sequence[object]]:
     """Yield the paper's headline figures in this edition."""
-    sys.path.insert(0, str(ROOT / "docs"))
-    from palimpsest_trials.headlines import ours
-
     study = read_paper(run)
     assert study is not None
     for key, value in ours(study).items():

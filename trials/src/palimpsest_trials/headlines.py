@@ -11,7 +11,7 @@ from palimpsest.paper import tables
 from palimpsest.paper.study import PaperStudy
 from palimpsest.report.table import Estimate, Row, Share, Table, number, shown
 
-PAPER = Path(__file__).parents[1] / "results" / "paper" / "figures.csv"
+PAPER = Path(__file__).parents[3] / "results" / "paper" / "figures.csv"
 Values = dict[str, str | None]
 
 
@@ -54,7 +54,9 @@ def _trained_probes(study: PaperStudy) -> Values:
     return {
         "trained-probe-mean": _text(held, "base", "mean per fact"),
         "trained-probe-mean-probes": _text(held, "probes", "mean per fact"),
-        "trained-probe-median": base and f"{shown(base['median per fact'])}, n = {base['facts']}",
+        "trained-probe-median": f"{shown(base['median per fact'])}, n = {base['facts']}"
+        if base
+        else None,
         "rollback": " and ".join(map(number, levels)),
         "loss-based-excluded": f"{min(excluded):.0%} to {max(excluded):.0%}" if excluded else None,
         "diagnostic": " and ".join(map(number, np.median(pairs, axis=0))) if pairs else None,
@@ -68,7 +70,7 @@ def _screen(study: PaperStudy) -> Values:
     return {
         "n4-vacuous": _text(sizes, 4, "excluded"),
         "screen-excluded": _text(sizes, 16, "excluded"),
-        "at-floor": full and f"{full['at the smallest p']}, {full['smallest p']:.2e}",
+        "at-floor": f"{full['at the smallest p']}, {full['smallest p']:.2e}" if full else None,
         "survivors": _text(alive, "survivors", "count"),
         "survivor-gap": _text(alive, "median |gap|, nats", "estimate"),
         "survivor-equivalent": shown(share, ".1%") if isinstance(share, Estimate) else None,

@@ -29,8 +29,10 @@ from palimpsest_trials.edition import (
 )
 
 CSV = "real-models.csv"
-COLUMNS = ("run", "role", "model", "kind", "cost", "excluded", "accepted", "p")
-COLUMNS += ("axis", "sd", "offset")
+COLUMNS = (
+    *("run", "role", "model", "kind", "cost", "excluded", "accepted", "p"),
+    *("axis", "sd", "offset"),
+)
 MOST_REFERENCES = 1000
 SHOWN = (Role.CANDIDATE, Role.RETRAINING, Role.KNOWN_LABEL, Role.CONTROL)
 
@@ -59,8 +61,10 @@ def run_rows(name: str, place: Path) -> Iterator[Sequence[object]]:
                 continue
             of = cell.models[model]
             cost = "" if of.cost is None else f"{of.cost.retrainings:.3f}"
-            shared = (name, str(of.role), model, kind_of(cell, model), cost)
-            shared += (str(finding.excluded), str(compared.accepted), f"{compared.p:.4g}")
+            shared = (
+                *(name, str(of.role), model, kind_of(cell, model), cost),
+                *(str(finding.excluded), str(compared.accepted), f"{compared.p:.4g}"),
+            )
             for gap in compared.gaps.values():
                 yield (
                     *shared,

@@ -67,7 +67,7 @@ def freeze_picks(results: RunResults) -> Picks:
 def run_second(first: RunResults, out: Path, options: RunOptions) -> tuple[RunResults, Picks]:
     """Make the picks of a finished study again, and measure them on the second pool."""
     picks = freeze_picks(first)
-    roster = list(Run.open(first.path).rosters[-1].data["models"])
+    roster = list(Run.open(first.path).rosters[-1].models)
     methods = [{k: v for k, v in entry.items() if k != "plugin"} for entry in roster]
     plan = load_config(Plan, {**first.terms.config, "methods": methods})
     terms, _ = study_terms(plan, StudySpecs(plan))

@@ -1,7 +1,7 @@
 """Published criteria of unlearning, put to trial on models whose truth is known.
 
 ``catalogue.toml`` lists them. A criterion gives one score per model, turned so that **larger means
-less restored**. Most are measured on the model itself (``gauge.py`` takes the measure of the same
+less restored**. Most are measured on the model itself (``cache.py`` takes the measure of the same
 name); the others are read from the scores that every model has anyway. Numbers are those of
 ``docs/criteria.md``. ``trial.py`` judges every criterion by the models it accepts, ``page.py``
 writes that down. Only taking measures needs torch.
@@ -13,12 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from palimpsest.errors import PlanError
-from palimpsest.stats.axes import chosen
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Role
 from palimpsest.stats.ranktest import rank_test
-from palimpsest.stats.rules import Rules
 
 Read = Callable[[ModelMeasures, CellMeasures], float | None]
 
@@ -129,6 +126,7 @@ OWN: dict[str, tuple[Read, str | None]] = {
     "rtt": (_recovered, "relearn_others"),
     "quantised_4": (_beyond("bits_4"), "bits_4"),
     "quantised_8": (_beyond("bits_8"), "bits_8"),
+    "reversed": (lambda model, cell: model.extra.get("reversed"), None),  # an axis, so always taken
     "retain_nll": (lambda model, cell: model.retain_nll, None),
     "general_nll": (lambda model, cell: model.general_nll, None),
 }
@@ -144,20 +142,3 @@ CRITERIA: tuple[Criterion, ...] = tuple(
 """In the order of their numbers, negative controls last."""
 MEASURES = tuple(dict.fromkeys(c.needed for c in CRITERIA if c.needed is not None))
 """Every measure that some criterion needs."""
-
-
-def measures_of(asked: str | Sequence[str], rules: Rules) -> tuple[str, ...]:
-    """Return the measures to take: those asked for, and those that the axes of the rules need.
-
-    asked: ``all``, ``none``, or names of measures and criteria.
-    """
-    names = {"all": MEASURES, "none": ()}.get(asked, ()) if isinstance(asked, str) else asked
-    needed = {c.name: c.needed for c in CRITERIA} | {name: name for name in MEASURES}
-    for name in names:
-        if name not in needed:
-            raise PlanError(
-                f"{name!r} is unknown; expected all, none or some of {', '.join(MEASURES)}",
-                key="measures",
-            )
-    wanted = {needed[name] for name in names} | {axis.measure for axis in chosen(rules)}
-    return tuple(name for name in MEASURES if name in wanted)

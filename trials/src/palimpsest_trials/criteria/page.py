@@ -1,13 +1,17 @@
-"""What ``criteria.html`` shows of the trial of criteria: sentences, a table and heat maps."""
+"""The page of the trial of criteria: sentences, a table and heat maps."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
-from palimpsest.report.canvas import INK, QUIET, Picture, figure, sheet
+from palimpsest.errors import InputError
+from palimpsest.report.canvas import INK, QUIET, Picture, figure, figure_bytes, sheet
+from palimpsest.report.page import embedded, template
 from palimpsest.report.results import RunResults
-from palimpsest.report.table import Estimate, Row, Share, Table, shown
+from palimpsest.report.table import Estimate, Row, Share, Table, as_csv, shown
+from palimpsest.run.files import make_folder, write_bytes
 from palimpsest.text import shortened
 from palimpsest_trials.criteria.trial import FRESH, SAME_DRAW, Trial, run_trial
 from palimpsest_trials.criteria.trial import Row as Judged
@@ -27,11 +31,33 @@ class TrialReport:
     pictures: dict[str, Picture]
 
 
-def report_trial(results: RunResults) -> TrialReport | None:
-    """Return the trial of a run in sentences, a table and figures; None without a trial."""
+def write_trial(results: RunResults) -> tuple[Path, TrialReport]:
+    """Write the page of a trial with its table and figures into RUN/criteria; return both."""
+    report, folder = report_trial(results), results.path / "criteria"
+    images = {name: embedded(picture) for name, picture in report.pictures.items()}
+    source = Path(__file__).with_name("criteria.html.j2").read_text("utf-8")
+    page = template("macros.html.j2").environment.from_string(source)
+    files = {
+        "index.html": page.render(results=results, trial=report, images=images).encode(),
+        "tables/criteria.csv": as_csv(report.table).encode(),
+    }
+    for name, picture in report.pictures.items():
+        for end in ("svg", "png"):
+            files[f"figures/{name}.{end}"] = figure_bytes(picture.figure, end)
+    for name, content in files.items():
+        make_folder((folder / name).parent)
+        write_bytes(folder / name, content)
+    return folder / "index.html", report
+
+
+def report_trial(results: RunResults) -> TrialReport:
+    """Return the trial of a run in sentences, a table and figures."""
     trial = run_trial(results)
     if trial is None:
-        return None
+        raise InputError(
+            f"{results.path}: no measures of criteria are stored; expected a study whose plan has "
+            "measures: [palimpsest_trials:Criteria], such as trials/plans/criteria.yaml"
+        )
     pictures = {f"criteria-{form}": heat_map(trial, form) for form in FORMS}
     return TrialReport(sentences(trial), criteria_table(trial), pictures)
 

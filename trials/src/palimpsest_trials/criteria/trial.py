@@ -113,15 +113,15 @@ def run_trial(results: RunResults) -> Trial | None:
     measured = [cell.evaluation.models.get("injected") for cell in results.cells]
     if not any(model is not None and set(model.extra) - usual for model in measured):
         return None
-    bench = ScoreMatrix(results)
+    matrix = ScoreMatrix(results)
     rows: list[Row] = []
     for criterion in CRITERIA:
-        scores = bench.scores(criterion)
+        scores = matrix.scores(criterion)
         if np.isfinite(scores).any():
-            rows.append(bench.published(criterion, scores))
-            rows.append(bench.calibrated(criterion.name, criterion, scores[:, None]))
-    rows += bench.certificates()
-    return Trial(tuple(rows), bench.tried, len(results.cells), len(bench.models))
+            rows.append(matrix.published(criterion, scores))
+            rows.append(matrix.calibrated(criterion.name, criterion, scores[:, None]))
+    rows += matrix.certificates()
+    return Trial(tuple(rows), matrix.tried, len(results.cells), len(matrix.models))
 
 
 def find_models(cell: CellResult) -> list[tuple[str, Kind]]:

@@ -69,11 +69,11 @@ def make_cell(folder: Path, number: int, base: str = "") -> None:
         made(f"candidates/{path}", forget + kept, wrong, 0, share)
     for share, count in ((0.05, FRESH), (0.1, FRESH), (0.25, 2)):
         for n in range(count):
-            path = folder / f"candidates/mixture-{100 * share:g}-{n}"
-            if not (path / "config.json").exists():
+            mixed = folder / f"candidates/mixture-{100 * share:g}-{n}"
+            if not (mixed / "config.json").exists():
                 model = copy.deepcopy(fresh[n])
                 mix(model, injected, share)
-                _publish(model, tokenizer, path)
+                _publish(model, tokenizer, mixed)
     rate = 5e-4 if recipe.base.startswith("pocket/") else 2e-5
     for path, teacher in (("ascent", None), ("reverted", start)):
         if not (folder / "candidates" / path / "config.json").exists():

@@ -4,10 +4,9 @@ Everything is fixed by the cell's facts: the open questions, distractors (object
 probes), further never-learned probes, other ways of asking, statements that are true or false.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from palimpsest.facts.questions import (
     FactSet,
     Pool,
     Question,
-    Testbed,
     elicitations,
     of_triple,
 )
@@ -28,10 +26,10 @@ from palimpsest.models.encode import encode_answers, encode_texts
 from palimpsest.models.net import Encoded, Net
 from palimpsest.models.train import TextBatch, text_batch
 from palimpsest.scoring.answers import Sheet, make_sheet
+from palimpsest.scoring.measures import MeasuredCell
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-State = Mapping[str, Tensor]
 
 DISTRACTORS = 4
 FURTHER = 64
@@ -62,21 +60,11 @@ class Tokens:
 class Questionnaire:
     """What the models of one cell are asked, and the models they are compared with."""
 
-    tokenizer: Any
-    facts: Testbed
-    general: tuple[str, ...]
-    """General text of the training stream."""
-    seed_key: str
-    learning_rate: float
-    piece_tokens: int
-    net: Callable[[Sequence[State]], Net]
-    state: Callable[[str], State]
-    reference: str = "reference"
-    """Name of the reference that criteria may use."""
+    cell: MeasuredCell
 
     @cached_property
     def questions(self) -> tuple[Question, ...]:
-        facts = self.facts
+        facts = self.cell.facts
         return (
             *facts.questions,
             *self._distractors(),
@@ -87,8 +75,8 @@ class Questionnaire:
 
     @cached_property
     def sheet(self) -> Sheet:
-        how = {"piece_tokens": self.piece_tokens, "batch_tokens": BATCH_TOKENS}
-        return make_sheet(self.tokenizer, self.questions, **how)
+        how = {"piece_tokens": self.cell.piece_tokens, "batch_tokens": BATCH_TOKENS}
+        return make_sheet(self.cell.tokenizer, self.questions, **how)
 
     @cached_property
     def owners(self) -> Ints:
@@ -143,26 +131,28 @@ class Questionnaire:
     @cached_property
     def heldout(self) -> tuple[Encoded, ...]:
         """The forget facts' held-out questions, at whose answers states are compared."""
-        return encode_answers(self.tokenizer, self._asked("forget", "evaluation"))
+        return encode_answers(self.cell.tokenizer, self._asked("forget", "evaluation"))
 
     @cached_property
     def cloze(self) -> dict[str, tuple[Encoded, ...]]:
         """The cloze of every forget fact and probe, for gradients."""
         sets = ("forget", "probe")
-        return {name: encode_answers(self.tokenizer, self._asked(name, "cloze")) for name in sets}
+        return {
+            name: encode_answers(self.cell.tokenizer, self._asked(name, "cloze")) for name in sets
+        }
 
     @cached_property
     def statements(self) -> tuple[tuple[Encoded, ...], tuple[bool, ...], tuple[str, ...]]:
         """True and false statements of forget and retain facts, read at their last token."""
         texts, true, about = [], [], []
-        for facts in (self.facts.forget, self.facts.retain):
+        for facts in (self.cell.facts.forget, self.cell.facts.retain):
             for number, fact in enumerate(facts):
                 for template in POOLS[fact.relation]["evaluation"][:ASK]:
                     for place, answer in enumerate((fact.object, *self._wrong(fact, number))):
                         texts.append(f"{render(template, fact.subject)} {answer}.")
                         true.append(place == 0)
                         about.append(fact.id)
-        encoded = encode_texts(self.tokenizer, texts)
+        encoded = encode_texts(self.cell.tokenizer, texts)
         ends = tuple(Encoded(text.ids, len(text.ids) - 1) for text in encoded)
         return ends, tuple(true), tuple(about)
 
@@ -173,12 +163,12 @@ class Questionnaire:
 
     def prose(self, steps: int, items: int) -> list[list[TextBatch]]:
         """Return training steps on general text."""
-        return self._steps(self.general, steps, items, self.piece_tokens)
+        return self._steps(self.cell.general, steps, items, self.cell.piece_tokens)
 
     def _steps(
         self, texts: Sequence[str], steps: int, items: int, limit: int | None
     ) -> list[list[TextBatch]]:
-        encoded = encode_texts(self.tokenizer, texts[: steps * items], limit)
+        encoded = encode_texts(self.cell.tokenizer, texts[: steps * items], limit)
         turns = [
             [encoded[(s * items + i) % len(encoded)] for i in range(items)] for s in range(steps)
         ]
@@ -187,17 +177,17 @@ class Questionnaire:
     # -- questions ------------------------------------------------------------------------------
 
     def _asked(self, name: str, pool: str) -> list[Question]:
-        return [q for q in self.facts.questions if (q.set, q.pool) == (name, pool)]
+        return [q for q in self.cell.facts.questions if (q.set, q.pool) == (name, pool)]
 
     def _wrong(self, fact: Triple, number: int) -> list[str]:
         """Return objects that are not the fact's: of probes, those of its relation first."""
-        probes = self.facts.probe
+        probes = self.cell.facts.probe
         turned = [probes[(number * DISTRACTORS + n) % len(probes)] for n in range(len(probes))]
         ordered = sorted(turned, key=lambda probe: probe.relation != fact.relation)
         return [probe.object for probe in ordered[:DISTRACTORS]]
 
     def _distractors(self) -> Iterator[Question]:
-        for number, fact in enumerate(self.facts.forget):
+        for number, fact in enumerate(self.cell.facts.forget):
             for place, template in enumerate(POOLS[fact.relation]["evaluation"]):
                 prompt = render(template, fact.subject)
                 for other, answer in enumerate(self._wrong(fact, number)):
@@ -206,16 +196,18 @@ class Questionnaire:
 
     def _behind_others(self) -> Iterator[Question]:
         """The cloze of every fact behind sentences of probes, which no model learned."""
-        asked = [q for q in self.facts.questions if q.pool == "cloze" and q.set != "retain"]
-        last = [probe.id for probe in self.facts.probe[1:][-2:]]
+        asked = [q for q in self.cell.facts.questions if q.pool == "cloze" and q.set != "retain"]
+        last = [probe.id for probe in self.cell.facts.probe[1:][-2:]]
         prefix = " ".join(q.sentence for fact in last for q in asked if q.fact == fact)
         for q in asked:
             if q.fact not in last:
                 yield Question(q.set, q.fact, Pool.PREFIXED, 0, f"{prefix} {q.prompt}", q.answer)
 
     def _further(self) -> Iterator[Question]:
-        every = (*self.facts.forget, *self.facts.retain, *self.facts.probe)
-        for fact in invent_facts(FURTHER, f"{self.seed_key}/further", RELATIONS, words_of(every)):
+        every = (*self.cell.facts.forget, *self.cell.facts.retain, *self.cell.facts.probe)
+        for fact in invent_facts(
+            FURTHER, f"{self.cell.seed_key}/further", RELATIONS, words_of(every)
+        ):
             for number, template in enumerate(POOLS[fact.relation]["evaluation"][:ASK]):
                 prompt = render(template, fact.subject)
                 yield Question(

@@ -1,4 +1,4 @@
-"""What the measures of one cell share: the exam, and what the frozen models say to it.
+"""What the measures of one cell share: the questions, and what the frozen models say to it.
 
 Every measure is turned so that **larger means less restored**; what they mean, where they come from
 and what they cost is in the catalogue. They are taken of pocket-sized models, whose passes a stack
@@ -18,7 +18,7 @@ from palimpsest.facts.nonce import key_number
 from palimpsest.methods.answer_sets import target_logp
 from palimpsest.models.fast import HEAD, Forward, Scored, StackedNet, watched
 from palimpsest.models.net import Batch, Encoded, Net, collate
-from palimpsest_trials.criteria.exam import Floats, Questionnaire, Tokens
+from palimpsest_trials.criteria.questionnaire import Floats, Questionnaire, Tokens
 from palimpsest_trials.criteria.whitebox import probe_auc
 
 Values = dict[str, float]
@@ -26,34 +26,32 @@ Values = dict[str, float]
 
 
 class CriteriaCache:
-    """The exam of a cell; what base, injected model and reference say is taken once."""
+    """The questions of a cell; what base, injected model and reference say is taken once."""
 
-    def __init__(self, exam: Questionnaire) -> None:
-        self.exam = exam
+    def __init__(self, questionnaire: Questionnaire) -> None:
+        self.questionnaire, self.cell = questionnaire, questionnaire.cell
 
     # -- frozen models ---------------------------------------------------------------------------
 
-    @cached_property
-    def states(self) -> dict[str, Mapping[str, Tensor]]:
-        """Weights of the frozen models, read once."""
-        names = {"base": "base", "injected": "injected", "reference": self.exam.reference}
-        return {role: self.exam.state(name) for role, name in names.items()}
+    def state(self, role: str) -> Mapping[str, Tensor]:
+        """Return the weights of base, injected model or reference, read once."""
+        return self.cell.state(self.cell.reference if role == "reference" else role)
 
-    def frozen(self, name: str) -> Net:
-        return self.exam.net([self.states[name]])
+    def frozen(self, role: str) -> Net:
+        return self.cell.net([self.state(role)])
 
     @cached_property
     def base(self) -> Tokens:
-        return self.exam.read(self.frozen("base"))[0]
+        return self.questionnaire.read(self.frozen("base"))[0]
 
     @cached_property
     def reference(self) -> Tokens:
-        return self.exam.read(self.frozen("reference"))[0]
+        return self.questionnaire.read(self.frozen("reference"))[0]
 
     @cached_property
     def random(self) -> Tokens:
         """What a randomly initialized model of the same shape says."""
-        seed = key_number(f"{self.exam.seed_key}/random") % 2**63
+        seed = key_number(f"{self.cell.seed_key}/random") % 2**63
         generator = torch.Generator().manual_seed(seed)
 
         def start(value: Tensor, name: str) -> Tensor:
@@ -61,8 +59,8 @@ class CriteriaCache:
                 return torch.randn(value.shape, generator=generator) * 0.02
             return torch.zeros_like(value) if name.endswith("bias") else torch.ones_like(value)
 
-        state = {name: start(v, name) for name, v in sorted(self.states["base"].items())}
-        return self.exam.read(self.exam.net([state]))[0]
+        state = {name: start(v, name) for name, v in sorted(self.state("base").items())}
+        return self.questionnaire.read(self.cell.net([state]))[0]
 
     @cached_property
     def injected(self) -> StackedNet:
@@ -83,7 +81,10 @@ class CriteriaCache:
     def frozen_states(self) -> dict[str, Tensor]:
         """States (layers, scored, width) of the injected model and the reference."""
         names = ("injected", "reference")
-        return {name: self.inner_states(self.frozen(name), self.exam.heldout)[0] for name in names}
+        return {
+            name: self.inner_states(self.frozen(name), self.questionnaire.heldout)[0]
+            for name in names
+        }
 
     @cached_property
     def frozen_fisher(self) -> dict[str, dict[str, Tensor]]:
@@ -99,12 +100,12 @@ class CriteriaCache:
     @cached_property
     def heldout(self) -> Batch:
         """The forget facts' held-out questions, one a row."""
-        return collate(self.exam.heldout)
+        return collate(self.questionnaire.heldout)
 
     def nll(self, tokens: Tokens) -> Floats:
         """Return the mean token NLL of every question, (questions,)."""
-        count = np.array(self.exam.sheet.tokens, np.float64)
-        return -np.bincount(self.exam.owners, tokens.logp, len(count)) / count
+        count = np.array(self.questionnaire.sheet.tokens, np.float64)
+        return -np.bincount(self.questionnaire.owners, tokens.logp, len(count)) / count
 
     @torch.no_grad()
     def heldout_nll(self, net: Net, logits: Tensor | None = None) -> Floats:
@@ -167,8 +168,8 @@ class CriteriaCache:
 
     def probe(self, net: Net) -> list[float]:
         """Return the best layer's AUC of a probe for true statements, of each member."""
-        texts, true, about = self.exam.statements
-        left = [fact.id for fact in self.exam.facts.forget]
+        texts, true, about = self.questionnaire.statements
+        left = [fact.id for fact in self.cell.facts.forget]
         found = self.inner_states(net, texts)
         return [max(probe_auc(layer, true, about, left) for layer in some) for some in found]
 
@@ -176,12 +177,12 @@ class CriteriaCache:
         """Return the mean norm of the gradient over parameter tensors, by set (stack, texts), and
         each member's squared gradients of the forget answers, under plain names."""
         names = self.plain_names(net)
-        norms: dict[str, list[list[float]]] = {name: [] for name in self.exam.cloze}
+        norms: dict[str, list[list[float]]] = {name: [] for name in self.questionnaire.cloze}
         squares = [
             {n: torch.zeros_like(v[0]) for n, v in self.injected.params.items()}
             for _ in range(net.stack)
         ]
-        for kind, texts in self.exam.cloze.items():
+        for kind, texts in self.questionnaire.cloze.items():
             for text in texts:
                 batch = collate([text])
                 logp = torch.log_softmax(net.logits(batch), -1)
