@@ -49,14 +49,15 @@ def test_it_says_its_version() -> None:
         (["study", "missing.yaml"], ["missing.yaml"]),
         (["study"], ["plan"]),
         (["study", "pocket-small", "--alpha", "2"], ["--alpha"]),
-        (["study", "pocket-small", "--margin=-1", "--dry-run"], ["--margin"]),
+        (["study", "pocket-small", "--detection-limit=-1", "--dry-run"], ["--detection-limit"]),
         (["study", "pocket-small", "--keep", "everything"], ["everything", "candidates"]),
         (["study", "pocket-small", "--method", "no_such_method"], ["no_such_method"]),
         (["study", "pocket-small", "--device", "cuda"], ["cuda"]),
         (["study", "pocket-small", "--polo", "x"], ["--pool"]),
         (["demo", "--device", "gpu", "--dry-run"], ["gpu", "cuda"]),
-        (["demo", "--gpus-per-step", "1"], ["--executor ray"]),
-        (["demo", "--batch-tokens", "1"], ["--batch-tokens"]),
+        (["demo", "--per-step", "gpus=1"], ["--per-step", "--executor ray"]),
+        (["demo", "--executor", "ray", "--per-step", "gpu=1"], ["--per-step", "gpus"]),
+        (["demo", "--lora", "-1"], ["--lora"]),
         (["demo", "--executor", "slurm"], ["slurm"]),
         (["design", "--forget", "0"], ["forget"]),
         (["report", "no-such-run"], ["no-such-run"]),
@@ -144,10 +145,9 @@ def test_report_status_and_compare_read_a_finished_study(tiny_study: Path, tmp_p
     assert "items.parquet" in damaged.stderr
 
 
-RUN = ("--workers", "--executor", "--address", "--gpus-per-step", "--memory-per-step", "--reuse")
-RUN += ("--out", "--json", "--dry-run")
-ENGINE = ("--device", "--dtype", "--batch-tokens", "--checkpointing", "--accumulate")
-RULES = ("--alpha", "--detection-limit", "--margin")
+RUN = ("--workers", "--executor", "--per-step", "--reuse", "--out", "--json", "--dry-run")
+ENGINE = ("--device", "--dtype", "--checkpointing", "--lora")
+RULES = ("--alpha", "--detection-limit")
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,17 @@ def test_commands_that_compute_take_the_same_flags(command: str, flags: tuple[st
 
 
 def test_the_resources_of_a_step_reach_ray_and_no_other_executor() -> None:
-    flags = RunFlags(executor="ray", gpus_per_step=0.5, memory_per_step=2, address="auto")
+    flags = RunFlags(executor="ray", per_step="gpus=0.5,memory=2")
     asked = RayExecutor(**flags.resources())
-    assert asked.address == "auto"
     wanted = {"num_cpus": 1, "num_gpus": 0.5, "memory": 2_000_000_000}
     assert asked.resources({"engine": {"device": "cpu"}}) == wanted
-    with pytest.raises(PlanError, match="--executor ray"):
-        RunFlags(memory_per_step=2).resources()
+    for wrong in (
+        RunFlags(per_step="memory=2"),
+        *(RunFlags(executor="ray", per_step=text) for text in ("disk=1", "gpus=x", "gpus=1,")),
+    ):
+        with pytest.raises(PlanError) as refused:
+            wrong.resources()
+        assert refused.value.key == "--per-step"
 
 
 def test_progress_is_one_line_per_event_where_there_is_no_terminal(
@@ -207,14 +211,3 @@ def test_a_terminal_shows_what_status_shows(
         watch.show(Event("a", "finished"))
     assert "a: finished" in terminal.getvalue()
     assert "1 of 1 cells" in terminal.getvalue()
-
-
-def test_a_file_after_with_forget_is_that_of_the_forget_facts() -> None:
-    from palimpsest.cli import _spelled_out
-
-    given = ["retrain", "--with-forget", "F.jsonl", "--draws", "2"]
-    assert _spelled_out(given) == [
-        *("retrain", "--with-forget", "--forget", "F.jsonl"),
-        *("--draws", "2"),
-    ]
-    assert _spelled_out(["retrain", "--with-forget", "--draws", "2"])[2] == "--draws"

@@ -162,7 +162,7 @@ def test_paths_in_a_file_start_at_its_folder_and_names_of_models_stay(tmp_path: 
         (AuditConfig, {"candidates": {"base": "x"}}, "candidates"),
         (AuditConfig, {"steps": 2}, "steps"),
         (AuditConfig, {"forget": "facts.csv"}, "forget"),
-        (AuditConfig, {"probes": "p.jsonl", "generate_probes": 3}, "probes"),
+        (AuditConfig, {"probes": -1}, "probes"),
         (AuditConfig, {"rules": {"margin": -1}}, "rules.margin"),
         (TofuConfig, {"train": True, "full": "x"}, "train"),
         (TofuConfig, {"full": "x"}, "retain"),

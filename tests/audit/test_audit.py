@@ -295,11 +295,9 @@ def _plan_file(study: Path, tmp_path: Path) -> Path:
         (["--candidate=x=a", "--learning-rate=-1"], "--learning-rate"),
         (["--candidate=x=a", "--device=cuda"], "device"),
         (["--candidate=x=a", "--alpha=0.00042"], "--alpha"),
-        (["--candidate=x=a", "--margin=10"], "--margin"),
         (["--candidate=x=a", "--detection-limit=25"], "--detection-limit"),
         (["--candidate=x=a", "--forget=f.csv"], "facts from-csv f.csv"),
         (["--candidate=x=a", "--refs=y"], "--reference"),
-        (["--candidate=x=a", "--generate-probes=4"], "--probes"),
     ],
 )
 def test_an_error_names_the_flag_it_came_from(
@@ -514,7 +512,7 @@ def test_a_control_that_cannot_be_built_is_named_as_missing(
 def test_generated_probes_are_asked_about_people_who_do_not_exist(
     world: Path, tmp_path: Path
 ) -> None:
-    values = small(world, tmp_path / "run", probes=None, generate_probes=PROBES)
+    values = small(world, tmp_path / "run", probes=PROBES)
     document = palimpsest.audit(**values).document
     assert document["facts"]["probe"] == PROBES
     assert any("assume" in remark for remark in document["remarks"])

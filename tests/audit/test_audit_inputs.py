@@ -392,7 +392,6 @@ FLAGS: dict[str, tuple[Values, str]] = {
     "a candidate called reference-3": ({"candidates": {"Reference-3": "a"}}, ""),
     "a candidate name that is a path": ({"candidates": {"../x": "a"}}, ""),
     "an unknown key": ({"colour": "red"}, "colour"),
-    "probes given and generated": ({"generate_probes": 16}, "probes"),
     "neither probes nor generated": ({"probes": None}, "probes"),
     "more chunks than steps": ({"chunks": 9}, "steps"),
     "an alpha that accepts anything": ({"rules": {"alpha": 0.00042}}, "rules.alpha"),
@@ -417,7 +416,7 @@ def test_generated_probes_need_subjects_and_names(
     good: Values, tmp_path: Path, change: Values
 ) -> None:
     broken(tmp_path / "forget.jsonl", 2, **change)
-    refused(good | {"probes": None, "generate_probes": 16}, FactsError)
+    refused(good | {"probes": 16}, FactsError)
 
 
 def test_an_output_that_is_a_file_or_holds_other_things(good: Values, tmp_path: Path) -> None:
@@ -481,7 +480,7 @@ def test_without_a_beacon_the_draw_comes_from_the_digests_and_says_so(good: Valu
     cell = {"steps": [], "models": []}
     conditions = [list(find_conditions(inputs.terms(), cell)) for inputs in (plain, drawn)]
     assert conditions[0] == [*conditions[1], SELF_DRAWN] and "steps 2" in conditions[1][0]
-    generated = {"probes": None, "generate_probes": 16}
+    generated = {"probes": 16}
     subjects = [
         {fact.subject for fact in prepared(good | generated | more).sets["probe"]}
         for more in ({}, {"beacon": "tuesday"})

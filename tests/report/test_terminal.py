@@ -51,7 +51,7 @@ def test_everything_fits_the_terminal_and_no_label_is_cut(
     single: RunResults, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = lines_of(single, explain=True)
+    lines = lines_of(single)
     assert max(map(len, lines)) <= columns
     assert any("over-forgotten and damaged" in line for line in lines)
     by_axis = lines[next(n for n, line in enumerate(lines) if line.startswith("axis ")) + 1 :]
@@ -59,13 +59,6 @@ def test_everything_fits_the_terminal_and_no_label_is_cut(
         assert line.startswith(axis.title)
     sd = single.judged[0][1].finding("replay-1").comparison.gaps["forget"].sd  # type: ignore[union-attr]
     assert f"{sd:+.1f}" in by_axis[0]
-
-
-def test_the_legend_is_printed_on_request_only(single: RunResults) -> None:
-    plain, explained = joined(lines_of(single)), joined(lines_of(single, explain=True))
-    for axis in chosen(single.rules):
-        assert axis.meaning in explained and axis.meaning not in plain
-    assert explained.startswith(plain)
 
 
 def test_a_long_name_is_folded_and_the_label_stays_whole() -> None:

@@ -120,7 +120,7 @@ class AuditInputs:
     @cached_property
     def sets(self) -> dict[str, tuple[Fact, ...]]:
         """The facts: forget, retain and probe, which are generated where no file has them."""
-        sets, count = dict(self.facts), self.config.generate_probes
+        sets, count = dict(self.facts), self.config.generated_probes
         if not count:
             return sets
         key = self.beacon.key("probes")
@@ -243,7 +243,7 @@ class AuditInputs:
     def remarks(self) -> Iterator[str]:
         """Yield what is allowed but weakens the measurement, whatever models are handed in."""
         config = self.config
-        if not config.probes:
+        if config.generated_probes:
             yield ASSUMES
         if self.rules != config.rules:
             yield ONE_WAY
@@ -367,17 +367,18 @@ def _references(config: AuditConfig) -> dict[str, str]:
 
 
 def _fact_files(config: AuditConfig) -> dict[str, str]:
-    files = {"forget": config.forget, "retain": config.retain, "probe": config.probes}
+    probes = "" if config.generated_probes else str(config.probes)
+    files = {"forget": config.forget, "retain": config.retain, "probe": probes}
     return {name: file for name, file in files.items() if file}
 
 
 def _read_facts(config: AuditConfig, candidates: int) -> dict[str, tuple[Fact, ...]]:
     sets = check_sets(_fact_files(config))
-    if "probe" not in sets and not config.generate_probes:
+    if "probe" not in sets and not config.generated_probes:
         least = certifiability(len(sets["forget"]), 1, candidates, config.rules.alpha).min_probes
         raise PlanError(
             "none given; expected never-learned facts to compare the forget facts with; give a "
-            f"file with --probes, or generate some with --generate-probes {max(16, least)}; "
+            f"file with --probes, or generate some with --probes {max(16, least)}; "
             f"this design needs at least {least}",
             key="probes",
         )

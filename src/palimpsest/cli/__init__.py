@@ -11,7 +11,6 @@ import difflib
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
@@ -47,7 +46,7 @@ def main() -> None:
 def _run_command() -> None:
     with stop_signals():
         try:
-            app(_spelled_out(sys.argv[1:]), exit_on_error=False, print_error=False)
+            app(sys.argv[1:], exit_on_error=False, print_error=False)
             check_stop()  # a signal that came after the last write
         except CycloptsError as error:
             _fail(_usage(error), 2)
@@ -63,15 +62,6 @@ def _run_command() -> None:
         except BrokenPipeError:
             sys.stderr.close()
             sys.exit(1)
-
-
-def _spelled_out(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with ``--with-forget FILE`` as ``--with-forget --forget FILE``."""
-    spelled: list[str] = []
-    for before, argument in zip(["", *arguments], arguments):
-        file = before == "--with-forget" and not argument.startswith("-")
-        spelled += ["--forget", argument] if file else [argument]
-    return spelled
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -13,7 +13,6 @@ from palimpsest.cli.options import (
     RECIPE,
     RUN_FOLDER,
     EngineFlags,
-    Explain,
     PromptFlags,
     RuleFlags,
     RunFlags,
@@ -48,7 +47,9 @@ if TYPE_CHECKING:
     RetrainFlags = RetrainConfig
     UnlearnFlags = UnlearnConfig
 else:
-    AuditFlags = flags_of(AuditConfig, skip=("chunks", "scored_pieces", "piece_tokens"))
+    AuditFlags = flags_of(
+        AuditConfig, skip=("chunks", "items", "scored_pieces", "piece_tokens", "adapter_base")
+    )
     RunSourceFlags = flags_of(RunSource, group=RUN_FOLDER)
     RecipeSourceFlags = flags_of(RecipeSource, group=RUN_FOLDER)
     TofuFlags = flags_of(TofuConfig)
@@ -63,11 +64,11 @@ Required = Annotated[list[str] | None, Parameter(name="--require", negative=())]
 @app.command(group=MODELS)
 def audit(
     request: Path | None = None,
+    /,
     *,
     models: AuditFlags | None = None,
     source: RunSourceFlags | None = None,
     require: Required = None,
-    explain: Explain = False,
     rules: RuleFlags | None = None,
     prompt: PromptFlags | None = None,
     engine: EngineFlags | None = None,
@@ -78,11 +79,11 @@ def audit(
     Parameters
     ----------
     request
-        YAML file with the flags' names as keys. Flags override it.
+        YAML file with the flags' names and further settings as keys. Flags override it.
     require
         Candidate that must pass for exit code 0. Repeatable. Default: any candidate.
     """
-    from palimpsest.config.load import load_config
+    from palimpsest.config.load import load_config, merged, read_values
 
     run = run or RunFlags()
     values = given(models)
@@ -96,10 +97,10 @@ def audit(
         values["candidates"] = named_places(values["candidates"])
     values |= {"rules": given(rules), "prompt": given(prompt), "engine": given(engine)}
     if run_folder:
-        if request is not None:
-            raise PlanError("given together with a YAML file; expected one", key="open_unlearning")
         from palimpsest.openunlearning.runs import audit_run
 
+        if request is not None:
+            values = merged(read_values(AuditConfig, request), values)
         config, found = audit_run(load_config(RunSource, run_folder), values)
         note(found)
     else:
@@ -125,7 +126,7 @@ def audit(
     check_memory(spec)
     with run.options(workers) as options:
         result = audit_config(config, options, inputs)
-    code = _conclude(result, run.json, explain)
+    code = _conclude(result, run.json)
     sys.exit(code if not require else 0 if result.passes(require) else 3)
 
 
@@ -169,7 +170,7 @@ def tofu(
     sys.exit(_conclude(result, run.json))
 
 
-def _conclude(result: "Answer", as_json: bool, explain: bool = False) -> int:
+def _conclude(result: "Answer", as_json: bool) -> int:
     """Write the report where there is something to report, and answer."""
     page: Any = None
     if result.results is not None:
@@ -185,7 +186,7 @@ def _conclude(result: "Answer", as_json: bool, explain: bool = False) -> int:
         assert result.verdict is not None
         paragraphs(f"{result.verdict.paragraph()} No model was loaded, and nothing was written.")
         return result.exit_code
-    for block in study_lines(result.results, explain=explain):
+    for block in study_lines(result.results):
         answer(block)
     answer(f"\nreport: {page}\nrun: {result.run}\nnext: palimpsest certify {result.run}")
     return result.exit_code
@@ -193,6 +194,8 @@ def _conclude(result: "Answer", as_json: bool, explain: bool = False) -> int:
 
 @app.command(group=MODELS)
 def retrain(
+    request: Path | None = None,
+    /,
     *,
     settings: RetrainFlags | None = None,
     recipe: RecipeFlags | None = None,
@@ -202,7 +205,13 @@ def retrain(
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
-    """Train references for an audit by the injected model's recipe, without the forget data."""
+    """Train references for an audit by the injected model's recipe, without the forget data.
+
+    Parameters
+    ----------
+    request
+        YAML file with the flags' names and further settings as keys. Flags override it.
+    """
     from palimpsest.config.load import load_config
 
     if run_folder := given(source):
@@ -215,11 +224,13 @@ def retrain(
         return
     values = given(settings) | given(recipe) | given(mixture)
     values |= {"prompt": given(prompt), "engine": given(engine)}
-    _make(load_config(RetrainConfig, values), run or RunFlags())
+    _make(load_config(RetrainConfig, values, request), run or RunFlags())
 
 
 @app.command(group=MODELS)
 def unlearn(
+    request: Path | None = None,
+    /,
     *,
     settings: UnlearnFlags | None = None,
     recipe: RecipeFlags | None = None,
@@ -228,7 +239,13 @@ def unlearn(
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
-    """Unlearn with a method; write one checkpoint per combination of its knobs."""
+    """Unlearn with a method; write one checkpoint per combination of its knobs.
+
+    Parameters
+    ----------
+    request
+        YAML file with the flags' names and further settings as keys. Flags override it.
+    """
     from palimpsest.cell.make_models import knob_values
     from palimpsest.config.load import load_config
 
@@ -236,7 +253,7 @@ def unlearn(
     values |= {"prompt": given(prompt), "engine": given(engine)}
     if "knobs" in values:
         values["knobs"] = knob_values(values["knobs"])
-    _make(load_config(UnlearnConfig, values), run or RunFlags())
+    _make(load_config(UnlearnConfig, values, request), run or RunFlags())
 
 
 def _make(config: RetrainConfig | UnlearnConfig, run: RunFlags) -> None:

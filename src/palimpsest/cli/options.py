@@ -4,6 +4,7 @@ A command is one function in one file of this package, registered with ``app``.
 """
 
 import dataclasses
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from palimpsest.config.load import meanings
 from palimpsest.config.sections import Engine, Prompt
 from palimpsest.errors import PlanError
 from palimpsest.stats.rules import Rules
+from palimpsest.text import shown
 
 if TYPE_CHECKING:
     from palimpsest.cell.launch import RunOptions
@@ -52,7 +54,6 @@ GIVEN: set[str] = set()
 """Keys that the command line gave, so that an error can name the flag."""
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON document.")]
-Explain = Annotated[bool, Parameter(negative=(), help="Also explain the columns, labels and axes.")]
 
 
 def flags_of(kind: type, *names: str, skip: tuple[str, ...] = (), group: Any = SETTINGS) -> type:
@@ -120,14 +121,8 @@ class RunFlags:
     """Number of workers. Default: as many as cores and memory allow."""
     reuse: Annotated[str, Parameter(group=EXECUTION)] = ""
     """Run folder to take stored results from, wherever they apply here."""
-    address: Annotated[str | None, Parameter(group=EXECUTION)] = None
-    """Ray: address of a running cluster."""
-    gpus_per_step: Annotated[float | None, Parameter(group=EXECUTION)] = None
-    """Ray: GPUs that each worker reserves."""
-    memory_per_step: Annotated[float | None, Parameter(group=EXECUTION)] = None
-    """Ray: memory that each worker reserves, in GB."""
-    cpus_per_step: Annotated[float | None, Parameter(group=EXECUTION)] = None
-    """Ray: cores that each worker reserves."""
+    per_step: Annotated[str, Parameter(group=EXECUTION)] = ""
+    """With --executor ray: what each worker reserves, as cpus=N,gpus=N,memory=GB."""
     dry_run: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
     """Show what would be done and how much time, memory and disk it takes, and exit."""
     json: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
@@ -135,16 +130,18 @@ class RunFlags:
 
     def resources(self) -> dict[str, Any]:
         """Return the options of the Ray executor."""
-        memory = None if self.memory_per_step is None else int(self.memory_per_step * 1e9)
-        options = {"address": self.address, "num_gpus": self.gpus_per_step, "memory": memory}
-        options["num_cpus"] = self.cpus_per_step
-        found = {name: value for name, value in options.items() if value is not None}
-        if found and self.executor != "ray":
+        if self.per_step and self.executor != "ray":
+            raise PlanError("applies only to Ray; add --executor ray, or omit it", key="--per-step")
+        found = re.findall(r"(cpus|gpus|memory)=(\d*\.?\d+)(?:,|$)", self.per_step)
+        if ",".join(map("=".join, found)) != self.per_step:
             raise PlanError(
-                "--address and the resources per step apply only to Ray; add --executor ray, or "
-                "omit them"
+                f"expected some of cpus=N,gpus=N,memory=GB, got {shown(self.per_step)}",
+                key="--per-step",
             )
-        return found
+        options: dict[str, Any] = {f"num_{name}": float(value) for name, value in found}
+        if "num_memory" in options:
+            options["memory"] = int(options.pop("num_memory") * 1e9)
+        return options
 
     @contextmanager
     def options(self, workers: int) -> Iterator["RunOptions"]:
@@ -162,15 +159,9 @@ if TYPE_CHECKING:
     PromptFlags = Prompt
     RuleFlags = Rules
 else:
-    EngineFlags = flags_of(
-        Engine, skip=("answers", "stack", "keep_models", "keep_candidates"), group=COMPUTATION
-    )
-    PromptFlags = flags_of(Prompt, group=PROMPT)
-    RuleFlags = flags_of(
-        Rules,
-        *("alpha", "certify_above", "margin", "detection_limit", "detection_power"),
-        group=RULES,
-    )
+    EngineFlags = flags_of(Engine, "device", "dtype", "lora", "checkpointing", group=COMPUTATION)
+    PromptFlags = flags_of(Prompt, "chat", "prompt_file", group=PROMPT)
+    RuleFlags = flags_of(Rules, "alpha", "detection_limit", group=RULES)
 
 
 def note(texts: Mapping[str, Any] | list[str]) -> None:

@@ -11,7 +11,6 @@ from palimpsest.cli.options import (
     START,
     AsJson,
     EngineFlags,
-    Explain,
     RuleFlags,
     RunFlags,
     app,
@@ -36,7 +35,6 @@ def demo(
     model: str = "pocket/qwen2-s",
     seed: int = 0,
     method: Methods = None,
-    explain: Explain = False,
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
 ) -> None:
@@ -57,7 +55,7 @@ def demo(
     from palimpsest.config.presets import preset
 
     plan = changed(preset("demo"), {"models": [model], "seeds": [seed]})
-    _run(plan, out, run or RunFlags(), engine, method, explain=explain)
+    _run(plan, out, run or RunFlags(), engine, method)
 
 
 @app.command(group=BENCHMARKS)
@@ -71,7 +69,6 @@ def study(
     keep: Annotated[list[str] | None, Parameter(negative=())] = None,
     show: Annotated[bool, Parameter(negative=())] = False,
     schema: Annotated[bool, Parameter(negative=())] = False,
-    explain: Explain = False,
     rules: RuleFlags | None = None,
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
@@ -119,7 +116,7 @@ def study(
         _show(chosen, (run or RunFlags()).json)
         return
     place = out or Path("runs") / chosen.name
-    _run(chosen, place, run or RunFlags(), engine, method, pool, explain)
+    _run(chosen, place, run or RunFlags(), engine, method, pool)
 
 
 def _show(plan: Any, as_json: bool) -> None:
@@ -139,7 +136,6 @@ def _run(
     engine: EngineFlags | None,
     methods: list[str] | None,
     pool: str = "",
-    explain: bool = False,
 ) -> None:
     from palimpsest.config.load import as_dict, changed
 
@@ -178,7 +174,7 @@ def _run(
 
         answer(run_document(results) | {"report": str(page), "run": str(out)})
     else:
-        for block in study_lines(results, explain=explain):
+        for block in study_lines(results):
             answer(block)
         answer(f"\nreport: {page}\nnext: palimpsest compare {out}")
     _raise_failed_plugins(results, specs)

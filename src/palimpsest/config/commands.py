@@ -68,10 +68,8 @@ class AuditConfig(Relearning, ScoredText, Command):
     """File of facts to forget."""
     retain: FilePath
     """File of facts to keep."""
-    probes: FilePath = ""
-    """File of facts that no model was trained on."""
-    generate_probes: Number = 0
-    """Generate N probes from the forget facts."""
+    probes: Annotated[str | int, "path"] = ""
+    """File of facts that no model was trained on, or how many to generate from the forget facts."""
     general: FilePath
     """Plain-text file of general prose with at least 600 words, or pocket (generated prose)."""
     out: FilePath
@@ -92,6 +90,11 @@ class AuditConfig(Relearning, ScoredText, Command):
         """Whether the learning rate of re-acquisition is chosen on a reference."""
         return self.learning_rate is None and bool(self.references or self.references_folder)
 
+    @property
+    def generated_probes(self) -> int:
+        """Number of probes to generate; 0 if they are in a file."""
+        return int(self.probes) if str(self.probes).isdecimal() else 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSource:
@@ -104,8 +107,6 @@ class RunSource:
     probes_from_retain: str = ""
     """FIRST:LAST, rows of the retain file (counted from 0) that no model was trained on, to use as
     probes."""
-    other_recipe: bool = False
-    """Accept retrainings by a different recipe as references."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +138,12 @@ def check_audit(config: AuditConfig) -> AuditConfig:
         seen.add(name)
     check_chunks(config.chunks, config.steps)
     refuse_unmeasured(config.rules)
-    if config.probes and config.generate_probes:
-        raise PlanError("given together with generate_probes; expected one of them", key="probes")
+    if isinstance(config.probes, int) and config.probes < 1:
+        raise PlanError(
+            f"expected a file or a number of at least 1, got {config.probes}", key="probes"
+        )
     for key in ("forget", "retain", "probes"):
-        file = getattr(config, key)
+        file = str(getattr(config, key))
         if file.lower().endswith(".csv"):
             raise PlanError(
                 f"{file} found; expected facts as .jsonl, .json or .parquet; convert it with "
@@ -312,8 +315,7 @@ class RetrainConfig(RecipeConfig):
     base: ModelPlace
     """Model before it was trained on the forget data."""
     with_forget: bool = False
-    """Also train the injected model, which sees the forget data too. --with-forget FILE stands for
-    --with-forget --forget FILE."""
+    """Also train the injected model, which sees the forget data too."""
     command: str = ""
     """Your own trainer: 'python train.py --data {data} --seed {seed} --out {out}'. {data} is the
     file of --train without the forget rows; {base} is available too."""

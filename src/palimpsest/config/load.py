@@ -47,32 +47,34 @@ POCKET = "pocket"
 
 def load_config(kind: type[T], values: Mapping[str, Any], file: Path | str | None = None) -> T:
     """Return the configuration of that kind; ``values`` win over the file's."""
-    layers = [{key: _plain(value) for key, value in values.items() if value is not None}]
+    chosen = {key: _plain(value) for key, value in values.items() if value is not None}
     if file is not None:
-        read = read_yaml(file, f"keys of {kind.__name__}, such as {_first_keys(kind)}")
-        preset = read.pop("preset", None) if kind is Plan else None
-        known = [field.name for field in dataclasses.fields(cast(Any, kind))]
-        unknown = [str(key) for key in read if key not in known]
-        if unknown and kind is Plan:
-            raise unknown_key(unknown[0], ["preset", *known])
-        folder = Path(file).resolve().parent if not is_yaml(file) else None
-        layers.insert(0, _located(kind, read, folder))
-        if preset is not None:
-            from palimpsest.config.presets import preset as named
-
-            layers.insert(0, as_dict(named(preset)))
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merged = _merge(merged, layer)
+        chosen = merged(read_values(kind, file), chosen)
     if issubclass(kind, RecipeConfig):
-        merged = gather_recipe(merged)
-    config = build(kind, merged)
+        chosen = gather_recipe(chosen)
+    config = build(kind, chosen)
     return cast(T, CHECKS.get(kind, lambda checked: checked)(config))
+
+
+def read_values(kind: type, file: Path | str) -> dict[str, Any]:
+    """Return the values of a YAML file over those of its preset, its paths located."""
+    read = read_yaml(file, f"keys of {kind.__name__}, such as {_first_keys(kind)}")
+    preset = read.pop("preset", None) if kind is Plan else None
+    known = [field.name for field in dataclasses.fields(cast(Any, kind))]
+    unknown = [str(key) for key in read if key not in known]
+    if unknown and kind is Plan:
+        raise unknown_key(unknown[0], ["preset", *known])
+    values = _located(kind, read, None if is_yaml(file) else Path(file).resolve().parent)
+    if preset is None:
+        return values
+    from palimpsest.config.presets import preset as named
+
+    return merged(as_dict(named(preset)), values)
 
 
 def changed(config: T, values: Mapping[str, Any]) -> T:
     """Return a configuration with some values replaced, validated again."""
-    return load_config(type(config), _merge(as_dict(config), dict(values)))
+    return load_config(type(config), merged(as_dict(config), values))
 
 
 def as_dict(config: Any) -> dict[str, Any]:
@@ -105,13 +107,14 @@ def _is_mapping(hint: Any) -> bool:
     return bool(args) and len(args) == 2 and args[1] is ... and len(typing.get_args(args[0])) == 2
 
 
-def _merge(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
+def merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values with others over them, section by section."""
+    values = dict(below)
     for key, value in over.items():
-        known = merged.get(key)
+        known = values.get(key)
         nested = isinstance(known, dict) and isinstance(value, dict) and key != "local_models"
-        merged[key] = _merge(known, value) if nested else value  # type: ignore[arg-type]
-    return merged
+        values[key] = merged(known, value) if nested else value  # type: ignore[arg-type]
+    return values
 
 
 def _located(kind: type, values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:

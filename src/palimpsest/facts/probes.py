@@ -59,7 +59,7 @@ def generated_probes(
         subject = list(islice(names, len(fact.subject.split())))
         answer = list(islice(objects, len(fact.answer.split())))
         if len(subject + answer) < len(f"{fact.subject} {fact.answer}".split()):
-            raise _out_of_names("generate_probes", count, number)
+            raise _out_of_names("probes", count, number)
         name = f"nonce-{number + 1:03d}"
         while name in ids:
             name += "x"

@@ -22,8 +22,8 @@ from palimpsest.errors import MachineError, ModelError, PalimpsestError, PlanErr
 _MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE = ("CUDA error", "CUDA driver", "cuDNN error", "CUBLAS_STATUS", "HIP error")
 ADVICE = (
-    "use --dtype bfloat16, --checkpointing, a larger --accumulate, a smaller --batch-tokens, "
-    "--lora RANK, or a device with more memory"
+    "use --dtype bfloat16, --checkpointing, --lora RANK, a larger engine.accumulate or a smaller "
+    "engine.batch_tokens (in the YAML file), or a device with more memory"
 )
 SLACK = 1.2
 """The cost model is right within a fifth: what needs more than this times the memory is refused."""

@@ -126,7 +126,7 @@ def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig
     if "candidates" not in given and "candidates_folder" not in given:
         found["candidates"] = _candidates(config, remarks)
     if "references" not in given and "references_folder" not in given:
-        found["references"] = _references(config, base, injected, source.other_recipe, remarks)
+        found["references"] = _references(config, base, injected, remarks)
     tofu = read_tofu(source.data, split, "{}")
     sets = {"forget": with_relations(tofu.forget)}
     sets["probes"] = _probes(tofu, source, remarks)
@@ -134,7 +134,7 @@ def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig
     retain = [replace(fact, heldout=()) for fact in tofu.retain if fact.id not in taken]
     sets["retain"] = tuple(retain[:: -(-len(retain) // RETAIN_LIMIT)])
     make_folder(facts)
-    for name in sets.keys() - given.keys() - ({"probes"} if "generate_probes" in given else set()):
+    for name in sets.keys() - given.keys():
         found[name] = str(facts / f"{name}.jsonl")
         write_bytes(facts / f"{name}.jsonl", as_jsonl(sets[name]))
     if "general" not in given:
@@ -168,9 +168,7 @@ def _candidates(config: RunConfig, remarks: list[str]) -> dict[str, str]:
     return found
 
 
-def _references(
-    config: RunConfig, base: str, injected: str, other_recipe: bool, remarks: list[str]
-) -> list[str]:
+def _references(config: RunConfig, base: str, injected: str, remarks: list[str]) -> list[str]:
     """Return the retrainings beside the run: the same base, the retain split, one recipe."""
     split = config.text("forget_split")
     saves = next((p for p in config.folder.resolve().parents if p.name == "saves"), None)
@@ -185,15 +183,14 @@ def _references(
             continue
         recipe = recipe or found
         differences = list(_differences(recipe, found))
-        if differences and not other_recipe:
+        if differences:
             raise PlanError(
                 f"{shown_path(found.folder)} was trained by another recipe than "
                 f"{shown_path(recipe.folder)}: {'; '.join(differences)}; expected one recipe with "
-                "other seeds; move it away, or accept it with --other-recipe",
+                "other seeds; name the references to use with --reference",
                 key="references",
             )
         places.append(str(found.folder))
-        remarks += [f"Reference {found.folder.name}: {text}." for text in differences]
     needed = Rules.minimum_references
     if len(places) < needed:
         remarks.append(

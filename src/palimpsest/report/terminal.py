@@ -14,19 +14,10 @@ MOST_REASONS = 8
 """Refused candidates or methods whose reasons are printed, the nearest to retraining first."""
 MOST_AXES = 2
 """Axes of each that are put in words; the others are named."""
-EXPLAINED = (
-    "p: p-value of the comparison with the retrainings; of the screen if there are too few of them",
-    "sd: distance from the mean retraining, in standard deviations of the retrainings on that "
-    "axis; 50 %: mixtures of a retraining with that share of the injected weights (median)",
-    "restored: passes as one more retraining; suppressed: knows more of the forget facts than a "
-    "retraining; over-forgotten: knows less of them; damaged: something other than the forget "
-    "facts changed, for better or worse",
-)
 
 
-def study_lines(results: RunResults, *, explain: bool = False) -> list[str]:
-    """Return what a person reads after a run: the answer, the reasons, then tables; ``explain``
-    adds what names and axes mean."""
+def study_lines(results: RunResults) -> list[str]:
+    """Return what a person reads after a run: the answer, the reasons, then tables."""
     missing = [f"{cell.id}: {cell.state} {cell.reason}".rstrip() for cell in results.missing]
     if not results.judged:
         return [*map(wrapped, missing), "No candidate was measured, so there is no verdict."]
@@ -40,8 +31,7 @@ def study_lines(results: RunResults, *, explain: bool = False) -> list[str]:
         blocks += [_candidates(found, wide), ""]
         blocks += [table_lines(_by_axis(cell, results, found, wide), wide)]
         blocks += [wrapped(f"{name} failed: {why}") for name, why in cell.failed.items()]
-    axes = [f"{axis.title}: {axis.meaning}" for axis in chosen(results.rules)]
-    return blocks + (["", *map(wrapped, (*EXPLAINED, *axes))] if explain else [])
+    return blocks
 
 
 def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:

@@ -31,7 +31,8 @@ class RayExecutor(Executor):
     """Does steps on Ray."""
 
     address: str | None = None
-    """Of a cluster ("auto", "host:6379", "ray://host:10001"); None starts one here."""
+    """Of a cluster ("auto", "host:6379", "ray://host:10001"); None takes the environment's
+    RAY_ADDRESS, and starts a cluster here if there is none."""
     _: KW_ONLY
     num_cpus: float = 1
     num_gpus: float | None = None
@@ -62,7 +63,8 @@ class RayExecutor(Executor):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if self.address is None:
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        if address is None:
             # Ray's workers give way to everything else by default; here they are the work.
             os.environ.setdefault("RAY_worker_niceness", "0")
             options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
@@ -70,12 +72,12 @@ class RayExecutor(Executor):
         # Ray puts a handler of its own in the place of this one and leaves it there.
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(address=self.address or "local", **options)
+            ray.init(address=address or "local", **options)
         except Exception as error:  # Ray raises what it likes here, after 30 seconds of its own
             raise InputError(
-                f"Ray {'at ' + self.address if self.address else 'on this machine'} does not "
+                f"Ray {'at ' + address if address else 'on this machine'} does not "
                 f"answer ({' '.join(str(error).split())}); expected a cluster such as 'auto' or "
-                "'host:6379'; start it with `ray start --head`, leave the address out to start one "
+                "'host:6379'; start it with `ray start --head`, unset RAY_ADDRESS to start one "
                 "here, or use --executor local"
             ) from error
         try:
