@@ -175,17 +175,3 @@ def test_the_papers_figure_shows_every_candidate(study: PaperStudy) -> None:
     assert picture is not None
     drawn = sum(len(line.get_xdata()) for line in picture.figure.axes[0].lines)
     assert drawn == 56 + 2  # and the line of the reference
-
-
-def test_every_figure_of_the_paper_is_computed_from_a_study(
-    study: PaperStudy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs"))
-    import headlines
-
-    elsewhere = {"headroom-spearman", "headroom-error", "tofu-excluded", "tofu-diagnostic"}
-    ours = headlines.ours(study)
-    assert {row["key"] for row in headlines.paper_figures()} - set(ours) == elsewhere
-    assert ours["screen-excluded"] == "12/56" and ours["panel-injected"] == "6/6"
-    assert ours["certified"] == "20/56" and ours["with-veto"] == "8/56 in 4 cells"
-    assert ours["selection-recalibrated"].startswith("0.050, ")

@@ -31,16 +31,18 @@ def test_answers_are_stored_with_the_truths_rank_and_probability(tiny_study: Pat
 
 def test_without_a_fact_the_few_models_and_with_one_every_model_answers(tiny_study: Path) -> None:
     results = read_run(tiny_study)
-    facts = list(dict.fromkeys(said.fact for said in cell_answers(results.cells[0])))
+    cell = results.cells[0]
+    answers = cell_answers(cell)
+    facts = list(dict.fromkeys(said.fact for said in answers))
     everything = palimpsest("ask", str(tiny_study)).stdout
     assert all(f"fact {fact}: " in everything for fact in facts)
-    cell = results.cells[0]
     names = {line.split()[0] for line in everything.splitlines() if line.strip()}
     shown = [cell.method(name) for name in cell.candidates if name in names]
     assert sorted(shown) == sorted(results.methods)
     one = palimpsest("ask", str(tiny_study), "--fact", facts[0]).stdout
-    assert "\n".join(asked_lines(results, None, facts[0])).strip() == one.strip()
-    for title in asked_models(results.cells[0]).values():
+    mine = [said for said in answers if said.fact == facts[0]]
+    assert "\n".join(asked_lines(results, cell, mine, everyone=True)).strip() == one.strip()
+    for title in asked_models(cell).values():
         assert title.split("-")[0] in one
     assert facts[1] not in one
 

@@ -126,7 +126,7 @@ def test_an_audit_has_one_line_per_candidate_and_no_sections_of_studies(tmp_path
 
 def test_a_matrix_opens_with_one_line_per_method_over_cells(pages: dict[str, Path]) -> None:
     screen = first_screen(pages["matrix"])
-    assert "<h1>3 of 3 cells certify a candidate.</h1>" in screen
+    assert f"<h1>{words.certified_cells(3, 3)}</h1>" in screen
     first = re.findall(r'<th scope="row">(.*?)</th>.*?</span></td><td>(.*?)</td>', screen)[0]
     assert first[0] == "replay" and first[1].startswith("Its best setting is restored in 3 of 3")
     assert 'id="figure-acceptance"' in screen and '<div class="strips"' not in screen

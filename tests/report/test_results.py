@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,6 +12,8 @@ from palimpsest import load_run
 from palimpsest.errors import InputError
 from palimpsest.report.documents import LoadedRun, run_document
 from palimpsest.report.results import RunResults, read_run
+from palimpsest.run import cell as stored
+from palimpsest.run.files import read_digested
 from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run
 from palimpsest.stats.models import Model, Role
@@ -36,6 +39,22 @@ def test_planted_scores_come_back(tmp_path: Path) -> None:
     assert sealed is not None and sealed["known-suppression"].median_forget_delta == pytest.approx(
         0.1
     )
+
+
+def test_what_is_recorded_of_a_cell_is_read_once(
+    many: LoadedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def counted(path: Path) -> dict[str, Any]:
+        read.append(path)
+        return read_digested(path)
+
+    monkeypatch.setattr(stored, "read_digested", counted)
+    read_run(many.path)
+    assert [path.parent.name for path in read if path.name == stored.CELL] == [
+        entry.id for entry in many.results.cells
+    ]
 
 
 def test_unfinished_and_damaged_cells_are_listed_and_the_others_are_read(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from palimpsest.report.canvas import FAR
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.report.table import Share, Table
 from palimpsest.report.tables import candidates_table, paper_tables, run_tables
-from palimpsest.stats import axes as axis_table
-from palimpsest.stats.axes import Axis, Side, Sign, chosen
+from palimpsest.stats import axes, rules
+from palimpsest.stats.axes import AXES, Axis, Side, Sign, chosen
 
 
 def column(table: Table, name: str) -> list:
@@ -86,7 +86,8 @@ def test_a_further_axis_reaches_verdict_tables_and_picture(
 ) -> None:
     sides = Side(Sign.FORGETS, "is lower"), Side(Sign.KNOWS, "is higher")
     extra = Axis("probed", "probed", "An axis only here.", lambda model: model.oracle_kl, *sides)
-    monkeypatch.setattr(axis_table, "AXES", (*axis_table.AXES, extra))
+    for module in (axes, rules):
+        monkeypatch.setattr(module, "AXES", (*AXES, extra))
     models = {
         name: replace(made, oracle_kl=0.5 + 0.01 * (place * 7 % 10))
         for place, (name, made) in enumerate(compared_cell("qwen2-s--seed0").items())

@@ -71,7 +71,7 @@ def test_a_long_name_is_folded_and_the_label_stays_whole() -> None:
 
 def test_several_cells_have_a_line_per_method_and_per_cell(results: RunResults) -> None:
     lines = lines_of(results)
-    assert lines[0] == "3 of 3 cells certify a candidate."
+    assert lines[0] == words.certified_cells(3, 3)
     assert any(re.match(r"replay +3/3  restored", line) for line in lines)
     assert sum(line.startswith(("qwen2-s--", "gpt2-s--")) for line in lines) == 4
     assert "gpt2-s--seed1: waiting" in lines

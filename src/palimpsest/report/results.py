@@ -17,8 +17,7 @@ import numpy as np
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.sections import Engine, Prompt
 from palimpsest.errors import DamagedArtifact, StoreError
-from palimpsest.run.cell import CellStore
-from palimpsest.run.status import status
+from palimpsest.run.status import read_progress, unfinished
 from palimpsest.run.store import Run, Terms
 from palimpsest.run.tables import Table
 from palimpsest.stats.comparison import Comparison
@@ -156,13 +155,17 @@ def read_run(path: Path | str) -> RunResults:
     """Return the results of the run at ``path``."""
     run = Run.open(path)
     rules = read_rules(run.terms)
-    missing = {cell.id: cell for cell in _unfinished(run)}
+    busy = {work.cell for work in read_progress(run.path).at_work}
+    missing: dict[str, Missing] = {}
+    for cell_id, failure in unfinished(run, busy).items():
+        state = "running" if cell_id in busy else "waiting" if failure is None else "failed"
+        missing[cell_id] = Missing(cell_id, state, failure.reason if failure else "")
     cells = []
     for cell_id in run.cells:
         if cell_id in missing:
             continue
         try:
-            cells.append(_read_cell(run.cell(cell_id), run.terms, rules))
+            cells.append(judge_cell(cell_id, *run.cell(cell_id).results(), run.terms, rules))
         except DamagedArtifact as damage:
             missing[cell_id] = Missing(cell_id, "damaged", str(damage))
     left = tuple(missing[cell_id] for cell_id in run.cells if cell_id in missing)
@@ -178,23 +181,6 @@ def read_rules(terms: Terms) -> Rules:
             f"rules: not those this version reads ({error}); expected the keys of Rules; read the "
             "run with the version that made it"
         ) from error
-
-
-def _unfinished(run: Run) -> Iterator[Missing]:
-    seen = status(run)
-    for cell in seen.running:
-        yield Missing(cell, "running", "")
-    for cell, failure in seen.failed.items():
-        yield Missing(cell, "failed", failure.reason)
-    for cell in seen.waiting:
-        yield Missing(cell, "waiting", "")
-
-
-def _read_cell(store: CellStore, terms: Terms, rules: Rules) -> CellResult:
-    summary = store.summary()
-    names = [file.removesuffix(".parquet") for file in summary["artifacts"] if file.endswith("t")]
-    tables = {name: store.table(name) for name in names}
-    return judge_cell(store.id, summary, tables, terms, rules)
 
 
 def judge_cell(

@@ -301,11 +301,19 @@ class CellStore:
 
     def table(self, name: str) -> Table:
         """Return a finished cell's table ("items", "curves"), checked against its digest."""
-        file = table_file(name)
-        artifacts = self.summary()["artifacts"]
+        file, artifacts = table_file(name), self.summary()["artifacts"]
         if file not in artifacts:
             raise StoreError(f"cell {self.id}: no {file}; found {sorted(artifacts)}")
-        data = read_checked(self.folder / file, artifacts[file])
+        return self._table(file, artifacts[file])
+
+    def results(self) -> tuple[dict[str, Any], dict[str, Table]]:
+        """Return what ``cell.json`` says, which is parsed once, and every table, by name."""
+        summary = self.summary()
+        files = {f: d for f, d in summary["artifacts"].items() if f.endswith(".parquet")}
+        return summary, {f.removesuffix(".parquet"): self._table(f, d) for f, d in files.items()}
+
+    def _table(self, file: str, expected: str) -> Table:
+        data = read_checked(self.folder / file, expected)
         return table_from_bytes(data, str(self.folder / file))
 
     # -- failures and damage -----------------------------------------------------------------

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -137,21 +137,14 @@ def status(run: Run | Path | str, now: float | None = None) -> Status:
     run = run if isinstance(run, Run) else Run.open(run)
     seen = read_progress(run.path, now)
     busy = {work.cell for work in seen.at_work}
-    failed: dict[str, Failure] = {}
-    steps: dict[str, tuple[str, ...]] = {}
-    done = []
-    for store in map(run.cell, run.cells):
-        failure = None if store.id in busy else store.failure()
-        if store.ended() and store.id not in busy and failure is None:
-            done.append(store.id)
-            continue
-        steps[store.id] = store.step_names()
-        if failure is not None:
-            failed[store.id] = failure
+    left = unfinished(run, busy)
+    failed = {cell: failure for cell, failure in left.items() if failure is not None}
+    steps = {cell: run.cell(cell).step_names() for cell in left}
+    done = tuple(cell for cell in run.cells if cell not in left)
     running = tuple(cell for cell in steps if cell in busy)
     return Status(
         planned=run.cells,
-        done=tuple(done),
+        done=done,
         running=running,
         failed=failed,
         failed_candidates={cell: names for cell in done if (names := _failures(run.cell(cell)))},
@@ -162,6 +155,17 @@ def status(run: Run | Path | str, now: float | None = None) -> Status:
         working=run.held() or bool(running),
         seconds_left=_seconds_left(steps, seen),
     )
+
+
+def unfinished(run: Run, busy: Collection[str]) -> dict[str, Failure | None]:
+    """Return the cells that are not done, each with why its last attempt failed; ``busy`` are those
+    that a worker is at."""
+    found: dict[str, Failure | None] = {}
+    for store in map(run.cell, run.cells):
+        failure = None if store.id in busy else store.failure()
+        if store.id in busy or failure is not None or not store.ended():
+            found[store.id] = failure
+    return found
 
 
 def _failures(store: CellStore) -> dict[str, str]:
