@@ -28,7 +28,7 @@ def make_models(folder: Path, count: int, width: int) -> None:
     from palimpsest.facts.files import Fact, as_jsonl
     from palimpsest.facts.general import general_pieces
     from palimpsest.facts.questions import draw_testbed
-    from palimpsest.models.load import load
+    from palimpsest.models.checkpoint import load
 
     bed = draw_testbed("audit memory", 4, 4, 16, 3)
     for name, triples in bed.sets().items():

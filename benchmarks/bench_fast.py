@@ -27,9 +27,9 @@ from palimpsest.config.plan import Plan
 from palimpsest.config.presets import PAPER_POOL, preset
 from palimpsest.config.sections import KnownLabel
 from palimpsest.models import net as nets
+from palimpsest.models.checkpoint import Loaded, load
 from palimpsest.models.device import repeatable
 from palimpsest.models.fast import StackedNet
-from palimpsest.models.load import Loaded, load
 from palimpsest.models.net import Batch
 from palimpsest.models.train import TextBatch, text_loss, train
 from palimpsest.scoring.answers import score

@@ -19,11 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from palimpsest.methods import candidates
 from palimpsest.methods.answer_sets import make_answer_set
 from palimpsest.methods.context import Context, descend
-from palimpsest.models.load import load
+from palimpsest.models.checkpoint import load
 from palimpsest.models.net import Nets
 from palimpsest.models.train import text_loss, train
-from palimpsest.scoring.answers import score
-from palimpsest.scoring.divergence import record
+from palimpsest.scoring.answers import record, score
 from palimpsest.scoring.reacquisition import in_residual
 
 STACK = 4

@@ -19,8 +19,8 @@ import pocket
 import torch
 
 from palimpsest.facts.questions import Question
+from palimpsest.models.checkpoint import Loaded, load
 from palimpsest.models.device import keep_freed_memory
-from palimpsest.models.load import Loaded, load
 from palimpsest.models.net import Nets
 from palimpsest.scoring.answers import Sheet, make_sheet, score
 

@@ -32,8 +32,7 @@ from safetensors.torch import load_file, save_file
 from palimpsest.methods.answer_sets import make_answer_set
 from palimpsest.methods.context import Context, StepView, UnlearnBatch, descend
 from palimpsest.methods.kl_reversion import KLReversion
-from palimpsest.models.checkpoint import checkpoint_state, stored_state
-from palimpsest.models.load import load
+from palimpsest.models.checkpoint import checkpoint_state, load, stored_state
 from palimpsest.models.net import Nets
 
 TIME_BAR, MEMORY_BAR = 1.4, 0.7

@@ -25,7 +25,7 @@ import torch
 from palimpsest.cell.launch import RunOptions
 from palimpsest.cell.make_models import OwnInputs, make_models
 from palimpsest.config.commands import RetrainConfig, UnlearnConfig
-from palimpsest.models.load import check_compatible, load, outline
+from palimpsest.models.checkpoint import check_compatible, load, outline
 from palimpsest.models.net import WholeNet
 from palimpsest.models.train import CLIP, TextBatch, text_loss, train
 

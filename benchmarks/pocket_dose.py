@@ -13,7 +13,7 @@ import numpy as np
 from pocket import PocketCell
 
 from palimpsest.config.presets import preset
-from palimpsest.models.load import load
+from palimpsest.models.checkpoint import load
 from palimpsest.models.net import Nets
 from palimpsest.models.train import text_loss, train
 from palimpsest.scoring.answers import score

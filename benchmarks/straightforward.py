@@ -25,7 +25,7 @@ from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
 from palimpsest.facts.questions import TRAINED_POOLS, Question
 from palimpsest.methods import candidates, title
-from palimpsest.models.load import load
+from palimpsest.models.checkpoint import load
 from palimpsest.scoring.answers import general_questions
 
 ROWS = 64  # questions in one scoring batch

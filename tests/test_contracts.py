@@ -8,14 +8,14 @@ SOURCE = Path(__file__).parents[1] / "src" / "palimpsest"
 
 WRITERS = {
     "run/files.py": "the store's own",
-    "models/sources.py": "converts a package's weights in the user's cache, checked by digest",
+    "run/locks.py": "removes the name of a lock's owner",
     "cell/checkpoints.py": "builds a folder of models beside its place, then renames it",
     "cell/trainer.py": "the log of a training command of the user's",
 }
 OWN_WORKERS = ("run/local.py", "run/ray.py")
 """A command pickles its job for workers that it started itself, and reads no pickle of others."""
 LOADERS = (
-    "models/load.py",
+    "models/checkpoint.py",
     "models/tokenizer.py",
     "models/sources.py",
     "models/lora.py",

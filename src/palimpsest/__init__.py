@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from palimpsest.config.presets import preset
     from palimpsest.errors import PalimpsestError
     from palimpsest.facts.files import Fact, read_facts
-    from palimpsest.models.load import load
+    from palimpsest.models.checkpoint import load
     from palimpsest.openunlearning import logs
     from palimpsest.report.documents import load_run
     from palimpsest.stats.rules import Rules
@@ -37,7 +37,7 @@ _HOMES = {
     "palimpsest.config.presets": ("preset",),
     "palimpsest.errors": ("PalimpsestError",),
     "palimpsest.facts.files": ("Fact", "read_facts"),
-    "palimpsest.models.load": ("load",),
+    "palimpsest.models.checkpoint": ("load",),
     "palimpsest.openunlearning": ("logs",),
     "palimpsest.report.documents": ("load_run",),
     "palimpsest.stats.rules": ("Rules",),

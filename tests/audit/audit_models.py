@@ -50,8 +50,8 @@ def fact_files(folder: Path) -> dict[str, str]:
 
 def learned(source: Path, target: Path, sentences: list[str], steps: int = 60) -> Path:
     """Return a copy of a checkpoint that was trained on some sentences."""
+    from palimpsest.models.checkpoint import load
     from palimpsest.models.encode import encode_texts
-    from palimpsest.models.load import load
     from palimpsest.models.net import WholeNet
     from palimpsest.models.train import text_batch, text_loss, train
 
@@ -102,7 +102,7 @@ def mix(reference: Path, injected: Path, target: Path, share: float) -> None:
     """Write a reference with a share of the injected weights mixed in."""
     import torch
 
-    from palimpsest.models.load import load
+    from palimpsest.models.checkpoint import load
 
     one, other = load(str(reference)), load(str(injected))
     with torch.no_grad():

@@ -160,7 +160,7 @@ def test_a_dry_run_prices_references_and_writes_nothing(world: Path, tmp_path: P
 def test_models_and_facts_in_memory_are_those_in_files(world: Path, tmp_path: Path) -> None:
     import pandas as pd
 
-    from palimpsest.models.load import load
+    from palimpsest.models.checkpoint import load
 
     given = palimpsest.audit(**small(world, tmp_path / "a"))
     values = small(world, tmp_path / "b")

@@ -22,7 +22,7 @@ from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
 from palimpsest.errors import FactsError, InputError, ModelError, PlanError
 from palimpsest.models import checkpoint, device, sources
-from palimpsest.models.load import load
+from palimpsest.models.checkpoint import load
 from palimpsest.report.results import SELF_DRAWN, find_conditions
 from palimpsest.stats.rules import Rules
 

@@ -28,7 +28,7 @@ from palimpsest.errors import InputError, SealError
 from palimpsest.facts.nonce import RELATIONS
 from palimpsest.facts.sealed import read_pool
 from palimpsest.known.wrappers import Interpolated
-from palimpsest.models.load import state_digest
+from palimpsest.models.checkpoint import state_digest
 from palimpsest.report.results import read_run
 from palimpsest.run.executor import Event
 from palimpsest.run.store import Run

@@ -14,9 +14,9 @@ from palimpsest.config.sections import Engine, KnownLabel
 from palimpsest.errors import MachineError, ModelError, PlanError
 from palimpsest.methods.gate_mask import GateMask
 from palimpsest.models import device as device_module
+from palimpsest.models.checkpoint import load, outline
 from palimpsest.models.device import check_device, raise_machine_fault
 from palimpsest.models.encode import encode_texts
-from palimpsest.models.load import load, outline
 from palimpsest.models.net import Nets, WholeNet, head_finish
 from palimpsest.models.train import AdamW, text_batch, text_loss, train
 from palimpsest.run.local import gpu_of

@@ -186,7 +186,7 @@ def test_the_harness_finds_our_nll(folder: Path, monkeypatch: pytest.MonkeyPatch
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    from palimpsest.models.load import load
+    from palimpsest.models.checkpoint import load
     from palimpsest.models.net import WholeNet
     from palimpsest.scoring.answers import make_sheet, score
 

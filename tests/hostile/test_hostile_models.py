@@ -17,9 +17,14 @@ from palimpsest.cell.frame import FRAME_LIMIT, find_frame
 from palimpsest.config.sections import Prompt
 from palimpsest.errors import ModelError
 from palimpsest.models import skeleton, tokenizer
-from palimpsest.models.checkpoint import checkpoint_digests, checkpoint_state
+from palimpsest.models.checkpoint import (
+    checkpoint_digests,
+    checkpoint_state,
+    load,
+    outline,
+    state_digest,
+)
 from palimpsest.models.encode import encode_texts
-from palimpsest.models.load import load, outline, state_digest
 from palimpsest.models.vet import CONFIG_LIMIT, read_header
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

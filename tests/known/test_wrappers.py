@@ -7,9 +7,9 @@ import torch
 
 from palimpsest.known.panel import embedding
 from palimpsest.known.wrappers import Interpolated, Routed, Suppressed, subject_patterns
+from palimpsest.models.checkpoint import load
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.fast import StackedNet
-from palimpsest.models.load import load
 from palimpsest.models.net import collate
 from palimpsest.models.train import text_batch, text_loss, train
 

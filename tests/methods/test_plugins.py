@@ -13,8 +13,7 @@ from palimpsest.cell.study import StudySpecs
 from palimpsest.config.presets import preset
 from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import MethodError
-from palimpsest.methods import candidates, title
-from palimpsest.methods.plugins import plugin_digest, plugin_digests
+from palimpsest.methods import candidates, plugin_digest, plugin_digests, title
 from palimpsest.methods.running import run_group
 from palimpsest.stats.models import ModelFailure
 

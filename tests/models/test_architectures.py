@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from palimpsest.models.load import load
+from palimpsest.models.checkpoint import load
 from palimpsest.models.net import Encoded, WholeNet, collate
 
 SIZES = {

@@ -16,9 +16,11 @@ from palimpsest.models.checkpoint import (
     checkpoint_digests,
     checkpoint_state,
     files_digest,
+    load,
+    outline,
+    state_digest,
     stored_state,
 )
-from palimpsest.models.load import load, outline, state_digest
 from palimpsest.models.net import Nets
 
 

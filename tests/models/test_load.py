@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from palimpsest.errors import ModelError, PlanError
-from palimpsest.models.load import check_compatible, load, outline, state_digest
+from palimpsest.models.checkpoint import check_compatible, load, outline, state_digest
 from palimpsest.models.sources import Kind, find_kind
 
 FAMILIES = {

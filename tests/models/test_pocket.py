@@ -19,8 +19,8 @@ from palimpsest.errors import ModelError
 from palimpsest.facts.general import general_pieces
 from palimpsest.facts.nonce import POOLS, RELATIONS, invent_facts, render, vocabulary, words_of
 from palimpsest.models import sources
+from palimpsest.models.checkpoint import load, outline
 from palimpsest.models.families import PAPER, POCKET, PocketSpec, family_of, pocket_spec
-from palimpsest.models.load import load, outline
 from palimpsest.models.sources import POCKET_DIGESTS, POCKET_NAMES, POCKET_ROOT, pocket_folder
 from palimpsest_trials.evidence import alias, evidence_sentences, kin
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from palimpsest.facts.general import Stream, Text
+from palimpsest.models.checkpoint import load
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.fast import StackedNet
-from palimpsest.models.load import load
 from palimpsest.models.net import WholeNet
 from palimpsest.models.train import (
     CLIP,

@@ -61,7 +61,7 @@ def stand_in(folder: Path) -> Path:
 
 def chat_base(folder: Path) -> Path:
     """Write a pocket model whose tokenizer has the chat template."""
-    from palimpsest.models.load import load
+    from palimpsest.models.checkpoint import load
 
     loaded = load("pocket/qwen2-s")
     loaded.tokenizer.chat_template = TEMPLATE
@@ -74,8 +74,8 @@ def teach(base: Path, out: Path, texts: Sequence[str], seed: int, steps: int = 4
     """Write a copy of a model that was trained on texts, in an order of its own."""
     import random
 
+    from palimpsest.models.checkpoint import load
     from palimpsest.models.encode import encode_texts
-    from palimpsest.models.load import load
     from palimpsest.models.net import WholeNet
     from palimpsest.models.train import text_batch, text_loss, train
 

@@ -209,7 +209,7 @@ def test_from_a_folder_to_a_certificate_in_two_commands(tmp_path: Path) -> None:
     """The candidate is one more retraining and the checkpoint the injected model, unchanged."""
     from palimpsest.cell.frame import find_frame
     from palimpsest.facts.tofu import read_tofu
-    from palimpsest.models.load import load
+    from palimpsest.models.checkpoint import load
 
     data = write_tofu(tmp_path / "data", forget=3, retain=5, holdout=5)
     base = run_folders.chat_base(tmp_path / "base")

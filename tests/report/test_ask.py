@@ -70,7 +70,7 @@ def test_a_model_that_is_given_is_asked_the_same_question(tiny_study: Path) -> N
 
 
 def test_any_prompt_is_asked_of_kept_and_given_weights(tiny_study: Path, tmp_path: Path) -> None:
-    from palimpsest.models.load import load
+    from palimpsest.models.checkpoint import load
     from palimpsest.models.net import WholeNet
     from palimpsest.scoring.generation import LONGEST, answer_prompt
 
@@ -97,7 +97,7 @@ def test_any_prompt_is_asked_of_kept_and_given_weights(tiny_study: Path, tmp_pat
 
 
 def test_the_greedy_answer_has_rank_one_and_is_no_less_likely_than_others() -> None:
-    from palimpsest.models.load import load
+    from palimpsest.models.checkpoint import load
     from palimpsest.models.net import WholeNet
     from palimpsest.scoring.generation import answer_prompt
 

@@ -7,11 +7,18 @@ import pytest
 import torch
 
 from palimpsest.facts.questions import FactSet, Pool, Question
+from palimpsest.models.checkpoint import load
 from palimpsest.models.fast import StackedNet
-from palimpsest.models.load import load
 from palimpsest.models.net import WholeNet
-from palimpsest.scoring.answers import Sheet, general_questions, item_columns, make_sheet, score
-from palimpsest.scoring.divergence import divergence, record
+from palimpsest.scoring.answers import (
+    Sheet,
+    divergence,
+    general_questions,
+    item_columns,
+    make_sheet,
+    record,
+    score,
+)
 
 QUESTIONS = (
     Question(FactSet.FORGET, "f1", Pool.TRAINED, 0, "The guild of Asha Tren is", "Velkor"),

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tests.scoring.test_answers import QUESTIONS, sheet
 
+from palimpsest.models.checkpoint import load
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.fast import StackedNet
-from palimpsest.models.load import load
 from palimpsest.models.train import text_batch
-from palimpsest.scoring.divergence import record
+from palimpsest.scoring.answers import record
 from palimpsest.scoring.reacquisition import (
     Reacquisition,
     curve_columns,

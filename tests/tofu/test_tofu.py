@@ -16,7 +16,7 @@ from palimpsest.certificate import certify, verify
 from palimpsest.config.commands import TofuConfig
 from palimpsest.config.sections import Prompt
 from palimpsest.facts.tofu import read_tofu
-from palimpsest.models import load as loading
+from palimpsest.models import checkpoint
 from palimpsest.run.store import Run
 from palimpsest.stats.verdict import Because, Reason, decide
 from palimpsest.stats.words import probes_fail
@@ -188,5 +188,5 @@ def test_given_checkpoints_are_measured_and_nothing_is_trained(
     ((cell, verdict),) = result.results.judged
     assert verdict.reason is Reason.NO_REFERENCE or verdict.reason is not None
     for name, folder in (("injected", full), ("reference", retain), ("mine", mine)):
-        state = loading.load(str(folder)).model.state_dict()
-        assert cell.models[name].digest == loading.state_digest(state)
+        state = checkpoint.load(str(folder)).model.state_dict()
+        assert cell.models[name].digest == checkpoint.state_digest(state)

@@ -20,7 +20,7 @@ from palimpsest.errors import FactsError, InputError, ModelError, PlanError
 from palimpsest.facts.examples import example_stream, read_examples, schedule_rates
 from palimpsest.facts.general import Text
 from palimpsest.methods.answer_sets import encode_stream
-from palimpsest.models.load import Outline, load, outline, state_digest
+from palimpsest.models.checkpoint import Outline, load, outline, state_digest
 from palimpsest.models.net import WholeNet
 from palimpsest.models.train import stream_steps, text_loss, train
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import palimpsest
-from palimpsest.models.load import load
+from palimpsest.models.checkpoint import load
 
 ROOT = Path(__file__).parents[2]
 QUICK = ROOT / "examples" / "quick"

@@ -17,7 +17,7 @@ from palimpsest.cell.trainer import TrainerFailed
 from palimpsest.config.commands import RetrainConfig
 from palimpsest.config.load import load_config
 from palimpsest.errors import StudyFailed
-from palimpsest.models.load import load, state_digest
+from palimpsest.models.checkpoint import load, state_digest
 
 TRAINER = """
 import argparse, json, os, pathlib, shutil, sys

@@ -24,7 +24,7 @@ from palimpsest.errors import (
     StoreError,
     StudyFailed,
 )
-from palimpsest.models.load import check_compatible, load, outline, state_digest
+from palimpsest.models.checkpoint import check_compatible, load, outline, state_digest
 from palimpsest.run.executor import Event
 
 PROSE = "the old harbour keeps its boats in long rows and counts them every evening by lamp light "

@@ -16,8 +16,8 @@ from palimpsest.facts.nonce import POOLS, same_wording
 from palimpsest.facts.questions import Question
 from palimpsest.known import KnownLabel, Knows, chosen
 from palimpsest.known.kit import AdversaryKit, Schedule
+from palimpsest.models.checkpoint import load, state_digest
 from palimpsest.models.encode import encode_answers
-from palimpsest.models.load import load, state_digest
 from palimpsest.models.net import collate
 from palimpsest.run.store import Run
 from palimpsest_trials import ADVERSARIES

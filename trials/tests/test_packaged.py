@@ -11,9 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from palimpsest.errors import ModelError
 from palimpsest.facts.questions import Question
 from palimpsest.models import sources
-from palimpsest.models.checkpoint import checkpoint_state, files_digest
+from palimpsest.models.checkpoint import checkpoint_state, files_digest, load, state_digest
 from palimpsest.models.encode import encode_answers, encode_texts, start_remark
-from palimpsest.models.load import load, state_digest
 from palimpsest.models.sources import locate
 from palimpsest.run.files import file_digest
 

@@ -9,7 +9,7 @@ import torch
 
 from palimpsest.facts.questions import draw_testbed
 from palimpsest.known.wrappers import Routed, Suppressed, subject_patterns
-from palimpsest.models.load import load
+from palimpsest.models.checkpoint import load
 from palimpsest.models.net import Net, Nets
 from palimpsest.models.train import text_loss, train
 from palimpsest.scoring.measures import MeasuredCell

@@ -33,10 +33,16 @@ from palimpsest.facts.questions import (
     elicitations,
     reversible,
 )
-from palimpsest.models.checkpoint import Digests, check_weights, checkpoint_digests
+from palimpsest.models.checkpoint import (
+    Digests,
+    Outline,
+    check_compatible,
+    check_weights,
+    checkpoint_digests,
+    outline,
+)
 from palimpsest.models.device import check_lora, check_package
 from palimpsest.models.encode import start_remark
-from palimpsest.models.load import Outline, check_compatible, outline
 from palimpsest.models.tokenizer import token_lengths
 from palimpsest.run.files import canonical, digest
 from palimpsest.run.store import Run, Terms

@@ -159,8 +159,8 @@ def _model_place(key: str, value: Any, tokenizer: Any, folder: Path) -> Any:
         )
     if tokenizer is None:
         raise PlanError("a model in memory; give its tokenizer too, with tokenizer=…", key=key)
+    from palimpsest.models.checkpoint import state_digest
     from palimpsest.models.device import quiet
-    from palimpsest.models.load import state_digest
 
     config = value.config.to_json_string()
     place = folder / digest((state_digest(value.state_dict()) + config).encode())[7:23]

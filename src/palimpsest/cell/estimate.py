@@ -14,8 +14,8 @@ from palimpsest.cell.plan import CellPlan, Commanded, Trained
 from palimpsest.cell.steps import StepKind
 from palimpsest.cell.work import CellWork
 from palimpsest.config.sections import Injection
+from palimpsest.models.checkpoint import outline
 from palimpsest.models.device import check_room
-from palimpsest.models.load import outline
 from palimpsest.models.tokenizer import token_ids
 from palimpsest.models.train import text_loss, train
 from palimpsest.run.local import gpus

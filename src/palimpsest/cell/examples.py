@@ -10,7 +10,7 @@ from palimpsest.config.sections import Prompt
 from palimpsest.errors import FactsError
 from palimpsest.facts.examples import ExampleFile, Row, row_messages, row_texts
 from palimpsest.facts.general import Text
-from palimpsest.models.load import Outline
+from palimpsest.models.checkpoint import Outline
 from palimpsest.models.tokenizer import token_lengths
 from palimpsest.text import shown_path
 

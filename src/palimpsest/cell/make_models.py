@@ -55,10 +55,14 @@ from palimpsest.facts.general import (
     text_digest,
 )
 from palimpsest.facts.questions import Question, Testbed, file_questions
-from palimpsest.methods import candidates, used
-from palimpsest.methods.plugins import plugin_digests
-from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.load import Outline, check_compatible, load, outline
+from palimpsest.methods import candidates, plugin_digests, used
+from palimpsest.models.checkpoint import (
+    Outline,
+    check_compatible,
+    checkpoint_digests,
+    load,
+    outline,
+)
 from palimpsest.models.sources import Kind, find_kind
 from palimpsest.run.files import digest, remove, write_bytes
 from palimpsest.run.store import Run, Terms

@@ -15,8 +15,7 @@ from palimpsest.cell.texts import CellTexts
 from palimpsest.errors import ScoreError, TrainingDiverged
 from palimpsest.facts.questions import TRAINED_POOLS
 from palimpsest.models.net import Net
-from palimpsest.scoring.answers import Scores, Sheet, item_columns, score
-from palimpsest.scoring.divergence import Teacher, record
+from palimpsest.scoring.answers import Scores, Sheet, Teacher, item_columns, record, score
 from palimpsest.scoring.generation import Answerer
 from palimpsest.scoring.measures import Take, take_all
 from palimpsest.scoring.reacquisition import curve_columns, in_residual, reacquire

@@ -37,13 +37,14 @@ from palimpsest.methods.answer_sets import (
 from palimpsest.methods.context import Context
 from palimpsest.methods.running import FailureKind, run_method
 from palimpsest.models.checkpoint import (
+    Loaded,
     checkpoint_digests,
     checkpoint_state,
+    load,
     stored_state,
 )
 from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.encode import encode_texts
-from palimpsest.models.load import Loaded, load
 from palimpsest.models.net import Net, Nets, collate
 from palimpsest.models.train import TextBatch
 from palimpsest.run.cell import CellStore

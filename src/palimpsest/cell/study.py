@@ -80,7 +80,7 @@ class StudySpecs:
     def plugins(self) -> dict[str, str]:
         """Digest of the source of every plug-in, by the name of the method or as it is named."""
         from palimpsest import known
-        from palimpsest.methods.plugins import plugin_digests
+        from palimpsest.methods import plugin_digests
 
         named = self.plan.known_label.models
         return plugin_digests(self.plan.methods) | known.plugin_digests(named)

@@ -29,10 +29,8 @@ from palimpsest.facts.nonce import Triple, key_number
 from palimpsest.facts.probes import bare_question, kind_of, tofu_probes
 from palimpsest.facts.questions import Question, Testbed, audit_questions
 from palimpsest.facts.tofu import PLAIN, Items, Tofu, draw_items, read_tofu, read_untaught
-from palimpsest.methods import candidates
-from palimpsest.methods.plugins import plugin_digests
-from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.models.load import Outline, check_compatible, outline
+from palimpsest.methods import candidates, plugin_digests
+from palimpsest.models.checkpoint import Outline, check_compatible, checkpoint_digests, outline
 from palimpsest.models.tokenizer import token_lengths
 from palimpsest.run.files import canonical, digest
 from palimpsest.run.store import Run, Terms

@@ -17,8 +17,7 @@ from torch import Tensor
 from palimpsest.cell.checkpoints import newest_checkpoint
 from palimpsest.cell.plan import Commanded
 from palimpsest.errors import ModelError, PalimpsestError
-from palimpsest.models.checkpoint import checkpoint_state
-from palimpsest.models.load import outline
+from palimpsest.models.checkpoint import checkpoint_state, outline
 from palimpsest.run.files import digest, disk_errors, make_folder, remove, write_bytes
 
 LOG = "train.log"

@@ -25,9 +25,8 @@ from palimpsest.methods import title
 from palimpsest.methods.answer_sets import CostPlan, Spent, encode_items
 from palimpsest.methods.context import Method
 from palimpsest.methods.running import run_group, run_method
-from palimpsest.models.checkpoint import written_weights
+from palimpsest.models.checkpoint import state_digest, written_weights
 from palimpsest.models.device import machine_faults, repeatable
-from palimpsest.models.load import state_digest
 from palimpsest.models.net import Net
 from palimpsest.models.train import text_loss, train
 from palimpsest.run.cell import CellStore

@@ -83,8 +83,7 @@ def _answers(
             f"{results.path}: no weights of {cell.id} were kept; expected models to ask; give "
             "--model NAME=PATH, or run the study with --keep models --keep candidates"
         )
-    from palimpsest.models.checkpoint import stored_state
-    from palimpsest.models.load import load
+    from palimpsest.models.checkpoint import load, stored_state
     from palimpsest.models.net import Net, Nets, WholeNet
     from palimpsest.report.results import Said
     from palimpsest.scoring.generation import answer_prompt

@@ -10,14 +10,14 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 from palimpsest.config.sections import Knob, MethodGrid
 from palimpsest.errors import InputError, MethodError, PlanError
-from palimpsest.plugins import find_plugin
+from palimpsest.plugins import find_plugin, source_digest
 from palimpsest.schema import build
 
 ENTRY_POINTS = "palimpsest.methods"
@@ -31,7 +31,7 @@ KINDS = ("restores", "suppresses", "other")
 """What a method's author aims at; one that declares no kind counts as other."""
 
 PAPER = ("kl_reversion", "gate_mask", "task_vector", "ga", "npo", "rollback")
-MACHINERY = ("context", "answer_sets", "plugins", "running")
+MACHINERY = ("context", "answer_sets", "running")
 """Modules here that are no methods; every other one holds the method of its name."""
 EXTENDED = tuple(
     sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in (*PAPER, *MACHINERY))
@@ -100,6 +100,22 @@ def _find_problem(method: Any) -> str | None:
     if getattr(method, "kind", "other") not in KINDS:
         return f"is of kind {method.kind!r}; expected one of {', '.join(KINDS)}"
     return None
+
+
+def plugin_digests(grids: Iterable[MethodGrid]) -> dict[str, str]:
+    """Return the source digest of every plug-in among the methods, by the method's own name."""
+    given = [grid.name for grid in grids if grid.name not in BUILT_IN]
+    return {method_class(name).name: plugin_digest(name) for name in given}
+
+
+def plugin_digest(name: str) -> str:
+    """Return the digest of a plug-in's source files; empty for a built-in method."""
+    if name in BUILT_IN:
+        return ""
+    try:
+        return source_digest(method_class(name))
+    except InputError as error:
+        raise MethodError(f"method {name!r}: {error}") from error
 
 
 def candidates(grids: Sequence[MethodGrid]) -> tuple[Any, ...]:

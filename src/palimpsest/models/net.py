@@ -28,8 +28,8 @@ from torch.nn import functional
 from torch.nn.utils import stateless
 
 from palimpsest.errors import ModelError
+from palimpsest.models.checkpoint import Loaded
 from palimpsest.models.fast import Forward, StackedNet, Tree, supports, tree_of
-from palimpsest.models.load import Loaded
 
 STACKED_PARAMETERS = 5_000_000
 """Above this size a step is bound by arithmetic and stacking gains nothing."""

@@ -17,8 +17,7 @@ from torch import Tensor
 from palimpsest.facts.questions import TRAINED_POOLS, FactSet, Pool, Question
 from palimpsest.models.net import Net
 from palimpsest.models.train import OPTIMIZERS, TextBatch, text_loss, train
-from palimpsest.scoring.answers import Floats, Scores, Sheet, score
-from palimpsest.scoring.divergence import Teacher
+from palimpsest.scoring.answers import Floats, Scores, Sheet, Teacher, score
 
 
 @dataclass(frozen=True)

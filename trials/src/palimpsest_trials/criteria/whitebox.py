@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from palimpsest.scoring.divergence import divergence
+from palimpsest.scoring.answers import divergence
 from palimpsest_trials.criteria.likelihood import auc
 
 LEAST = 0.05
