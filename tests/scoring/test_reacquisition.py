@@ -17,6 +17,7 @@ from palimpsest.scoring.reacquisition import (
     in_curve,
     in_residual,
     reacquire,
+    tensor_scales,
 )
 
 
@@ -56,3 +57,28 @@ def test_a_curve_is_stored_one_row_a_chunk(relearned: list[Reacquisition]) -> No
     assert list(columns)[:3] == ["model", "chunk", "step"] and len(columns) == 8
     assert {len(column) for column in columns.values()} == {6}
     assert columns["step"].dtype == np.int32 and columns["retain_nll"].dtype == np.float64
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "momentum", "descent"])
+def test_a_model_that_is_only_stored_at_another_scale_relearns_alike(
+    tiny_checkpoint: Any, optimizer: str
+) -> None:
+    loaded = load(str(tiny_checkpoint("qwen2-s")))
+    plain = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+    scaled = dict(plain)
+    for name, value in plain.items():
+        if name.endswith("post_attention_layernorm.weight"):
+            scaled[name] = value / 4  # what it feeds undoes it
+        elif name.endswith(("gate_proj.weight", "up_proj.weight")):
+            scaled[name] = value * 4
+    page = sheet(loaded.tokenizer, questions=[q for q in QUESTIONS if in_curve(q)])
+    steps = [[text_batch(encode_texts(loaded.tokenizer, [QUESTIONS[0].sentence]), 1)]] * 10
+    teacher = record(StackedNet(loaded.model.config, [plain]), page, in_residual)
+    given = {"chunks": 1, "learning_rate": 3e-3, "sheet": page, "injected": teacher}
+
+    def apart(base_scales: dict[str, float] | None) -> float:
+        net = StackedNet(loaded.model.config, [plain, scaled])
+        one, other = reacquire(net, steps, **given, optimizer=optimizer, base_scales=base_scales)
+        return float(np.abs(one.scores.nll_sum - other.scores.nll_sum).max())
+
+    assert apart(tensor_scales(plain)) < 1e-3 < 0.02 < apart(None)

@@ -14,7 +14,7 @@ import palimpsest_trials
 from palimpsest.config.plan import Plan
 from palimpsest.facts.questions import draw_testbed
 from palimpsest.known import chosen
-from palimpsest.models.load import load
+from palimpsest.models.checkpoint import load
 from palimpsest.models.net import Nets
 from palimpsest.scoring.measures import MeasuredCell, build, find_measures
 from palimpsest_trials import ADVERSARIES

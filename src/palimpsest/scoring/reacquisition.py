@@ -102,13 +102,19 @@ def reacquire(
 
 
 def relative_scales(net: Net, base_scales: Mapping[str, float]) -> dict[str, Tensor]:
-    """Return the root mean square of each leaf of a net, member by member, in units of base's."""
+    """Return the root mean square of each leaf of a net, member by member, in units of base's.
+
+    An optimizer's step has a length that does not depend on the weights. So a model whose weights
+    are stored larger, and which computes the same because another tensor is smaller, would relearn
+    more slowly, and would look as if less had come back. On weights divided by these scales both
+    start at base's size and take the same steps.
+    """
     scales = {}
     for name, leaf in net.params.items():
         rows = leaf.detach().float().reshape(net.stack, -1)
         own = rows.square().mean(dim=1).sqrt()
         base = _base_scale(name, base_scales)
-        # A tensor of zeros has no scale of its own.
+        # A tensor of zeros has no scale of its own; nor has one that base lacks.
         relative = torch.where((own > 0) & (base > 0), own / (base or 1.0), 1.0)
         shape = (net.stack, *[1] * (leaf.dim() - 1)) if leaf.dim() and net.stack > 1 else ()
         scales[name] = relative.reshape(shape)

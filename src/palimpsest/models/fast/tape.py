@@ -67,6 +67,8 @@ class Layout:
         if self.turn is None:
             return x
         size = x.shape[-1]
+        # ``turn`` takes each pair of a head a quarter of a circle on, so this is a rotation of the
+        # pair by its angle. The gradient of a rotation is the rotation back: the sine changes sign.
         quarter = (x.reshape(-1, self.width) @ self.turn).view(x.shape)
         return (x * self.cos[:, :size]).addcmul_(quarter, self.sin[:, :size], value=way)
 
@@ -86,6 +88,7 @@ class Layout:
     def gather(self, rows: Tensor, stack: int) -> Tensor:
         """Return the gradients of nodes from those of the texts' keys or values."""
         tree = self.tree
+        # What texts share is one node, read once for each text: its gradient is the sum over them.
         entries = self.entries(rows[:, : tree.paths.shape[1]].contiguous(), stack)
         grad = entries.index_select(1, tree.origins)
         if len(tree.repeats):
@@ -124,7 +127,8 @@ class Tape:
         def undo(grad: Tensor) -> None:
             if unmoved is not None:
                 grad = grad * (at != unmoved)[:, None]
-            # Onto the gradient of a tied head, row by row.
+            # A tied head is undone first and leaves the gradient of the whole table: only the rows
+            # of tokens that occur are added to it.
             known = torch.zeros_like(table.value) if table.grad is None else table.grad
             table.grad = known.index_add_(1, at, grad)
 
@@ -151,6 +155,8 @@ class Tape:
             made.append(Var(value, any(v and v.wanted for v in (x, weight, bias, onto))))
 
         def undo() -> None:
+            # y = x Wᵀ + b: dx = dy W, dW = dyᵀ x, db = Σ dy; stored across, W is its own transpose.
+            # Layers that read the same x give it the sum, collected in one tensor.
             for_x = None
             for (weight, bias), out in zip(layers, made):
                 if not out.wanted:
@@ -188,6 +194,10 @@ class Tape:
         def undo(grad: Tensor) -> None:
             along = grad * unit
 
+            # y = gain · u with u = (x − mean x) / σ, without the mean in an RMS norm. σ depends on
+            # every entry of x, and so does the mean: with h = gain · dy,
+            # dx = (h − u · mean(h · u) − mean h) / σ. The means are products with gain / size,
+            # which need no tensor of the size of h.
             def for_x() -> Tensor:
                 share = gain.mT / size
                 part = (grad * gain).addcmul_(unit, along.bmm(share), value=-1.0)
@@ -219,10 +229,13 @@ class Tape:
             # Where a text repeats a node, the node's outcome was taken from another text.
             entries = grad.new_zeros(stack, tree.paths.numel(), grad.shape[-1])
             by_row = layout.rows(entries.index_copy_(1, tree.origins, grad), columns)
+            # Through the softmax P of the scores: dS = P · (dP − Σ P · dP), row by row. Keys that
+            # come later and padding have P = 0, so nothing reaches them.
             weighted = by_row.bmm(values.mT).mul_(chances)
             weighted.addcmul_(chances, weighted.sum(-1, keepdim=True), value=-1.0)
 
             def for_queries() -> Tensor:
+                # beta=0: the first argument only says the shape; the product is scaled on its way.
                 rows = torch.baddbmm(queries, weighted, keys, beta=0, alpha=scale)
                 return layout.entries(rows, stack).index_select(1, tree.origins)
 
