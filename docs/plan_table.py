@@ -40,7 +40,7 @@ palimpsest study PLAN --alpha 0.01       # set a rule by a flag
 **Facts of your own.** `facts: {{{{files: {{{{forget: F.jsonl, retain: R.jsonl, probes: P.jsonl}}}}}}}}` reads facts from
 files ([format](audit-your-model.md#the-files)). Models are trained on all `trained` prompts, except the first one of each
 retain fact, which is used only for scoring. All seeds have the same facts and differ in general text and order. Set
-`known_label: {{{{models: []}}}}`: the sealed phrasings exist only for invented facts.
+`known_label: []`: the sealed phrasings exist only for invented facts.
 
 **Methods.** An entry of `methods` has the `name` of a method (`palimpsest methods` lists them) or `package.module:Class`,
 and knobs with a value or a list of values ([methods](methods.md)). If you run a finished plan again with one more method,

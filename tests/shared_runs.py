@@ -18,7 +18,6 @@ from palimpsest.config.sections import (
     Facts,
     General,
     Injection,
-    KnownLabel,
     MethodGrid,
     Reacquisition,
     Replication,
@@ -53,7 +52,7 @@ def tiny_plan(**changes: object) -> Plan:
             MethodGrid("kl_reversion", (("weight", (3.0, 50.0)),)),
             MethodGrid("task_vector", (("coefficient", (1.0,)),)),
         ),
-        known_label=KnownLabel(models=("suppression", "router", "interpolation-50")),
+        known_label=("suppression", "router", "interpolation-50"),
         replication=Replication(draws=5, retrainings=1),
     )
     return replace(plan, **changes)  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from palimpsest.config.sections import (
     Facts,
     General,
     Injection,
-    KnownLabel,
     MethodGrid,
     Reacquisition,
     Replication,
@@ -42,7 +41,7 @@ def small_plan(model: Path | str = "pocket/qwen2-s", **changes: Any) -> Plan:
         reacquisition=Reacquisition(steps=2, chunks=2, learning_rate=1.5e-4, items=2),
         general=General(train_pieces=8, scored_pieces=2, piece_tokens=12),
         methods=METHODS,
-        known_label=KnownLabel(models=("suppression", "router", "interpolation-50")),
+        known_label=("suppression", "router", "interpolation-50"),
         replication=Replication(draws=2, retrainings=1),
     )
     return replace(plan, **changes)
@@ -50,7 +49,7 @@ def small_plan(model: Path | str = "pocket/qwen2-s", **changes: Any) -> Plan:
 
 def bare_plan(model: Path | str = "pocket/qwen2-s", **changes: Any) -> Plan:
     """The smallest cell that can be finished: one reference beside the first, nothing else."""
-    few = {"methods": (), "known_label": KnownLabel(models=()), "replication": Replication(draws=1)}
+    few = {"methods": (), "known_label": (), "replication": Replication(draws=1)}
     plan = small_plan(model, **(few | changes))
     return replace(plan, rules=replace(plan.rules, control_shares=(0.25,)))
 

@@ -23,7 +23,7 @@ from palimpsest.cell.launch import RunOptions
 from palimpsest.cell.study import run_study
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
-from palimpsest.config.sections import Engine, KnownLabel, Replication
+from palimpsest.config.sections import Engine, Replication
 from palimpsest.errors import InputError, SealError
 from palimpsest.facts.nonce import RELATIONS
 from palimpsest.facts.sealed import read_pool
@@ -42,7 +42,7 @@ class Stop(Exception):
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return small_plan(engine=Engine(keep_models=True))
+    return small_plan(engine=Engine(keep=("models",)))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_two_workers_give_the_bytes_of_one_where_models_are_not_stacked(tmp_path
 
 
 def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    plan = bare_plan(methods=METHODS[2:3], known_label=KnownLabel(models=("suppression",)))
+    plan = bare_plan(methods=METHODS[2:3], known_label=("suppression",))
     began: list[str] = []
     for _ in range(40):
         seen: list[str] = []
@@ -263,8 +263,7 @@ def test_a_sealed_pool_of_ones_own_is_opened(tmp_path: Path) -> None:
     ]
     pool = tmp_path / "pool.jsonl"
     pool.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    known = KnownLabel(models=("suppression",))
-    plan = bare_plan(known_label=known, seal=read_pool(pool).commitment())
+    plan = bare_plan(known_label=("suppression",), seal=read_pool(pool).commitment())
     with pytest.raises(SealError):
         run_study(plan, tmp_path / "run")
     items = only_cell(run_study(plan, tmp_path / "run", pool=pool)).table("items")
@@ -279,7 +278,7 @@ TAKEN = {"confidence", "above_injected"}
 
 
 def test_measures_are_stored_for_every_known_model_and_change_nothing_else(tmp_path: Path) -> None:
-    plain = bare_plan(known_label=KnownLabel(models=("suppression", "router")))
+    plain = bare_plan(known_label=("suppression", "router"))
     finish(replace(plain, measures=SOME), tmp_path / "asked")
     finish(plain, tmp_path / "plain")
     (cell,), (usual,) = (read_run(tmp_path / name).cells for name in ("asked", "plain"))
@@ -293,7 +292,7 @@ def test_measures_are_stored_for_every_known_model_and_change_nothing_else(tmp_p
 
 @pytest.mark.parametrize(
     "changes",
-    [{"measures": ("no_module:Nothing",)}, {"known_label": KnownLabel(models=("mimic",))}],
+    [{"measures": ("no_module:Nothing",)}, {"known_label": ("mimic",)}],
 )
 def test_an_unknown_name_is_refused_before_anything_is_written(
     changes: dict[str, Any], tmp_path: Path

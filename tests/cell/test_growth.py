@@ -55,7 +55,7 @@ def with_methods(plan: Plan, *methods: MethodGrid) -> Plan:
 
 
 def test_only_the_added_method_is_made_where_models_were_kept(tmp_path: Path) -> None:
-    plan = bare_plan(methods=(VECTOR,), engine=Engine(keep_models=True))
+    plan = bare_plan(methods=(VECTOR,), engine=Engine(keep=("models",)))
     before = rows(finish(plan, tmp_path / "run")[0])
     run, done = finish(with_methods(plan, MethodGrid("npo")), tmp_path / "run")
     assert [name for name in done if not name.startswith("train-")] == ["unlearn-01-npo"]
@@ -92,7 +92,7 @@ def test_a_method_that_is_left_out_leaves_the_list_of_candidates(tmp_path: Path)
 def test_an_edited_plug_in_makes_its_own_rows_again_and_no_others(
     plugin: Path, tmp_path: Path
 ) -> None:
-    plan = bare_plan(methods=(VECTOR, MethodGrid(TASK)), engine=Engine(keep_models=True))
+    plan = bare_plan(methods=(VECTOR, MethodGrid(TASK)), engine=Engine(keep=("models",)))
     before = rows(finish(plan, tmp_path / "run")[0])
     plugin.write_text(PLUGIN.replace("value * self.factor", "value * self.factor * 0.9"))
     sys.modules.pop("ungrown_method")  # as another command would start without it
@@ -130,7 +130,7 @@ def test_a_plug_in_that_fails_later_costs_its_candidate_and_the_exit_code(
         "injection: {steps: 2, fact_items: 2, general_items: 2}\n"
         "unlearning: {steps: 2}\nreacquisition: {steps: 2, chunks: 2}\n"
         "general: {train_pieces: 8, scored_pieces: 2}\n"
-        "methods: [{name: task_vector}]\nknown_label: {models: []}\n"
+        "methods: [{name: task_vector}]\nknown_label: []\n"
         "replication: {draws: 1}\nrules: {control_shares: [0.25]}\n"
     )
     command = ("study", str(plan), "--out", str(tmp_path / "run"), "--executor", "inline")

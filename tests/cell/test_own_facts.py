@@ -63,7 +63,7 @@ def test_a_plan_file_names_its_files_from_its_own_folder(
     files: dict[str, str], tmp_path: Path
 ) -> None:
     named = {name: Path(path).name for name, path in files.items()}
-    known = "known_label: {models: []}\n"
+    known = "known_label: []\n"
     (tmp_path / "plan.yaml").write_text(
         f"preset: demo\n{known}facts: {{files: {json.dumps(named)}}}\n"
     )
@@ -81,8 +81,8 @@ def test_half_of_the_files_and_known_label_models_with_files_are_refused(
         load_config(Plan, plan | {"facts": {"files": some}})
     assert half.value.key == "facts.files"
     with pytest.raises(PlanError) as known:
-        load_config(Plan, plan | {"known_label": {"models": ["router"]}})
-    assert known.value.key == "known_label.models"
+        load_config(Plan, plan | {"known_label": ["router"]})
+    assert known.value.key == "known_label"
 
 
 def test_a_file_that_is_missing_or_lacks_prompts_is_noticed_before_training(

@@ -19,7 +19,7 @@ from palimpsest.cell.study import StudySpecs, study_terms
 from palimpsest.config.commands import TofuConfig
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan, cell_id
-from palimpsest.config.sections import Facts, KnownLabel, MethodGrid, Replication
+from palimpsest.config.sections import Facts, MethodGrid, Replication
 from palimpsest.facts.sealed import AuditPool, builtin_pool
 from palimpsest.run.files import digest
 from palimpsest.run.steps import Step
@@ -45,7 +45,7 @@ def small_plan(**changes: Any) -> Plan:
         "seeds": (0,),
         "facts": Facts(forget=FACTS, retain=FACTS, probes=PROBES),
         "methods": (MethodGrid("ga", (("weight", (3.0, 12.0)),)),),
-        "known_label": KnownLabel(models=("suppression",)),
+        "known_label": ("suppression",),
         "replication": Replication(draws=REFERENCES, retrainings=1),
     }
     return Plan(**settled | changes)
@@ -67,7 +67,7 @@ def write_small(
     run = Run.create_or_resume(path, fixed(terms), roster)
     for cell, (model, seed) in plan.cell_ids().items():
         if cell not in skip:
-            models = study_models(cell, run, bool(plan.known_label.models))
+            models = study_models(cell, run, bool(plan.known_label))
             about = {"model": model, "seed": seed}
             write_cell(run, cell, models, about, pool or builtin_pool(), origin=origin)
     return recorded(run)

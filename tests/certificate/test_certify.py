@@ -21,7 +21,7 @@ from palimpsest.certificate.bundle import PREDICATE_TYPE, SCOPE, read_verdicts, 
 from palimpsest.certificate.show import model_card, write_bundle_page
 from palimpsest.certificate.signature import read_public
 from palimpsest.certificate.verification import CHECKS, examine
-from palimpsest.config.sections import KnownLabel, MethodGrid
+from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.nonce import RELATIONS
 from palimpsest.facts.sealed import read_pool
@@ -231,7 +231,7 @@ def test_a_run_without_verdicts_cannot_be_certified(tmp_path: Path, run_folder: 
 
 
 def test_a_pool_that_was_never_opened_needs_no_reveal(tmp_path: Path) -> None:
-    bundle = certify(write_small(tmp_path / "run", known_label=KnownLabel(models=())))
+    bundle = certify(write_small(tmp_path / "run", known_label=()))
     assert "reveal.json" not in unpack(bundle.read_bytes())
     assert "never opened" in said(bundle, "seal")
 

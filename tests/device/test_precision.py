@@ -10,7 +10,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 import palimpsest
 from palimpsest.cell.study import run_study
-from palimpsest.config.sections import Engine, KnownLabel
+from palimpsest.config.sections import Engine
 from palimpsest.errors import MachineError, ModelError, PlanError
 from palimpsest.methods.gate_mask import GateMask
 from palimpsest.models import device as device_module
@@ -209,8 +209,7 @@ def test_a_study_has_one_student_on_the_device(
     """Weights, the same in units of the base's, gradients and two moments; a router is two models
     in training."""
     folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
-    label = KnownLabel(models=known)
-    plan = device_plan(folder, Engine(device=far, stack=1), ("npo",), known_label=label)
+    plan = device_plan(folder, Engine(device=far, stack=1), ("npo",), known_label=known)
     with gauge:
         run_study(plan, tmp_path / "run")
     copies = gauge.peak / each

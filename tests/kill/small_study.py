@@ -45,7 +45,7 @@ from palimpsest.certificate import certify
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
-from palimpsest.config.sections import Facts, KnownLabel, MethodGrid
+from palimpsest.config.sections import Facts, MethodGrid
 from palimpsest.report import page
 from palimpsest.run import local
 from palimpsest.run.executor import Worker
@@ -71,7 +71,7 @@ def small_plan(cells: int = 2) -> Plan:
         reacquisition=replace(plan.reacquisition, steps=1, chunks=1, items=2),
         general=replace(plan.general, train_pieces=4, scored_pieces=1, piece_tokens=8),
         methods=(MethodGrid("kl_reversion", (("weight", (3.0,)),)), MethodGrid("task_vector")),
-        known_label=KnownLabel(models=("suppression", "router", "embedding")),
+        known_label=("suppression", "router", "embedding"),
         replication=replace(plan.replication, draws=2),
     )
 

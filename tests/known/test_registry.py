@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cell.small import bare_plan, cell_work, finish, only_cell
 
-from palimpsest.config.sections import KnownLabel
+from palimpsest.config.plan import Plan
 from palimpsest.errors import DriftError, PlanError
 from palimpsest.known import chosen, model_name, plugin_digests
 from palimpsest.known.panel import PANEL
@@ -45,7 +45,7 @@ def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_plug_in_is_built_measured_and_recorded_like_the_panel(
     noise: Path, tmp_path: Path
 ) -> None:
-    plan = bare_plan(known_label=KnownLabel(models=("router", NAME)))
+    plan = bare_plan(known_label=("router", NAME))
     run, _ = finish(plan, tmp_path / "run")
     models = read_run(run.path).cells[0].models
     model = models["known-some-noise"]
@@ -70,7 +70,7 @@ def test_a_plug_in_is_built_measured_and_recorded_like_the_panel(
 
 
 def test_an_edited_plug_in_has_another_step(noise: Path) -> None:
-    plan = bare_plan(known_label=KnownLabel(models=(NAME,)))
+    plan = bare_plan(known_label=(NAME,))
     (before,) = (step.key for step in cell_work(plan).steps if step.name == "known-label")
     noise.write_text(NOISE.replace("0.01", "0.02"))
     (after,) = (step.key for step in cell_work(plan).steps if step.name == "known-label")
@@ -80,7 +80,7 @@ def test_an_edited_plug_in_has_another_step(noise: Path) -> None:
 def test_a_faulty_plug_in_is_named_before_anything_is_trained(noise: Path, tmp_path: Path) -> None:
     noise.write_text(NOISE.replace("kit.state", "kit.stat"))
     with pytest.raises(PlanError) as fault:
-        finish(bare_plan(known_label=KnownLabel(models=(NAME,))), tmp_path / "run")
+        finish(bare_plan(known_label=(NAME,)), tmp_path / "run")
     assert NAME in str(fault.value) and not (tmp_path / "run").exists()
 
 
@@ -99,13 +99,13 @@ def test_a_faulty_plug_in_is_named_before_anything_is_trained(noise: Path, tmp_p
 def test_what_cannot_be_named_is_refused(models: tuple[str, ...]) -> None:
     with pytest.raises(PlanError) as problem:
         chosen(models)
-    assert problem.value.key == "known_label.models"
+    assert problem.value.key == "known_label"
 
 
 def test_names_are_known_without_torch() -> None:
     code = (
         "import sys; from palimpsest.known import chosen, model_name; "
-        "from palimpsest.config.sections import KnownLabel; chosen(KnownLabel().models); "
+        "from palimpsest.config.plan import Plan; chosen(Plan.known_label); "
         "model_name('no_such_module:full_mimic'); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -113,7 +113,7 @@ def test_names_are_known_without_torch() -> None:
 
 
 def test_the_default_is_the_papers_panel() -> None:
-    assert chosen(KnownLabel().models) == PANEL
+    assert chosen(Plan.known_label) == PANEL
     shares = {entry.name: entry.share for entry in PANEL if entry.share}
     assert shares == {f"interpolation-{n}": n / 100 for n in (25, 50, 75)}
     assert model_name("palimpsest_trials:full_mimic") == "known-full-mimic"

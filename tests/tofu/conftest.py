@@ -4,7 +4,6 @@ import pytest
 from tests.tofu.tofu_files import write_tofu
 
 from palimpsest.config.commands import TofuConfig
-from palimpsest.config.sections import Engine
 from palimpsest.stats.rules import Rules
 
 
@@ -27,5 +26,4 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> TofuConfig:
         learning_rate=2e-3,
         unlearning_steps=2,
         rules=Rules(control_shares=(0.25,)),
-        engine=Engine(answers=False),
     )

@@ -49,8 +49,8 @@ def test_the_plan_of_the_trial_names_every_adversary_and_the_measures() -> None:
     written = yaml.safe_load((ROOT / "trials" / "plans" / "criteria.yaml").read_text("utf-8"))
     plan = palimpsest.load_config(Plan, written)
     own = {f"palimpsest_trials:{name}" for names in ADVERSARIES.values() for name in names}
-    assert own <= set(plan.known_label.models)
-    assert len(chosen(plan.known_label.models)) == len(plan.known_label.models)
+    assert own <= set(plan.known_label)
+    assert len(chosen(plan.known_label)) == len(plan.known_label)
     assert all(find_measures(name) for name in plan.measures)
 
 

@@ -162,7 +162,7 @@ class CellModels:
     @cached_property
     def instrument(self) -> Scorer:
         setting, answerer = self.setting, None
-        if setting.engine.answers and (questions := few_questions(setting.facts.questions)):
+        if questions := few_questions(setting.facts.questions):
             answerer = Answerer(self.loaded.tokenizer, questions, self.nets)
         return Scorer(setting, self.teachers, self.further, self.base_scales, answerer)
 
@@ -280,7 +280,6 @@ class CellModels:
             facts={name: sets[name] for name in ("forget", "retain")},
             seen={name: setting.seen(name) for name in ("forget", "retain")},
             general=setting.general_train,
-            penalty=spec.known_label.penalty,
             budget=spec.unlearning,
             recipe=self.recipe,
             context=lambda: self.context,
@@ -335,7 +334,7 @@ def try_plugins(spec: CellPlan) -> None:
     if spec.measure_plugins:
         further = cell.further  # before a net that shares its memory is made
         take_all(further, cell.nets([cell.base]))
-    for name in (name for name in spec.known_label.models if name in names):
+    for name in (name for name in spec.known_label if name in names):
         _try_known_label(name, cell.adversary_kit)
     for method in (method for method in spec.methods if method.name in names):
         # Nothing has been learned yet, so that no model could pass the check of its dose.
@@ -364,5 +363,5 @@ def _try_known_label(name: str, kit: AdversaryKit) -> None:
         raise PlanError(
             f"{name} failed in a trial of one step, before anything was trained: "
             f"{type(error).__name__}: {error}",
-            key="known_label.models",
+            key="known_label",
         ) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from palimpsest.cell.planned import PlannedCell
 from palimpsest.cell.texts import FIRST_DRAW, CellTexts
-from palimpsest.config.sections import KnownLabel, Unlearning
+from palimpsest.config.sections import Unlearning
 from palimpsest.models.checkpoint import Digests
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.rules import Rules
@@ -86,7 +86,7 @@ class CellPlan:
     """Digest of the source of each plug-in: of a method by its name, of a known-label model as the
     plan names it."""
     unlearning: Unlearning = field(default_factory=Unlearning)
-    known_label: KnownLabel = field(default_factory=lambda: KnownLabel(models=()))
+    known_label: tuple[str, ...] = ()
     sealed_pool: Any = None
     """The opened pool and its commitment, where known-label models are scored on one."""
     oracle: str = ""

@@ -51,7 +51,7 @@ class StepList:
             self._measure_all()
         for number, group in enumerate(method_groups(spec.methods, self.stack)):
             self._unlearn(number, group)
-        if spec.known_label.models:
+        if spec.known_label:
             self._known_label()
         return tuple(self.steps.values())
 
@@ -73,7 +73,7 @@ class StepList:
             cost=self._costs.train,
             # Where nothing is measured, the trained models are the product.
             transient=(self.spec.measured or entry.model.role in PARTS)
-            and not self.spec.setting.engine.keep_models,
+            and "models" not in self.spec.setting.engine.keep,
         )
 
     def _headroom(self) -> None:
@@ -145,14 +145,14 @@ class StepList:
         from palimpsest.known import chosen
 
         spec = self.spec
-        entries = chosen(spec.known_label.models)
+        entries = chosen(spec.known_label)
         wanted = [name for entry in entries for name in entry.builds_on]
         models = tuple(name for name in dict.fromkeys(wanted) if spec.find(name) is not None)
         _, commitment = spec.sealed_pool
         settings = self._measuring | self._unlearning | self.spec.setting.training_terms()
-        named = {name: dict(spec.plugins).get(name, "") for name in spec.known_label.models}
+        named = {name: dict(spec.plugins).get(name, "") for name in spec.known_label}
         settings |= {"known_label": named, "seal": commitment}
-        settings |= {"penalty": spec.known_label.penalty, "models": self._identities(models)}
+        settings["models"] = self._identities(models)
         self._add(
             "known-label",
             StepKind.KNOWN_LABEL,

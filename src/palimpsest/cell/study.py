@@ -55,7 +55,7 @@ class StudySpecs:
             plugins=tuple(self.plugins.items()),
             unlearning=plan.unlearning,
             known_label=plan.known_label,
-            sealed_pool=self.sealed if plan.known_label.models else None,
+            sealed_pool=self.sealed if plan.known_label else None,
             oracle="reference",
             measures=planned.measures,
             measure_plugins=tuple(self.measure_plugins.items()),
@@ -82,7 +82,7 @@ class StudySpecs:
         from palimpsest import known
         from palimpsest.methods import plugin_digests
 
-        named = self.plan.known_label.models
+        named = self.plan.known_label
         return plugin_digests(self.plan.methods) | known.plugin_digests(named)
 
     @cached_property
@@ -165,9 +165,9 @@ def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, An
         counts[name] = len(facts)
     if plan.general.source != "pocket":
         digests["general text"] = text_digest(plan.general.source)
-    for name in filter(is_plugin, plan.known_label.models):
+    for name in filter(is_plugin, plan.known_label):
         digests[name] = specs.plugins[name]
-    known = [known_label_model(entry).to_json() for entry in chosen(plan.known_label.models)]
+    known = [known_label_model(entry).to_json() for entry in chosen(plan.known_label)]
     config |= {"fact_counts": counts, "known_label_models": known}
     pool = "own" if plan.seal else "built-in"
     terms = Terms(
@@ -202,8 +202,8 @@ def check_study(plan: Plan, specs: StudySpecs) -> None:
     from palimpsest.models.device import check_lora
 
     check_lora(plan.engine.lora)
-    _ = specs.methods, specs.measure_plugins, specs.sealed if plan.known_label.models else None
-    chosen(plan.known_label.models)
+    _ = specs.methods, specs.measure_plugins, specs.sealed if plan.known_label else None
+    chosen(plan.known_label)
     for cell_id in plan.cell_ids():  # whether there are names, texts and templates enough
         study_setting(plan, cell_id)
 

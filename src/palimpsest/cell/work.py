@@ -237,7 +237,7 @@ class CellWork(CellModels):
         methods = [method for method in self.spec.methods if title(method) in step.models]
         outcomes: dict[str, dict[str, Any]] = {}
         results: list[Measured] = []
-        keeps = self.spec.setting.engine.keep_candidates or not self.spec.measured
+        keeps = "candidates" in self.spec.setting.engine.keep or not self.spec.measured
         for several in chunked(methods, self.nets.stack):
             states: dict[str, State] = {}
             for method, made in zip(several, self._run(several)):
@@ -267,7 +267,7 @@ class CellWork(CellModels):
         outcomes: dict[str, dict[str, Any]] = {}
         states: dict[str, State] = {}
         again: list[Any] = []
-        for entry in chosen(self.spec.known_label.models):
+        for entry in chosen(self.spec.known_label):
             outcomes[entry.model] = known_label_model(entry).to_json()
             try:
                 built = entry.build(self.adversary_kit)

@@ -91,7 +91,7 @@ def _plan_study(terms: Terms, listed: Sequence[Listed]) -> Planned:
         trained=True,
         references=plan.replication.draws + 1,
         retrainings=plan.replication.retrainings,
-        known_label=plan.known_label.models,
+        known_label=plan.known_label,
         listed=listed,
         facts=config["fact_counts"],
     )

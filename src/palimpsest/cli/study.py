@@ -106,9 +106,8 @@ def study(
     file = plan.endswith((".yaml", ".yml"))
     chosen = load_config(Plan, {}, plan) if file else preset(plan)
     values: dict[str, Any] = {"rules": given(rules)} if rules else {}
-    if unknown := sorted(set(keep or ()) - {"models", "candidates"}):
-        raise PlanError(f"{unknown[0]} found; expected models or candidates", key="keep")
-    values["engine"] = {f"keep_{what}": True for what in keep or ()}
+    if keep:
+        values["engine"] = {"keep": keep}
     if general is not None:
         values["general"] = {"source": general}
     chosen = changed(chosen, values)

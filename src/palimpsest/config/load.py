@@ -104,7 +104,7 @@ def _plain(value: Any) -> Any:
 def _is_mapping(hint: Any) -> bool:
     """Tell a tuple of pairs, which a file writes as a mapping."""
     args = typing.get_args(hint)
-    return bool(args) and len(args) == 2 and args[1] is ... and len(typing.get_args(args[0])) == 2
+    return len(args) == 2 and args[1] is ... and typing.get_origin(args[0]) is tuple
 
 
 def merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

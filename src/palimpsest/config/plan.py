@@ -9,7 +9,6 @@ from palimpsest.config.sections import (
     Facts,
     General,
     Injection,
-    KnownLabel,
     MethodGrid,
     ModelPlace,
     Reacquisition,
@@ -42,7 +41,12 @@ class Plan:
     general: General = field(default_factory=General)
     methods: tuple[MethodGrid, ...] = ()
     """List of ``{name: …, knob: value or list of values}``; every combination is a candidate."""
-    known_label: KnownLabel = field(default_factory=KnownLabel)
+    known_label: tuple[str, ...] = (
+        *("suppression", "router", "embedding"),
+        *("interpolation-25", "interpolation-50", "interpolation-75"),
+    )
+    """Models of known truth, built in every cell and scored once on the sealed pool: names of the
+    paper's panel, or ``package.module:name`` for one of your own; an empty list for none."""
     replication: Replication = field(default_factory=Replication)
     rules: Rules = field(default_factory=Rules)
     measures: tuple[str, ...] = ()
@@ -116,11 +120,11 @@ def _check_files(plan: Plan) -> None:
             f"{', '.join(names)} found; expected one path each for forget, retain and probes",
             key="facts.files",
         )
-    if names and plan.known_label.models:
+    if names and plan.known_label:
         raise PlanError(
             "found with facts.files; expected an empty list, because known-label models are scored "
             "on sealed phrasings, which facts from files lack",
-            key="known_label.models",
+            key="known_label",
         )
 
 

@@ -160,20 +160,6 @@ def _knob_values(values: Any) -> tuple[Knob, ...]:
 
 
 @dataclass(frozen=True)
-class KnownLabel:
-    """Models of known truth, built in every cell and scored once on the sealed pool."""
-
-    models: tuple[str, ...] = (
-        *("suppression", "router", "embedding"),
-        *("interpolation-25", "interpolation-50", "interpolation-75"),
-    )
-    """Names of known-label models: of the paper's panel, or ``package.module:name`` for one of your
-    own; an empty list for none."""
-    penalty: float = 10.0
-    """Amount that the suppression model subtracts from the logits of forget-answer tokens."""
-
-
-@dataclass(frozen=True)
 class Replication:
     """Independent retrainings that candidates are compared with."""
 
@@ -216,12 +202,8 @@ class Engine:
     """Gradient checkpointing: recompute activations to save memory."""
     lora: Number = 0
     """Rank of the LoRA adapters to train and merge; 0 trains all weights instead."""
-    answers: bool = True
-    """Store greedy answers of the base, the injected model, candidates and one retraining to a few
-    questions in the run folder, never in a certificate."""
     stack: Count = 4
     """Number of pocket-sized models trained at the same time."""
-    keep_models: bool = False
-    """Keep the weights of injected model, references and fresh retrainings in the run folder."""
-    keep_candidates: bool = False
-    """Keep the weights of the candidates in the run folder."""
+    keep: tuple[Literal["models", "candidates"], ...] = ()
+    """Weights to keep in the run folder: ``models`` (injected model, references and fresh
+    retrainings), ``candidates``, or both."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TRAINED = ("base", "injected", "forget_only", "general_only")
 """What a known-label model that is trained is built on."""
-KEY = "known_label.models"
+KEY = "known_label"
 
 
 class Truth(StrEnum):

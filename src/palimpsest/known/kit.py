@@ -73,8 +73,6 @@ class AdversaryKit:
     """Their trained phrasings and cloze."""
     general: Sequence[str]
     """The general text that models were trained on."""
-    penalty: float
-    """Subtracted from the logits of the forget answers by the plain suppression."""
     budget: Unlearning
     """Steps and learning rate of an unlearning method."""
     recipe: Recipe

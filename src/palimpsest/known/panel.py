@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from palimpsest.known.kit import AdversaryKit, State
     from palimpsest.models.net import Net
 
+PENALTY = 10.0
+"""Subtracted from the logits of the forget answers' tokens by the suppression."""
+
 
 @known_label(Truth.SUPPRESSED, builds_on=("injected",))
 def suppression(kit: AdversaryKit) -> Net:
     """Return the injected model with a fixed penalty on the logits of the answers' tokens."""
     from palimpsest.known.wrappers import Suppressed
 
-    return Suppressed(kit.another("injected"), kit.answers, kit.penalty)
+    return Suppressed(kit.another("injected"), kit.answers, PENALTY)
 
 
 @known_label(Truth.SUPPRESSED, builds_on=("base", "injected"))

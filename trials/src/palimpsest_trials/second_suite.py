@@ -20,7 +20,6 @@ from palimpsest.cell.plan import CellPlan
 from palimpsest.cell.study import StudySpecs, study_terms
 from palimpsest.config.load import load_config
 from palimpsest.config.plan import Plan
-from palimpsest.config.sections import KnownLabel
 from palimpsest.errors import InputError, StoreError
 from palimpsest.facts.questions import Pool, pool_questions
 from palimpsest.methods import title
@@ -49,8 +48,7 @@ class SecondSpecs:
         setting = replace(spec.setting, facts=replace(facts, questions=(*kept, *asked)))
         wanted = set(self.picks[cell_id].values())
         methods = tuple(method for method in spec.methods if title(method) in wanted)
-        none = KnownLabel(models=())
-        return replace(spec, setting=setting, methods=methods, known_label=none, sealed_pool=None)
+        return replace(spec, setting=setting, methods=methods, known_label=(), sealed_pool=None)
 
 
 def freeze_picks(results: RunResults) -> Picks:
