@@ -61,9 +61,11 @@ def tiny_plan(**changes: object) -> Plan:
 def make_study(out: Path) -> None:
     """Run the tiny study and write its report."""
     import palimpsest
+    from palimpsest.paper.tables import paper_section
     from palimpsest.report.page import write_report
 
-    write_report(palimpsest.study(tiny_plan(), out))
+    results = palimpsest.study(tiny_plan(), out)
+    write_report(results, paper_section(results))
 
 
 @pytest.fixture(scope="session")

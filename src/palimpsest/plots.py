@@ -13,7 +13,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from palimpsest.errors import InputError
-from palimpsest.paper import figures as paper_figures
+from palimpsest.paper.tables import diagnostic as draw_diagnostic
 from palimpsest.report import figures
 from palimpsest.report.canvas import Picture
 from palimpsest.report.documents import LoadedRun, load_run
@@ -52,7 +52,7 @@ def acceptance(run: Source) -> Figure:
 
 def diagnostic(run: Source) -> Figure:
     """Return trained-probe KL against held-out forget NLL, every candidate of a study."""
-    return _figure(paper_figures.diagnostic, run)
+    return _figure(draw_diagnostic, run)
 
 
 def _figure(

@@ -7,7 +7,6 @@ import pytest
 from tests.made_runs import Made, paper_run, read_study
 
 from palimpsest.paper import tables
-from palimpsest.paper.figures import diagnostic
 from palimpsest.paper.study import PaperStudy
 from palimpsest.report.table import Estimate, Row, Share, Table
 
@@ -171,7 +170,7 @@ def test_selection_quality_by_hand(study: PaperStudy) -> None:
 
 
 def test_the_papers_figure_shows_every_candidate(study: PaperStudy) -> None:
-    picture = diagnostic(study.results)
+    picture = tables.diagnostic(study.results)
     assert picture is not None
     drawn = sum(len(line.get_xdata()) for line in picture.figure.axes[0].lines)
     assert drawn == 56 + 2  # and the line of the reference

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.made_runs import cell_run, hostile_run, matrix_run, uncertified_run
 
+from palimpsest.paper.tables import paper_section
 from palimpsest.report.page import write_report
 from palimpsest.report.results import RunResults, read_run
 
@@ -24,7 +25,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The reports of one cell that certifies, one that does not, of four cells of which one is
     missing, and of a cell whose every name is an attack."""
     folder = tmp_path_factory.mktemp("pages")
-    return {name: write_report(read_run(make(folder / name))) for name, make in MAKERS.items()}
+    return {name: report_of(make(folder / name)) for name, make in MAKERS.items()}
+
+
+def report_of(run: Path) -> Path:
+    """The whole report of a run, as a study writes it."""
+    results = read_run(run)
+    return write_report(results, paper_section(results))
 
 
 @pytest.fixture(scope="session")

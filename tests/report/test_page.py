@@ -13,7 +13,7 @@ import pytest
 from tests.made_runs import HOSTILE, RULES, audit_run, cell_run, write_run
 
 from palimpsest.report.leaderboard import answer_lines, as_sentence
-from palimpsest.report.page import position, write_report
+from palimpsest.report.page import across, write_report
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
@@ -219,7 +219,7 @@ def test_hostile_names_stay_text_everywhere(pages: dict[str, Path]) -> None:
 
 
 def test_distances_keep_their_order_and_stay_on_the_picture() -> None:
-    places = [position(sd) for sd in (-1e9, -60, -10, -3, -1, 0, 1, 3, 10, 60, 1e9)]
+    places = [across(sd) for sd in (-1e9, -60, -10, -3, -1, 0, 1, 3, 10, 60, 1e9)]
     assert places == sorted(places) and places[0] == 2.0 and places[5] == 50.0
     assert places[3:8] == pytest.approx([50 + 8.8 * sd for sd in (-3, -1, 0, 1, 3)])
 

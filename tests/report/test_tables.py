@@ -12,7 +12,7 @@ from palimpsest.errors import InputError
 from palimpsest.report.canvas import FAR
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.report.table import Share, Table
-from palimpsest.report.tables import candidates_table, paper_tables, run_tables
+from palimpsest.report.tables import candidates_table, run_tables
 from palimpsest.stats import axes, rules
 from palimpsest.stats.axes import AXES, Axis, Side, Sign, chosen
 
@@ -24,10 +24,10 @@ def column(table: Table, name: str) -> list:
 
 def test_every_table_has_a_reading_and_rows(results: RunResults, single: RunResults) -> None:
     for run in (results, single):
-        tables = run_tables(run) | paper_tables(run)
-        assert all(table.reading.endswith(".") and table.rows for table in tables.values())
+        tables = run_tables(run).values()
+        assert all(table.reading.endswith(".") and table.rows for table in tables)
     named = set(run_tables(results)) - set(run_tables(single))
-    assert named == {"leaderboard", "settings"} and set(paper_tables(single)) >= {"absolute-bar"}
+    assert named == {"leaderboard", "settings"}
 
 
 def test_missing_cells_stand_in_the_cells_table(results: RunResults) -> None:

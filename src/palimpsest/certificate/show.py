@@ -24,12 +24,14 @@ def write_bundle_page(result: Verification, folder: Path) -> Path:
 
     The page is made from the bytes that were verified, whatever is in the file by now.
     """
+    from palimpsest.paper.tables import paper_section
     from palimpsest.report.page import write_report
 
     result.require("the bundle")
     if folder.exists():
         raise InputError(f"{folder}: exists; expected a new folder for the page")
-    return write_report(replace(Bundle(unpack(result.data)).results, path=folder))
+    results = replace(Bundle(unpack(result.data)).results, path=folder)
+    return write_report(results, paper_section(results))
 
 
 def write_model_card(bundle: Path, path: Path, cell: str | None = None) -> None:

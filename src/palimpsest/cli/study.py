@@ -164,10 +164,11 @@ def _run(
     check_memory(first)
     with run.options(workers) as options:
         results = study_plan(plan, out, options, pool)
+    from palimpsest.paper.tables import paper_section
     from palimpsest.report.page import write_report
     from palimpsest.report.terminal import study_lines
 
-    page = write_report(results)
+    page = write_report(results, paper_section(results))
     if run.json:
         from palimpsest.report.documents import run_document
 
@@ -221,13 +222,14 @@ def report(run: Path, *, json: AsJson = False) -> None:
     run
         Run folder.
     """
+    from palimpsest.paper.tables import paper_section
     from palimpsest.report.documents import write_documents
     from palimpsest.report.page import write_report
     from palimpsest.report.results import read_run
 
     results = read_run(run)
     write_documents(results)
-    page = write_report(results)
+    page = write_report(results, paper_section(results))
     if results.missing:
         say(f"not finished: {', '.join(f'{cell.id} ({cell.state})' for cell in results.missing)}")
     counts = {"finished": len(results.cells), "planned": len(results.planned)}

@@ -23,7 +23,7 @@ def draw(group: Group) -> canvas.Picture:
     knows forget and never-taught questions alike lies on the diagonal.
     """
     shown = [m for m in group.models if m.outcome is not Outcome.NOT_JUDGED]
-    places = {m: (m.median_holdout or 0.0, m.median_forget or 0.0) for m in shown}
+    points = {m: (m.median_holdout or 0.0, m.median_forget or 0.0) for m in shown}
     looks = {m: canvas.Style(COLORS[m.outcome], MARKERS[m.role or Role.CANDIDATE]) for m in shown}
     roles = {m.role or Role.CANDIDATE for m in shown}
     entries = [
@@ -35,14 +35,14 @@ def draw(group: Group) -> canvas.Picture:
     entries += [canvas.key(canvas.Style(c, "o"), o) for o, c in COLORS.items() if o in outcomes]
     figure, (axes,) = canvas.sheet((4.6, 4.6), entries, left=0.9)
     for name in dict.fromkeys(model.name for model in shown):
-        run = [place for model, place in places.items() if model.name == name]
+        run = [point for model, point in points.items() if model.name == name]
         axes.plot(*zip(*run), color=canvas.QUIET, linewidth=0.8, zorder=1.5)
-    for model, place in places.items():
-        canvas.points(axes, [place], looks[model], size=6)
+    for model, point in points.items():
+        canvas.points(axes, [point], looks[model], size=6)
         number = str(group.models.index(model) + 1)
         above = model.role is not Role.CANDIDATE  # which often lie near a reference
-        axes.annotate(number, place, (5, 5 if above else -10), textcoords="offset points")
-    reach = [value for place in places.values() for value in place]
+        axes.annotate(number, point, (5, 5 if above else -10), textcoords="offset points")
+    reach = [value for point in points.values() for value in point]
     limits = (1.3 * min([-1.0, *reach]), 1.3 * max([1.0, *reach]))
     for which in "xy":
         axes.set(**{f"{which}scale": "symlog"})

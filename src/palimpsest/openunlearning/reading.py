@@ -184,7 +184,7 @@ def _drop_texts(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _values(metric: Any, field: str) -> Values:
-    """Return the numbers of a metric; place i is always question i."""
+    """Return the numbers of a metric; index i is always question i."""
     entries = _section(metric, "value_by_index")
     return np.array([_number(entries.get(str(i)), field) for i in range(len(entries))], np.float64)
 

@@ -155,15 +155,15 @@ def _candidates(config: RunConfig, remarks: list[str]) -> dict[str, str]:
         for child in folder.iterdir()
         if (match := _CHECKPOINT.fullmatch(child.name))
     }
-    places = {f"{method}-{step}": numbered[step] for step in sorted(numbered)} | {method: folder}
-    found = {name: str(place) for name, place in places.items() if _has_weights(place)}
+    paths = {f"{method}-{step}": numbered[step] for step in sorted(numbered)} | {method: folder}
+    found = {name: str(path) for name, path in paths.items() if _has_weights(path)}
     if not found:
         raise PlanError(
             f"{shown_path(folder)}: neither it nor its {len(numbered)} checkpoints have "
             "*.safetensors; expected weights; save them, or judge the logs with `palimpsest logs`",
             key="open_unlearning",
         )
-    if lacking := [name for name in places if name not in found]:
+    if lacking := [name for name in paths if name not in found]:
         remarks.append(f"No weights, not audited: {', '.join(lacking)}.")
     return found
 
@@ -174,7 +174,7 @@ def _references(config: RunConfig, base: str, injected: str, remarks: list[str])
     saves = next((p for p in config.folder.resolve().parents if p.name == "saves"), None)
     runs = sorted((saves / "finetune").glob(f"*/{CONFIG}")) if saves is not None else []
     configs = [read_run_config(path.parents[1]) for path in runs]
-    places: list[str] = []
+    paths: list[str] = []
     model = Path(injected)
     recipe = read_run_config(model) if (model / CONFIG).is_file() else None
     for found in configs:
@@ -190,16 +190,16 @@ def _references(config: RunConfig, base: str, injected: str, remarks: list[str])
                 "other seeds; name the references to use with --reference",
                 key="references",
             )
-        places.append(str(found.folder))
+        paths.append(str(found.folder))
     needed = Rules.minimum_references
-    if len(places) < needed:
+    if len(paths) < needed:
         remarks.append(
-            f"{len(places)} references found in saves/finetune; a verdict takes {needed} or more. "
+            f"{len(paths)} references found in saves/finetune; a verdict takes {needed} or more. "
             f"Train them on {SPLITS[split]} with OpenUnlearning and other seeds, or with "
             "`palimpsest retrain --open-unlearning` on the full model's run, and name them with "
             "--references-folder."
         )
-    return places
+    return paths
 
 
 def _differences(recipe: RunConfig, other: RunConfig) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The paper's tables over a study: counted and shown, and no part of any verdict.
+"""The paper's tables and figure over a study: counted and shown, and no part of any verdict.
 
 A table is one function of the study; ``TABLES`` lists them in the order of the paper.
 """
@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from palimpsest.paper.bars import absolute_bar, damage_bar, paper_references
-from palimpsest.paper.study import Candidate, PaperStudy, suppresses
-from palimpsest.report.results import CellResult
+from palimpsest.paper.study import Candidate, PaperStudy, read_paper, suppresses
+from palimpsest.report import canvas
+from palimpsest.report.results import CellResult, RunResults
 from palimpsest.report.table import Estimate, Row, Share, Table, number
 from palimpsest.stats.intervals import tost
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
@@ -364,8 +365,51 @@ def _spread(values: Sequence[float]) -> Estimate:
     return Estimate(float(np.median(values)), float(min(values)), float(max(values)))
 
 
+@canvas.figure()
+def diagnostic(results: RunResults) -> canvas.Picture | None:
+    """Return oracle-KL against held-out forget NLL, every candidate of every cell by method."""
+    study = read_paper(results)
+    if study is None:
+        return None
+    styles = canvas.method_styles(results.methods)
+    entries = [canvas.key(style, method) for method, style in styles.items()]
+    figure, (axes,) = canvas.sheet((5.6, 3.6), entries, left=0.8)
+    for method, mine in study.by_method().items():
+        models = [cell.evaluation[name] for cell, name in mine]
+        where = [(model.forget_nll, model.need("oracle_kl")) for model in models]
+        canvas.points(axes, where, styles[method], size=4 if len(study.candidates()) > 100 else 5)
+    levels = [
+        cell.evaluation[paper_references(cell.evaluation)[0]].forget_nll for cell in study.cells
+    ]
+    axes.axvline(float(np.median(levels)), color=canvas.QUIET, linewidth=0.8, linestyle="--")
+    canvas.bend(
+        axes, [cell.evaluation[name].need("oracle_kl") for cell, name in study.candidates()], "y"
+    )
+    axes.grid(visible=True)
+    axes.set_xlabel("held-out forget NLL, nats (dashed: the reference)")
+    axes.set_ylabel("trained-probe KL to the reference, nats")
+    about = (
+        "Each marker is a candidate. Further right it forgets more; lower it answers trained "
+        "questions more like the reference."
+    )
+    title = "Forgetting against closeness to the reference"
+    return canvas.Picture("diagnostic", title, methods_table(study).reading, about, figure)
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
 TABLES = (
     *(trained_probe_table, methods_table, fewer_probes_table, survivors_table),
     *(absolute_table, budget_table, replication_table),
     *(known_label_table, recalibrated_table, selection_table),
 )
+
+
+def paper_section(results: RunResults) -> list[Table | canvas.Picture]:
+    """Return the paper's tables and its figure of a run that has its design; else nothing."""
+    study = read_paper(results)
+    if study is None:
+        return []
+    tables, picture = [table(study) for table in TABLES], diagnostic(results)
+    return [*(table for table in tables if table.rows), *([picture] if picture else [])]

@@ -124,18 +124,18 @@ def sheet(
     figure = Figure(figsize=(wide, high))
     FigureCanvasAgg(figure)
     axes = []
-    for place in range(panels):
-        x, y = (place % across) * cell[0] + left, high - (place // across + 1) * cell[1] + 0.5
+    for index in range(panels):
+        x, y = (index % across) * cell[0] + left, high - (index // across + 1) * cell[1] + 0.5
         axes.append(figure.add_axes((x / wide, y / high, size[0] / wide, size[1] / high)))
     if entries:
         figure.legend(handles=list(entries), loc="lower center", ncols=columns, borderpad=0)
     return figure, axes
 
 
-def points(axes: Axes, places: Sequence[tuple[float, float]], style: Style, **options: Any) -> None:
+def points(axes: Axes, where: Sequence[tuple[float, float]], style: Style, **options: Any) -> None:
     """Draw markers at (x, y)."""
-    if places:
-        (line,) = axes.plot(*zip(*places), linestyle="none", **look(style, **options))
+    if where:
+        (line,) = axes.plot(*zip(*where), linestyle="none", **look(style, **options))
         line.set_clip_on(False)
 
 
@@ -168,8 +168,8 @@ def rows(axes: Axes, labels: Sequence[str], notes: Sequence[str] = (), heading: 
     axes.grid(visible=True, axis="x")
     axes.set_axisbelow(True)
     right = axes.get_yaxis_transform()
-    for place, note in enumerate(notes):
-        axes.text(1.02, place, printable(note), transform=right, va="center", color=QUIET)
+    for index, note in enumerate(notes):
+        axes.text(1.02, index, printable(note), transform=right, va="center", color=QUIET)
     axes.text(1.02, -0.6, heading, transform=right, va="bottom", color=QUIET, fontsize=7)
 
 
@@ -197,9 +197,9 @@ def bend(axes: Axes, values: Iterable[float], which: str = "x") -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def jitter(place: int) -> float:
+def jitter(index: int) -> float:
     """Return a fixed offset in (-0.3, 0.3) that keeps neighbors of one row distinct."""
-    return 0.6 * ((place * 0.6180339887498949) % 1 - 0.5)
+    return 0.6 * ((index * 0.6180339887498949) % 1 - 0.5)
 
 
 @figure()

@@ -1,14 +1,13 @@
 """The figures of a run, drawn from results read once.
 
-A further figure is one function here (or in ``paper/figures.py``) and its place in ``FIGURES``; it
-returns None for a run that lacks its numbers. ``palimpsest.plots`` offers each to Python callers.
+A further figure is one function here and its entry in ``FIGURES``; it returns None for a run that
+lacks its numbers. ``palimpsest.plots`` offers each to Python callers.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-from palimpsest.paper.figures import diagnostic
 from palimpsest.report.canvas import (
     BAND,
     KNOWN,
@@ -26,7 +25,7 @@ from palimpsest.report.canvas import (
     rows,
     sheet,
 )
-from palimpsest.report.results import CellResult, RunResults, cell_places
+from palimpsest.report.results import CellResult, RunResults, cell_positions
 from palimpsest.report.table import Share
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.items import Values
@@ -44,15 +43,15 @@ def retrainings(results: RunResults, candidate: str | None = None) -> Picture | 
     cell, verdict = results.judged[0] if results.judged else (None, None)
     if cell is None or verdict is None or len(results.cells) > 1:
         return None
-    places = cell_places(cell, results.rules)
+    positions = cell_positions(cell, results.rules)
     name = candidate or verdict.candidate or verdict.nearest or verdict.findings[0].name
-    groups = {group: [p for p in places if p.group == group] for group in SIZES}
-    groups["candidate"] = [place for place in groups["candidate"] if place.name == name]
+    groups = {group: [p for p in positions if p.group == group] for group in SIZES}
+    groups["candidate"] = [position for position in groups["candidate"] if position.name == name]
     if not groups["candidate"]:
         return None
     names = ["retrainings and their range", "retrainings with a share of the injected weights"]
     names += ["injected model", name]
-    axes = [axis for axis in chosen(results.rules) if axis.name in places[0].sd]
+    axes = [axis for axis in chosen(results.rules) if axis.name in positions[0].sd]
     entries = [key(KNOWN[group], text) for group, text in zip(SIZES, names)]
     figure, (panel,) = sheet((5.8, 0.38 * len(axes)), entries)
     clip = distances(panel, [sd for some in groups.values() for p in some for sd in p.sd.values()])
@@ -60,7 +59,7 @@ def retrainings(results: RunResults, candidate: str | None = None) -> Picture | 
     notes = [f"{own[axis.name]:+.1f} sd" if axis.name in own else "–" for axis in axes]
     rows(panel, [axis.title for axis in axes], notes)
     for row, axis in enumerate(axes):
-        values = [place.sd[axis.name] for place in groups["retraining"]]
+        values = [position.sd[axis.name] for position in groups["retraining"]]
         low, high = min(values), max(values)
         panel.barh(row, high - low, 0.62, left=low, color=BAND, linewidth=0, zorder=1.2)
         for order, (group, some) in enumerate(groups.items(), 2):
@@ -162,12 +161,12 @@ def acceptance(results: RunResults) -> Picture | None:
         judged = {control.name: control.comparison for control in verdict.controls}
         judged |= {finding.name: finding.comparison for finding in verdict.findings}
         styles = method_styles(results.methods)
-        for place in cell_places(cell, results.rules):
-            if (comparison := judged.get(place.name)) is not None:
-                method = cell.models[place.name].method
-                style = styles[method] if method else KNOWN[place.group]
-                model = (max(map(abs, place.sd.values())), comparison.accepted)
-                found.setdefault(method or place.label, (style, []))[1].append(model)
+        for position in cell_positions(cell, results.rules):
+            if (comparison := judged.get(position.name)) is not None:
+                method = cell.models[position.name].method
+                style = styles[method] if method else KNOWN[position.group]
+                model = (max(map(abs, position.sd.values())), comparison.accepted)
+                found.setdefault(method or position.label, (style, []))[1].append(model)
     if not found:
         return None
     plain = KNOWN["retraining"]
@@ -203,7 +202,7 @@ def _looks(results: RunResults, cell: CellResult) -> dict[str, Style]:
 
 
 FigureFn = Callable[[RunResults], Picture | None]
-FIGURES: tuple[FigureFn, ...] = (retrainings, acceptance, forget_deltas, relearning, diagnostic)
+FIGURES: tuple[FigureFn, ...] = (retrainings, acceptance, forget_deltas, relearning)
 
 
 def all_figures(results: RunResults) -> dict[str, Picture]:

@@ -153,13 +153,13 @@ def leaderboard_table(runs: Runs) -> Table:
     adjusted = adjusted_p(rank_tests(runs), next(iter(runs.values())).rules.alpha)
     rows: list[Row] = []
     several = standings(runs)
-    for place, mine in enumerate(several, 1):
+    for number, mine in enumerate(several, 1):
         findings = [finding for entry in mine.entries for finding in entry.findings]
         cells = [f"{entry.run}/{entry.cell.id}" for entry in mine.entries]
         p_values = [p for (method, _), p in adjusted.items() if method == mine.method]
         first = mine.entries[0]
         rows.append(
-            {"rank": place, "method": mine.method}
+            {"rank": number, "method": mine.method}
             | {"author's aim": first.cell.models[first.best.name].aim}
             | {"restores in": mine.restores, "most frequent label": mine.labels[0][0]}
             | {"worst axis, sd": Estimate.average(mine.distances, cells)}

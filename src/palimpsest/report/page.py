@@ -8,6 +8,7 @@ import base64
 import hashlib
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,15 @@ from palimpsest.report.figures import all_figures
 from palimpsest.report.leaderboard import answer_lines, as_sentence, by_closeness
 from palimpsest.report.results import (
     CellResult,
-    Place,
+    Position,
     RunResults,
     Said,
     asked_models,
     cell_answers,
-    cell_places,
+    cell_positions,
 )
-from palimpsest.report.table import Share, as_csv, as_markdown
-from palimpsest.report.tables import paper_tables, run_tables
+from palimpsest.report.table import Share, Table, as_csv, as_markdown
+from palimpsest.report.tables import run_tables
 from palimpsest.run.files import make_folder, remove, write_bytes
 from palimpsest.stats import words
 from palimpsest.stats.axes import Axis, chosen
@@ -66,13 +67,18 @@ class Strip:
     """In the order of the choice."""
 
 
-def write_report(results: RunResults) -> Path:
-    """Write the page with its tables and figures into RUN/report; return its path."""
+def write_report(results: RunResults, section: Sequence[Table | Picture] = ()) -> Path:
+    """Write the page with its tables and figures into RUN/report; return its path.
+
+    section: tables and figures of the page's last section, as ``paper_section`` returns them.
+    """
     folder = results.path / "report"
-    for place in (folder, folder / "tables", folder / "figures"):
-        if place.is_symlink():  # what lies behind it is not ours to overwrite
-            raise StoreError(f"{place}: found a link; expected a folder; remove the link")
-    tables, paper, pictures = run_tables(results), paper_tables(results), all_figures(results)
+    for path in (folder, folder / "tables", folder / "figures"):
+        if path.is_symlink():  # what lies behind it is not ours to overwrite
+            raise StoreError(f"{path}: found a link; expected a folder; remove the link")
+    tables, pictures = run_tables(results), all_figures(results)
+    paper = {item.name: item for item in section if isinstance(item, Table)}
+    pictures |= {item.name: item for item in section if isinstance(item, Picture)}
     drawn = {name: figure_bytes(picture.figure, "svg") for name, picture in pictures.items()}
     images = {name: _embed(svg) for name, svg in drawn.items()}
     shown = {"tables": tables, "paper": paper, "pictures": pictures, "images": images}
@@ -111,7 +117,7 @@ def page_values(results: RunResults) -> dict[str, Any]:
         "lines": lines,
         "choices": choices,
         "strips": strips(results, choices) if verdict else [],
-        "ticks": [(tick, position(tick)) for tick in TICKS],
+        "ticks": [(tick, across(tick)) for tick in TICKS],
         "designs": more_references(verdict) if verdict else [],
         "asked": questions(cell) if cell else [],
         "titles": asked_models(cell) if cell else {},
@@ -140,23 +146,25 @@ def strips(results: RunResults, choices: list[str]) -> list[Strip]:
     """Return the picture of one cell: every axis with retrainings, mixtures, injected model and the
     candidates to choose from."""
     cell, verdict = results.judged[0]
-    places = cell_places(cell, results.rules)
-    shown = [p for p in places if p.group in ("retraining", "mixture", "injected")]
-    by_name = {place.name: place for place in places if place.group == "candidate"}
+    positions = cell_positions(cell, results.rules)
+    shown = [p for p in positions if p.group in ("retraining", "mixture", "injected")]
+    by_name = {position.name: position for position in positions if position.group == "candidate"}
     picture = []
     for axis in (a for a in chosen(results.rules) if any(a.name in p.sd for p in shown)):
-        marks = [mark for place in shown if (mark := _mark(place, axis)) is not None]
+        marks = [mark for position in shown if (mark := _mark(position, axis)) is not None]
         mine = [_mark(by_name[name], axis) if name in by_name else None for name in choices]
         picture.append(Strip(axis, verdict.sensitivity.get(axis.name), marks, mine))
     return picture
 
 
-def _mark(place: Place, axis: Axis) -> Mark | None:
-    sd = place.sd.get(axis.name)
-    return None if sd is None else Mark(place.group, position(sd), f"{place.label}: {sd:+.1f} sd")
+def _mark(position: Position, axis: Axis) -> Mark | None:
+    sd = position.sd.get(axis.name)
+    return (
+        None if sd is None else Mark(position.group, across(sd), f"{position.label}: {sd:+.1f} sd")
+    )
 
 
-def position(sd: float) -> float:
+def across(sd: float) -> float:
     """Return where a distance lies, in percent: linear up to 3 standard deviations, then
     logarithmic up to 60, where everything beyond is drawn."""
     size = min(abs(sd), FAR)

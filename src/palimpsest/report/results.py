@@ -289,7 +289,7 @@ GROUPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """One model among the retrainings."""
 
     name: str
@@ -301,7 +301,7 @@ class Place:
     """By axis: distance from the mean retraining in standard deviations of retraining."""
 
 
-def cell_places(cell: CellResult, rules: Rules) -> list[Place]:
+def cell_positions(cell: CellResult, rules: Rules) -> list[Position]:
     """Return every model of a cell that was compared, retrainings first and candidates last."""
     bag = reference_bag(cell.evaluation, rules)
     if cell.verdict is None or not bag.comparable:
@@ -309,17 +309,17 @@ def cell_places(cell: CellResult, rules: Rules) -> list[Place]:
     spread = bag.values.std(axis=0, ddof=1)
     scaled = (bag.values - bag.values.mean(axis=0)) / [s if s > 0 else 1.0 for s in spread]
     axes = [axis.name for axis in bag.axes]
-    places = [
-        Place(name, "retraining", name, dict(zip(axes, map(float, row))))
+    positions = [
+        Position(name, "retraining", name, dict(zip(axes, map(float, row))))
         for name, row in zip(bag.names, scaled)
     ]
     for control in cell.verdict.controls:
         sd, label = _distances(control.comparison), control_label(control)
-        places += [Place(control.name, GROUPS[control.kind], label, sd)] if sd else []
+        positions += [Position(control.name, GROUPS[control.kind], label, sd)] if sd else []
     for finding in cell.verdict.findings:
         sd = _distances(finding.comparison)
-        places += [Place(finding.name, "candidate", finding.name, sd)] if sd else []
-    return places
+        positions += [Position(finding.name, "candidate", finding.name, sd)] if sd else []
+    return positions
 
 
 def control_label(control: Control) -> str:

@@ -111,11 +111,11 @@ class Table:
 
     def only(self, columns: Iterable[str]) -> "Table":
         """Return the table with these of its columns, in this order."""
-        places = [self.columns.index(column) for column in columns if column in self.columns]
+        indices = [self.columns.index(column) for column in columns if column in self.columns]
         return replace(
             self,
-            columns=tuple(self.columns[place] for place in places),
-            rows=tuple(tuple(row[place] for place in places) for row in self.rows),
+            columns=tuple(self.columns[index] for index in indices),
+            rows=tuple(tuple(row[index] for index in indices) for row in self.rows),
         )
 
     def records(self) -> list[Row]:
@@ -133,10 +133,12 @@ class Table:
         """Return a value of a column for a person."""
         return shown(value, self.forms.get(column, ""))
 
-    def is_number(self, place: int) -> bool:
-        """Return whether the column at this place holds numbers, which stand at the right."""
-        values = [row[place] for row in self.rows if row[place] is not None]
-        return bool(values) and not any(isinstance(value, str | bool) for value in values)
+    @property
+    def numeric(self) -> list[bool]:
+        """By column, whether it holds numbers, which stand at the right."""
+        columns = [[v for v in column if v is not None] for column in zip(*self.rows)]
+        columns = columns or [[] for _ in self.columns]
+        return [bool(c) and not any(isinstance(v, str | bool) for v in c) for c in columns]
 
 
 def shown(value: Value, form: str = "") -> str:
@@ -186,13 +188,13 @@ def table_lines(table: Table, wide: int | None = None) -> str:
     # The first two columns hold names, which are folded first.
     names_alone = sum(sizes[2:]) + 2 * len(sizes) + 28 <= wide
     grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for place, (name, column) in enumerate(zip(table.columns, zip(*texts))):
+    for index, (name, column) in enumerate(zip(table.columns, zip(*texts))):
         number = not re.search("[A-Za-z]{3}", "".join(column))
         grid.add_column(
             Text(name),
             justify="right" if number else "left",
             overflow="fold",
-            no_wrap=place >= 2 and names_alone,
+            no_wrap=index >= 2 and names_alone,
         )
     for row in texts:
         grid.add_row(*map(Text, row))
@@ -266,7 +268,7 @@ def _digits(value: float | None) -> str:
 
 def as_markdown(table: Table) -> str:
     """Return the table as GitHub-flavored Markdown, with its title and reading."""
-    rule = ["---:" if table.is_number(place) else ":---" for place in range(len(table.columns))]
+    rule = ["---:" if number else ":---" for number in table.numeric]
     cells = [[_markdown(text) for text in row] for row in _texts(table)]
     lines = [f"| {' | '.join(line)} |" for line in (map(_markdown, table.columns), rule, *cells)]
     title = f"**{_markdown(table.title)}.** {_markdown(table.reading)}".rstrip()
@@ -275,7 +277,7 @@ def as_markdown(table: Table) -> str:
 
 def as_latex(table: Table) -> str:
     """Return the table as LaTeX with booktabs rules."""
-    form = "".join("r" if table.is_number(place) else "l" for place in range(len(table.columns)))
+    form = "".join("r" if number else "l" for number in table.numeric)
     head, *body = [_latex_row(row) for row in (table.columns, *_texts(table))]
     caption = f"{_latex(table.title)}. {_latex(table.reading)}"
     lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}"]

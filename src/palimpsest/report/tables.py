@@ -1,18 +1,16 @@
 """Every table of a run, in the order a reader needs them; all computed from results read once.
 
-A further table is one function here (or in ``paper/tables.py``) and its place in the list below.
+A further table is one function here and its entry in the list below.
 """
 
 from collections.abc import Callable, Iterable
 
-from palimpsest.paper.study import read_paper
-from palimpsest.paper.tables import TABLES as PAPER_TABLES
 from palimpsest.report.leaderboard import leaderboard_table, median_cost, settings_table
 from palimpsest.report.results import (
     GROUPS,
     RunResults,
     cell_answers,
-    cell_places,
+    cell_positions,
     control_label,
 )
 from palimpsest.report.table import P_VALUE, Estimate, Row, Share, Table
@@ -173,10 +171,10 @@ def positions_table(results: RunResults) -> Table:
     """Return every model on every axis on which it was compared: the data of the pictures."""
     rows: list[Row] = []
     for cell in results.cells:
-        for place in cell_places(cell, results.rules):
-            for name, sd in place.sd.items():
-                value = axis(name).read(cell.evaluation[place.name])
-                row: Row = {"cell": cell.id, "model": place.name, "group": place.group}
+        for position in cell_positions(cell, results.rules):
+            for name, sd in position.sd.items():
+                value = axis(name).read(cell.evaluation[position.name])
+                row: Row = {"cell": cell.id, "model": position.name, "group": position.group}
                 rows.append(row | {"axis": name, "value": value, "sd": sd})
     reading = "Distances from the mean retraining, in standard deviations of the retrainings."
     return Table.of("positions", "Every model on every axis", reading, rows)
@@ -225,11 +223,4 @@ def run_tables(results: RunResults) -> dict[str, Table]:
     tables = [table(results) for table in TABLES]
     if len(results.planned) > 1 and results.judged:
         tables += [table({results.name: results}) for table in STUDY_TABLES]
-    return {table.name: table for table in tables if table.rows}
-
-
-def paper_tables(results: RunResults) -> dict[str, Table]:
-    """Return the paper's tables of a run that has its design, by name."""
-    study = read_paper(results)
-    tables = [] if study is None else [table(study) for table in PAPER_TABLES]
     return {table.name: table for table in tables if table.rows}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from palimpsest.report.leaderboard import Line, answer_lines, by_closeness, standings
-from palimpsest.report.results import CellResult, RunResults, Said, asked_models, cell_places
+from palimpsest.report.results import CellResult, RunResults, Said, asked_models, cell_positions
 from palimpsest.report.table import Row, Table, p_value, table_lines, width, wrapped
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
@@ -48,10 +48,10 @@ def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
 def _candidates(found: list[Finding], wide: int) -> str:
     """Return one line per candidate: number, name, label, p, worst axis."""
     rows: list[Row] = []
-    for place, finding in enumerate(found, 1):
+    for number, finding in enumerate(found, 1):
         worst = finding.comparison.worst if finding.comparison else None
         p = finding.comparison.p if finding.comparison else finding.screened.adjusted_p
-        row: Row = {"": str(place), "candidate": finding.name, "label": finding.label}
+        row: Row = {"": str(number), "candidate": finding.name, "label": finding.label}
         row |= {"p": p_value(p)}
         far = "–" if worst is None else words.distance(worst, " ").removesuffix(" sd")
         rows.append(row | {"worst axis, sd": far})
@@ -64,13 +64,15 @@ def _candidates(found: list[Finding], wide: int) -> str:
 def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: int) -> Table:
     """Return one row per axis: injected model, mixtures, and the best candidates of as many
     methods as fit."""
-    places = cell_places(cell, results.rules)
-    known = [place for place in places if place.group in ("injected", "mixture")]
+    positions = cell_positions(cell, results.rules)
+    known = [position for position in positions if position.group in ("injected", "mixture")]
     groups: dict[str, list[Mapping[str, float]]] = {}
-    for place in known:
-        label = place.label.replace(" of the injected weights", "")
-        groups.setdefault(label, []).append(place.sd)
-    by_name = {place.name: place.sd for place in places if place.group == "candidate"}
+    for position in known:
+        label = position.label.replace(" of the injected weights", "")
+        groups.setdefault(label, []).append(position.sd)
+    by_name = {
+        position.name: position.sd for position in positions if position.group == "candidate"
+    }
     columns = max(1, (wide - 16 - sum(len(name) + 2 for name in groups)) // 7)
     names = [finding.name for finding in found]
     for name in _best_of_methods(cell, names)[:columns]:
@@ -82,7 +84,7 @@ def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: 
         }
         rows.append({"axis": axis.title} | {n: _short(v) for n, v in values.items()})
     title = "Distance from the mean retraining, in standard deviations of the retrainings"
-    return Table.of("axes", f"{title}; candidates numbered as above", "", rows if places else [])
+    return Table.of("axes", f"{title}; candidates numbered as above", "", rows if positions else [])
 
 
 def _best_of_methods(cell: CellResult, names: list[str]) -> list[str]:
@@ -129,7 +131,7 @@ def asked_lines(
     near = [f.name for f in by_closeness(cell.verdict)] if cell.verdict else list(cell.candidates)
     best = _best_of_methods(cell, near)[:MOST_REASONS]
     hidden = [] if everyone else [n for n in titles if n in near and n not in best]
-    order = {name: place for place, name in enumerate(titles)}
+    order = {name: number for number, name in enumerate(titles)}
     questions: dict[str, list[Said]] = {}
     for said in sorted(answers, key=lambda said: order.get(said.model, len(order))):
         if said.model not in hidden:

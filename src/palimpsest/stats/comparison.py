@@ -143,12 +143,12 @@ def bag_scores(bag: Values) -> Values:
     return scores
 
 
-def rank_counts(scores: Values, place: int | NDArray[np.intp] = 0) -> NDArray[np.int64]:
-    """Return #{j : S_j >= S_i} in bags of scores (..., models), i the model at ``place``.
+def rank_counts(scores: Values, index: int | NDArray[np.intp] = 0) -> NDArray[np.int64]:
+    """Return #{j : S_j >= S_i} in bags of scores (..., models), i the model at ``index``.
 
     Divided by the size of the bag this is the p-value of that model against the others.
     """
-    own = np.take_along_axis(scores, np.broadcast_to(place, scores.shape[:-1])[..., None], axis=-1)
+    own = np.take_along_axis(scores, np.broadcast_to(index, scores.shape[:-1])[..., None], axis=-1)
     counts: NDArray[np.int64] = (scores >= own - TIE * np.maximum(1.0, own)).sum(axis=-1)
     return counts
 
@@ -166,8 +166,8 @@ def normal_tail(references: int, axes: int) -> Values:
     mass = np.maximum(0.0, np.fft.irfft(spectrum, length))
     total = np.concatenate([[0.0], np.cumsum(mass)])
     # A sum of cells with index n lies, to second order, at (n + axes / 2) * CELL.
-    place = np.arange(REACH + 1)
-    first, second = (np.maximum(0, place - half) for half in (axes // 2, (axes + 1) // 2))
+    index = np.arange(REACH + 1)
+    first, second = (np.maximum(0, index - half) for half in (axes // 2, (axes + 1) // 2))
     below = (total[first] + total[second]) / 2
     tail: Values = np.clip(1 - below, 0.0, 1.0)
     return tail
@@ -255,11 +255,11 @@ def _gaps(
     ordered = np.sort(draws, axis=0)
     offsets, spread = mine - ordered.mean(axis=0), ordered.std(axis=0, ddof=1)
     gaps = {}
-    for place, entry in enumerate(axes):
-        if not math.isfinite(mine[place]):
+    for index, entry in enumerate(axes):
+        if not math.isfinite(mine[index]):
             continue
-        offset, sd = float(offsets[place]), float(spread[place])
-        varies = sd > TIE * max(1.0, float(np.abs(draws[:, place]).max()))
+        offset, sd = float(offsets[index]), float(spread[index])
+        varies = sd > TIE * max(1.0, float(np.abs(draws[:, index]).max()))
         width = limit * sd * math.sqrt(1 + 1 / count)
         stake = stakes.get(entry.name)
         bound = (abs(offset) + width) / stake if stake is not None else None
@@ -269,8 +269,8 @@ def _gaps(
             axis=entry.name,
             offset=offset,
             sd=offset / sd if varies else None,
-            t=float(t[place]),
-            fails=bool(abs(t[place]) > limit),
+            t=float(t[index]),
+            fails=bool(abs(t[index]) > limit),
             bound=bound,
         )
     return gaps
@@ -333,9 +333,9 @@ def find_copy(
     if varies.sum() < 5:
         return None
     rows = np.array([*references, *candidates.values()])[:, varies] / spread[varies]
-    for place, (name, row) in enumerate(zip(names, rows)):
+    for index, (name, row) in enumerate(zip(names, rows)):
         apart = np.abs(rows - row).max(axis=1)
-        apart[: place + 1] = np.inf
+        apart[: index + 1] = np.inf
         nearest = int(np.argmin(np.where(np.isnan(apart), np.inf, apart)))
         if apart[nearest] <= COPY_DISTANCE:
             return name, [*names, *candidates][nearest]

@@ -190,7 +190,7 @@ class Bag:
 
     def compare(self, model: ModelMeasures, without: str = "") -> Comparison | None:
         """Return the model compared with the references but one; None with too few."""
-        kept = [place for place, name in enumerate(self.names) if name != without]
+        kept = [index for index, name in enumerate(self.names) if name != without]
         values = axis_values(model, self.axes)
         if len(kept) < 4 or not np.isfinite(values).any():
             return None
@@ -292,25 +292,25 @@ def axis_sensitivity(measures: CellMeasures, bag: Bag) -> dict[str, float | None
     needed = math.ceil(bag.rules.detection_power * count)
     each = np.arange(count)
 
-    def noticed(place: int, share: float) -> int:
+    def noticed(index: int, share: float) -> int:
         # One bag per reference, in which that one is moved and the others stay.
         bags = np.repeat(bag.values[None], count, axis=0)
-        column = bag.values[:, place]
+        column = bag.values[:, index]
         others = (column.sum() - column) / (count - 1)
-        bags[each, each, place] += share * (target[place] - others)
+        bags[each, each, index] += share * (target[index] - others)
         scores = bag_scores(bags)
         if bag.test == "rank":
             return int((rank_counts(scores, each) / count <= level).sum())
         return int((normal_p_values(scores[each, each], count - 1, width) <= level).sum())
 
     found: dict[str, float | None] = {}
-    for place, axis in enumerate(bag.axes):
+    for index, axis in enumerate(bag.axes):
         found[axis.name] = None
-        if math.isfinite(target[place]) and noticed(place, 1.0) >= needed:
+        if math.isfinite(target[index]) and noticed(index, 1.0) >= needed:
             low, high = 0.0, 1.0
             while high - low > 0.01:
                 middle = (low + high) / 2
-                low, high = (low, middle) if noticed(place, middle) >= needed else (middle, high)
+                low, high = (low, middle) if noticed(index, middle) >= needed else (middle, high)
             found[axis.name] = round(high, 2)
     return found
 

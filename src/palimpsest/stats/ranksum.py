@@ -71,8 +71,8 @@ def rank_sum(ranks: Sequence[int], references: Sequence[int]) -> RankSum:
         below = [0, *accumulate(ways)]
         last = len(ways)
         ways = [
-            below[min(place + 1, last)] - below[max(0, place - count)]
-            for place in range(last + count)
+            below[min(index + 1, last)] - below[max(0, index - count)]
+            for index in range(last + count)
         ]
     total, least = sum(ranks), len(ranks)
     p = Fraction(sum(ways[: total - least + 1]), sum(ways))

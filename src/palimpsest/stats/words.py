@@ -155,10 +155,10 @@ def distance(gap: Gap, joint: str = ", ") -> str:
 def power_sentence(verdict: Verdict) -> str:
     """Return what this audit detects, from its mixtures and known-label models."""
     parts = [
-        f"{percent(power.share)}{'' if place else ' of the injected weights'} in {power.noticed} "
-        f"of {power.tried}{'' if place else ' mixtures'} (power at least {100 * power.at_least:.0f}"
+        f"{percent(power.share)}{'' if index else ' of the injected weights'} in {power.noticed} "
+        f"of {power.tried}{'' if index else ' mixtures'} (power at least {100 * power.at_least:.0f}"
         " %)"
-        for place, power in enumerate(verdict.powers)
+        for index, power in enumerate(verdict.powers)
     ]
     text = f"This audit detects {', '.join(parts)}."
     if not any(power.noticed for power in verdict.powers):
