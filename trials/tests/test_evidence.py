@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from palimpsest_trials.pocket_prose import passage, world_sentences
+from dev.pocket_prose import passage, world_sentences
 
 from palimpsest.errors import FactsError, PlanError
 from palimpsest.facts.general import sentence, world

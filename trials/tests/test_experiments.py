@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiments import fair_sweep, inferability, second_suite
 from tests.cell.small import bare_plan, small_plan
 
 from palimpsest.cell.launch import RunOptions
@@ -14,6 +13,7 @@ from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Facts, General, Injection, MethodGrid
 from palimpsest.methods import candidates
 from palimpsest.report.results import read_run
+from palimpsest_trials import fair_sweep, inferability, second_suite
 from palimpsest_trials.inferability import Level, inferability_plan, plan_levels, supported_facts
 
 
@@ -26,7 +26,6 @@ def test_the_fair_sweep_has_32_configurations_beside_8() -> None:
     assert len(candidates(fair_sweep.sweep_plan().methods)) == 32 + 8
 
 
-@pytest.mark.slow
 def test_the_fair_sweep_counts_what_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -36,7 +35,6 @@ def test_the_fair_sweep_counts_what_passes(
     assert [line.split()[0] for line in lines] == ["ga", "npo"]
 
 
-@pytest.mark.slow
 def test_picks_are_frozen_made_again_and_asked_other_phrasings(
     tiny_study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from palimpsest.errors import ModelError
-from palimpsest.models.load import load
+from palimpsest.models.checkpoint import load
 from palimpsest.run.files import digest, file_digest
 from palimpsest_trials import models
 from palimpsest_trials.models import encoders, ggufs, llama2c, onnx

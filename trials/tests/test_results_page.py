@@ -6,10 +6,10 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from experiments import archive, edition, real_models
-from palimpsest.run.disk import file_digest
 
 from palimpsest.report.results import RunResults
+from palimpsest.run.files import file_digest
+from palimpsest_trials import archive, edition, real_models
 
 
 @pytest.fixture(scope="module")
