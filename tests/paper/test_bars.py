@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from palimpsest.errors import ScoreError
+from palimpsest.paper import bars
 from palimpsest.paper.bars import (
-    PaperRules,
     Tolerances,
     absolute_bar,
     damage_bar,
@@ -19,7 +19,6 @@ from palimpsest.paper.bars import (
 from palimpsest.stats.measures import CellMeasures, ModelMeasures, RelearningCurve
 from palimpsest.stats.models import Model, Role
 
-RULES = PaperRules()
 NOISE = Tolerances(0.8, epsilon_retain=0.1, epsilon_residual=0.2, fall_deviation=0.05, freedom=2)
 SLOW = (3.0, 2.6, 2.3)
 
@@ -62,13 +61,13 @@ def cell(**candidates: dict[str, Any]) -> CellMeasures:
 
 
 def failures(measures: CellMeasures, name: str, noise: Tolerances = NOISE, **more: Any) -> tuple:
-    return damage_bar(measures, name, True, noise, more.pop("rules", RULES), **more).failures
+    return damage_bar(measures, name, True, noise, **more).failures
 
 
 def test_what_is_restored_towards_fails_the_absolute_bar_and_clears_the_other() -> None:
     measures = cell()
     for name in ("injected", "reference"):
-        bar = absolute_bar(measures[name], True, RULES)
+        bar = absolute_bar(measures[name], True)
         assert not bar.retain and not bar.residual
     assert failures(measures, "reference") == ()
 
@@ -101,9 +100,9 @@ def test_a_model_of_another_draw_is_shifted_by_epsilon() -> None:
 
 def test_the_screen_is_listed_first_and_the_worst_axis_is_in_units_of_delta() -> None:
     measures = cell(bad={"forget": 5.0, "retain": 9.0}, a={"forget": 0.4, "retain": 1.7})
-    bar = damage_bar(measures, "bad", False, NOISE, RULES)
+    bar = damage_bar(measures, "bad", False, NOISE)
     assert bar.failures == ("screen", "forget equivalence", "retain damage")
-    assert damage_bar(measures, "a", True, NOISE, RULES).worst_axis == pytest.approx(0.5 / 0.8)
+    assert damage_bar(measures, "a", True, NOISE).worst_axis == pytest.approx(0.5 / 0.8)
 
 
 def test_forward_only_battery_leaves_out_what_needs_reacquisition() -> None:
@@ -117,22 +116,24 @@ def test_relearn_veto_uses_the_prediction_bound_of_the_draws() -> None:
     margin = 2.919986 * 0.05 * np.sqrt(2)
     measures = cell(like={"falls": (3.0, 2.6001 - margin)}, fast={"falls": (3.0, 2.5999 - margin)})
     assert failures(measures, "like") == () and failures(measures, "fast") == ("relearn veto",)
-    assert failures(measures, "fast", rules=replace(RULES, relearn_veto=False)) == ()
+    assert failures(measures, "fast", veto=False) == ()
     still = replace(NOISE, fall_deviation=0.0)  # the margin of the rules guards identical draws
     assert failures(cell(a={"falls": (3.0, 2.55)}), "a", still) == ()
     assert failures(cell(a={"falls": (3.0, 2.45)}), "a", still) == ("relearn veto",)
 
 
-def test_relearn_veto_falsely_vetoes_a_further_draw_at_most_alpha_of_the_time() -> None:
+def test_relearn_veto_falsely_vetoes_a_further_draw_at_most_alpha_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Under its own null, draws and candidate from one normal distribution."""
     generator = np.random.default_rng(7)
-    rules = replace(RULES, relearn_margin=0.0)
+    monkeypatch.setattr(bars, "VETO_MARGIN", 0.0)
     vetoed = 0
     for _ in range(2000):
         falls = generator.normal(0.4, 0.1, 4)
         noise = replace(NOISE, fall_deviation=float(np.std(falls[:3], ddof=1)))
         draws = [model("d", falls=(3.0, 3.0 - fall)) for fall in falls]
-        vetoed += relearn_veto(draws[3], draws[:3], noise, rules)
+        vetoed += relearn_veto(draws[3], draws[:3], noise)
     assert vetoed / 2000 == pytest.approx(0.05, abs=3 * np.sqrt(0.05 * 0.95 / 2000))
 
 
@@ -152,19 +153,19 @@ def draws() -> list[ModelMeasures]:
 
 
 def test_tolerances_of_three_draws() -> None:
-    noise = measure_tolerances([draws()], RULES)
+    noise = measure_tolerances([draws()])
     gaps = [0.5, 0, 0.2, 0, 0.1, 0.8, 0, 0.3, 0.4, 0.8, 0.2, 0.3]
     assert noise.delta_f == pytest.approx(np.percentile(gaps, 90))
     assert (noise.epsilon_retain, noise.epsilon_residual) == pytest.approx((0.3, 0.4))
     assert noise.fall_deviation == pytest.approx(np.std([0.5, 0.6, 0.3], ddof=1))
     assert noise.freedom == 2
     bare = [replace(draw, curve=None) for draw in draws()]
-    assert measure_tolerances([bare], RULES).fall_deviation is None
+    assert measure_tolerances([bare]).fall_deviation is None
 
 
 def test_several_replicated_cells_are_pooled() -> None:
     near = [replace(draw, forget_deltas=draw.forget_deltas / 2, retain_nll=1.0) for draw in draws()]
-    noise = measure_tolerances([draws(), near[:2]], RULES)
+    noise = measure_tolerances([draws(), near[:2]])
     gaps = [0.5, 0, 0.2, 0, 0.1, 0.8, 0, 0.3, 0.4, 0.8, 0.2, 0.3, 0.25, 0, 0.1, 0]
     assert noise.delta_f == pytest.approx(np.percentile(gaps, 90))
     assert noise.epsilon_retain == pytest.approx((0.3 + 0.0) / 2)
@@ -175,4 +176,4 @@ def test_several_replicated_cells_are_pooled() -> None:
 def test_one_draw_or_identical_draws_give_no_tolerances() -> None:
     for several in ([draws()[:1]], [draws()[:1] * 2], []):
         with pytest.raises(ScoreError, match="independent retrainings"):
-            measure_tolerances(several, RULES)
+            measure_tolerances(several)

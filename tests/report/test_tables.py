@@ -85,7 +85,7 @@ def test_a_further_axis_reaches_verdict_tables_and_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sides = Side(Sign.FORGETS, "is lower"), Side(Sign.KNOWS, "is higher")
-    extra = Axis("probed", "probed", "An axis only here.", lambda model: model.oracle_kl, *sides)
+    extra = Axis("probed", "An axis only here.", lambda model: model.oracle_kl, *sides)
     for module in (axes, rules):
         monkeypatch.setattr(module, "AXES", (*AXES, extra))
     models = {

@@ -28,43 +28,25 @@ from palimpsest.errors import ScoreError
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Role
 
-
-@dataclass(frozen=True)
-class PaperRules:
-    """The paper's own thresholds: fixed here, reported, and never part of a certificate."""
-
-    retain_limit: float = 0.5
-    """Largest retain NLL that the absolute bar accepts."""
-    residual_limit: float = 0.5
-    """Largest re-acquisition residual that the absolute bar accepts."""
-    adequate_fraction: float = 0.5
-    """A candidate is rated adequate if its oracle-KL is at most this fraction of the injected
-    model's."""
-    matched_within: float = 1.0
-    """Two candidates of a cell count as equally forgetful if their held-out forget NLLs differ by
-    at most this many nats."""
-    tolerance_percentile: float = 90.0
-    """delta_f is this percentile of the absolute difference in held-out delta, over forget facts
-    and pairs of reference draws."""
-    minimum_draws: int = 2
-    """Fewest independent reference draws from which tolerances are computed."""
-    degeneracy_deltas: float = 1.0
-    """A candidate counts as collapsed onto the retain set if its retain NLL lies below the injected
-    model's by more than this multiple of delta_f plus epsilon_f(retain)."""
-    relearn_veto: bool = True
-    """Whether the recalibrated bar includes the relearn veto.
-
-    It rejects a candidate whose held-out forget NLL falls in the first chunk by more than mean fall
-    of the cell's draws + max(relearn_margin, t * s * sqrt(1 + 1/n)), with s the draws' standard
-    deviation in the family's replicated cell and t the 1 - relearn_alpha quantile of Student's
-    t."""
-    relearn_alpha: float = 0.05
-    """Probability that the veto rejects one more reference draw."""
-    relearn_margin: float = 0.1
-    """Smallest excess fall that the veto acts on, so that noise is ignored where draws hardly
-    differ."""
-    equivalence_alpha: float = 0.05
-    """Level of each of the two one-sided tests of equivalence to never-learned."""
+# The paper's thresholds: fixed, reported, and never part of a certificate.
+RETAIN_LIMIT = 0.5
+"""Largest retain NLL that the absolute bar accepts."""
+RESIDUAL_LIMIT = 0.5
+"""Largest re-acquisition residual that the absolute bar accepts."""
+ADEQUATE = 0.5
+"""Largest oracle-KL of a candidate rated adequate, as a fraction of the injected model's."""
+PERCENTILE = 90.0
+"""delta_f is this percentile of the absolute difference in held-out delta, over forget facts and
+pairs of reference draws."""
+MINIMUM_DRAWS = 2
+"""Fewest independent reference draws from which tolerances are computed."""
+VETO_ALPHA = 0.05
+"""Probability that the relearn veto rejects one more reference draw: it rejects a candidate whose
+held-out forget NLL falls in the first chunk by more than the mean fall of the cell's draws +
+max(margin, t * s * sqrt(1 + 1/n)), with s the draws' standard deviation in the family's replicated
+cell and t the 1 - VETO_ALPHA quantile of Student's t."""
+VETO_MARGIN = 0.1
+"""Smallest excess fall that the veto acts on: noise is ignored where draws hardly differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +83,16 @@ def draw_gaps(deltas: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([np.abs(first - second) for first, second in combinations(deltas, 2)])
 
 
-def measure_tolerances(cells: Sequence[Sequence[ModelMeasures]], rules: PaperRules) -> Tolerances:
+def measure_tolerances(cells: Sequence[Sequence[ModelMeasures]]) -> Tolerances:
     """Return the tolerances of a family from the reference draws of its replicated cells.
 
     delta_f is the percentile of the gaps of all cells together, the spreads are averaged over
     cells, and the first-chunk falls give one pooled standard deviation.
     """
-    if not cells or min(map(len, cells)) < rules.minimum_draws:
+    if not cells or min(map(len, cells)) < MINIMUM_DRAWS:
         raise ScoreError(
             f"{[len(draws) for draws in cells]} reference draws; tolerances need at least "
-            f"{rules.minimum_draws} independent retrainings of the reference in each cell"
+            f"{MINIMUM_DRAWS} independent retrainings of the reference in each cell"
         )
     gaps = [draw_gaps(np.stack([d.forget_deltas for d in draws])).ravel() for draws in cells]
     freedom = sum(len(draws) - 1 for draws in cells)
@@ -122,7 +104,7 @@ def measure_tolerances(cells: Sequence[Sequence[ModelMeasures]], rules: PaperRul
         for key in ("retain_nll", "residual")
     )
     return Tolerances(
-        delta_f=float(np.percentile(np.concatenate(gaps), rules.tolerance_percentile)),
+        delta_f=float(np.percentile(np.concatenate(gaps), PERCENTILE)),
         epsilon_retain=retain,
         epsilon_residual=residual,
         fall_deviation=math.sqrt(squares / freedom) if curves else None,
@@ -143,29 +125,28 @@ class AbsoluteBar:
         return self.screen and self.retain and self.residual
 
 
-def absolute_bar(model: ModelMeasures, passes_screen: bool, rules: PaperRules) -> AbsoluteBar:
+def absolute_bar(model: ModelMeasures, passes_screen: bool) -> AbsoluteBar:
     """Return whether the model passes the screen, the retain limit and the residual limit."""
     return AbsoluteBar(
         screen=passes_screen,
-        retain=model.need("retain_nll") <= rules.retain_limit,
-        residual=model.need("residual") <= rules.residual_limit,
+        retain=model.need("retain_nll") <= RETAIN_LIMIT,
+        residual=model.need("residual") <= RESIDUAL_LIMIT,
     )
 
 
-def rated_adequate(model: ModelMeasures, injected: ModelMeasures, rules: PaperRules) -> bool:
+def rated_adequate(model: ModelMeasures, injected: ModelMeasures) -> bool:
     """Return whether oracle-KL is at most a fraction of the injected model's own: the trained-probe
     criterion."""
-    return model.need("oracle_kl") <= rules.adequate_fraction * injected.need("oracle_kl")
+    return model.need("oracle_kl") <= ADEQUATE * injected.need("oracle_kl")
 
 
 def relearn_veto(
     model: ModelMeasures,
     references: Sequence[ModelMeasures],
     tolerances: Tolerances,
-    rules: PaperRules,
 ) -> bool:
     """Return whether the model's first-chunk fall of held-out forget NLL exceeds the reference
-    draws' by more than a further draw would; null and tolerance are stated with the rules."""
+    draws' by more than a further draw would, as stated with ``VETO_ALPHA``."""
     if tolerances.fall_deviation is None:
         raise ScoreError(
             "the tolerances were measured on draws without re-acquisition curves, which the "
@@ -173,9 +154,9 @@ def relearn_veto(
         )
     fall = model.need_curve().first_fall
     reference_fall = float(np.mean([draw.need_curve().first_fall for draw in references]))
-    quantile = float(stdtrit(tolerances.freedom, 1 - rules.relearn_alpha))
+    quantile = float(stdtrit(tolerances.freedom, 1 - VETO_ALPHA))
     noise = quantile * tolerances.fall_deviation * math.sqrt(1 + 1 / len(references))
-    return fall > reference_fall + max(rules.relearn_margin, noise)
+    return fall > reference_fall + max(VETO_MARGIN, noise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +173,7 @@ class DamageBar:
     battery."""
     degenerate: bool
     vetoed: bool | None
-    """None when the rules or a forward-only battery leave it out."""
+    """None where it is left out."""
     delta_f: float
 
     @property
@@ -224,8 +205,8 @@ def damage_bar(
     name: str,
     passes_screen: bool,
     tolerances: Tolerances,
-    rules: PaperRules,
     *,
+    veto: bool = True,
     forward_only: bool = False,
 ) -> DamageBar:
     """Return the recalibrated bar for one model against the cell's references.
@@ -243,16 +224,15 @@ def damage_bar(
     if not forward_only:
         residual_damage = model.need("residual") - cell.floor
         residual_damage += tolerances.epsilon_residual if across else 0.0
-        if rules.relearn_veto:
-            vetoed = relearn_veto(model, [cell[draw] for draw in references], tolerances, rules)
+        if veto:
+            vetoed = relearn_veto(model, [cell[draw] for draw in references], tolerances)
     anchor = cell[references[0]].median_forget_delta
     return DamageBar(
         screen=passes_screen,
         forget_distance=abs(model.median_forget_delta - anchor),
         retain_damage=retain + (tolerances.epsilon_retain if across else 0.0),
         residual_damage=residual_damage,
-        degenerate=-retain
-        > tolerances.epsilon_retain + rules.degeneracy_deltas * tolerances.delta_f,
+        degenerate=-retain > tolerances.epsilon_retain + tolerances.delta_f,
         vetoed=vetoed,
         delta_f=tolerances.delta_f,
     )

@@ -5,12 +5,12 @@ tolerances come from three draws: of a cell with more, the first three are used.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from palimpsest.paper.bars import (
+    MINIMUM_DRAWS,
     DamageBar,
-    PaperRules,
     Tolerances,
     absolute_bar,
     damage_bar,
@@ -19,10 +19,9 @@ from palimpsest.paper.bars import (
     rated_adequate,
 )
 from palimpsest.report.results import CellResult, RunResults
-from palimpsest.report.table import Average, Estimate, Share
+from palimpsest.report.table import Share
 from palimpsest.stats.intervals import clopper_pearson, clopper_pearson_clustered
 from palimpsest.stats.measures import ModelMeasures
-from palimpsest.stats.rules import Rules
 from palimpsest.stats.screen import Screen, screen_alone, screen_candidates
 
 DRAWS = 3
@@ -64,16 +63,15 @@ class PaperStudy:
     """The base-anchored screen of every cell."""
     names: Mapping[str, tuple[str, ...]]
     """By cell, the candidates that have all of the paper's measures."""
-    rules: PaperRules = field(default_factory=PaperRules)
 
     @property
     def cells(self) -> tuple[CellResult, ...]:
         return self.results.cells
 
     @property
-    def frozen(self) -> Rules:
-        """The run's rules, for their level."""
-        return self.results.rules
+    def alpha(self) -> float:
+        """The level of the run's rules."""
+        return self.results.rules.alpha
 
     def candidates(self) -> list[Candidate]:
         return [(cell, name) for cell in self.cells for name in self.names[cell.id]]
@@ -97,7 +95,7 @@ class PaperStudy:
         return [
             (cell, name)
             for cell, name in self.candidates()
-            if rated_adequate(cell.evaluation[name], cell.evaluation.injected, self.rules)
+            if rated_adequate(cell.evaluation[name], cell.evaluation.injected)
         ]
 
     @cached_property
@@ -106,7 +104,7 @@ class PaperStudy:
         groups: dict[str, list[list[ModelMeasures]]] = {}
         for cell in self.cells:
             names = paper_references(cell.evaluation)[:DRAWS]
-            if len(names) >= self.rules.minimum_draws:
+            if len(names) >= MINIMUM_DRAWS:
                 mine = [cell.evaluation[name] for name in names]
                 groups.setdefault(cell.family, []).append(mine)
         return groups
@@ -114,7 +112,7 @@ class PaperStudy:
     @cached_property
     def tolerances(self) -> dict[str, Tolerances]:
         """By family; families without replicated cells are absent."""
-        return {f: measure_tolerances(draws, self.rules) for f, draws in self.draws.items()}
+        return {f: measure_tolerances(draws) for f, draws in self.draws.items()}
 
     # -- bars and picks; ties go to the candidate listed first -------------------------------
 
@@ -126,7 +124,7 @@ class PaperStudy:
         return tuple(self._version(*choice) for choice in choices) if self.tolerances else ()
 
     def _version(self, veto: bool, smallest: bool) -> Version:
-        rules, noises = replace(self.rules, relearn_veto=veto), self.tolerances
+        noises = self.tolerances
         if smallest:
             least = min(noise.delta_f for noise in noises.values())
             noises = {f: replace(noise, delta_f=least) for f, noise in noises.items()}
@@ -134,8 +132,8 @@ class PaperStudy:
         bars: dict[str, dict[str, DamageBar]] = {cell.id: {} for cell, _ in tried}
         for cell, name in tried:
             survives = self.survives(cell, name)
-            bar = damage_bar(cell.evaluation, name, survives, noises[cell.family], rules)
-            bars[cell.id][name] = bar
+            noise = noises[cell.family]
+            bars[cell.id][name] = damage_bar(cell.evaluation, name, survives, noise, veto=veto)
         title = "smallest delta_f" if smallest else "family's delta_f"
         picks = {cell: self._pick(self.results.cell(cell), mine) for cell, mine in bars.items()}
         return Version(f"{title}, {'relearn' if veto else 'no'} veto", noises, bars, picks, tried)
@@ -143,7 +141,7 @@ class PaperStudy:
     def _pick(self, cell: CellResult, bars: Mapping[str, DamageBar]) -> str | None:
         """Return the pick of the bar; None where it abstains: the screen has no power, or does not
         find the facts in the injected model, or no candidate clears."""
-        found = screen_alone(cell.evaluation.injected, self.frozen).excluded
+        found = screen_alone(cell.evaluation.injected, self.results.rules).excluded
         clearing = [name for name in bars if bars[name].clears]
         if not found or not self.screens[cell.id].bound.certifiable:
             return None
@@ -161,7 +159,7 @@ class PaperStudy:
             return min(names, key=lambda name: of[name].need(measure), default=None)
 
         alive, of = self.survivors(cell), cell.evaluation
-        absolute = [name for name in alive if absolute_bar(of[name], True, self.rules).clears]
+        absolute = [name for name in alive if absolute_bar(of[name], True).clears]
         bars = [version.picks.get(cell.id) for version in self.versions[:2]] or [None, None]
         return {
             "certificate": None if cell.verdict is None else cell.verdict.candidate,
@@ -173,11 +171,6 @@ class PaperStudy:
         }
 
     # -- over cells --------------------------------------------------------------------------
-
-    def average(
-        self, values: Sequence[float], cells: Sequence[str], kind: Average = "mean"
-    ) -> Estimate | None:
-        return Estimate.average(values, cells, kind)
 
     def upper_bounds(
         self, events: Sequence[bool], cells: Sequence[CellResult]

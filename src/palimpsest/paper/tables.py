@@ -4,11 +4,19 @@ A table is one function of the study; ``TABLES`` lists them in the order of the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from palimpsest.paper.bars import absolute_bar, damage_bar, paper_references
+from palimpsest.paper.bars import (
+    ADEQUATE,
+    PERCENTILE,
+    RESIDUAL_LIMIT,
+    RETAIN_LIMIT,
+    absolute_bar,
+    damage_bar,
+    paper_references,
+)
 from palimpsest.paper.study import Candidate, PaperStudy, read_paper, suppresses
 from palimpsest.report import canvas
 from palimpsest.report.results import CellResult, RunResults
@@ -19,6 +27,12 @@ from palimpsest.stats.models import Role
 from palimpsest.stats.multiplicity import certifiability, holm
 from palimpsest.stats.ranktest import rank_tests
 from palimpsest.stats.screen import screen_alone
+
+MATCHED_WITHIN = 1.0
+"""Two candidates of a cell count as equally forgetful if their held-out forget NLLs differ by at
+most this many nats."""
+EQUIVALENCE_ALPHA = 0.05
+"""Level of each of the two one-sided tests of equivalence to never-learned."""
 
 # -- trained probes against held-out facts ---------------------------------------------------------
 
@@ -35,7 +49,7 @@ def trained_probe_table(study: PaperStudy) -> Table:
         deltas["reference"] += (model.forget_deltas - _reference(cell).forget_deltas).tolist()
     cells = [cell.id for cell, name in rated for _ in cell.evaluation[name].forget_facts]
     rows: list[Row] = [
-        {"never-learned level": level, "mean per fact": study.average(values, cells)}
+        {"never-learned level": level, "mean per fact": Estimate.average(values, cells)}
         | {"median per fact": float(np.median(values)), "facts": len(values)}
         | {"candidates": len(rated), "cells": len(set(cells))}
         for level, values in deltas.items()
@@ -43,7 +57,7 @@ def trained_probe_table(study: PaperStudy) -> Table:
     ]
     reading = (
         f"{len(rated)} candidates are rated adequate: their oracle-KL is at most "
-        f"{study.rules.adequate_fraction:g} of the injected model's. Below 0 they still know "
+        f"{ADEQUATE:g} of the injected model's. Below 0 they still know "
         "held-out forget facts."
     )
     return Table.of("trained-probe", "The trained-probe criterion", reading, rows)
@@ -75,7 +89,7 @@ def methods_table(study: PaperStudy) -> Table:
         restoration, suppression = np.median(pairs, axis=0).tolist()
         reading = (
             f"In {len(pairs)} pairs that forget to the same extent (held-out forget NLL within "
-            f"{study.rules.matched_within:g} nat) the median oracle-KL is {number(restoration)} "
+            f"{MATCHED_WITHIN:g} nat) the median oracle-KL is {number(restoration)} "
             f"for restoration and {number(suppression)} for suppression; restoration is closer in "
             f"{sum(a < b for a, b in pairs)}."
         )
@@ -94,7 +108,7 @@ def matched_forgetting(study: PaperStudy) -> list[tuple[float, float]]:
         for other, rival in by_aim["suppresses"]
         if cell is other
         for mine, theirs in [(cell.evaluation[name], cell.evaluation[rival])]
-        if abs(theirs.forget_nll - mine.forget_nll) <= study.rules.matched_within
+        if abs(theirs.forget_nll - mine.forget_nll) <= MATCHED_WITHIN
     ]
 
 
@@ -104,7 +118,7 @@ def matched_forgetting(study: PaperStudy) -> list[tuple[float, float]]:
 def fewer_probes_table(study: PaperStudy) -> Table:
     """Return the screen at every number of probes that all cells have, from the stored items."""
     most = min(len(cell.evaluation.probe_facts) for cell in study.cells)
-    alpha = study.frozen.alpha
+    alpha = study.alpha
     rows: list[Row] = []
     for probes in range(1, most + 1):
         excluded, at_floor, p_values, able = 0, 0, [], []
@@ -133,7 +147,7 @@ def survivors_table(study: PaperStudy) -> Table:
     one-sided tests) at the median delta_f and at each family's own."""
     alive = [(cell, cell.evaluation[n]) for cell in study.cells for n in study.survivors(cell)]
     gaps = [abs(model.median_gap) for _, model in alive]
-    middle = study.average(gaps, [cell.id for cell, _ in alive], "median")
+    middle = Estimate.average(gaps, [cell.id for cell, _ in alive], "median")
     survivors = Share(len(alive), len(study.candidates()))
     rows: list[Row] = [
         {"quantity": "survivors", "count": survivors, "estimate": None, "margin": None},
@@ -144,8 +158,8 @@ def survivors_table(study: PaperStudy) -> Table:
     for title, margins in (("median delta_f", common), ("family's delta_f", own)) if own else ():
         tested = [(cell, model) for cell, model in alive if cell.family in margins]
         p_values = [tost(m.forget_deltas, m.probe_deltas, margins[c.family]) for c, m in tested]
-        same = [p_value <= study.rules.equivalence_alpha for p_value in p_values]
-        share = study.average([*map(float, same)], [cell.id for cell, _ in tested])
+        same = [p_value <= EQUIVALENCE_ALPHA for p_value in p_values]
+        share = Estimate.average([*map(float, same)], [cell.id for cell, _ in tested])
         rows.append(
             {"quantity": f"equivalent at {title}", "count": Share.of(same)}
             | {"estimate": share, "margin": _spread(list(margins.values()))}
@@ -169,7 +183,7 @@ def absolute_table(study: PaperStudy) -> Table:
     for label, mine in groups.items():
         models = [cell.evaluation[name] for cell, name in mine]
         passed = [_passes(study, cell, name) for cell, name in mine]
-        bars = [absolute_bar(model, ok, study.rules) for model, ok in zip(models, passed)]
+        bars = [absolute_bar(model, ok) for model, ok in zip(models, passed)]
         parts = {"screen": "screen", "retain": "retain", "residual": "residual"}
         parts["all three"] = "clears"
         rows.append(
@@ -178,7 +192,7 @@ def absolute_table(study: PaperStudy) -> Table:
             | {"retain NLL, median and range": _spread([m.need("retain_nll") for m in models])}
             | {"residual, median and range": _spread([m.need("residual") for m in models])}
         )
-    limits = f"{study.rules.retain_limit:g} and {study.rules.residual_limit:g}"
+    limits = f"{RETAIN_LIMIT:g} and {RESIDUAL_LIMIT:g}"
     reading = f"How many pass the screen and limits of {limits} nats, the bar's own reference too."
     return Table.of("absolute-bar", "The absolute bar", reading, rows)
 
@@ -186,7 +200,7 @@ def absolute_table(study: PaperStudy) -> Table:
 def _passes(study: PaperStudy, cell: CellResult, name: str) -> bool:
     if cell.models[name].role is Role.CANDIDATE:
         return study.survives(cell, name)
-    return not screen_alone(cell.evaluation[name], study.frozen).excluded
+    return not screen_alone(cell.evaluation[name], study.results.rules).excluded
 
 
 def budget_table(study: PaperStudy) -> Table:
@@ -199,7 +213,7 @@ def budget_table(study: PaperStudy) -> Table:
             found.setdefault((cell.family, step), []).append(value)
     rows: list[Row] = [
         {"family": family, "steps": step, "residual, median and range": _spread(values)}
-        | {"at most the limit": Share.of(v <= study.rules.residual_limit for v in values)}
+        | {"at most the limit": Share.of(v <= RESIDUAL_LIMIT for v in values)}
         for (family, step), values in found.items()
     ]
     reading = "The floor: the residual of the injected model itself, by re-acquisition budget."
@@ -220,7 +234,7 @@ def replication_table(study: PaperStudy) -> Table:
     if deltas:
         ends = " to ".join(dict.fromkeys(map(number, (min(deltas), max(deltas)))))
         reading = f"Retraining moves held-out deltas by {ends} nats, at percentile "
-        reading += f"{study.rules.tolerance_percentile:g}; the median over families is "
+        reading += f"{PERCENTILE:g}; the median over families is "
         reading += f"{number(float(np.median(deltas)))}."
     return Table.of("replication", "Replication noise of the reference", reading, rows)
 
@@ -255,7 +269,7 @@ def judge_known(study: PaperStudy) -> list[Judged]:
     for cell in study.cells:
         if (sealed := cell.known_label) is not None:
             for name in sealed:
-                passes = not screen_alone(sealed[name], study.frozen).excluded
+                passes = not screen_alone(sealed[name], study.results.rules).excluded
                 label = name.removeprefix("known-")
                 judged.append(_judge(study, cell, sealed, name, label, passes))
         for name in (name for name in study.names[cell.id] if suppresses(cell, name)):
@@ -270,14 +284,13 @@ def _judge(
     accepted: dict[str, bool | None] = dict.fromkeys(BATTERIES) | {"screen": passes}
     noise, model = study.tolerances.get(cell.family), measures[name]
     if noise is not None:
-        bare, veto = (replace(study.rules, relearn_veto=veto) for veto in (False, True))
-        forward = damage_bar(measures, name, passes, noise, bare, forward_only=True)
+        forward = damage_bar(measures, name, passes, noise, forward_only=True)
         accepted["equivalence"] = forward.forget_distance <= forward.delta_f
         accepted["retain"] = forward.retain_damage <= forward.delta_f
         accepted["forward"] = forward.clears
         if model.residual is not None and model.curve is not None:
-            accepted["reacquired"] = damage_bar(measures, name, passes, noise, bare).clears
-            accepted["relearning"] = damage_bar(measures, name, passes, noise, veto).clears
+            accepted["reacquired"] = damage_bar(measures, name, passes, noise, veto=False).clears
+            accepted["relearning"] = damage_bar(measures, name, passes, noise).clears
     return Judged(cell, label, accepted)
 
 
@@ -343,7 +356,7 @@ def selection_table(study: PaperStudy) -> Table:
         upper, by_architecture = study.upper_bounds(events, [cell for cell, _ in picked])
         rows.append(
             {"selector": selector, "same cells": len(mine)}
-            | {name: study.average(values, cells) for name, values in axes.items()}
+            | {name: Estimate.average(values, cells) for name, values in axes.items()}
             | {"within delta_f": Share.of(bar.forget_distance <= bar.delta_f for bar, *_ in mine)}
             | {"suppression picked, all cells": Share.of(events), "upper bound": upper}
             | {"upper bound by architecture": by_architecture}

@@ -45,8 +45,6 @@ class Axis:
     """One number per model, by the same code for candidates, references and controls."""
 
     name: str
-    short: str
-    """Heading of a narrow column."""
     meaning: str
     """One sentence for the glossary."""
     read: Callable[["ModelMeasures"], float | None]
@@ -101,7 +99,6 @@ def _middle(chunks: int) -> int:
 AXES: tuple[Axis, ...] = (
     Axis(
         name="forget",
-        short="forget",
         meaning="Median over forget facts of the held-out NLL minus base's.",
         read=lambda model: model.median_forget_delta,
         low=Side(Sign.KNOWS, "still knows the forget facts"),
@@ -109,7 +106,6 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         name="weakest",
-        short="weakest",
         meaning="Smallest held-out NLL minus base's over the forget facts.",
         read=lambda model: float(model.forget_deltas.min()),
         low=Side(Sign.KNOWS, "still knows at least one forget fact"),
@@ -117,7 +113,6 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         name="drift",
-        short="drift",
         meaning="Median over never-learned probes of the held-out NLL minus base's.",
         read=lambda model: model.median_probe_delta,
         stake_axis="forget",
@@ -127,7 +122,6 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         name="retain",
-        short="retain",
         meaning="Mean NLL of the retain facts.",
         read=lambda model: model.retain_nll,
         stake="base",
@@ -137,7 +131,6 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         name="general",
-        short="general",
         meaning="NLL per position of general text.",
         read=lambda model: model.general_nll,
         stake="base",
@@ -147,7 +140,6 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         name="residual",
-        short="residual",
         meaning="KL divergence from the injected model after re-acquisition, on retain facts plus "
         "general text.",
         read=lambda model: model.residual,
@@ -163,7 +155,6 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         name="relearn_early",
-        short="early",
         meaning="Held-out forget NLL after the first chunk of re-acquisition.",
         read=_curve("forget_heldout_nll", _first),
         reacquired=True,
@@ -172,7 +163,6 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         name="relearn_mid",
-        short="mid",
         meaning="Held-out forget NLL halfway through re-acquisition.",
         read=_curve("forget_heldout_nll", _middle),
         reacquired=True,
@@ -187,7 +177,6 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         name="trained_mid",
-        short="trained",
         meaning="NLL of the forget facts in trained phrasings halfway through re-acquisition.",
         read=_curve("forget_trained_nll", _middle),
         reacquired=True,
@@ -196,7 +185,6 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         name="retain_mid",
-        short="retain mid",
         meaning="NLL of the retain facts halfway through re-acquisition.",
         read=_curve("retain_nll", _middle),
         reacquired=True,
@@ -209,7 +197,6 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         name="reversed",
-        short="back",
         meaning="Mean log-probability of the forget answers when asked from the object to the "
         "subject.",
         read=lambda model: model.extra.get("reversed"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from palimpsest.paper import tables
+from palimpsest.paper.bars import RESIDUAL_LIMIT
 from palimpsest.paper.study import PaperStudy
 from palimpsest.report.table import Estimate, Row, Share, Table, number, shown
 
@@ -87,7 +88,7 @@ def _absolute(study: PaperStudy) -> Values:
     first: dict[str, float] = {}
     for row in tables.budget_table(study).records():
         first.setdefault(row["family"], row["residual, median and range"].value)
-    closing = Share.of(value <= study.rules.residual_limit for value in first.values())
+    closing = Share.of(value <= RESIDUAL_LIMIT for value in first.values())
     named = ", ".join(f"{family} {number(value)}" for family, value in first.items())
     deltas = [noise.delta_f for noise in study.tolerances.values()]
     return {
