@@ -23,7 +23,7 @@ POINTS: dict[int, tuple[str, tuple[str, ...]]] = {
     2: (
         "disk",
         (
-            "run/test_files.py",
+            "run/test_stored_files.py",
             "kill/test_study_kill.py::test_a_disk_full",
             "run/test_stored_cell.py::test_a_disk_",
             "run/test_stored_cell.py::test_a_cell_folder_deleted",

@@ -15,7 +15,7 @@ from palimpsest.errors import MachineError, ModelError, PlanError
 from palimpsest.methods.gate_mask import GateMask
 from palimpsest.models import device as device_module
 from palimpsest.models.checkpoint import load, outline
-from palimpsest.models.device import check_device, raise_machine_fault
+from palimpsest.models.device import check_device
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.net import Nets, WholeNet, head_finish
 from palimpsest.models.train import AdamW, text_batch, text_loss, train
@@ -270,7 +270,7 @@ def test_a_fault_of_the_machine_is_stored_nowhere(
 
     monkeypatch.setattr(NPO, "loss", fail)
     plan = device_plan(tiny_checkpoint("qwen2-s"), Engine(), ("npo",))
-    with pytest.raises(MachineError, match="resume"):
+    with pytest.raises(MachineError):
         run_study(plan, tmp_path / "run")
     assert not list((tmp_path / "run").rglob("failed.json"))
     assert not list((tmp_path / "run").rglob("unlearn-*/manifest.json"))
@@ -278,11 +278,6 @@ def test_a_fault_of_the_machine_is_stored_nowhere(
     run = run_study(plan, tmp_path / "run")
     models = models_from_json(run.cell(run.cells[0]).summary()["models"])
     assert not [name for name, model in models.items() if model.failure]
-
-
-def test_other_errors_are_not_the_machine() -> None:
-    raise_machine_fault(RuntimeError("shapes do not match"))
-    raise_machine_fault(ValueError("out of memory"))
 
 
 def test_a_device_that_is_not_there_is_said_at_once() -> None:
@@ -303,15 +298,6 @@ def test_what_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     device_module.check_room(1199, "cpu", "a study")
     with pytest.raises(PlanError, match=r"^device: "):
         device_module.check_room(1201, "cpu", "a study")
-
-
-def test_deterministic_algorithms_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = torch.are_deterministic_algorithms_enabled()
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    device_module.repeatable("cuda")
-    assert torch.is_deterministic_algorithms_warn_only_enabled()
-    assert device_module.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    torch.use_deterministic_algorithms(before)
 
 
 def test_integer_weights_are_refused(tiny_checkpoint: Any) -> None:

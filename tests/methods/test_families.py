@@ -8,7 +8,6 @@ from toys import FAMILIES, GATED, answers_of, transformer_context
 
 from palimpsest.config.plan import MethodGrid
 from palimpsest.methods import BUILT_IN, candidates, method_class, title
-from palimpsest.methods.context import GradientMethod
 from palimpsest.methods.running import (
     FailureKind,
     groups,
@@ -125,8 +124,3 @@ def test_groups_join_neighbours_that_differ_in_scalars_or_train_nothing() -> Non
     assert [title(method) for group in groups(methods, 4) for method in group] == [
         title(method) for method in methods
     ]
-
-
-def test_every_loss_can_be_stacked() -> None:
-    for name in LOSSES:
-        assert issubclass(method_class(name), GradientMethod)

@@ -141,7 +141,7 @@ def test_a_student_takes_stored_weights_and_refuses_other_shapes(tiny_checkpoint
     assert all(torch.equal(value, other[name]) for name, value in net.state().items())
     name = next(iter(other))
     save_file(other | {name: torch.zeros(3)}, tmp_path / "b.safetensors")
-    with pytest.raises(RuntimeError, match="size mismatch"):
+    with pytest.raises(RuntimeError):
         Nets(loaded, stack=1).whole(stored_state(tmp_path / "b.safetensors"))
 
 

@@ -250,7 +250,7 @@ def _refuse() -> None:
 
 def test_a_job_that_no_worker_can_load_is_one_error(quick: Path) -> None:
     run = toy_run(quick / "run", "a")
-    with pytest.raises(PalimpsestError, match="ImportError: no module"):
+    with pytest.raises(PalimpsestError, match="ImportError"):
         LocalExecutor().execute(Unpicklable(quick), run)
     assert status(run).failed == {}
 

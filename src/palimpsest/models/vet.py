@@ -33,14 +33,12 @@ BOUNDS = (
     ("", 2**40),
 )  # fmt: skip
 MODULES_LIMIT = 2**16
-DIMENSIONS_LIMIT = 8
 # Keys that make transformers fetch or choose code, or read files the folder was not asked for.
 CODE_KEYS = ("auto_map", "custom_pipelines", "transformers_weights", "fusion_config")
 CHOICE_KEYS = ("attn_implementation", "experts_implementation")
 FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
 TEMPLATES = "additional_chat_templates"  # a folder that transformers reads beside chat_template
 SEVERAL_LIMIT = 1000  # files that a checkpoint may have in one place
-TOKEN_LIMIT = 1000  # characters of a token that settings add
 _PLAIN_NAME = re.compile(r"[\w][\w.-]{0,200}")
 _HEX = re.compile(r"[0-9a-f]{40,64}")
 
@@ -198,19 +196,6 @@ def check_tokenizer(folder: Path) -> bool:
     return any(name in present for name in VOCABULARIES)
 
 
-def added_tokens(folder: Path) -> list[str]:
-    """Return every text of the settings that may become a token of the vocabulary."""
-    settings, added = (
-        read_json(folder, name, TOKENIZER_LIMIT) or {}
-        for name in ("tokenizer_config.json", "added_tokens.json")
-    )
-    where = folder / "tokenizer_config.json"
-    texts = {*added, *(value for _, value in _walk(where, settings) if isinstance(value, str))}
-    # JSON may hold halves of characters, which no tokenizer takes.
-    whole = {text.encode("utf-8", "ignore").decode() for text in texts}
-    return sorted(text for text in whole if len(text) <= TOKEN_LIMIT)
-
-
 def _templates(folder: Path) -> list[Path]:
     """Return the further chat templates of a folder; what leads out of it is refused."""
     inside = folder / TEMPLATES
@@ -239,8 +224,6 @@ def read_header(path: Path) -> dict[str, Stored]:
             f"{path}: is not a safetensors file ({str(error)[:200]}); it is damaged or forged, get "
             "it again"
         ) from error
-    for name, stored in tensors.items():
-        _check_count(path, f"dimensions of {name!r}", len(stored.shape), DIMENSIONS_LIMIT)
     return tensors
 
 
