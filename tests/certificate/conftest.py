@@ -4,7 +4,7 @@ import pytest
 from small_run import write_audit, write_small
 
 from palimpsest.certificate import certify, keygen
-from palimpsest.certificate.archive import unpack
+from palimpsest.certificate.bundle import unpack
 
 
 @pytest.fixture(scope="session")

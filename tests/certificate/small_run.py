@@ -1,7 +1,8 @@
 """Small runs that can be certified, written through the real store: no model is trained.
 
-Terms of studies are the engine's own. Seven references (one with the injected model's draw), their
-controls, and two candidates: ``ga-w3`` is one more retraining, ``ga-w12`` still knows the facts.
+Terms of studies are the engine's own, and so are the lists of what each cell should hold. Seven
+references (one with the injected model's draw), their controls, and two candidates: ``ga-w3`` or
+``good`` is one more retraining, ``ga-w12`` or ``bad`` still knows the facts.
 """
 
 import zlib
@@ -15,10 +16,9 @@ from tests import made_runs
 from tests.made_runs import AUDIT_SETTINGS, BASE, FACTS, INJECTED, PLACE, PROBES, SPREAD, Made
 
 from palimpsest.cell.beacon import Beacon
+from palimpsest.cell.planned import planned_cell
 from palimpsest.cell.study import StudySpecs, study_terms
-from palimpsest.config.commands import TofuConfig
-from palimpsest.config.load import as_dict
-from palimpsest.config.plan import Plan, cell_id
+from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Facts, MethodGrid, Replication
 from palimpsest.facts.sealed import AuditPool, builtin_pool
 from palimpsest.run.files import digest
@@ -32,23 +32,8 @@ STUDY, AUDIT = "pocket-qwen2-s--seed0", "audit"
 RELATION = "guild"
 REFERENCES = 6
 SETS = {"forget": FACTS, "retain": FACTS, "probe": PROBES}
-SHARES = Rules().control_shares
 ORIGIN = "sha256:" + "e" * 64
 RECIPE = {"steps": 130, "learning_rate": 1e-4, "data": "sha256:" + "d" * 64}
-
-
-def small_plan(**changes: Any) -> Plan:
-    """A study of one cell."""
-    settled: dict[str, Any] = {
-        "name": "small",
-        "models": ("pocket/qwen2-s",),
-        "seeds": (0,),
-        "facts": Facts(forget=FACTS, retain=FACTS, probes=PROBES),
-        "methods": (MethodGrid("ga", (("weight", (3.0, 12.0)),)),),
-        "known_label": ("suppression",),
-        "replication": Replication(draws=REFERENCES, retrainings=1),
-    }
-    return Plan(**settled | changes)
 
 
 def write_small(
@@ -59,23 +44,24 @@ def write_small(
     origin: bool = False,
     **changes: Any,
 ) -> Path:
-    """Write a study and return its folder; ``pool`` seals a pool of the user's own."""
-    plan = small_plan(**changes)
-    if pool is not None:
-        plan = replace(plan, seal=pool.commitment())
+    """Write a study of one cell and return its folder; ``pool`` seals a pool of the user's own."""
+    settled: dict[str, Any] = {
+        "name": "small",
+        "models": ("pocket/qwen2-s",),
+        "seeds": (0,),
+        "facts": Facts(forget=FACTS, retain=FACTS, probes=PROBES),
+        "methods": (MethodGrid("ga", (("weight", (3.0, 12.0)),)),),
+        "known_label": ("suppression",),
+        "replication": Replication(draws=REFERENCES, retrainings=1),
+        "seal": "" if pool is None else pool.commitment(),
+    }
+    plan = Plan(**settled | changes)
     terms, roster = study_terms(plan, StudySpecs(plan))
     run = Run.create_or_resume(path, fixed(terms), roster)
-    for cell, (model, seed) in plan.cell_ids().items():
+    for cell in run.cells:
         if cell not in skip:
-            models = study_models(cell, run, bool(plan.known_label))
-            about = {"model": model, "seed": seed}
-            write_cell(run, cell, models, about, pool or builtin_pool(), origin=origin)
-    return recorded(run)
-
-
-def fixed(terms: Terms) -> Terms:
-    """Return the terms without what differs between machines, so that bundles are comparable."""
-    return replace(terms, code={"version": "0", "source": "sha256:0"}, packages={"numpy": "x"})
+            write_cell(run, cell, pool or builtin_pool(), origin=origin)
+    return run.path
 
 
 def write_audit(
@@ -92,85 +78,35 @@ def write_audit(
 
     evidence: NLL of forget facts, asked of base with evidence in context.
     """
-    rules = rules or Rules().without("reversed")
-    names = [*(f"reference-{n}" for n in range(REFERENCES)), *candidates]
-    roles = ["reference"] * REFERENCES + ["candidate"] * len(candidates)
+    references = [f"reference-{n}" for n in range(REFERENCES)]
     roster = [
-        {"name": n, "role": r, "source": source(n), "weights": weights(n)}
-        for n, r in zip(names, roles)
+        {"name": n, "role": role, "source": source(n), "weights": digest(n.encode())}
+        for role, names in (("reference", references), ("candidate", candidates))
+        for n in names
     ]
-    first = {n: weights(n) for n in (*names[:REFERENCES], "good", "bad")}
+    first = {n: digest(n.encode()) for n in (*references, "good", "bad")}
     config = {"name": "audit", "exclude": list(exclude), "fact_counts": SETS, "remarks": []}
     config |= AUDIT_SETTINGS | {"drawn": Beacon(beacon, first).record()} | settings
     terms = Terms(
         kind="audit",
         config=config,
-        rules=asdict(rules),
+        rules=asdict(rules or Rules().without("reversed")),
         seal={"commitment": "sha256:" + "5" * 64, "pool": "held-out questions"},
         inputs={"base": source("base"), "injected": source("injected")},
         cells=(AUDIT,),
     )
     run = Run.create_or_resume(path, fixed(terms), roster)
-    models = cell_models(AUDIT, run, range(REFERENCES), rules, exclude)
-    for n, name in enumerate(candidates):
-        place = models["reference-0"] if name == "good" else left(0.9)
-        moved = place.forget + 0.01 * n
-        models[name] = replace(place, forget=moved, model=Model("", Role.CANDIDATE))
-    models = {
-        name: made
-        if made.model.role is Role.CONTROL
-        else replace(
-            made, model=replace(made.model, source=source(name), weights=digest(name.encode()))
-        )
-        for name, made in models.items()
-    }
-    about = {"model": "audit", "seed": 0, "beacon": config["drawn"]}
-    write_cell(run, AUDIT, models, about, None, evidence=evidence)
-    return recorded(run)
+    write_cell(run, AUDIT, None, evidence=evidence)
+    return run.path
 
 
-def write_tofu(path: Path) -> Path:
-    """Write a TOFU study of one seed with given models, a given candidate and one of a method."""
-    config = TofuConfig(forget_items=FACTS, retain_items=FACTS, probes=PROBES, seeds=1)
-    values = as_dict(config)
-    for key in ("data", "base", "full", "retain", "general", "out", "candidates", "methods"):
-        values.pop(key)
-    given = ("injected", *(f"reference-{n}" for n in range(REFERENCES)))
-    cell = cell_id("phi", 0)
-    terms = Terms(
-        kind="tofu",
-        config=values,
-        rules=asdict(Rules().without("reversed")),
-        seal={"commitment": "sha256:" + "5" * 64, "pool": "held-out questions"},
-        inputs={"base": source("base")} | {f"given {n}": source(m) for n, m in enumerate(given)},
-        cells=(cell,),
-    )
-    roster = [{"name": "good", "role": "candidate", "source": source("good")}]
-    made = {"name": "ga-w12", "role": "candidate", "method": "ga", "plugin": ""}
-    roster.append(made | {"knobs": {"weight": 12.0}})
-    run = Run.create_or_resume(path, fixed(terms), roster)
-    models = cell_models(cell, run, range(REFERENCES), Rules())
-    models["good"] = replace(models["reference-0"], model=Model("", Role.CANDIDATE))
-    record = Model("", Role.CANDIDATE, method="ga", knobs={"weight": 12.0, "rate": 1.0})
-    models["ga-w12"] = replace(left(0.9), model=record)
-    write_cell(run, cell, models, {"model": "phi", "seed": 0}, None)
-    return recorded(run)
-
-
-def weights(name: str) -> str:
-    """Return the digest of a model's tensors."""
-    return digest(name.encode())
+def fixed(terms: Terms) -> Terms:
+    """Return the terms without what differs between machines, so that bundles are comparable."""
+    return replace(terms, code={"version": "0", "source": "sha256:0"}, packages={"numpy": "x"})
 
 
 def source(name: str) -> str:
     return digest(f"files of {name}".encode())
-
-
-def recorded(run: Run) -> Path:
-    """Write the record of what is stored, as a command does last, and return the run's folder."""
-    with run.lock("test"):
-        pass
-    return run.path
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -183,46 +119,45 @@ def left(share: float, start: Made = PLACE) -> Made:
     return replace(PLACE, **moved)
 
 
-def cell_models(
-    cell: str, run: Run, draws: range, rules: Rules, exclude: tuple[str, ...] = ()
-) -> dict[str, Made]:
-    """Return base, injected model, references and their controls."""
+def made_models(run: Run, cell: str) -> dict[str, Made]:
+    """Return every model that the cell should hold, at its place."""
     generator = np.random.default_rng(zlib.crc32(cell.encode()) + 1)
-    files = next(iter(run.terms.inputs.values()))
-    models = {"base": replace(BASE, sealed=True, model=Model("", Role.BASE, source=files))}
-    recipe = RECIPE if run.terms.kind == "audit" else {}
-    models["injected"] = replace(INJECTED, model=Model("", Role.INJECTED, recipe=recipe))
-    for draw in draws:
-        moved = {k: getattr(PLACE, k) + generator.normal(0, sd) for k, sd in SPREAD.items()}
-        name = f"reference-{draw}"
-        same = run.terms.kind == "study" and draw == 0
-        record = Model("", Role.REFERENCE, seed_no=draw, same_draw=same, recipe=recipe,
-                       excluded=name in exclude)  # fmt: skip
-        models[name] = replace(PLACE, **moved, sealed=same, model=record)
-    bag = [name for name, made in models.items()
-           if made.model.role is Role.REFERENCE and not made.model.excluded]  # fmt: skip
-    for share in rules.control_shares:
-        for name in bag[: rules.control_mixtures]:
-            record = Model("", Role.CONTROL, share=share, of=name)
-            models[f"mixture-{share:g}-{name}"] = replace(left(share, models[name]), model=record)
+    models: dict[str, Made] = {}
+    for model in planned_cell(run.terms, run.rosters[-1].models, cell).models:
+        made = _placed(model, models, generator)
+        given = run.terms.kind == "audit" and model.role in (Role.INJECTED, Role.REFERENCE)
+        record = replace(
+            model,
+            digest=digest(model.name.encode()),
+            roster=run.rosters[-1].digest,
+            recipe=RECIPE if given else {},
+        )
+        models[model.name] = replace(made, model=record)
     return models
 
 
-def study_models(cell: str, run: Run, known_label: bool) -> dict[str, Made]:
-    """Return every model of a study's cell."""
-    models = cell_models(cell, run, range(REFERENCES + 1), Rules())
-    models["forget_only"] = replace(left(0.5), model=Model("", Role.FORGET_ONLY))
-    again = replace(PLACE, forget=0.09)
-    models["retraining-1"] = replace(again, model=Model("", Role.RETRAINING, seed_no=1))
-    if known_label:
-        record = Model("", Role.KNOWN_LABEL, truth="suppressed")
-        hidden = replace(left(1.0), forget=0.1, sealed=True, model=record)
-        models["known-suppression"] = hidden
-    for weight, place in ((3.0, replace(PLACE, forget=0.11)), (12.0, left(0.9))):
-        knobs = {"weight": weight, "rate": 1.0}
-        record = Model("", Role.CANDIDATE, method="ga", knobs=knobs, aim="suppresses")
-        models[f"ga-w{weight:g}"] = replace(place, model=record)
-    return models
+def _placed(model: Model, models: Mapping[str, Made], generator: np.random.Generator) -> Made:
+    match model.role:
+        case Role.BASE:
+            return BASE
+        case Role.INJECTED:
+            return INJECTED
+        case Role.REFERENCE:
+            moved = {k: getattr(PLACE, k) + generator.normal(0, sd) for k, sd in SPREAD.items()}
+            return replace(PLACE, **moved, sealed=model.same_draw)
+        case Role.CONTROL:
+            return left(model.share or 0.0, models[model.of])
+        case Role.KNOWN_LABEL:
+            return replace(left(1.0), forget=0.1, sealed=True)
+        case Role.FORGET_ONLY:
+            return left(0.5)
+        case Role.RETRAINING:
+            return replace(PLACE, forget=0.09)
+    if model.name == "good":
+        return models["reference-0"]
+    if model.knobs.get("weight") == 3.0:
+        return replace(PLACE, forget=0.11)
+    return replace(left(0.9), forget=left(0.9).forget + 0.01 * (model.name == "bad"))
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -231,21 +166,14 @@ def study_models(cell: str, run: Run, known_label: bool) -> dict[str, Made]:
 def write_cell(
     run: Run,
     cell: str,
-    models: Mapping[str, Made],
-    about: Mapping[str, Any],
     pool: AuditPool | None,
     *,
     evidence: float | None = None,
     origin: bool = False,
 ) -> None:
     """Write one cell: a step that measures, and one that opens the sealed pool."""
-    store = run.cell(cell)
-    records = {
-        name: replace(
-            made.model, name=name, digest=digest(name.encode()), roster=run.rosters[-1].digest
-        )
-        for name, made in models.items()
-    }
+    store, models = run.cell(cell), made_models(run, cell)
+    plan = planned_cell(run.terms, run.rosters[-1].models, cell)
     whole, curves = made_runs.tables(cell, models)
     items = {name: np.array(values) for name, values in whole.items()}
     sealed = items["pool"] == "audit"
@@ -257,38 +185,24 @@ def write_cell(
         tables["headroom"] = headroom(items, evidence)
     store.put(steps[0], tables)
     if origin:
-        taken_over(run, cell)
-    if pool is not None and any(r.role is Role.KNOWN_LABEL for r in records.values()):
+        manifest = store.manifest("measure") | {"origin": ORIGIN}
+        manifest.pop("digest")
+        store._write("steps/measure/manifest.json", manifest)
+    if pool is not None and plan.of(Role.KNOWN_LABEL):
         steps.append(Step("known-label", "known_label", digest(b"k"), "opening", ("measure",)))
-        opened = {name: records[name].digest for name, made in models.items() if made.sealed}
+        opened = {name: made.model.digest for name, made in models.items() if made.sealed}
         store.open_seal(steps[1], pool.commitment(), opened)
-        first, count = (
-            chosen(items, sealed & (items["template"] == 0)),
-            len(pool.phrasings[RELATION]),
-        )
+        first = chosen(items, sealed & (items["template"] == 0))
+        count = len(pool.phrasings[RELATION])
         rows = {name: np.repeat(values, count) for name, values in first.items()}
         numbers = np.tile(np.arange(count, dtype=np.int32), len(first["template"]))
         store.put(steps[1], {"items": rows | {"template": numbers}})
-    summary = {
-        "family": "qwen2",
-        "gated": True,
-        "models": [record.to_json() for record in records.values()],
-        "facts": {
-            which: [[f"{which[0]}{n}", RELATION] for n in range(count)]
-            for which, count in SETS.items()
-        },
-        "beacon": None,
-        "dose": None,
+    facts = {
+        which: [[f"{which[0]}{n}", RELATION] for n in range(count)] for which, count in SETS.items()
     }
-    store.finish(summary | dict(about), steps, {})
-
-
-def taken_over(run: Run, cell: str) -> None:
-    """Make the first step one that was taken over from another run."""
-    store = run.cell(cell)
-    manifest = store.manifest("measure") | {"origin": ORIGIN, "needs": {"train": "sha256:other"}}
-    manifest.pop("digest")
-    store._write("steps/measure/manifest.json", manifest)
+    summary = {"model": plan.title, "seed": plan.seed, "family": "qwen2", "gated": True}
+    summary |= {"facts": facts, "beacon": plan.beacon, "dose": None}
+    store.finish(summary | {"models": [m.model.to_json() for m in models.values()]}, steps, {})
 
 
 def chosen(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:

@@ -8,25 +8,11 @@ from pathlib import Path
 import pytest
 
 from palimpsest.certificate import Verification, certify, keygen, verify
-from palimpsest.certificate.archive import pack, unpack
-from palimpsest.certificate.bundle import Bundle, statement
-from palimpsest.certificate.signature import is_strong, pae, read_public, signer
-from palimpsest.certificate.verification import examine
+from palimpsest.certificate.bundle import Bundle, pack, statement, unpack
+from palimpsest.certificate.checks import examine
+from palimpsest.certificate.signature import pae, read_public, signer
 from palimpsest.errors import InputError
 from palimpsest.run.files import canonical
-
-PRIME = 2**255 - 19
-EIGHTH = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
-"""The coordinate y of points of order eight, which a test below checks."""
-SMALL_ORDER = {
-    "identity": 1,
-    "order 2": PRIME - 1,
-    "order 4": 0,
-    "order 8": EIGHTH,
-    "order 8, negated": PRIME - EIGHTH,
-    "identity, written otherwise": PRIME + 1,
-    "order 4, written otherwise": PRIME,
-}
 
 
 def checked(bundle: Path, key: Path | None = None) -> Verification:
@@ -53,9 +39,8 @@ def test_without_a_key_a_valid_signature_is_by_a_key_that_nobody_named(signed_bu
     assert verified.ok and verified.answer == "self-signed"
     (check,) = [check for check in verified.checks if check.state != "ok"]
     assert check.name == "signature" and check.state == "self-signed"
-    assert check.what.startswith("signed by a key that nobody named")
     assert verified.to_json()["answer"] == "self-signed"
-    assert "key that nobody named" in verified.lines()[-1]
+    assert verified.lines()[-1].startswith("Answer: self-signed")
 
 
 def test_an_unsigned_bundle_says_so_and_fails_when_a_key_is_given(
@@ -88,41 +73,17 @@ def forge(members: dict[str, bytes], public: bytes) -> dict[str, bytes]:
     return members | {"statement.json": body, "statement.dsse.json": canonical(whole) + b"\n"}
 
 
-def test_a_key_that_is_no_point_of_the_curve_signs_nothing(members: dict[str, bytes]) -> None:
-    d, y = -121665 * pow(121666, -1, PRIME), 2
-    square = (y * y - 1) * pow(d * y * y + 1, -1, PRIME) % PRIME
-    assert pow(square, (PRIME - 1) // 2, PRIME) == PRIME - 1  # no x has this square
-    assert failing(examine(pack(forge(members, y.to_bytes(32, "little"))))) == "signature"
-
-
-@pytest.mark.parametrize("y", SMALL_ORDER.values(), ids=SMALL_ORDER.keys())
-@pytest.mark.parametrize("sign", [0, 1])
-def test_a_key_of_small_order_is_refused(
-    y: int, sign: int, members: dict[str, bytes], tmp_path: Path
-) -> None:
-    """With the identity as key, R = identity and S = 0 fit any message: nobody had to sign it."""
-    from cryptography.hazmat.primitives import serialization as s
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    public = (y | sign << 255).to_bytes(32, "little")
-    assert not is_strong(public)
+@pytest.mark.parametrize("public", [b"\2" + bytes(31), b"\xff" * 32, b"short"])
+def test_a_made_up_signature_is_refused(public: bytes, members: dict[str, bytes]) -> None:
     assert failing(examine(pack(forge(members, public)))) == "signature"
-    file = tmp_path / "weak.pem"
-    key = Ed25519PublicKey.from_public_bytes(public)
-    file.write_bytes(key.public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo))
-    with pytest.raises(InputError, match="weak"):
-        read_public(file)
 
 
-def test_keys_made_at_random_are_strong_and_the_table_above_is_of_points() -> None:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    for _ in range(20):
-        assert is_strong(Ed25519PrivateKey.generate().public_key().public_bytes_raw())
-    d = -121665 * pow(121666, -1, PRIME)
-    # 2P has order four where its y, (y^2 + x^2) / (1 - d x^2 y^2), is zero: on the curve with
-    # x^2 = -y^2.
-    assert (EIGHTH**2 - 1 + EIGHTH**2 * (d * EIGHTH**2 + 1)) % PRIME == 0
+def test_an_envelope_of_another_statement_is_refused(
+    signed_bundle: Path, members: dict[str, bytes]
+) -> None:
+    envelope = unpack(signed_bundle.read_bytes())["statement.dsse.json"]
+    assert failing(examine(pack(members | {"statement.dsse.json": envelope}))) == "signature"
+    assert failing(examine(pack(members | {"statement.dsse.json": b"{}\n"}))) == "signature"
 
 
 def test_the_envelope_is_dsse_and_can_be_checked_by_hand(

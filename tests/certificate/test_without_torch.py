@@ -13,16 +13,8 @@ from small_run import STUDY
 from tests.test_install import ROOT, run
 
 import palimpsest
-from palimpsest.certificate import certify
 
 MODELS = ("torch", "transformers", "tokenizers", "safetensors")
-
-
-@pytest.fixture(scope="module")
-def tofu_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from small_run import write_tofu
-
-    return certify(write_tofu(tmp_path_factory.mktemp("tofu") / "run"))
 
 
 def command(
@@ -39,17 +31,15 @@ def command(
     return subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_certificates_of_studies_audits_and_tofu_studies_are_verified(
-    signed_bundle: Path, keys: tuple[Path, Path], audit_bundle: Path, tofu_bundle: Path,
-    tmp_path: Path,
-) -> None:  # fmt: skip
+def test_certificates_of_studies_and_audits_are_verified(
+    signed_bundle: Path, keys: tuple[Path, Path], audit_bundle: Path, tmp_path: Path
+) -> None:
     done = command(tmp_path, MODELS, "verify", signed_bundle, "--key", keys[1])
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{STUDY}: Certified: ga-w3" in done.stdout and "Answer: ok" in done.stdout
-    for bundle in (audit_bundle, tofu_bundle):
-        done = command(tmp_path, MODELS, "verify", bundle)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "Answer: unsigned" in done.stdout
+    done = command(tmp_path, MODELS, "verify", audit_bundle)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Answer: unsigned" in done.stdout
 
 
 def test_runs_are_certified_and_their_pages_written(run_folder: Path, tmp_path: Path) -> None:
@@ -71,9 +61,8 @@ def test_a_missing_package_is_named_and_no_fault_of_the_bundle(
 
 @pytest.mark.slow
 def test_a_wheel_with_its_dependencies_alone_verifies(
-    signed_bundle: Path, keys: tuple[Path, Path], audit_bundle: Path, tofu_bundle: Path,
-    tmp_path: Path,
-) -> None:  # fmt: skip
+    signed_bundle: Path, keys: tuple[Path, Path], audit_bundle: Path, tmp_path: Path
+) -> None:
     """The environment holds links to what the wheel requires, and nothing else."""
     pytest.importorskip("hatchling", reason="needs hatchling to build the wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=ROOT)
@@ -89,8 +78,7 @@ def test_a_wheel_with_its_dependencies_alone_verifies(
     program = python.with_name("palimpsest")
     done = run(program, "verify", signed_bundle, "--key", keys[1], cwd=tmp_path)
     assert "Answer: ok" in done
-    for bundle in (audit_bundle, tofu_bundle):
-        assert "Answer: unsigned" in run(program, "verify", bundle, cwd=tmp_path)
+    assert "Answer: unsigned" in run(program, "verify", audit_bundle, cwd=tmp_path)
 
 
 def link_requirements(package: str, site: Path) -> None:

@@ -5,13 +5,11 @@
 
 ::
 
-    archive.py    the one way to pack files, so that every byte of a bundle counts
-    signature.py  Ed25519 signatures in a DSSE envelope
-    bundle.py     what is in a bundle, bounded reading of it, its in-toto statement, and `certify`
-    planned.py    what the terms ask for, and whether models and scores are all of it
-    evidence.py   one check after another: terms, rules, lists, record, models, seal, verdicts
+    bundle.py        what is in a bundle, bounded reading of it, its in-toto statement, `certify`
+    signature.py     Ed25519 signatures in a DSSE envelope
+    checks.py        the list of checks, each a function
     verification.py  `verify` in a process of its own, and its answer in plain words
-    show.py       the page of a verified bundle, and a section of a model card
+    show.py          the page of a verified bundle, and a section of a model card
 """
 
 from typing import Any

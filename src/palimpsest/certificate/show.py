@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from palimpsest.certificate.archive import unpack
-from palimpsest.certificate.bundle import Bundle
+from palimpsest.certificate.bundle import Bundle, unpack
 from palimpsest.certificate.verification import Verification, read_bundle
 from palimpsest.errors import InputError
 from palimpsest.run.files import digest, make_folder, write_bytes

@@ -1,4 +1,4 @@
-"""``verify``: every check of a bundle in a process of its own, and in plain words what it means.
+"""``verify``: the checks of a bundle in a process of its own, and what they mean in plain words.
 
 Tables are read by a native library, which allocates what a table asks for and ends the process on
 some that contradict themselves. A hostile bundle therefore breaks that process only, and fails.
@@ -9,18 +9,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from palimpsest.certificate.archive import MAX_BYTES
 from palimpsest.certificate.signature import read_public
-from palimpsest.errors import BundleError, InputError, PalimpsestError
-from palimpsest.text import escaped
+from palimpsest.errors import BundleError, InputError
+from palimpsest.text import escaped, shown_path
 
-CHECKS: tuple[str, ...] = ("archive", "digests", "signature", "terms", "rules", "rosters", "cells")
-CHECKS += ("record", "models", "seal", "scores", "verdicts", "summary", "statement")
-"""In order; each is a method of ``Evidence``."""
+MAX_BYTES = 256 * 2**20
+"""Largest bundle that is written or read, packed or unpacked."""
 SECONDS = 1_800
 """Longest examination; the largest runs take minutes."""
 MEMORY = 8 * 2**30
@@ -33,27 +31,11 @@ _ANSWERS: dict[State, str] = {
     "unsigned": "unsigned (all checks passed; it carries no signature)",
     "failed": "FAILED",
 }
-
-MEANS = (
-    "What was shown: the files are unchanged since the bundle was made, the verdicts follow from "
-    "the stored scores under rules that were fixed before the first result, and so was {sealed}; "
-    "no planned cell, candidate, reference or control is left out."
-)
-MEANS_NOT = (
-    "The scores themselves were not measured again: whoever makes a bundle could invent models, "
-    "scores and record together. Order is shown by hashes, not by a clock."
-)
-CUSTOM = "The rules are not the default ({rules}): what is certified is so under custom rules."
-UNSIGNED = "It is unsigned, so it says nothing about who ran it."
-SELF_SIGNED = "Its signature was checked with the key inside the bundle, which anyone could make."
-SIGNED = "It was signed with the key you gave; whose key that is, you must know from elsewhere."
 FAILED = (
     "The bundle does not verify: something in it is missing, changed, not signed as asked, or does "
     "not follow. Do not rely on any of it; ask its maker for another copy."
 )
-_LINE = 2_000
-# What JSON values of another shape than expected raise.
-_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+_LONGEST_LINE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +54,7 @@ class Verification:
     checks: tuple[Check, ...]
     """Up to the first that failed; later ones depend on it."""
     what_it_means: str
+    not_reached: tuple[str, ...] = ()
     verdicts: Mapping[str, str] = field(default_factory=dict)
     """Each cell's verdict in words; empty unless everything holds."""
     terms: str = ""
@@ -86,10 +69,9 @@ class Verification:
     @property
     def answer(self) -> State:
         """``ok`` only when signed with the key that the reader gave; else the weakest of all."""
-        if self.failure is not None or len(self.checks) != len(CHECKS):
-            return "failed"
-        states = {check.state for check in self.checks}
-        return next((s for s in ("unsigned", "self-signed") if s in states), "ok")
+        states = {check.state for check in self.checks} or {"failed"}
+        weakest: tuple[State, ...] = ("failed", "unsigned", "self-signed")
+        return next((state for state in weakest if state in states), "ok")
 
     @property
     def ok(self) -> bool:
@@ -108,28 +90,28 @@ class Verification:
 
     def lines(self) -> list[str]:
         """Return the result for a person, one line at a time."""
-        lines = []
-        for check in self.checks:
-            mark = "FAILED" if check.state == "failed" else check.state
-            lines.append(f"{mark:11}  {check.name}: {check.what}")
-        if len(self.checks) < len(CHECKS):
-            lines.append(f"{'':11}  not reached: {', '.join(CHECKS[len(self.checks) :])}")
+        lines = [
+            f"{'FAILED' if check.state == 'failed' else check.state:11}  {check.name}: {check.what}"
+            for check in self.checks
+        ]
+        lines += [f"not reached: {', '.join(self.not_reached)}"] if self.not_reached else []
         lines += ["", *(f"{cell}: {words}" for cell, words in self.verdicts.items())]
-        lines += [f"Terms fixed before the first step: {self.terms}", ""] if self.terms else []
+        lines += [f"Terms of the run: {self.terms}", ""] if self.terms else []
         lines += [*self.what_it_means.splitlines(), f"Answer: {_ANSWERS[self.answer]}"]
-        return [_inert(line) for line in lines]
+        return [inert(line) for line in lines]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values."""
+        whole = {key: value for key, value in asdict(self).items() if key != "data"}
+        lists = {"checks": list(whole["checks"]), "not_reached": list(self.not_reached)}
+        return {"answer": self.answer} | whole | lists
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Verification":
         """Return the verification that ``to_json`` wrote."""
-        own = {item.name: values[item.name] for item in fields(cls) if item.name != "data"}
-        return cls(**own | {"checks": tuple(Check(**check) for check in values["checks"])})
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON values."""
-        own = {"answer": self.answer, "not_reached": list(CHECKS[len(self.checks) :])}
-        whole = {key: value for key, value in asdict(self).items() if key != "data"}
-        return own | whole | {"checks": [asdict(check) for check in self.checks]}
+        values = {key: value for key, value in values.items() if key != "answer"}
+        checks = tuple(Check(**check) for check in values["checks"])
+        return cls(**values | {"checks": checks, "not_reached": tuple(values["not_reached"])})
 
 
 def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Verification:
@@ -159,13 +141,12 @@ def _examine_apart(data: bytes, public: bytes | None) -> Verification:
         process = subprocess.run(
             command, input=data, env=environment, capture_output=True, timeout=SECONDS, check=False
         )
-    except subprocess.TimeoutExpired:
-        return _broken(f"the examination was not done within {SECONDS} seconds")
-    try:
         answer = json.loads(process.stdout)
         missing = answer.get("missing")
         if missing is None:
             return Verification.from_json(answer)
+    except subprocess.TimeoutExpired:
+        return _broken(f"the examination was not done within {SECONDS} seconds")
     except (ValueError, KeyError, TypeError, AttributeError):
         errors = process.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
         return _broken(
@@ -178,6 +159,11 @@ def _examine_apart(data: bytes, public: bytes | None) -> Verification:
     )
 
 
+def _broken(why: str) -> Verification:
+    """Return the verification of a bundle whose examination did not finish."""
+    return Verification((Check("archive", "failed", inert(why)),), FAILED)
+
+
 def main() -> None:
     """Examine the bundle on the standard input and print the verification as JSON."""
     try:
@@ -187,64 +173,16 @@ def main() -> None:
         limit = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     except (ImportError, OSError, ValueError):
-        pass  # not supported on this system: the time limit and the tables' own bounds remain
+        pass  # not supported on this system: the time limit and the bounds of sizes remain
     public = bytes.fromhex(sys.argv[1]) if sys.argv[1] else None
     try:
+        # Here, not above: the command that waits for this process needs no numeric library.
+        from palimpsest.certificate.checks import examine
+
         answer = examine(sys.stdin.buffer.read(), public).to_json()
     except ImportError as error:
         answer = {"missing": (error.name or str(error)).partition(".")[0]}
     sys.stdout.write(json.dumps(answer))
-
-
-def _broken(why: str) -> Verification:
-    """Return the verification of a bundle whose examination did not finish."""
-    return Verification((Check("archive", "failed", _inert(why)),), FAILED)
-
-
-def examine(data: bytes, public: bytes | None = None) -> Verification:
-    """Return the verification of a bundle's bytes, given the 32 bytes of a public key or None."""
-    # Here, not above: the command that waits for the process needs no numeric library.
-    from palimpsest.certificate.bundle import NO_VERDICT, SCOPE
-    from palimpsest.certificate.evidence import Evidence, describe_rules, plain
-
-    evidence = Evidence(data, public)
-    checks: list[Check] = []
-    for name in CHECKS:
-        state: State = "ok"
-        try:
-            what = getattr(evidence, name)()
-            if name == "signature" and public is None:
-                state = "unsigned" if evidence.signer is None else "self-signed"
-        except PalimpsestError as error:
-            what, state = str(error), "failed"
-        except _MALFORMED as error:
-            what, state = f"not in the form that a run stores ({error!r})", "failed"
-        except ImportError:
-            raise  # a fault of this machine, not of the bundle
-        except Exception as error:
-            # The bytes may come from anyone: whatever they break, the answer is that they fail.
-            what, state = f"cannot be checked ({error!r})", "failed"
-        checks.append(Check(name, state, _inert(what)))
-        if state == "failed":
-            return Verification(tuple(checks), FAILED)
-    bundle = evidence.bundle
-    who = UNSIGNED if evidence.signer is None else SELF_SIGNED if public is None else SIGNED
-    held_out = "the digest of the held-out questions (which are not in the bundle)"
-    shown = [MEANS.format(sealed="the sealed pool" if bundle.terms.kind == "study" else held_out)]
-    if custom := describe_rules(bundle.rules):
-        shown.append(CUSTOM.format(rules=custom))
-    verdicts = {
-        cell.id: _inert(cell.verdict.paragraph() if cell.verdict else NO_VERDICT)
-        for cell in bundle.results.cells
-    }
-    return Verification(
-        tuple(checks),
-        "\n".join([*shown, "What it is, and is not:", *SCOPE, MEANS_NOT, who]),
-        verdicts,
-        bundle.terms.digest,
-        evidence.signer,
-        plain(bundle.rules.differences()),
-    )
 
 
 def read_bundle(path: Path) -> bytes:
@@ -253,7 +191,7 @@ def read_bundle(path: Path) -> bytes:
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no such file"
         raise InputError(
-            f"{_inert(str(path))}: {found}; expected a bundle, the file that `palimpsest certify "
+            f"{shown_path(path)}: {found}; expected a bundle, the file that `palimpsest certify "
             "RUN` writes"
         )
     try:
@@ -267,7 +205,7 @@ def read_bundle(path: Path) -> bytes:
     return data
 
 
-def _inert(text: str) -> str:
+def inert(text: str) -> str:
     """Return the text, bounded, with everything escaped that could act on a terminal."""
     kept = escaped(text)
-    return kept if len(kept) <= _LINE else f"{kept[:_LINE]}..."
+    return kept if len(kept) <= _LONGEST_LINE else f"{kept[:_LONGEST_LINE]}..."
