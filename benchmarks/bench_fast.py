@@ -25,7 +25,6 @@ from torch.nn import functional as F
 from palimpsest.cell.study import run_study, study_setting
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import PAPER_POOL, preset
-from palimpsest.config.sections import KnownLabel
 from palimpsest.models import net as nets
 from palimpsest.models.checkpoint import Loaded, load
 from palimpsest.models.device import repeatable
@@ -117,7 +116,7 @@ def plan_of(model: str, tiny: bool = False) -> Plan:
         models=(model,),
         seeds=(0,),
         methods=PAPER_POOL[:1] if tiny else PAPER_POOL,
-        known_label=KnownLabel(models=()),
+        known_label=(),
         injection=replace(plan.injection, **steps),
         unlearning=replace(plan.unlearning, **steps),
         reacquisition=replace(plan.reacquisition, **steps),

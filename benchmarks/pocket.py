@@ -10,11 +10,9 @@ from palimpsest.cell.texts import CellTexts
 from palimpsest.config.plan import Plan, cell_id
 from palimpsest.config.presets import PAPER_POOL, preset
 from palimpsest.config.sections import (
-    Engine,
     Facts,
     General,
     Injection,
-    KnownLabel,
     MethodGrid,
     Reacquisition,
     Replication,
@@ -46,7 +44,7 @@ class PocketCell:
 
 def cell_plan(*, seed: int = 0, draws: int = 2, tiny: bool = False) -> PocketCell:
     """Give a cell of the pocket matrix without known-label models, which enter no verdict, and
-    without what a plain pipeline lacks: answers in words and questions asked otherwise.
+    without what a plain pipeline lacks: questions asked otherwise.
 
     tiny: the same cell with few facts and steps, for checking and not for timing.
     """
@@ -56,10 +54,9 @@ def cell_plan(*, seed: int = 0, draws: int = 2, tiny: bool = False) -> PocketCel
         models=(MODEL,),
         seeds=(seed,),
         methods=PAPER_POOL,
-        known_label=KnownLabel(models=()),
+        known_label=(),
         replication=Replication(draws=draws),
         rules=plan.rules.without("reversed"),
-        engine=Engine(answers=False),
     )
     return PocketCell(_tiny(plan) if tiny else plan)
 

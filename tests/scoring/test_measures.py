@@ -1,0 +1,60 @@
+"""Measures that a plan names are taken of every model, and a faulty plug-in is named."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.cell.small import bare_plan, finish, only_cell
+
+from palimpsest.errors import InputError, PlanError
+from palimpsest.scoring.measures import build, find_measures, take_all
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_example_measures_every_model_of_a_study(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    run, _ = finish(bare_plan(measures=("my_measures:Confidence",)), tmp_path / "run")
+    cell = only_cell(run)
+    table = cell.table("measures")
+    mine = table["measure"] == "confidence"
+    compared = set(cell.table("curves")["model"])
+    assert set(table["model"][mine]) == compared >= {"base", "injected", "reference"}
+    assert ((table["value"][mine] > 0) & (table["value"][mine] <= 1)).all()
+    above = dict(zip(table["model"], zip(table["measure"], table["value"])))
+    assert above["injected"] == ("above_injected", 0.0)
+
+
+class Echo:
+    def __init__(self, cell) -> None:
+        pass
+
+    def __call__(self, net):
+        return [{"one": net.value}] * net.count
+
+
+NET = SimpleNamespace(stack=2, count=2, value=1.0)
+
+
+@pytest.mark.parametrize("name", ["no_such_module:Class", f"{__name__}:nothing", f"{__name__}:NET"])
+def test_a_name_that_is_no_class_is_refused(name: str) -> None:
+    with pytest.raises(InputError):
+        find_measures(name)
+
+
+@pytest.mark.parametrize("change", [{"count": 1}, {"value": "much"}])
+def test_wrong_answers_are_the_plug_ins_fault(change: dict[str, object]) -> None:
+    take = build(f"{__name__}:Echo", None)
+    assert take(NET) == [{"one": 1.0}, {"one": 1.0}]
+    with pytest.raises(PlanError) as error:
+        take(SimpleNamespace(**vars(NET) | change))
+    assert error.value.key == "measures" and "Echo" in str(error.value)
+
+
+def test_two_measures_may_not_share_a_name_and_what_is_no_number_is_left_out() -> None:
+    takes = {"a": lambda net: [{"x": np.nan, "y": 1.0}], "b": lambda net: [{"x": 2.0}]}
+    one = SimpleNamespace(stack=1)
+    assert take_all(takes, one) == [{"y": 1.0, "x": 2.0}]
+    with pytest.raises(PlanError):
+        take_all({**takes, "c": lambda net: [{"y": 0.0}]}, one)
