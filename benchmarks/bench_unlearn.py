@@ -51,7 +51,8 @@ def recipe(model: str, steps: int) -> dict[str, Any]:
     """Give how the injected model is trained: a rate at which a few steps teach something."""
     files = {name: str(FILES / f"{name}.jsonl") for name in ("forget", "retain")}
     items = {"fact_items": 2, "general_items": 6, "steps": steps, "learning_rate": 5e-4}
-    return {"base": model, "general": str(FILES / "train.txt")} | files | items
+    general = str(FILES / "train.txt")
+    return {"base": model, "general": general, "recipe": tuple(items.items())} | files
 
 
 def engine(model: Any, steps: list[list[TextBatch]], stamps: list[float]) -> float:
@@ -69,9 +70,9 @@ def plain(model: Any, steps: list[list[TextBatch]], stamps: list[float]) -> floa
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
 
     def loss(part: TextBatch) -> torch.Tensor:
-        logits = model(input_ids=part.tokens.ids, use_cache=False).logits
-        chosen = logits[part.tokens.rows, part.tokens.columns]
-        nll = torch.nn.functional.cross_entropy(chosen, part.tokens.targets, reduction="none")
+        logits = model(input_ids=part.batch.ids, use_cache=False).logits
+        chosen = logits[part.batch.rows, part.batch.columns]
+        nll = torch.nn.functional.cross_entropy(chosen, part.batch.targets, reduction="none")
         return (nll * part.weights).sum()
 
     stamps.append(time.process_time())

@@ -1,12 +1,12 @@
 """The scheduler and the run folder under the load of a thousand workers, simulated.
 
 Workers are events with a simulated clock, not processes; the scheduler, the events, the workers'
-writes (step files, manifests, progress) and the record are the real ones. A step does nothing but
-store one number, so what is measured is what Palimpsest adds to the work itself:
+writes (step files, manifests, progress) are the real ones. A step does nothing but store one
+number, so what is measured is what Palimpsest adds to the work itself:
 
 - what the command does per step, alone and in one process: it bounds how many workers it can feed;
 - what a worker does per step, in parallel with all others, on the storage that they share;
-- what grows with the run: taking it up again, the record, `status`, `verify`.
+- what grows with the run: taking it up again, `status`, `verify`.
 
     python benchmarks/simulate_scheduler.py [--steps 100000] [--workers 1000] [--folder /dev/shm]
 
@@ -153,7 +153,6 @@ def on_folder(folder: Path, cells: list[str], workers: int, seconds: Mapping[str
     with run.lock("simulation"):
         work = clocked("begin the work", lambda: Work(job, run, silent))
         result = simulate(work, workers, seconds, act)
-        clocked("write the record", run.record)
     number = len(cells) * len(STEPS)
     clocked("status at the end", lambda: status(run))
     assert not clocked("verify", run.verify)
