@@ -294,7 +294,6 @@ def test_methods_run_on_examples_with_the_recipe_of_the_injected_folder(
             batch_size=4,
             learning_rate=3e-3,
             weight_decay=0.1,
-            examples=inputs.examples.digest,  # type: ignore[union-attr]
         )
         planned = [line for line in inputs.preview(1) if line.startswith("cost")]
         (folder,) = make_models(inputs, RunOptions()).folders

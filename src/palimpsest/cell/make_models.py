@@ -185,7 +185,9 @@ class OwnInputs:
             usual = POCKET_MATRIX.injection
         if isinstance(config, UnlearnConfig) and (record := read_record(config.injected)):
             try:
-                usual = build(type(usual), record["recipe"])
+                recorded = dict(record["recipe"])
+                recorded.pop("examples", None)
+                usual = build(type(usual), recorded)
             except (KeyError, PlanError) as error:
                 raise PlanError(
                     f"{shown_path(Path(config.injected) / RECORD)} does not hold a recipe "
@@ -196,8 +198,6 @@ class OwnInputs:
         given = dict(config.recipe)
         if "epochs" in given:
             given["steps"] = 0
-        if self.examples is not None:
-            given["examples"] = self.examples.digest
         return build(type(usual), asdict(usual) | given)
 
     @cached_property
@@ -284,7 +284,8 @@ class OwnInputs:
         if isinstance(self.config, RetrainConfig) and self.config.command:
             assert self.examples is not None
             return {"command": self.config.command, "examples": self.examples.digest}
-        return asdict(self.recipe)
+        rows = {} if self.examples is None else {"examples": self.examples.digest}
+        return asdict(self.recipe) | rows
 
     # -- what is fixed ---------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from palimpsest.cli.options import (
 from palimpsest.cli.output import answer, paragraphs
 from palimpsest.config.commands import (
     AuditConfig,
+    Command,
     ExampleRecipe,
     RecipeSource,
     RetrainConfig,
@@ -43,20 +44,32 @@ if TYPE_CHECKING:
     RecipeSourceFlags = RecipeSource
     TofuFlags = TofuConfig
     RecipeFlags = ExampleRecipe
-    FactsRecipeFlags = Injection
+    MixtureFlags = Injection
+    FactsFlags = Command
     RetrainFlags = RetrainConfig
     UnlearnFlags = UnlearnConfig
 else:
     AuditFlags = flags_of(
-        AuditConfig, skip=("chunks", "items", "scored_pieces", "piece_tokens", "adapter_base")
+        AuditConfig,
+        *("base", "injected", "candidates", "candidates_folder", "references"),
+        *("references_folder", "exclude", "forget", "retain", "probes", "general"),
+        *("learning_rate", "steps", "beacon", "out"),
     )
     RunSourceFlags = flags_of(RunSource, group=RUN_FOLDER)
     RecipeSourceFlags = flags_of(RecipeSource, group=RUN_FOLDER)
     TofuFlags = flags_of(TofuConfig)
-    RecipeFlags = flags_of(ExampleRecipe, skip=("examples",), group=RECIPE)
-    FactsRecipeFlags = flags_of(Injection, "fact_items", "general_items", group=MIXTURE)
-    RetrainFlags = flags_of(RetrainConfig, skip=("recipe",))
-    UnlearnFlags = flags_of(UnlearnConfig, skip=("recipe",))
+    RecipeFlags = flags_of(ExampleRecipe, group=RECIPE)
+    MixtureFlags = flags_of(Injection, "fact_items", "general_items", group=MIXTURE)
+    FactsFlags = flags_of(Command, "forget", "retain", "general", group=MIXTURE)
+    RetrainFlags = flags_of(
+        RetrainConfig,
+        *("base", "train", "forget_rows", "with_forget", "draws", "seed", "command", "out"),
+    )
+    UnlearnFlags = flags_of(
+        UnlearnConfig,
+        *("injected", "base", "method", "knobs", "unlearning_steps", "train", "forget_rows"),
+        *("seed", "out"),
+    )
 
 Required = Annotated[list[str] | None, Parameter(name="--require", negative=())]
 
@@ -199,7 +212,8 @@ def retrain(
     *,
     settings: RetrainFlags | None = None,
     recipe: RecipeFlags | None = None,
-    mixture: FactsRecipeFlags | None = None,
+    facts: FactsFlags | None = None,
+    mixture: MixtureFlags | None = None,
     source: RecipeSourceFlags | None = None,
     prompt: PromptFlags | None = None,
     engine: EngineFlags | None = None,
@@ -217,12 +231,12 @@ def retrain(
     if run_folder := given(source):
         from palimpsest.openunlearning.recipe import retrain_command
 
-        flags = given(settings) | given(recipe) | given(mixture) | given(engine)
+        flags = given(settings) | given(recipe) | given(facts) | given(mixture) | given(engine)
         command, rows = retrain_command(load_config(RecipeSource, run_folder), flags)
         note([rows, "Nothing is trained yet. Run this in OpenUnlearning's folder:"])
         answer(command)
         return
-    values = given(settings) | given(recipe) | given(mixture)
+    values = given(settings) | given(recipe) | given(facts) | given(mixture)
     values |= {"prompt": given(prompt), "engine": given(engine)}
     _make(load_config(RetrainConfig, values, request), run or RunFlags())
 
@@ -234,7 +248,8 @@ def unlearn(
     *,
     settings: UnlearnFlags | None = None,
     recipe: RecipeFlags | None = None,
-    mixture: FactsRecipeFlags | None = None,
+    facts: FactsFlags | None = None,
+    mixture: MixtureFlags | None = None,
     prompt: PromptFlags | None = None,
     engine: EngineFlags | None = None,
     run: RunFlags | None = None,
@@ -249,7 +264,7 @@ def unlearn(
     from palimpsest.cell.make_models import knob_values
     from palimpsest.config.load import load_config
 
-    values = given(settings) | given(recipe) | given(mixture)
+    values = given(settings) | given(recipe) | given(facts) | given(mixture)
     values |= {"prompt": given(prompt), "engine": given(engine)}
     if "knobs" in values:
         values["knobs"] = knob_values(values["knobs"])

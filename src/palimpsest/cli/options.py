@@ -56,27 +56,22 @@ GIVEN: set[str] = set()
 AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON document.")]
 
 
-def flags_of(kind: type, *names: str, skip: tuple[str, ...] = (), group: Any = SETTINGS) -> type:
-    """Return a class with the fields of a configuration as flags, None where one is not given.
+def flags_of(kind: type, *names: str, group: Any = SETTINGS) -> type:
+    """Return a class with fields of a configuration as flags, None where one is not given.
 
-    names: the fields to take; all but ``skip`` if there are none.
+    names: the fields to take, in this order; all if there are none.
     """
     hints = typing.get_type_hints(kind)
     fields: list[tuple[str, Any, Any]] = []
-    own = vars(kind)["__annotations__"]
-    for item in sorted(dataclasses.fields(kind), key=lambda item: item.name not in own):
-        if item.name in skip or (names and item.name not in names):
+    for name in names or hints:
+        if dataclasses.is_dataclass(hints[name]):
             continue
-        if dataclasses.is_dataclass(hints[item.name]):
-            continue
-        flag = SINGULAR.get(item.name, item.name).replace("_", "-")
-        about = meanings(kind).get(item.name, "").replace("`", "")
-        parameter = Parameter(
-            name=f"--{flag}", help=about, group=group, negative=(), show_default=False
-        )
-        hint: Any = _flag_type(hints[item.name]) | None
+        flag = SINGULAR.get(name, name).replace("_", "-")
+        about = meanings(kind)[name].replace("`", "")
+        parameter = Parameter(name=f"--{flag}", help=about, group=group, negative=())
+        hint: Any = _flag_type(hints[name]) | None
         annotated: Any = Annotated.__class_getitem__((hint, parameter))  # type: ignore[attr-defined]
-        fields.append((item.name, annotated, dataclasses.field(default=None)))
+        fields.append((name, annotated, dataclasses.field(default=None)))
     made = dataclasses.make_dataclass(f"{kind.__name__}Flags", fields, frozen=True, kw_only=True)
     made.__module__ = __name__  # Python 3.11 calls it a built-in type
     return Parameter(name="*")(made)

@@ -42,6 +42,16 @@ _TAKEN = re.compile(r"(control|retraining|reference)(-.*)?|base|injected|forget_
 class Command:
     """What every command on your own models is told."""
 
+    base: ModelPlace = ""
+    """Model before it was trained on the forget data."""
+    forget: FilePath = ""
+    """File of facts to forget."""
+    retain: FilePath = ""
+    """File of facts to keep."""
+    general: FilePath = ""
+    """Plain-text file of general prose with at least 600 words, or pocket (generated prose)."""
+    out: FilePath = ""
+    """Folder to write. Run an interrupted command again to resume it."""
     prompt: Prompt = field(default_factory=Prompt)
     engine: Engine = field(default_factory=Engine)
 
@@ -50,8 +60,6 @@ class Command:
 class AuditConfig(Relearning, ScoredText, Command):
     """One audit of your own models."""
 
-    base: ModelPlace
-    """Model before it was trained on the forget data."""
     injected: ModelPlace
     """Model trained on forget and retain data."""
     candidates: tuple[tuple[str, ModelPlace], ...] = ()
@@ -64,16 +72,8 @@ class AuditConfig(Relearning, ScoredText, Command):
     """Folder of references, one checkpoint per subfolder."""
     exclude: tuple[str, ...] = ()
     """Name of a reference to leave out of the comparison; every verdict says so. Repeatable."""
-    forget: FilePath
-    """File of facts to forget."""
-    retain: FilePath
-    """File of facts to keep."""
     probes: Annotated[str | int, "path"] = ""
     """File of facts that no model was trained on, or how many to generate from the forget facts."""
-    general: FilePath
-    """Plain-text file of general prose with at least 600 words, or pocket (generated prose)."""
-    out: FilePath
-    """Run folder. An existing one is resumed."""
     adapter_base: ModelPlace = ""
     """Model to merge LoRA adapters into. Default: the one that the adapter's configuration
     names."""
@@ -97,33 +97,36 @@ class AuditConfig(Relearning, ScoredText, Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSource:
-    """A run folder of OpenUnlearning, in the place of an audit's models and files of facts."""
+class OpenUnlearningRun:
+    """A run folder of OpenUnlearning, whose configuration names models, prompts and splits."""
 
     open_unlearning: FilePath
-    """Folder saves/unlearn/X; its configuration names models, prompts and splits."""
-    data: FilePath
+    """Run folder of OpenUnlearning: saves/unlearn/X to audit it, saves/finetune/X to print the
+    retrain command that repeats it without the forget data."""
+    data: FilePath = ""
     """Folder of TOFU's files (locuslab/TOFU), with holdoutNN.json if you have it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSource(OpenUnlearningRun):
+    """A run folder in the place of an audit's models and files of facts."""
+
     probes_from_retain: str = ""
     """FIRST:LAST, rows of the retain file (counted from 0) that no model was trained on, to use as
     probes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeSource:
-    """A run folder of OpenUnlearning whose own trainer is to make the references."""
+class RecipeSource(OpenUnlearningRun):
+    """A run folder whose own trainer is to make the references."""
 
-    open_unlearning: FilePath
-    """Folder saves/finetune/X. Prints the retrain command that repeats this run without the forget
-    data through OpenUnlearning's own trainer, and trains nothing."""
-    data: FilePath = ""
-    """Folder of TOFU's files (locuslab/TOFU). Not needed with --train."""
     forget_split: Literal["", "forget01", "forget05", "forget10"] = ""
     """Authors to forget. Default: those that the run's configuration names."""
 
 
 def check_audit(config: AuditConfig) -> AuditConfig:
     """Return the configuration if its values fit together; PlanError names the key if not."""
+    _require(config, "base", "forget", "retain", "general", "out")
     if not config.candidates and not config.candidates_folder:
         raise PlanError(
             "none given; expected --candidate NAME=PATH, or a folder of them with "
@@ -151,6 +154,12 @@ def check_audit(config: AuditConfig) -> AuditConfig:
                 key=key,
             )
     return config
+
+
+def _require(config: Command, *keys: str) -> None:
+    for key in keys:
+        if not getattr(config, key):
+            raise PlanError("missing; expected a value", key=key)
 
 
 def check_candidate_name(name: str) -> None:
@@ -266,11 +275,9 @@ class ExampleRecipe:
     pack: Number = 0
     """Join rows of a set into sequences of at most this many tokens. Default: 0, which keeps one
     row per sequence."""
-    examples: str = ""
-    """Digest of the rows and of which are to be forgotten."""
 
 
-OF_EXAMPLES = tuple(item.name for item in fields(ExampleRecipe) if item.name != "examples")
+OF_EXAMPLES = tuple(item.name for item in fields(ExampleRecipe))
 """Settings of a recipe of training examples."""
 OF_FACTS = tuple(item.name for item in fields(Injection))
 """Settings of a recipe of facts and general text."""
@@ -285,14 +292,6 @@ class RecipeConfig(Command):
     completion, or with messages. Mark rows to forget with "set": "forget"."""
     forget_rows: FilePath = ""
     """File with copies of the rows of --train to forget, if --train does not mark them."""
-    retain: FilePath = ""
-    """Without --train: file of facts to keep."""
-    general: FilePath = ""
-    """Without --train: plain-text file of general prose, or pocket (generated prose)."""
-    forget: FilePath = ""
-    """Without --train: file of facts to forget."""
-    out: FilePath
-    """Folder to write. Must not exist."""
     recipe: tuple[tuple[str, Any], ...] = ()
     """Settings of ``ExampleRecipe`` or, without --train, of ``Injection`` that are not those of the
     injected model's palimpsest.json or, without that file, the default."""
@@ -312,8 +311,6 @@ def gather_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
 class RetrainConfig(RecipeConfig):
     """K models trained from base by the recipe without the forget set, and the injected one."""
 
-    base: ModelPlace
-    """Model before it was trained on the forget data."""
     with_forget: bool = False
     """Also train the injected model, which sees the forget data too."""
     command: str = ""
@@ -329,8 +326,6 @@ class UnlearnConfig(RecipeConfig):
 
     injected: ModelPlace
     """Model trained on forget and retain data."""
-    base: ModelPlace = ""
-    """Model before it was trained on the forget data."""
     method: str = "replay"
     """Method, by name or package.module:Class. Default: replay."""
     knobs: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
@@ -342,6 +337,7 @@ class UnlearnConfig(RecipeConfig):
 
 def check_recipe(config: RecipeConfig) -> RecipeConfig:
     """Return a configuration of retrain or unlearn whose keys fit together."""
+    _require(config, "out")
     settings, other = (OF_EXAMPLES, "without") if config.train else (OF_FACTS, "with")
     files = ("retain", "general", "forget") if config.train else ("forget_rows",)
     unfit = [key for key, _ in config.recipe if key not in settings]
@@ -364,6 +360,7 @@ def check_recipe(config: RecipeConfig) -> RecipeConfig:
 def check_retrain(config: RetrainConfig) -> RetrainConfig:
     """Return a configuration of retrain whose keys fit together."""
     check_recipe(config)
+    _require(config, "base")
     if config.with_forget and not config.train and not config.forget:
         raise PlanError("missing; --with-forget needs the facts to forget", key="forget")
     if config.command and not config.train:

@@ -105,6 +105,8 @@ def read_run_config(folder: Path) -> RunConfig:
 
 def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig, list[str]]:
     """Return the audit of a run folder, and what was found; ``values`` win over the run's."""
+    if not source.data:
+        raise PlanError("missing; expected the folder of TOFU's files", key="data")
     folder = Path(source.open_unlearning)
     config = read_run_config(folder)
     split = config.get("forget_split")
