@@ -2,44 +2,82 @@
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from cyclopts import App
 
 from palimpsest.cell.estimate import Estimate, estimate_cells
 from palimpsest.cell.study import StudySpecs
+from palimpsest.cli import app
 from palimpsest.cli.options import RunFlags
-from palimpsest.cli.output import Watch
+from palimpsest.cli.output import Watch, status_lines
+from palimpsest.config.load import as_dict
+from palimpsest.config.plan import Plan
 from palimpsest.errors import PlanError
 from palimpsest.run.executor import Event
 from palimpsest.run.ray import RayExecutor
+from palimpsest.run.status import Status, StepAtWork, duration
+from palimpsest.run.steps import Failure
 from tests.command import palimpsest
 from tests.shared_runs import tiny_plan
 
+QUICK = Path(__file__).parents[1] / "examples" / "quick"
 
-def test_design_answers_in_the_promised_keys() -> None:
-    done = palimpsest("design", "--forget", "4", "--probes", "16", "--candidates", "20", "--json")
-    answer = json.loads(done.stdout)
-    assert done.returncode == 0
-    assert (answer["arrangements"], answer["required"]) == (4845, 400)
-    assert answer["min_p"] == pytest.approx(1 / 4845)
-    assert (answer["certifiable"], answer["min_probes"]) == (True, 8)
-    assert 0 < answer["power"] < 1
-    none = json.loads(palimpsest("design", "--probes", "4", "--json").stdout)
-    assert (none["arrangements"], none["certifiable"]) == (70, False)
-    many = json.loads(palimpsest("design", "--references", "20", "--json").stdout)
-    assert (many["references"], many["references_suffice"]) == (20, True)
-    assert many["min_p_model"] == pytest.approx(1 / 21)
+
+def commands(parent: App = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command."""
+    for name in parent:
+        if not name.startswith("-"):
+            inner = list(commands(parent[name], (*path, name)))
+            yield from inner or [(*path, name)]
+
+
+@pytest.mark.parametrize("command", list(commands()), ids=" ".join)
+def test_help_says_of_every_argument_what_it_means(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    done = palimpsest(*command, "--help")
+    assert done.returncode == 0 and not done.stderr
+    assert done.stdout.startswith(f"Usage: palimpsest {' '.join(command)} ")
+    rows = [line.strip("│ *") for line in done.stdout.splitlines() if line.startswith("│")]
+    assert rows
+    for row in rows:
+        meaning = row.partition("  ")[2].strip()
+        assert re.match(r"[A-Z].*[.\]]$", meaning), row
+
+
+@pytest.mark.parametrize(
+    ("command", "also"),
+    [
+        *((name, ("--alpha", "--detection-limit")) for name in ("study", "audit", "tofu")),
+        *((name, ()) for name in ("demo", "unlearn", "retrain")),
+    ],
+)
+def test_commands_that_compute_take_the_same_flags(command: str, also: tuple[str, ...]) -> None:
+    shown = palimpsest(command, "--help").stdout
+    flags = ("--workers", "--executor", "--per-step", "--reuse", "--out", "--json", "--dry-run")
+    flags += ("--device", "--dtype", "--checkpointing", "--lora", *also)
+    assert [flag for flag in flags if flag not in shown] == []
 
 
 def test_it_says_its_version() -> None:
     asked = [sys.executable, "-m", "palimpsest", "--version"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0 and version("palimpsest-audit") in done.stdout
+
+
+# -- bad input -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,6 +108,17 @@ def test_it_says_its_version() -> None:
         (["tofu", "--alpha", "2", "--dry-run"], ["--alpha"]),
         (["certify"], ["--new-key"]),
         (["no-such-command"], ["no-such-command"]),
+        (["study", "pocket-small", "--executor", "ray", "--workers", "many"], ["--workers"]),
+        (["retrain", "--base", "pocket/qwen2-s"], ["out"]),
+        (["retrain", "request.yaml"], ["request.yaml"]),
+        (["unlearn", "--injected", "x", "--knob", "weight"], ["knob"]),
+        (["ask", "no-such-run"], ["no-such-run"]),
+        (["verify", "no-such-file.zip"], ["no-such-file.zip"]),
+        (["certify", "no-such-run"], ["no-such-run"]),
+        (["logs", "no-such-folder"], ["no-such-folder"]),
+        (["facts", "from-csv", "no-such.csv", "--out", "x.jsonl"], ["no-such.csv"]),
+        (["facts", "from-csv", "no-such.csv"], ["--out", "palimpsest facts from-csv --help"]),
+        (["facts", "to-lm-eval", "x.jsonl", "--out", "x"], ["SET=FILE"]),
     ],
 )
 def test_bad_input_ends_with_2_and_one_readable_paragraph(
@@ -82,6 +131,49 @@ def test_bad_input_ends_with_2_and_one_readable_paragraph(
     assert "Traceback" not in said and len(said) < 2_000
     assert [word for word in words if word not in said] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_of_a_list_is_named_by_its_flag(tmp_path: Path) -> None:
+    done = palimpsest("study", "pocket-small", "--keep", "everything", "--show")
+    assert done.returncode == 2 and done.stderr.startswith("error: --keep: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("torch", "palimpsest-audit[models]"), ("ray", "ray")]
+)
+def test_a_missing_package_ends_with_2_and_how_to_install_it(
+    name: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise ModuleNotFoundError(name=f"{name}.nn")
+
+    monkeypatch.setattr("palimpsest.methods.describe", missing)
+    done = palimpsest("methods")
+    assert done.returncode == 2 and f"pip install {advice}" in done.stderr.replace("'", "")
+
+
+def test_a_reader_that_closes_the_pipe_ends_it_without_a_traceback() -> None:
+    command = f"{sys.executable} -m palimpsest methods | true"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def test_design_answers_in_the_promised_keys() -> None:
+    done = palimpsest("design", "--forget", "4", "--probes", "16", "--candidates", "20", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert (answer["arrangements"], answer["required"]) == (4845, 400)
+    assert answer["min_p"] == pytest.approx(1 / 4845)
+    assert (answer["certifiable"], answer["min_probes"]) == (True, 8)
+    assert 0 < answer["power"] < 1
+    none = json.loads(palimpsest("design", "--probes", "4", "--json").stdout)
+    assert (none["arrangements"], none["certifiable"]) == (70, False)
+    many = json.loads(palimpsest("design", "--references", "20", "--json").stdout)
+    assert (many["references"], many["references_suffice"]) == (20, True)
+    assert many["min_p_model"] == pytest.approx(1 / 21)
 
 
 def test_methods_lists_the_papers_pool_and_cuts_nothing_off(
@@ -145,21 +237,62 @@ def test_report_status_and_compare_read_a_finished_study(tiny_study: Path, tmp_p
     assert "items.parquet" in damaged.stderr
 
 
-RUN = ("--workers", "--executor", "--per-step", "--reuse", "--out", "--json", "--dry-run")
-ENGINE = ("--device", "--dtype", "--checkpointing", "--lora")
-RULES = ("--alpha", "--detection-limit")
+def test_a_finished_study_is_read_and_answers_in_one_document(
+    tiny_study: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(as_dict(tiny_plan())))
+    done = palimpsest("study", str(tmp_path / "plan.yaml"), "--out", str(run), "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert {"format", "kind", "cells", "report", "run"} <= set(answer)
+    assert (answer["kind"], answer["run"]) == ("study", str(run)) and len(answer["cells"]) == 1
 
 
 @pytest.mark.parametrize(
-    ("command", "flags"),
+    ("arguments", "keys"),
     [
-        *((name, (*RUN, *ENGINE, *RULES)) for name in ("study", "audit", "tofu")),
-        *((name, (*RUN, *ENGINE)) for name in ("demo", "unlearn", "retrain")),
+        (["status", "RUN"], {"planned", "done", "failed", "waiting", "working", "seconds_left"}),
+        (["report", "RUN"], {"report", "finished", "planned"}),
+        (["compare", "RUN"], {"leaderboard"}),
+        (["certify", "RUN", "--out", "OUT"], {"bundle", "verdicts"}),
+        (["study", "demo", "--show"], {item.name for item in fields(Plan)}),
+        (["design"], {"certifiable", "min_probes", "power"}),
+        (["facts", "check", f"forget={QUICK}/forget.jsonl"], {"problems", "facts", "screen"}),
     ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_commands_that_compute_take_the_same_flags(command: str, flags: tuple[str, ...]) -> None:
-    shown = palimpsest(command, "--help").stdout
-    assert [flag for flag in flags if flag not in shown] == []
+def test_json_is_one_document_with_the_keys_that_scripts_read(
+    tiny_study: Path, tmp_path: Path, arguments: list[str], keys: set[str]
+) -> None:
+    run = str(shutil.copytree(tiny_study, tmp_path / "run"))
+    places = {"RUN": run, "OUT": str(tmp_path / "certificate.zip")}
+    done = palimpsest(*(places.get(word, word) for word in arguments), "--json")
+    assert done.returncode == 0, done.stderr
+    assert keys <= set(json.loads(done.stdout))
+
+
+def test_lists_are_json_too(tiny_study: Path) -> None:
+    answers: list[dict[str, Any]] = json.loads(palimpsest("ask", str(tiny_study), "--json").stdout)
+    keys = {"fact", "prompt", "truth", "model", "answer", "right", "rank", "probability"}
+    assert answers and all(keys <= set(row) for row in answers)
+    methods = json.loads(palimpsest("methods", "--json").stdout)
+    assert methods and all({"name", "summary", "knobs", "needs"} <= set(row) for row in methods)
+
+
+def test_a_damaged_certificate_ends_with_1_and_a_whole_one_with_0(
+    tiny_study: Path, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "certificate.zip"
+    assert palimpsest("certify", str(tiny_study), "--out", str(bundle)).returncode == 0
+    whole = palimpsest("verify", str(bundle), "--json")
+    assert whole.returncode == 0 and all(
+        check["ok"] for check in json.loads(whole.stdout)["checks"]
+    )
+    data = bytearray(bundle.read_bytes())
+    data[len(data) // 2] ^= 1
+    bundle.write_bytes(data)
+    assert palimpsest("verify", str(bundle)).returncode == 1
 
 
 def test_the_resources_of_a_step_reach_ray_and_no_other_executor() -> None:
@@ -211,3 +344,70 @@ def test_a_terminal_shows_what_status_shows(
         watch.show(Event("a", "finished"))
     assert "a: finished" in terminal.getvalue()
     assert "1 of 1 cells" in terminal.getvalue()
+
+
+# -- the status of a run ---------------------------------------------------------------------------
+
+
+def made(**changes: object) -> Status:
+    values: dict[str, object] = {
+        "planned": ("a", "b"),
+        "done": (),
+        "running": ("a",),
+        "failed": {},
+        "failed_candidates": {},
+        "waiting": ("b",),
+        "steps": {"a": ("draw",)},
+        "totals": {"a": 4},
+        "now": (StepAtWork("worker-0", "a", "train", "training the injected model", 100.0),),
+        "working": True,
+        "seconds_left": 8000.0,
+    }
+    return Status(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_lines_name_the_steps_at_work_and_the_time_left() -> None:
+    assert status_lines(made()) == [
+        "0 of 2 cells done, 1 running, 0 failed, 1 waiting",
+        "about 2.2 h left",
+        "running  a: training the injected model (1 of 4 steps done), for 2 min",
+    ]
+
+
+def test_failed_candidates_of_finished_cells_are_counted_and_named() -> None:
+    told = status_lines(made(failed_candidates={"a": {"npo": "loss is nan\x1b"}}))
+    assert told[0].endswith("candidates that failed: 1")
+    assert told[-1] == r"failed   a: candidate npo: loss is nan\x1b"
+
+
+def test_a_run_without_a_process_says_how_to_resume() -> None:
+    told = status_lines(made(running=(), now=(), waiting=("a", "b"), working=False))
+    assert told[1] == "No active process. Run the same command again to resume."
+    assert not any("left" in line for line in told)
+
+
+def test_reasons_cannot_command_the_terminal() -> None:
+    failure = Failure("error", "\x1b[31m[red]x", "train")
+    told = status_lines(made(failed={"b": failure}, waiting=()))
+    assert told[-1] == r"failed   b: \x1b[31m[red]x"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.4, "1 s"), (89, "89 s"), (95, "2 min"), (5400, "1.5 h"), (2e5, "2.3 days")],
+)
+def test_durations_are_in_the_usual_units(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_a_pipe_gets_a_line_per_step_with_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("palimpsest.cli.output.status", lambda run: made())
+    with Watch() as watch:
+        watch.show(Event("", "run", words="RUN: 1 of 1 cells to do"))
+        for done in (0, 1, 2):
+            watch.show(Event("a", "step", "train", "training", done, 4))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == "a: training (0/4)"
+    assert lines[2:] == [f"a: training ({n}/4, about 2.2 h left)" for n in (1, 2)]

@@ -73,8 +73,8 @@ def _named(error: PalimpsestError) -> str:
     """Return the message; a key that came from a flag is called by the flag."""
     if not isinstance(error, PlanError):
         return str(error)
-    key = error.key.rpartition(".")[2]
-    if not key or key not in options.GIVEN:
+    key = error.key.partition("[")[0].rpartition(".")[2]
+    if key not in options.GIVEN:
         return str(error)
     flag = options.SINGULAR.get(key, key).replace("_", "-")
     return f"--{flag}{str(error).removeprefix(error.key)}"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @app.command(group=START)
 def ask(
     run: Path,
+    /,
     *,
     fact: str = "",
     prompt: str = "",

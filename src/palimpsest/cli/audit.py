@@ -128,7 +128,7 @@ def audit(
     inputs = prepare_audit(config, resumed=run.reuse)
     known = dict(inputs.candidates)
     if unknown := [name for name in require or () if name not in known]:
-        raise PlanError(f"{unknown[0]!r} found; expected some of {', '.join(known)}", key="require")
+        raise PlanError(f"expected some of {', '.join(known)}, got {unknown[0]!r}", key="require")
     note([*inputs.remarks(), *inputs.notes])
     spec = inputs("audit")
     workers = run.workers or suitable_workers(spec, len(spec.models))

@@ -13,6 +13,7 @@ from palimpsest.errors import InputError
 @app.command(group=EVIDENCE)
 def certify(
     run: Path | None = None,
+    /,
     *,
     out: Path | None = None,
     key: Path | None = None,
@@ -31,7 +32,7 @@ def certify(
     out
         Archive to write. Default: RUN/certificate.zip.
     key
-        Ed25519 private key (PEM) to sign with.
+        Private Ed25519 key (PEM) to sign with.
     pool
         Your own sealed pool, which the archive then reveals.
     model_card
@@ -80,7 +81,7 @@ def _in_words(verdict: Mapping[str, Any]) -> str:
 
 @app.command(group=EVIDENCE)
 def verify(
-    bundle: Path, *, key: Path | None = None, page: Path | None = None, json: AsJson = False
+    bundle: Path, /, *, key: Path | None = None, page: Path | None = None, json: AsJson = False
 ) -> None:
     """Recompute the verdicts of a certificate and check its hashes, rules, seal and signature.
 
@@ -91,7 +92,7 @@ def verify(
     key
         Public key (PEM) that must have signed it.
     page
-        New folder, into which the page of the run is written.
+        New folder to write the page of the run into.
     """
     from palimpsest.certificate import verify as check_bundle
 

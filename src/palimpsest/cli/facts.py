@@ -64,6 +64,7 @@ def check(*files: str, json: AsJson = False) -> None:
 @facts.command
 def from_tofu(
     questions: Path,
+    /,
     *,
     out: Path,
     perturbed: Path | None = None,
@@ -94,7 +95,7 @@ def from_tofu(
 
 
 @facts.command
-def from_csv(table: Path, *, out: Path, prefix: str = "row-") -> None:
+def from_csv(table: Path, /, *, out: Path, prefix: str = "row-") -> None:
     """Convert a CSV table with the columns answer, trained and heldout.
 
     Parameters
@@ -130,9 +131,9 @@ def to_lm_eval(*files: str, out: Path, prefix: str = "palimpsest") -> None:
 
     sets, alone = _named_sets(files)
     if alone:
-        raise FactsError(f"{alone[0]} found; expected SET=FILE")
+        raise FactsError(f"expected SET=FILE, got {alone[0]}")
     if not prefix.isidentifier():
-        raise FactsError(f"prefix {prefix!r} found; expected letters, digits and _")
+        raise FactsError(f"prefix: expected letters, digits and _, got {prefix!r}")
     make_folder(out)
     for name, data in harness_files(check_sets(sets), out, prefix).items():
         write_bytes(out / name, data)
@@ -142,7 +143,7 @@ def to_lm_eval(*files: str, out: Path, prefix: str = "palimpsest") -> None:
 
 
 @facts.command
-def seal(pool: Path, *, json: AsJson = False) -> None:
+def seal(pool: Path, /, *, json: AsJson = False) -> None:
     """Print the commitment (hash) of your own sealed pool, to put into the plan as its seal.
 
     Parameters

@@ -26,15 +26,15 @@ def logs(
     paths
         TOFU_EVAL.json or MUSE_EVAL.json files, or folders that contain such files.
     role
-        NAME=ROLE (pretrained, retrained, full, candidate), if the folder's name does not tell.
+        Role of a model, as NAME=ROLE: pretrained, retrained, full or candidate. Repeatable.
     score
-        mia_min_k, mia_loss or mia_zlib. Default: the first that most logs have.
+        Score to judge by: mia_min_k, mia_loss or mia_zlib. Default: the first that most logs have.
     anchor
-        Subtract this model's score: pretrained, retrained, raw (none). Default: first available.
+        Model whose score is subtracted: pretrained, retrained or raw (none). Default: the first.
     csv
-        Write a table with all levels to this CSV file.
+        CSV file to write a table with all levels to.
     page
-        Write a page with a figure into this folder.
+        Folder to write a page with a figure into.
     """
     from palimpsest.openunlearning import logs as judge_logs
     from palimpsest.openunlearning.show import as_csv_file, as_json, as_text

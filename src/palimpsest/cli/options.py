@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Group, Parameter
 
 from palimpsest.cli.output import Watch, say
-from palimpsest.config.load import meanings
+from palimpsest.config.load import config_keys
 from palimpsest.config.sections import Engine, Prompt
 from palimpsest.errors import PlanError
 from palimpsest.stats.rules import Rules
@@ -53,7 +53,9 @@ SINGULAR |= {"knobs": "knob"}
 GIVEN: set[str] = set()
 """Keys that the command line gave, so that an error can name the flag."""
 
-AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON document.")]
+AsJson = Annotated[
+    bool, Parameter(name="--json", negative=(), help="Print one JSON document on stdout.")
+]
 
 
 def flags_of(kind: type, *names: str, group: Any = SETTINGS) -> type:
@@ -62,12 +64,15 @@ def flags_of(kind: type, *names: str, group: Any = SETTINGS) -> type:
     names: the fields to take, in this order; all if there are none.
     """
     hints = typing.get_type_hints(kind)
+    known = {key.name: key for key in config_keys(kind)}
     fields: list[tuple[str, Any, Any]] = []
     for name in names or hints:
-        if dataclasses.is_dataclass(hints[name]):
+        if name not in known:  # a section
             continue
         flag = SINGULAR.get(name, name).replace("_", "-")
-        about = meanings(kind)[name].replace("`", "")
+        about = known[name].meaning.replace("`", "")
+        if "Default:" not in about and known[name].default not in ("–", "false"):
+            about += f" Default: {known[name].default}."
         parameter = Parameter(name=f"--{flag}", help=about, group=group, negative=())
         hint: Any = _flag_type(hints[name]) | None
         annotated: Any = Annotated.__class_getitem__((hint, parameter))  # type: ignore[attr-defined]
@@ -100,7 +105,7 @@ def named_places(texts: list[str] | None, key: str = "candidates") -> dict[str, 
     for text in texts or ():
         name, sign, place = text.partition("=")
         if not (sign and name and place) or name in pairs:
-            raise PlanError(f"{text[:200]!r} found; expected NAME=PATH, each name once", key=key)
+            raise PlanError(f"expected NAME=PATH, each name once, got {text[:200]!r}", key=key)
         pairs[name] = place
     return pairs
 
@@ -111,15 +116,15 @@ class RunFlags:
     """Where the steps run, and what is printed."""
 
     executor: Annotated[str, Parameter(group=EXECUTION)] = "local"
-    """Where steps run: local (worker processes) or ray. Default: local."""
+    """Where steps run: local (worker processes) or ray (a Ray cluster). Default: local."""
     workers: Annotated[int | None, Parameter(group=EXECUTION)] = None
     """Number of workers. Default: as many as cores and memory allow."""
     reuse: Annotated[str, Parameter(group=EXECUTION)] = ""
-    """Run folder to take stored results from, wherever they apply here."""
+    """Another run folder, whose stored results are taken wherever they apply here."""
     per_step: Annotated[str, Parameter(group=EXECUTION)] = ""
-    """With --executor ray: what each worker reserves, as cpus=N,gpus=N,memory=GB."""
+    """Resources that each Ray worker reserves: cpus=N,gpus=N,memory=GB or some of them."""
     dry_run: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
-    """Show what would be done and how much time, memory and disk it takes, and exit."""
+    """Show what would be done and the time, memory and disk it takes, and exit."""
     json: Annotated[bool, Parameter(group=EXECUTION, negative=())] = False
     """Print one JSON document on stdout."""
 

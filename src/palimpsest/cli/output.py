@@ -1,18 +1,13 @@
-"""Where text goes: the answer to stdout, progress and everything else to stderr.
-
-The status of a run is shown as lines in a pipe, and as a view that refreshes on a terminal.
-"""
+"""Where text goes: the answer to stdout, progress and everything else to stderr."""
 
 import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palimpsest.run.status import Status, StepAtWork, duration, status
-from palimpsest.run.store import Run
 from palimpsest.text import escaped
 
 if TYPE_CHECKING:
@@ -107,9 +102,6 @@ class Watch:
             say(text)
 
 
-# -- the status of a run ---------------------------------------------------------------------------
-
-
 def status_lines(now: Status) -> list[str]:
     """Return where a run stands: one line for the whole, one per step at work and per cell that
     was interrupted or failed."""
@@ -124,26 +116,6 @@ def status_lines(now: Status) -> list[str]:
     for cell, candidates in now.failed_candidates.items():
         lines += [f"failed   {cell}: candidate {n}: {escaped(w)}" for n, w in candidates.items()]
     return lines
-
-
-def follow(
-    run: Path | str, *, terminal: bool, say: Callable[[str], None], refresh: float = 1.0
-) -> None:
-    """Follow a run until no process works on it: in place on a terminal, else one line per change.
-
-    Ctrl-C ends the watching and nothing else.
-    """
-    opened, before = Run.open(run), ""
-    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
-        live = stack.enter_context(_live()) if terminal else None
-        for now in _looks(opened, refresh):
-            # The clock alone is no news.
-            text = "; ".join([_counts(now), *(_step(now, step) for step in now.now)])
-            if live is not None:
-                live.update(view(opened.path.name, now), refresh=True)
-            elif text != before:
-                say(text)
-            before = text
 
 
 def view(name: str, now: Status) -> Any:
@@ -162,23 +134,6 @@ def view(name: str, now: Status) -> Any:
         text = _done(now, label) if label in shares else _counts(now)
         table.add_row(Text(label, overflow="ellipsis", no_wrap=True), bar, Text(text))
     return Group(table, *(Text(line) for line in status_lines(now)[1:]))
-
-
-def _live() -> Any:
-    from rich.console import Console
-    from rich.live import Live
-
-    return Live(console=Console(markup=False, highlight=False), auto_refresh=False)
-
-
-def _looks(run: Run, refresh: float) -> Iterator[Status]:
-    """Yield the status until the work has ended, and once more then."""
-    while True:
-        now = status(run)
-        yield now
-        if not now.working:
-            return
-        time.sleep(refresh)
 
 
 def _counts(now: Status) -> str:

@@ -28,17 +28,17 @@ def design(
     Parameters
     ----------
     forget
-        Number of forget facts.
+        Number of forget facts. Default: 4.
     probes
-        Number of never-learned probes.
+        Number of probes, facts that no model was trained on. Default: 16.
     candidates
-        Number of candidates.
+        Number of candidates. Default: 20.
     references
-        Number of references, the retrainings that candidates are compared with.
+        Number of references, models retrained without the forget data.
     alpha
-        Significance level: rate at which a true retraining is wrongly rejected. Default: 0.05.
+        Significance level: rate at which a retraining is wrongly rejected. Default: 0.05.
     shift
-        Effect size for which the screen's power is computed, in standard deviations.
+        Effect size in standard deviations for which the screen's power is computed. Default: 2.
     """
     from palimpsest.stats.design import design_audit
 

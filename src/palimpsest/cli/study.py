@@ -1,6 +1,5 @@
 """Studies on the testbed, their run folders, and what these show of methods."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,20 +7,27 @@ from cyclopts import Parameter
 
 from palimpsest.cli.options import (
     BENCHMARKS,
+    EXECUTION,
     START,
     AsJson,
     EngineFlags,
     RuleFlags,
     RunFlags,
     app,
+    flags_of,
     given,
 )
 from palimpsest.cli.output import answer, say
+from palimpsest.config.sections import Engine
 from palimpsest.errors import DamagedArtifact, PlanError, StudyFailed
 
 if TYPE_CHECKING:
     from palimpsest.cell.study import StudySpecs
     from palimpsest.report.results import RunResults
+
+    KeepFlags = Engine
+else:
+    KeepFlags = flags_of(Engine, "keep", group=EXECUTION)
 
 Methods = Annotated[list[str] | None, Parameter(name="--method", negative=())]
 SLOW = ("transformers.models.auto.modeling_auto", "transformers.tokenization_utils_tokenizers")
@@ -61,12 +67,13 @@ def demo(
 @app.command(group=BENCHMARKS)
 def study(
     plan: str = "",
+    /,
     *,
     out: Path | None = None,
     method: Methods = None,
     general: str | None = None,
     pool: str = "",
-    keep: Annotated[list[str] | None, Parameter(negative=())] = None,
+    keep: KeepFlags | None = None,
     show: Annotated[bool, Parameter(negative=())] = False,
     schema: Annotated[bool, Parameter(negative=())] = False,
     rules: RuleFlags | None = None,
@@ -78,17 +85,15 @@ def study(
     Parameters
     ----------
     plan
-        YAML file or preset, for example pocket-small.
+        YAML file or name of a preset, such as pocket-small.
     out
         Run folder. An existing one is resumed; only new or edited methods are measured.
     method
         Add a method, by name or package.module:Class. Repeatable.
     general
-        Plain-text file of general prose, for example WikiText.
+        Plain-text file of general prose, such as WikiText, in place of the plan's.
     pool
-        File of your own sealed pool.
-    keep
-        Keep weights in the run folder: models or candidates. Repeatable.
+        File of your own sealed pool, whose commitment the plan holds.
     show
         Print the complete plan as YAML and exit.
     schema
@@ -106,8 +111,7 @@ def study(
     file = plan.endswith((".yaml", ".yml"))
     chosen = load_config(Plan, {}, plan) if file else preset(plan)
     values: dict[str, Any] = {"rules": given(rules)} if rules else {}
-    if keep:
-        values["engine"] = {"keep": keep}
+    values["engine"] = given(keep)
     if general is not None:
         values["general"] = {"source": general}
     chosen = changed(chosen, values)
@@ -189,32 +193,25 @@ def _raise_failed_plugins(results: "RunResults", specs: "StudySpecs") -> None:
 
 
 @app.command(group=BENCHMARKS)
-def status(run: Path, *, watch: bool | None = None, json: AsJson = False) -> None:
+def status(run: Path, /, *, json: AsJson = False) -> None:
     """Show which cells are done, running or failed, the current steps and the time left.
 
     Parameters
     ----------
     run
         Run folder.
-    watch
-        Refresh until the run ends. On by default in a terminal.
     """
     from dataclasses import asdict
 
-    from palimpsest.cli.output import follow, status_lines
+    from palimpsest.cli.output import status_lines
     from palimpsest.run.status import status as read_status
 
     now = read_status(run)
-    if json:
-        answer(asdict(now))
-    elif watch or (watch is None and now.working and sys.stdout.isatty()):
-        follow(run, terminal=sys.stdout.isatty(), say=answer)
-    else:
-        answer("\n".join(status_lines(now)))
+    answer(asdict(now) if json else "\n".join(status_lines(now)))
 
 
 @app.command(group=BENCHMARKS)
-def report(run: Path, *, json: AsJson = False) -> None:
+def report(run: Path, /, *, json: AsJson = False) -> None:
     """Write the report again from stored results: tables, figures and the page.
 
     Parameters

@@ -43,7 +43,7 @@ class Command:
     """What every command on your own models is told."""
 
     base: ModelPlace = ""
-    """Model before it was trained on the forget data."""
+    """Base: the model before it was trained on the forget data."""
     forget: FilePath = ""
     """File of facts to forget."""
     retain: FilePath = ""
@@ -61,19 +61,19 @@ class AuditConfig(Relearning, ScoredText, Command):
     """One audit of your own models."""
 
     injected: ModelPlace
-    """Model trained on forget and retain data."""
+    """Injected model, trained on forget and retain data."""
     candidates: tuple[tuple[str, ModelPlace], ...] = ()
-    """NAME=PATH of an unlearned model. Repeatable."""
+    """Candidate, an unlearned model, as NAME=PATH. Repeatable."""
     candidates_folder: FilePath = ""
     """Folder of candidates, one checkpoint per subfolder."""
     references: tuple[ModelPlace, ...] = ()
-    """Model retrained without the forget data. Repeatable."""
+    """Reference, a model retrained without the forget data. Repeatable."""
     references_folder: FilePath = ""
     """Folder of references, one checkpoint per subfolder."""
     exclude: tuple[str, ...] = ()
     """Name of a reference to leave out of the comparison; every verdict says so. Repeatable."""
     probes: Annotated[str | int, "path"] = ""
-    """File of facts that no model was trained on, or how many to generate from the forget facts."""
+    """File of probes, facts that no model was trained on, or the number of probes to generate."""
     adapter_base: ModelPlace = ""
     """Model to merge LoRA adapters into. Default: the one that the adapter's configuration
     names."""
@@ -149,7 +149,7 @@ def check_audit(config: AuditConfig) -> AuditConfig:
         file = str(getattr(config, key))
         if file.lower().endswith(".csv"):
             raise PlanError(
-                f"{file} found; expected facts as .jsonl, .json or .parquet; convert it with "
+                f"expected facts as .jsonl, .json or .parquet, got {file}; convert it with "
                 f"`palimpsest facts from-csv {file} --out {file[:-4]}.jsonl`",
                 key=key,
             )
@@ -255,26 +255,26 @@ class ExampleRecipe:
     """
 
     epochs: Count = 3
-    """Passes over all examples, each in a new order. Default: 3."""
+    """Passes over all examples, each in a new order."""
     steps: Number = 0
     """Optimizer steps. Default: whole epochs; without --train, 150 for pocket models and 200 for
     others."""
     batch_size: Count = 8
-    """Examples per step; the last step of an epoch may have fewer. Default: 8."""
+    """Examples per step; the last step of an epoch may have fewer."""
     learning_rate: Rate = 5e-5
     """Peak learning rate. Default: 5e-5; without --train, 1.5e-4 for pocket models and 2e-5 for
     others."""
     warmup: Number = 0
-    """Warm-up steps, in which the learning rate rises from 0. Default: 0."""
+    """Warm-up steps, in which the learning rate rises from 0."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """How the learning rate falls after the warm-up. Default: linear."""
+    """How the learning rate falls after the warm-up."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """Weight decay of matrices; norms and biases have none. Default: 0."""
+    """Weight decay of matrices; norms and biases have none."""
     loss: Literal["all", "completion"] = "all"
-    """Train on all tokens, or only on completions and the last assistant turn. Default: all."""
+    """Train on all tokens, or only on completions and the last assistant turn."""
     pack: Number = 0
-    """Join rows of a set into sequences of at most this many tokens. Default: 0, which keeps one
-    row per sequence."""
+    """Join rows of a set into sequences of at most this many tokens; 0 keeps one row per
+    sequence."""
 
 
 OF_EXAMPLES = tuple(item.name for item in fields(ExampleRecipe))
@@ -317,7 +317,7 @@ class RetrainConfig(RecipeConfig):
     """Your own trainer: 'python train.py --data {data} --seed {seed} --out {out}'. {data} is the
     file of --train without the forget rows; {base} is available too."""
     draws: Count = 20
-    """Number of references. Default: 20."""
+    """Number of references to train."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,14 +325,14 @@ class UnlearnConfig(RecipeConfig):
     """Candidates of one method, one per combination of its knobs' values."""
 
     injected: ModelPlace
-    """Model trained on forget and retain data."""
+    """Injected model, trained on forget and retain data."""
     method: str = "replay"
-    """Method, by name or package.module:Class. Default: replay."""
+    """Method, by name or package.module:Class."""
     knobs: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
     """Settings of the method, as NAME=VALUE, or NAME=VALUE,VALUE for several candidates.
     Repeatable."""
     unlearning_steps: Count = Unlearning.steps
-    """Steps of a gradient method. Default: 110."""
+    """Steps of a gradient method."""
 
 
 def check_recipe(config: RecipeConfig) -> RecipeConfig:

@@ -86,27 +86,27 @@ def check_plan(plan: Plan) -> Plan:
     pieces, items = plan.general.train_pieces, plan.injection.general_items
     if pieces < items:
         raise PlanError(
-            f"{pieces} found; expected at least the {items} general texts of a step",
+            f"expected at least the {items} general texts of a step, got {pieces}",
             key="general.train_pieces",
         )
     for key, values in (("models", plan.models), ("seeds", plan.seeds)):
         if not values:
-            raise PlanError("is empty; expected at least one, such as pocket/qwen2-s or 0", key=key)
+            raise PlanError("expected at least one, such as pocket/qwen2-s or 0", key=key)
     if len(plan.models) * len(plan.seeds) > CELLS_LIMIT:
         raise PlanError(
-            f"{len(plan.models)} models and {len(plan.seeds)} seeds found; expected at most "
-            f"{CELLS_LIMIT} cells",
+            f"expected at most {CELLS_LIMIT} cells, got {len(plan.models)} models with "
+            f"{len(plan.seeds)} seeds each",
             key="seeds",
         )
     for key, several in (("models", plan.models), ("seeds", plan.seeds)):
         if len(set(several)) < len(several):
-            raise PlanError("a value is listed twice; expected each once", key=key)
+            raise PlanError("expected each value once", key=key)
     if len(plan.cell_ids()) < len(plan.models) * len(plan.seeds):
         raise PlanError("two models have the same name in cell ids; rename a folder", key="models")
     count = sum(math.prod(len(values) for _, values in grid.grid) for grid in plan.methods)
     if count > CANDIDATES_LIMIT:
         raise PlanError(
-            f"{count} candidates in every cell; expected at most {CANDIDATES_LIMIT}", key="methods"
+            f"expected at most {CANDIDATES_LIMIT} candidates per cell, got {count}", key="methods"
         )
     refuse_unmeasured(plan.rules)
     _check_files(plan)
@@ -117,13 +117,13 @@ def _check_files(plan: Plan) -> None:
     names = [name for name, _ in plan.facts.files]
     if names and sorted(names) != ["forget", "probes", "retain"]:
         raise PlanError(
-            f"{', '.join(names)} found; expected one path each for forget, retain and probes",
+            f"expected one path each for forget, retain and probes, got {', '.join(names)}",
             key="facts.files",
         )
     if names and plan.known_label:
         raise PlanError(
-            "found with facts.files; expected an empty list, because known-label models are scored "
-            "on sealed phrasings, which facts from files lack",
+            "expected an empty list with facts.files, because known-label models are scored on "
+            "sealed phrasings, which facts from files lack",
             key="known_label",
         )
 
@@ -132,7 +132,7 @@ def check_chunks(chunks: int, steps: int, key: str = "steps") -> None:
     """Refuse more chunks of re-acquisition than it has steps, which the setting ``key`` gives."""
     if chunks > steps:
         raise PlanError(
-            f"{steps} steps found; expected at least {chunks}, because re-acquisition is measured "
-            f"after each of {chunks} chunks",
+            f"expected at least {chunks}, because re-acquisition is measured after each of "
+            f"{chunks} chunks, got {steps}",
             key=key,
         )

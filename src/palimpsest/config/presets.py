@@ -113,5 +113,5 @@ PRESETS = {
 def preset(name: str) -> Plan:
     """Return a named plan, checked."""
     if not isinstance(name, str) or name not in PRESETS:
-        raise PlanError(f"{shown(name)} found; expected {', '.join(PRESETS)}", key="preset")
+        raise PlanError(f"expected one of {', '.join(PRESETS)}, got {shown(name)}", key="preset")
     return check_plan(PRESETS[name])

@@ -76,9 +76,9 @@ class Relearning:
     """How long every model of a cell is trained on the forget set again, on the same batches."""
 
     steps: Count = 75
-    """Steps of re-acquisition. Default: 75."""
+    """Steps of re-acquisition."""
     items: Count = 4
-    """Forget sentences per step of re-acquisition. Default: 4."""
+    """Forget sentences per step of re-acquisition."""
     chunks: Count = 5
     """Number of equal chunks that these steps are split into; models are measured after each."""
 
@@ -133,7 +133,9 @@ class MethodGrid:
         def grid(values: dict[str, Any]) -> MethodGrid:
             for knob in values:
                 if not is_unicode(knob):
-                    raise ValueError(f"knob {shown(knob)} found; expected Unicode text")
+                    raise ValueError(
+                        f"expected the name of a knob as Unicode text, got {shown(knob)}"
+                    )
             return cls(values.pop("name"), tuple(values.items()))
 
         name = core_schema.typed_dict_field(core_schema.str_schema(), required=True)
@@ -153,9 +155,9 @@ def _knob_values(values: Any) -> tuple[Knob, ...]:
     for value in chosen:
         number = isinstance(value, int | float) and abs(value) < 2**1023  # false for nan
         if not number and not (isinstance(value, str) and is_unicode(value)):
-            raise ValueError(f"{shown(value)} found; expected a finite number, text, true, false")
+            raise ValueError(f"expected a finite number, text, true or false, got {shown(value)}")
     if not chosen:
-        raise ValueError("[] found; expected a value or a list of values")
+        raise ValueError("expected a value or a list of values, got []")
     return chosen
 
 
@@ -176,7 +178,7 @@ class Prompt:
     chat: bool = False
     """Format all prompts with the base's chat template."""
     system_prompt: str = ""
-    """System prompt for the chat template. Default: none."""
+    """System prompt for the chat template."""
     chat_date: str = ""
     """Date that the chat template inserts, if it inserts one. Default: 26 Jul 2024, never the
     current date."""
@@ -190,20 +192,20 @@ class Engine:
     """How numbers are computed; only ``lora`` may change a verdict."""
 
     device: str = "cpu"
-    """Device: cpu, cuda or cuda:N."""
+    """Device to compute on: cpu, cuda or cuda:N."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights: float32 or bfloat16. Optimizer moments, and the master weights for
-    bfloat16, are always float32."""
+    """Data type of the weights. Optimizer moments and, for bfloat16, master weights are always
+    float32."""
     batch_tokens: Annotated[int, Ge(64)] = 8192
     """Padded tokens per scoring batch."""
     accumulate: Count = 1
-    """Gradient accumulation steps."""
+    """Gradient accumulation steps of injection and re-acquisition."""
     checkpointing: bool = False
-    """Gradient checkpointing: recompute activations to save memory."""
+    """Gradient checkpointing: recompute activations in the backward pass to save memory."""
     lora: Number = 0
-    """Rank of the LoRA adapters to train and merge; 0 trains all weights instead."""
+    """Rank of the LoRA adapters that are trained and merged; 0 trains all weights instead."""
     stack: Count = 4
-    """Number of pocket-sized models trained at the same time."""
+    """Number of pocket models trained at the same time."""
     keep: tuple[Literal["models", "candidates"], ...] = ()
-    """Weights to keep in the run folder: ``models`` (injected model, references and fresh
-    retrainings), ``candidates``, or both."""
+    """Weights to keep in the run folder: models (injected model, references and fresh retrainings)
+    or candidates. Repeatable."""
