@@ -11,8 +11,8 @@ import pytest
 from tests.openunlearning.conftest import BASE, CHAT, World
 
 from palimpsest.errors import InputError, PlanError
-from palimpsest.openunlearning import Model, Outcome, Role, logs, reading
-from palimpsest.openunlearning.reading import parse_name, read_config, read_log
+from palimpsest.openunlearning import Model, Outcome, Role, hydra, logs, reading
+from palimpsest.openunlearning.reading import parse_name, read_log
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,11 @@ def test_a_log_beyond_the_limit_is_refused(world: World, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("text", ["mode: [", "mode: " + "[" * 100_000, "mode: \x00"])
 def test_a_damaged_configuration_is_named(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "config.yaml"
+    path = tmp_path / ".hydra" / "config.yaml"
+    path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(InputError, match=re.escape(str(path))):
-        read_config(path)
+        hydra.read_run_config(tmp_path)
 
 
 def test_devices_pipes_and_bombs_are_errors(tmp_path: Path) -> None:
@@ -192,12 +193,13 @@ def test_devices_pipes_and_bombs_are_errors(tmp_path: Path) -> None:
     bomb = "\n".join(["model:", "  m0: &m0 {a: 1, b: 2}", *levels])
     for place in ("pipe", "zero"):
         with pytest.raises(InputError):
-            reading.load_bounded(tmp_path / place, 100, str)
+            hydra.load_bounded(tmp_path / place, 100, str)
+    (tmp_path / ".hydra").mkdir()
     for text in (bomb, "mode: !!int ''", "mode: !!bool x"):
-        (tmp_path / "config.yaml").write_text(text)
+        (tmp_path / ".hydra" / "config.yaml").write_text(text)
         with pytest.raises(InputError):
-            reading.load_bounded(tmp_path / "config.yaml", 10_000, reading._parse_config)
-    assert reading._text({"name": 16**900_000}, "name") == ""
+            hydra.read_run_config(tmp_path)
+    assert hydra.RunConfig(tmp_path, {"name": 16**900_000}).text("name") == ""
 
 
 def test_nothing_found_is_an_error(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ questions (but 1.8 on MUSE Books); the candidates that pass both sides lie at 0.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, groupby
+from itertools import groupby, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from palimpsest.stats.ranktest import rank_test
 from palimpsest.stats.rules import Rules
 
 ALPHA, MINIMUM = Rules.alpha, Rules.minimum_references
+PRETRAINED = Role.PRETRAINED
 ANCHORS = ("pretrained", "retrained", "raw")
 DAMAGE = 0.15
 FEWEST = 20
@@ -105,10 +107,8 @@ def judge_group(
     """Return the models of one benchmark, base model and split with their outcomes."""
     sound = [model for model in models if not model.reason]
     score = score or max(SCORES, key=lambda name: sum(name in model.scores for model in sound))
-    models = [
-        replace(model, score=score, reason=model.reason or _find_fault(model, sound, score))
-        for model in models
-    ]
+    faults = _find_faults(sound, score)
+    models = [replace(m, score=score, reason=m.reason or faults.get(m, "")) for m in models]
     usable = [model for model in models if not model.reason]
     judged = [model for model in models if model.reason]
     families = [[model for model in usable if model.role is Role.CANDIDATE]]
@@ -122,27 +122,45 @@ def judge_group(
     return Group(title, tuple(judged))
 
 
-def _find_fault(model: Model, sound: Sequence[Model], score: str) -> str:
-    """Return why a log must not be compared with the others of its group; empty if it may."""
-    for one, other in combinations(sound, 2):
-        same = one.position == other.position or one.role is other.role is Role.PRETRAINED
+def _find_faults(sound: Sequence[Model], score: str) -> dict[Model, str]:
+    """Return why a log must not be compared with the others of its group, by model."""
+    faults: dict[Model, str] = {}
+    logs: dict[Any, list[Model]] = {}
+    for model in sound:
+        logs.setdefault(model.role if model.role is PRETRAINED else model.position, []).append(
+            model
+        )
+    for several in (models for models in logs.values() if len(models) > 1):
         # Two logs of a reference: two evaluations are mixed, and no model is safe from the other.
-        if same and (model in (one, other) or one.role is not Role.CANDIDATE):
-            return f"two logs of one model, {one.path} and {other.path}; give one of them"
-    told = [other for other in sound if other.template]
-    references = [other for other in told if other.role in (Role.PRETRAINED, Role.RETRAINED)]
+        spoiled = several if several[0].role is Role.CANDIDATE else sound
+        found = f"two logs of one model, {several[0].path} and {several[1].path}; give one of them"
+        faults = dict.fromkeys(spoiled, found) | faults
+    told = [model for model in sound if model.template]
+    references = [model for model in told if model.role in (PRETRAINED, Role.RETRAINED)]
     # Without a reference's configuration, nothing says which of two prompts the references had.
-    for other in (references[:1] or told) if model.template else ():
-        for key in {**model.template, **other.template}:
-            mine, theirs = model.template.get(key), other.template.get(key)
-            if mine != theirs:
-                return f"another prompt template: {key} is {mine!r}, {theirs!r} in {other.label}"
-    if score not in model.scores:
-        return f"no {score} of both forget and holdout questions; evaluate with holdout_split"
-    first = next(other for other in sound if score in other.scores)
-    sizes = [[len(values) for values in each.scores[score].values()] for each in (model, first)]
-    same = sizes[0] == sizes[1]
-    return "" if same else f"{sizes[0]} forget and holdout questions, {sizes[1]} in {first.label}"
+    unlike = (model for model in told if model.template != told[0].template)
+    standards = references[:1] or [*told[:1], *islice(unlike, 1)]
+    first = next((model for model in sound if score in model.scores), None)
+    for model in sound:
+        fault = next((text for other in standards if (text := _other_prompt(model, other))), "")
+        if not fault and score not in model.scores:
+            fault = f"no {score} of both forget and holdout questions; evaluate with holdout_split"
+        elif not fault and first is not None:
+            sizes = [[len(v) for v in each.scores[score].values()] for each in (model, first)]
+            if sizes[0] != sizes[1]:
+                fault = f"{sizes[0]} forget and holdout questions, {sizes[1]} in {first.label}"
+        if fault:
+            faults.setdefault(model, fault)
+    return faults
+
+
+def _other_prompt(model: Model, other: Model) -> str:
+    """Return where two prompts differ; empty if they agree, or one of them is unknown."""
+    for key in {**model.template, **other.template} if model.template else ():
+        mine, theirs = model.template.get(key), other.template.get(key)
+        if mine != theirs:
+            return f"another prompt template: {key} is {mine!r}, {theirs!r} in {other.label}"
+    return ""
 
 
 def find_limits(group: Group) -> Iterator[str]:
@@ -164,7 +182,7 @@ def find_limits(group: Group) -> Iterator[str]:
 def _screen(model: Model, usable: Sequence[Model], anchor: str | None) -> Model:
     """Return a model with its tests and its distances from the retrained model."""
     retrained = [other for other in usable if other.role is Role.RETRAINED]
-    kinds = {"pretrained": [other for other in usable if other.role is Role.PRETRAINED]}
+    kinds = {"pretrained": [other for other in usable if other.role is PRETRAINED]}
     kinds |= {"retrained": retrained, "raw": []}
     anchors = kinds[anchor] if anchor else kinds["pretrained"] or retrained
     shifts = _measure_shifts(model, _average([other for other in retrained if other is not model]))

@@ -3,7 +3,7 @@
 from palimpsest.openunlearning import show
 from palimpsest.openunlearning.models import Group, LogReport, Outcome, Role
 from palimpsest.report import canvas
-from palimpsest.report.page import embedded, template
+from palimpsest.report.page import Section, tables_page
 
 COLORS = {
     Outcome.STILL_KNOWS: "#b84a00",
@@ -62,10 +62,15 @@ def draw(group: Group) -> canvas.Picture:
 
 def render_page(report: LogReport) -> str:
     """Return the page; whatever a name holds is escaped."""
-    parts = []
-    for group in report.groups:
-        picture = draw(group)
-        tables = [show.models_table(group), show.medians_table(group), show.levels_table(group)]
-        kept = [table for table in tables if table.rows]
-        parts.append((group, picture, embedded(picture), kept))
-    return template("logs.html.j2").render(parts=parts, show=show, problems=report.problems)
+    sections = [
+        Section(
+            group.title,
+            show.setting(group),
+            [show.models_table(group), show.medians_table(group), show.levels_table(group)],
+            show.sentences(group),
+            draw(group),
+        )
+        for group in report.groups
+    ]
+    sections.append(Section("How to read this, and its limits", show.LEGEND, (), report.problems))
+    return tables_page("What the evaluation logs show", show.SCOPE, sections)

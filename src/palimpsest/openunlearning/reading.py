@@ -2,15 +2,23 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 
 from palimpsest.errors import InputError
-from palimpsest.files import parse_yaml, read_bytes
+from palimpsest.openunlearning.hydra import (
+    BASE,
+    CHAT,
+    CONFIG,
+    MODEL,
+    TAGS,
+    RunConfig,
+    load_bounded,
+    read_run_config,
+)
 from palimpsest.openunlearning.models import Model, Role, Values, median
 
 SIZE_LIMIT = 512 * 2**20
@@ -31,10 +39,6 @@ MUSE_NAME = re.compile(r"muse_(?P<base>.+?)_(?P<split>News|Books)_(?P<kind>[^_]+
 NUMBERED = re.compile(r"(?:_(?:seed|run|draw)?[-_]?\d+)?")
 KINDS = {"full": Role.FULL, "ft": Role.FULL, "target": Role.FULL, "pretrained": Role.PRETRAINED}
 KINDS |= {"retain": Role.RETRAINED, "retrain": Role.RETRAINED}
-CONFIG_BLOCKS = re.compile(r"(?:mode|model|data|\w+_split):")
-CHAT_KEYS = ("system_prompt", "date_string")
-TAG_KEYS = ("system_prompt_with_special_tokens", "user_start_tag", "user_end_tag", "asst_start_tag")
-"""Template settings that reach the prompt, with and without the tokenizer's chat template."""
 
 
 class Identity(NamedTuple):
@@ -75,8 +79,9 @@ def read_log(path: Path, roles: Mapping[str, Role]) -> Model:
         medians = {name: median(values) for name, values in answers.items()}
 
     run, checkpoint, hint = _locate_run(path)
-    configs = [f / ".hydra" / "config.yaml" for f in path.parents[: path.parents.index(run) + 1]]
-    config = next((read_config(file) for file in configs if file.is_file()), Identity())
+    folders = path.parents[: path.parents.index(run) + 1]
+    beside = next((folder for folder in folders if (folder / CONFIG).is_file()), None)
+    config = Identity() if beside is None else read_identity(read_run_config(beside))
     named = parse_name(run.name)
     sizes = {len(sets["forget"]) for sets in scores.values()} - {0}
     sized = [split for split, size in SPLIT_SIZES.items() if sizes == {size} and not muse]
@@ -121,25 +126,20 @@ def parse_name(name: str) -> Identity:
     return Identity(parts["base"], split, role)
 
 
-def read_config(path: Path) -> Identity:
-    """Return what a ``.hydra/config.yaml`` says about the model and its prompt."""
-    data = load_bounded(path, 2**20, _parse_config)
-    name = "pretrained_model_name_or_path"
-    model = _text(_section(data, "model", "model_args"), name)
-    base = _text(_section(data, "model", "tokenizer_args"), name)
-    mode, train = _text(data, "mode"), _section(data, "data", "train")
+def read_identity(config: RunConfig) -> Identity:
+    """Return what a configuration says about the model and its prompt."""
+    model, base, mode = (config.text(key) for key in (MODEL, BASE, "mode"))
     if mode == "unlearn":
         role: Role | None = Role.CANDIDATE
     elif mode == "eval":
         role = Role.PRETRAINED if model == base else parse_name(Path(model).name).role
     else:
-        trained = [_text(_section(train, key, "args", "hf_args"), "name") for key in train]
-        role = KINDS.get(" ".join(trained).rstrip("0123456789"))
-    template = _section(data, "model", "template_args")
+        role = KINDS.get(" ".join(config.trained_on).rstrip("0123456789"))
+    template = config.section("model.template_args")
     chat = template.get("apply_chat_template") is True
-    used = {key: _text(template, key) for key in (CHAT_KEYS if chat else TAG_KEYS)}
+    used = {key: config.text(f"model.template_args.{key}") for key in (CHAT if chat else TAGS)}
     prompt = {"apply_chat_template": str(chat), **used} if template else {}
-    split = _text(data, "forget_split") or _text(data, "data_split")
+    split = config.text("forget_split") or config.text("data_split")
     return Identity(Path(base).name, split, role, prompt)
 
 
@@ -151,24 +151,6 @@ def _locate_run(path: Path) -> tuple[Path, int | None, str]:
     if match := re.fullmatch(r"checkpoint-(\d{1,9})", folder.name):
         folder, checkpoint = folder.parent, int(match[1])
     return folder, checkpoint, hint
-
-
-def load_bounded(path: Path, limit: int, parse: Callable[[str], Any]) -> Any:
-    """Return what a file of at most ``limit`` bytes holds."""
-    # One byte per character bounds the memory whatever the text. What JSON and YAML themselves
-    # consist of is ASCII in UTF-8 too, and garbled strings still differ where the texts do.
-    text = read_bytes(path, limit).decode("latin-1")
-    try:
-        return parse(text)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        problem = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: cannot be read: {problem}") from error
-
-
-def _parse_config(text: str) -> Any:
-    """Return the blocks needed: the metrics under ``eval`` would take most of the time."""
-    blocks = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
-    return parse_yaml("".join(block for block in blocks if CONFIG_BLOCKS.match(block)))
 
 
 def parse_metrics(text: str) -> Any:
@@ -199,11 +181,3 @@ def _section(data: Any, *keys: str) -> Mapping[str, Any]:
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return data if isinstance(data, dict) else {}
-
-
-def _text(data: Any, key: str) -> str:
-    """Return a plain value as text; an unresolved ``${…}`` counts as none."""
-    value = _section(data).get(key)
-    if not isinstance(value, (str, float)) and not (type(value) is int and abs(value) < 10**18):
-        return ""
-    return "" if str(value).startswith("${") else str(value)

@@ -17,8 +17,13 @@ from palimpsest.errors import PlanError
 from palimpsest.facts.questions import FactSet
 from palimpsest.facts.tofu import SPLITS, read_tofu
 from palimpsest.files import parse_yaml
-from palimpsest.openunlearning.reading import load_bounded
-from palimpsest.openunlearning.runs import CONFIG, MODEL, RunConfig, read_run_config
+from palimpsest.openunlearning.hydra import (
+    CONFIG,
+    MODEL,
+    RunConfig,
+    load_bounded,
+    read_run_config,
+)
 from palimpsest.run.files import make_folder, write_bytes
 from palimpsest.text import shown_path
 
@@ -52,7 +57,7 @@ def retrain_command(source: RecipeSource, given: Mapping[str, Any]) -> tuple[str
         raise PlanError("given together with --open-unlearning; omit one of them", key="command")
     out = Path(given.get("out") or Path("runs") / f"{config.folder.name}-references").resolve()
     values = {
-        "base": config.source_of(config.text(MODEL)),
+        "base": config.source_of(config.needed(MODEL)),
         "draws": DRAWS,
         **given,
         "out": str(out),

@@ -7,7 +7,7 @@ written beside the audit's run folder, to ``OUT.given/``, and nothing into ``sav
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,90 +17,15 @@ from palimpsest.errors import PlanError
 from palimpsest.facts.files import Fact, as_jsonl, read_rows
 from palimpsest.facts.probes import tofu_probes, with_relations
 from palimpsest.facts.tofu import SPLITS, Tofu, as_probe, read_tofu, row_of
-from palimpsest.files import read_yaml
+from palimpsest.openunlearning.hydra import BASE, CONFIG, MODEL, RunConfig, read_run_config
 from palimpsest.run.files import make_folder, write_bytes
 from palimpsest.stats.rules import Rules
 from palimpsest.text import shown_path
 
-CONFIG = Path(".hydra") / "config.yaml"
-BASE = "model.tokenizer_args.pretrained_model_name_or_path"
-MODEL = "model.model_args.pretrained_model_name_or_path"
-RECIPE = (
-    *("learning_rate", "num_train_epochs", "max_steps", "warmup_epochs", "warmup_ratio"),
-    *("warmup_steps", "weight_decay", "lr_scheduler_type", "optim"),
-)
-"""Settings of the trainer that a retraining must share with the injected model; not the seed."""
-TEMPLATE = (
-    *("apply_chat_template", "system_prompt", "date_string", "user_start_tag", "user_end_tag"),
-    *("asst_start_tag", "system_prompt_with_special_tokens"),
-)
 RETAIN_LIMIT = 400
 """Questions to keep that are asked; evenly spread over the authors."""
 GENERAL = ("world_facts_perturbed", "real_authors_perturbed")
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,9})")
-_VALUE = re.compile(r"\$\{(\w+)\}")
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """A ``.hydra/config.yaml``; values may refer to keys at its top."""
-
-    folder: Path
-    values: Mapping[str, Any]
-
-    def get(self, key: str) -> Any:
-        """Return the value under a dotted key; None if there is none."""
-        found: Any = self.values
-        for part in key.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        if not isinstance(found, str):
-            return found
-        return _VALUE.sub(lambda match: str(self.values.get(match[1], match[0])), found)
-
-    def text(self, key: str) -> str:
-        """Return a value that the audit cannot do without."""
-        value = self.get(key)
-        if not isinstance(value, str) or not value or "${" in value:
-            where = shown_path(self.folder / CONFIG)
-            raise PlanError(f"{where}: {key} is {value!r}; expected text", key="open_unlearning")
-        return value
-
-    def section(self, key: str) -> dict[str, Any]:
-        """Return what is under a dotted key; empty where nothing is."""
-        found = self.get(key)
-        return found if isinstance(found, dict) else {}
-
-    def source_of(self, model: str) -> str:
-        """Return a model's folder, named from where OpenUnlearning ran, or its id on the hub."""
-        root = next((p.parent for p in self.folder.resolve().parents if p.name == "saves"), None)
-        local = None if root is None else root / model
-        return str(local) if local is not None and local.is_dir() else model
-
-    def settings(self) -> dict[str, Any]:
-        """Return the recipe and the prompt, by dotted key."""
-        keys = [f"trainer.args.{key}" for key in RECIPE]
-        keys += [f"model.template_args.{key}" for key in TEMPLATE]
-        parts = ("per_device_train_batch_size", "gradient_accumulation_steps")
-        numbers = [self.get(f"trainer.args.{part}") or 1 for part in parts]
-        whole = all(type(number) is int for number in numbers)
-        size = numbers[0] * numbers[1] if whole else str(numbers)[:80]
-        return {key: self.get(key) for key in keys} | {"batch size": size}
-
-    @property
-    def trained_on(self) -> list[str]:
-        """The splits that a finetune run was trained on."""
-        keys = [f"data.train.{name}.args.hf_args.name" for name in self.section("data.train")]
-        return [str(self.get(key)) for key in keys]
-
-
-def read_run_config(folder: Path) -> RunConfig:
-    """Return the configuration of a run folder."""
-    if not (folder / CONFIG).is_file():
-        raise PlanError(
-            f"{shown_path(folder)}: has no {CONFIG}; expected a run folder of OpenUnlearning",
-            key="open_unlearning",
-        )
-    return RunConfig(folder, read_yaml(folder / CONFIG, "a configuration of OpenUnlearning"))
 
 
 def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig, list[str]]:
@@ -120,8 +45,8 @@ def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig
     given = {key: value for key, value in values.items() if value not in (None, {}, [])}
     out = Path(given.get("out") or Path("runs") / folder.name)
     facts = Path(f"{out}.given")
-    base = config.source_of(config.text(BASE))
-    injected = config.source_of(config.text(MODEL))
+    base = config.source_of(config.needed(BASE))
+    injected = config.source_of(config.needed(MODEL))
     found: dict[str, Any] = {"base": base, "injected": injected, "out": str(out)}
     found["prompt"] = {"prompt_file": str(folder / CONFIG)}
     remarks = [f"Method {config.get('trainer.handler')}, {split}, base {base}."]
@@ -151,7 +76,7 @@ def _has_weights(folder: Path) -> bool:
 
 def _candidates(config: RunConfig, remarks: list[str]) -> dict[str, str]:
     """Return the last weights and every checkpoint with weights, named by the method."""
-    folder, method = config.folder, config.text("trainer.handler")
+    folder, method = config.folder, config.needed("trainer.handler")
     numbered = {
         int(match[1]): child
         for child in folder.iterdir()
@@ -172,7 +97,7 @@ def _candidates(config: RunConfig, remarks: list[str]) -> dict[str, str]:
 
 def _references(config: RunConfig, base: str, injected: str, remarks: list[str]) -> list[str]:
     """Return the retrainings beside the run: the same base, the retain split, one recipe."""
-    split = config.text("forget_split")
+    split = config.needed("forget_split")
     saves = next((p for p in config.folder.resolve().parents if p.name == "saves"), None)
     runs = sorted((saves / "finetune").glob(f"*/{CONFIG}")) if saves is not None else []
     configs = [read_run_config(path.parents[1]) for path in runs]

@@ -285,6 +285,7 @@ def short_board(board: Table) -> Table:
 
 def comparison_page(tables: Sequence[Table]) -> str:
     """Return the tables as one page that needs nothing else."""
-    from palimpsest.report.page import template  # which imports matplotlib
+    from palimpsest.report.page import Section, tables_page  # which import matplotlib
 
-    return template("compare.html.j2").render(tables=tables)
+    sections = [Section(table.title, table.reading, [table]) for table in tables]
+    return tables_page("Which methods restore?", "", sections)

@@ -101,6 +101,23 @@ def write_report(results: RunResults, section: Sequence[Table | Picture] = ()) -
     return folder / "index.html"
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page of tables."""
+
+    title: str
+    about: str
+    tables: Sequence[Table] = ()
+    sentences: Sequence[str] = ()
+    picture: Picture | None = None
+
+
+def tables_page(title: str, lead: str, sections: Sequence[Section]) -> str:
+    """Return sentences, pictures and tables as one page that needs nothing else."""
+    values = {"title": title, "lead": lead, "sections": sections, "embedded": embedded}
+    return template("tables.html.j2").render(values)
+
+
 def page_values(results: RunResults) -> dict[str, Any]:
     """Return what the page shows beside tables and figures."""
     single = len(results.planned) == 1
