@@ -4,39 +4,20 @@ import base64
 import hashlib
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from tests.made_runs import HOSTILE, RULES, audit_run, cell_run, write_run
+from tests.report.golden import GOLDEN, Parsed, verdict_words
 
-from palimpsest.report.leaderboard import answer_lines, as_sentence
 from palimpsest.report.page import across, write_report
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
-from palimpsest.stats.design import design_references
 
 NAMES = ("cell", "uncertified", "matrix", "hostile")
-
-
-class Parsed(HTMLParser):
-    """Tags with their attributes, and all text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self.text += " "
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def text_of(page: Path) -> str:
@@ -49,27 +30,9 @@ def first_screen(page: Path) -> str:
     return source[: source.index("</section>")]
 
 
-def test_the_page_opens_with_the_verdict_and_one_line_per_method(
-    pages: dict[str, Path], single: RunResults
-) -> None:
-    verdict = single.judged[0][1]
-    screen = first_screen(pages["cell"])
-    assert screen.index("<h1>Certified: replay-1 ") < screen.index('<table class="lines">')
-    table = screen[: screen.index("</table>")]
-    rows = re.findall(r'<th scope="row">(\w+).*?</th>.*?class="label (\w+)">(.*?)<', table)
-    assert rows == [
-        ("replay", "good", "restored"),
-        ("kl_reversion", "bad", "suppressed"),
-        ("task_vector", "bad", "damaged"),
-        ("ga", "bad", "over-forgotten and damaged"),
-    ]
-    for line in answer_lines(single):
-        assert line.finding is not None and line.sentence == as_sentence(line.finding, 2)
-        assert line.sentence in text_of(pages["cell"])
-    assert "replay-1, best of 2 settings" in screen
-    for finding in verdict.findings:  # every axis in words, when it is chosen
-        assert as_sentence(finding) in text_of(pages["cell"])
-    assert verdict.paragraph() in text_of(pages["cell"])
+def test_the_page_of_a_verdict_reads_as_it_should(pages: dict[str, Path]) -> None:
+    """``python -m tests.report.golden`` writes the file anew; read what changed in it."""
+    assert verdict_words(pages["cell"]) == GOLDEN.read_text()
 
 
 def test_the_picture_shows_every_axis_with_its_meaning_and_its_sensitivity(
@@ -91,18 +54,6 @@ def test_the_picture_shows_every_axis_with_its_meaning_and_its_sensitivity(
         noticed = "not detected alone" if share is None else f"detected from {words.percent(share)}"
         assert noticed in strip
     assert re.findall(r"<option[^>]*>(.*?)<", screen)[0] == verdict.candidate
-
-
-def test_the_first_screen_says_what_could_have_been_noticed_and_what_cannot_be_said(
-    pages: dict[str, Path], single: RunResults
-) -> None:
-    text = " ".join(Parsed(first_screen(pages["cell"])).text.split())
-    verdict = single.judged[0][1]
-    assert "25 % of the injected weights rejected 2 of 2 at least 22 %" in text
-    assert "known-label model rejected 2 of 2" in text and words.CLOSING in text
-    assert all(remark in text for remark in words.remarks(verdict))
-    more = design_references(40)
-    assert f"40 retrainings detect {more.detectable_sd} sd on one axis" in text
 
 
 def test_an_uncertified_page_gives_the_reason_first(pages: dict[str, Path]) -> None:
@@ -133,13 +84,6 @@ def test_a_matrix_opens_with_one_line_per_method_over_cells(pages: dict[str, Pat
     assert "gpt2-s--seed1</code> has no results (waiting)" in screen
     sections = re.findall(r'<section id="([\w-]+)"', pages["matrix"].read_text())
     assert sections == ["answer", "candidates", "methods", "cells", "paper", "record"]
-
-
-def test_one_cell_speaks_of_no_other_cells(pages: dict[str, Path]) -> None:
-    source = pages["cell"].read_text()
-    assert '<section id="methods"' not in source and '<section id="cells"' not in source
-    assert '<section id="paper"' not in source
-    assert not re.search(r"\d+ of \d+ cells", Parsed(first_screen(pages["cell"])).text)
 
 
 def test_answers_are_shown_beside_each_other_where_they_were_kept(tmp_path: Path) -> None:

@@ -6,16 +6,7 @@ from dataclasses import FrozenInstanceError, asdict
 import pytest
 
 from palimpsest.errors import PlanError
-from palimpsest.stats.axes import AXES
 from palimpsest.stats.rules import Rules, refuse_unmeasured
-
-
-def test_the_designs_values():
-    rules = Rules()
-    assert (rules.alpha, rules.minimum_references, rules.margin) == (0.05, 5, 0.0)
-    assert (rules.detection_limit, rules.detection_power, rules.control_mixtures) == (0.25, 0.8, 5)
-    assert rules.control_shares == (0.5, 0.25, 0.1, 0.05)
-    assert rules.axes == tuple(axis.name for axis in AXES)
 
 
 def test_rules_are_frozen_plain_json():
