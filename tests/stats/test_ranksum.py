@@ -10,7 +10,7 @@ from tests.stats.made_cell import cell
 
 from palimpsest.errors import ScoreError
 from palimpsest.stats.controls import reference_bag
-from palimpsest.stats.ranksum import rank_in_bag, rank_sum
+from palimpsest.stats.ranksum import rank_sum
 from palimpsest.stats.rules import Rules
 
 
@@ -51,5 +51,5 @@ def test_ranks_come_from_the_bag_of_the_comparison() -> None:
     bag = reference_bag(measures, Rules())
     injected = measures["injected"]
     compared = bag.compare(injected)
-    assert compared is not None and rank_in_bag(injected, bag) == round(compared.p * 21) == 1
-    assert rank_in_bag(replace(injected, retain_nll=None), bag) is None
+    assert compared is not None and bag.rank(injected) == round(compared.p * 21) == 1
+    assert bag.rank(replace(injected, retain_nll=None)) is None

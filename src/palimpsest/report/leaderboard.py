@@ -21,7 +21,7 @@ from palimpsest.stats.axes import axis
 from palimpsest.stats.controls import reference_bag
 from palimpsest.stats.models import Role
 from palimpsest.stats.multiplicity import holm
-from palimpsest.stats.ranksum import RankSum, rank_in_bag, rank_sum
+from palimpsest.stats.ranksum import RankSum, rank_sum
 from palimpsest.stats.verdict import Finding, Verdict
 from palimpsest.stats.words import why
 
@@ -194,7 +194,7 @@ def rank_tests(runs: Runs, role: Role = Role.CANDIDATE) -> dict[MethodSetting, R
             bag = reference_bag(cell.evaluation, results.rules)
             for name in cell.evaluation.of_role(role):
                 method = cell.method(name) if role is Role.CANDIDATE else FRESH
-                if (rank := rank_in_bag(cell.evaluation[name], bag)) is not None:
+                if (rank := bag.rank(cell.evaluation[name])) is not None:
                     ranks.setdefault((method, name), []).append((rank, len(bag.names)))
     return {key: rank_sum(*zip(*pairs)) for key, pairs in ranks.items()}
 

@@ -204,6 +204,14 @@ class Bag:
             stakes=self.stakes,
         )
 
+    def rank(self, model: ModelMeasures) -> int | None:
+        """Return the model's rank among the references, 1 for the furthest out; None without three
+        references or where the model was not measured on one of their axes."""
+        values = axis_values(model, self.axes)
+        if len(self.names) < 3 or not len(self.axes) or not np.isfinite(values).all():
+            return None
+        return int(rank_counts(bag_scores(np.concatenate([values[None], self.values]))))
+
 
 def axis_values(model: ModelMeasures, axes: Sequence[Axis]) -> Values:
     """Return the model's number on each axis (A,), NaN where it was not measured."""

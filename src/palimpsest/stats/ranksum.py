@@ -20,12 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 
-import numpy as np
-
 from palimpsest.errors import ScoreError
-from palimpsest.stats.comparison import bag_scores, rank_counts
-from palimpsest.stats.controls import Bag, axis_values
-from palimpsest.stats.measures import ModelMeasures
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +38,6 @@ class RankSum:
     @property
     def p_value(self) -> float:
         return float(self.exact_p)
-
-
-def rank_in_bag(model: ModelMeasures, bag: Bag) -> int | None:
-    """Return the model's rank among the references, 1 for the furthest out; None without three
-    references or where the model was not measured on one of their axes."""
-    values = axis_values(model, bag.axes)
-    if len(bag.names) < 3 or not len(bag.axes) or not np.isfinite(values).all():
-        return None
-    models = np.concatenate([values[None], bag.values])
-    return int(rank_counts(bag_scores(models)))
 
 
 def rank_sum(ranks: Sequence[int], references: Sequence[int]) -> RankSum:

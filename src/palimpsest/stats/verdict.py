@@ -21,12 +21,10 @@ alone: not on the order of the references, and not on other cells. The bars of t
 never enter.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from palimpsest.errors import ScoreError
 from palimpsest.stats.axes import AXES, Sign, axis, chosen
@@ -217,18 +215,76 @@ class Verdict:
 
         return " ".join(sentences(self))
 
-    def to_json(self) -> str:
-        """Return canonical JSON: sorted keys, no spaces, no NaN."""
-        plain = _plain(asdict(self))
-        return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """What the numbers of a cell show of the audit itself, whatever its candidates are."""
+
+    rules: Rules
+    screen: Screen
+    bag: Bag
+    references: References
+    headroom: Headroom | None
+    injected: Screened | None
+    """The screen of the injected model by itself."""
+    inferable_share: float | None
+    dose: Reacquired | None
+    controls: tuple[Control, ...]
+    powers: tuple[Power, ...]
+    detection_limit: float | None
+    sensitivity: Mapping[str, float | None]
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+Cause = tuple[Reason, Because | None]
+
+
+def screen_has_power(evidence: Evidence) -> Cause | None:
+    certifiable = evidence.screen.bound.certifiable
+    return None if certifiable else (Reason.UNDERPOWERED, Because.SCREEN)
+
+
+def threshold_is_identifiable(evidence: Evidence) -> Cause | None:
+    headroom, share = evidence.headroom, evidence.inferable_share
+    if headroom is not None and headroom.regime is Regime.INFERABLE:
+        return Reason.NOT_IDENTIFIABLE, Because.HEADROOM
+    if evidence.injected is not None and not evidence.injected.excluded:
+        # A model that never knew the facts has nothing to forget: everything would survive.
+        return Reason.NOT_IDENTIFIABLE, Because.INJECTED
+    inferable = share is not None and share >= INFERABLE_SHARE
+    return (Reason.NOT_IDENTIFIABLE, Because.INFERABLE) if inferable else None
+
+
+def someone_survives(evidence: Evidence) -> Cause | None:
+    return None if evidence.screen.survivors else (Reason.ALL_EXCLUDED, None)
+
+
+def references_are_enough(evidence: Evidence) -> Cause | None:
+    return None if evidence.bag.comparable else (Reason.NO_REFERENCE, None)
+
+
+def references_are_retrainings(evidence: Evidence) -> Cause | None:
+    fault = evidence.references.fault
+    return None if fault is None else (Reason.REFERENCES, fault)
+
+
+def audit_has_power(evidence: Evidence) -> Cause | None:
+    dose, limit = evidence.dose, evidence.detection_limit
+    missing = {
+        Because.AXES: bool(evidence.bag.unmeasured),
+        Because.CONSTANT: bool(evidence.bag.constant),
+        Because.DOSE: dose is None or not dose.enough,
+        # Where every model relearns at once, relearning tells nothing of what was left in it.
+        Because.SATURATED: all(evidence.sensitivity.get(name) is None for name in RELEARNED),
+        Because.POWER: limit is None or limit > evidence.rules.detection_limit,
+    }
+    return next(((Reason.UNDERPOWERED, cause) for cause, holds in missing.items() if holds), None)
+
+
+CHECKS = (
+    *(screen_has_power, threshold_is_identifiable, someone_survives),
+    *(references_are_enough, references_are_retrainings, audit_has_power),
+)
+"""In this order; each returns why nothing can be certified, or None."""
 
 
 def decide(
@@ -244,95 +300,64 @@ def decide(
     candidates = measures.of_role(Role.CANDIDATE)
     if not candidates:
         return None
-    bag = reference_bag(measures, rules)
-    screened = screen_candidates(measures, candidates, rules, bag.names)
-    controls = run_controls(measures, bag) if bag.comparable else ()
-    powers = mixture_powers(controls, rules)
-    limit = detection_limit(controls, powers, rules)
-    references = _references(measures, bag, candidates)
-    dose = measure_dose(measures, bag.names)
-    injected = screen_alone(measures["injected"], rules) if "injected" in measures else None
-    inferable = inferable_share(measures, bag.names)
-    sensitivity = axis_sensitivity(measures, bag) if bag.comparable else {}
-    cause = _obstacle(
-        screened, headroom, injected, inferable, bag, references, dose, sensitivity, limit, rules
-    )
+    evidence = gather(measures, candidates, rules, headroom)
+    cause = next((found for check in CHECKS if (found := check(evidence)) is not None), None)
     blocked = cause is not None and cause[0] is not Reason.ALL_EXCLUDED
-    findings = tuple(_finding(measures, n, screened, bag, blocked) for n in candidates)
-    reason, because = cause if cause is not None else (None, None)
+    findings = tuple(_finding(measures, name, evidence, blocked) for name in candidates)
     survivors = [finding for finding in findings if not finding.excluded]
-    nearest = _nearest(measures, survivors)
+    clearing = [finding for finding in survivors if finding.clears]
+    certain = [f for f in clearing if f.comparison and f.comparison.p > rules.certify_above]
     candidate = None
-    if reason is None:
-        clearing = [finding for finding in survivors if finding.clears]
-        certain = [f for f in clearing if f.comparison and f.comparison.p > rules.certify_above]
-        if certain:
-            candidate = min(certain, key=_preference).name
-        else:
-            reason = Reason.UNDECIDED if clearing else Reason.DISTINGUISHABLE
+    if cause is None and certain:
+        candidate = min(certain, key=_preference).name
+    elif cause is None:
+        cause = (Reason.UNDECIDED if clearing else Reason.DISTINGUISHABLE), None
+    reason, because = cause or (None, None)
+    injected = evidence.injected
     return Verdict(
         candidate=candidate,
         reason=reason,
         because=because,
         rules=rules,
-        bound=screened.bound,
-        nearest=None if candidate is not None else nearest,
+        bound=evidence.screen.bound,
+        nearest=None if candidate is not None else _nearest(measures, survivors),
         pool=measures.pool,
-        screen=screened,
+        screen=evidence.screen,
         findings=findings,
-        references=references,
-        controls=controls,
-        powers=powers,
-        detection_limit=limit,
-        sensitivity=sensitivity,
-        dose=dose,
+        references=evidence.references,
+        controls=evidence.controls,
+        powers=evidence.powers,
+        detection_limit=evidence.detection_limit,
+        sensitivity=evidence.sensitivity,
+        dose=evidence.dose,
         headroom=headroom,
         injected_p=None if injected is None else injected.test.p_value,
-        inferable_share=inferable,
+        inferable_share=evidence.inferable_share,
         conditions=tuple(conditions),
     )
 
 
-def _obstacle(
-    screened: Screen,
-    headroom: Headroom | None,
-    injected: Screened | None,
-    inferable: float | None,
-    bag: Bag,
-    references: References,
-    dose: Reacquired | None,
-    sensitivity: Mapping[str, float | None],
-    limit: float | None,
-    rules: Rules,
-) -> tuple[Reason, Because | None] | None:
-    """Return what keeps anything from being certified, whatever the candidates are."""
-    if not screened.bound.certifiable:
-        return Reason.UNDERPOWERED, Because.SCREEN
-    if headroom is not None and headroom.regime is Regime.INFERABLE:
-        return Reason.NOT_IDENTIFIABLE, Because.HEADROOM
-    if injected is not None and not injected.excluded:
-        # A model that never knew the facts has nothing to forget: everything would survive.
-        return Reason.NOT_IDENTIFIABLE, Because.INJECTED
-    if inferable is not None and inferable >= INFERABLE_SHARE:
-        return Reason.NOT_IDENTIFIABLE, Because.INFERABLE
-    if not screened.survivors:
-        return Reason.ALL_EXCLUDED, None
-    if not bag.comparable:
-        return Reason.NO_REFERENCE, None
-    if references.fault is not None:
-        return Reason.REFERENCES, references.fault
-    if bag.unmeasured:
-        return Reason.UNDERPOWERED, Because.AXES
-    if bag.constant:
-        return Reason.UNDERPOWERED, Because.CONSTANT
-    if dose is None or not dose.enough:
-        return Reason.UNDERPOWERED, Because.DOSE
-    if all(sensitivity.get(name) is None for name in RELEARNED):
-        # Where every model relearns at once, relearning tells nothing of what was left in it.
-        return Reason.UNDERPOWERED, Because.SATURATED
-    if limit is None or limit > rules.detection_limit:
-        return Reason.UNDERPOWERED, Because.POWER
-    return None
+def gather(
+    measures: CellMeasures, candidates: Sequence[str], rules: Rules, headroom: Headroom | None
+) -> Evidence:
+    """Return what the cell shows of the audit itself."""
+    bag = reference_bag(measures, rules)
+    controls = run_controls(measures, bag) if bag.comparable else ()
+    powers = mixture_powers(controls, rules)
+    return Evidence(
+        rules=rules,
+        screen=screen_candidates(measures, candidates, rules, bag.names),
+        bag=bag,
+        references=_references(measures, bag, candidates),
+        headroom=headroom,
+        injected=screen_alone(measures["injected"], rules) if "injected" in measures else None,
+        inferable_share=inferable_share(measures, bag.names),
+        dose=measure_dose(measures, bag.names),
+        controls=controls,
+        powers=powers,
+        detection_limit=detection_limit(controls, powers, rules),
+        sensitivity=axis_sensitivity(measures, bag) if bag.comparable else {},
+    )
 
 
 def _references(measures: CellMeasures, bag: Bag, candidates: Sequence[str]) -> References:
@@ -350,15 +375,13 @@ def _references(measures: CellMeasures, bag: Bag, candidates: Sequence[str]) -> 
     )
 
 
-def _finding(
-    measures: CellMeasures, name: str, screened: Screen, bag: Bag, blocked: bool
-) -> Finding:
-    model = measures[name]
+def _finding(measures: CellMeasures, name: str, evidence: Evidence, blocked: bool) -> Finding:
+    model, bag, screened = measures[name], evidence.bag, evidence.screen[name]
     read = {entry.name: entry.read(model) for entry in chosen(bag.rules)}
     values = {n: x if x is not None and math.isfinite(x) else None for n, x in read.items()}
     comparison = bag.compare(model) if bag.comparable else None
-    label = label_of(comparison, screened[name].excluded, blocked)
-    return Finding(name, screened[name], values, comparison, label)
+    label = label_of(comparison, screened.excluded, blocked)
+    return Finding(name, screened, values, comparison, label)
 
 
 def label_of(comparison: Comparison | None, excluded: bool = False, blocked: bool = False) -> str:
