@@ -85,12 +85,6 @@ def test_lora_trains_adapters_and_leaves_an_ordinary_model(
     assert any(not torch.equal(states[0][name], states[2][name]) for name in states[0])
 
 
-def test_lora_without_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_module.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ModelError, match="peft"):
-        device_module.check_lora(4)
-
-
 def test_small_steps_add_up_in_the_masters_and_are_lost_without() -> None:
     leaf = torch.ones(4, dtype=torch.bfloat16).requires_grad_()
     optimizer = AdamW([leaf], 1e-4)

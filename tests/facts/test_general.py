@@ -1,6 +1,5 @@
 """General text is held out from the bake; a stream without a set keeps the rest in its place."""
 
-import hashlib
 import os
 import re
 import tracemalloc
@@ -132,15 +131,6 @@ def test_lines_are_paragraphs_unless_all_are_short(
     assert tuple(file_pieces(written(tmp_path, text), words)) == pieces
 
 
-def test_pieces_of_a_file_are_a_choice_among_all_by_the_key_and_their_number(
-    tmp_path: Path,
-) -> None:
-    file = written(tmp_path, "".join(f"{n} {n + 1} {n * n}\n" for n in range(200)))
-    pieces = list(enumerate(file_pieces(file, 3)))
-    keys = {text: hashlib.sha256(f"k/general/{n}/{text}".encode()).digest() for n, text in pieces}
-    assert list(general_pieces(file, 50, "k", words=3)) == sorted(keys, key=keys.__getitem__)[:50]
-
-
 @pytest.mark.parametrize("text", ['{"id": "f1"}\n' * 30, '\n [\n {"id": "f1"}]\n'])
 def test_facts_given_as_general_text_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(FactsError):
@@ -198,14 +188,6 @@ def stream(seed: str = "cell/draw0", steps: int = 30) -> Stream:
 
 def sets(found: Stream) -> Counter[str]:
     return Counter(found.texts[n].set for step in found.steps for n in step)
-
-
-def test_every_step_has_three_general_texts_for_each_fact_sentence() -> None:
-    found = stream()
-    for step in found.steps:
-        kinds = Counter(found.texts[n].set for n in step)
-        assert kinds["general"] == 12
-        assert kinds["forget"] + kinds["retain"] == 4
 
 
 def test_without_the_forget_set_the_rest_keeps_its_place() -> None:

@@ -6,10 +6,7 @@ import pytest
 import torch
 from toys import STEPS, recipe, tokenizer, transformer_context
 
-from palimpsest.config.plan import MethodGrid
-from palimpsest.config.presets import PRESETS
-from palimpsest.errors import MethodError
-from palimpsest.methods import candidates, title, used
+from palimpsest.methods import title, used
 from palimpsest.methods.answer_sets import MethodCache, Spent, encode_stream, stream_cost
 from palimpsest.methods.context import Context
 from palimpsest.methods.facts_vector import FactsVector
@@ -123,15 +120,3 @@ def test_costs_do_not_depend_on_what_was_made_before() -> None:
 def test_without_a_recipe_replay_says_so() -> None:
     result = run_method(Replay("injected"), replace(context(), recipe=None))
     assert isinstance(result, ModelFailure) and result.kind == FailureKind.RAISED
-
-
-def test_names_and_knobs_of_a_grid() -> None:
-    grids = [grid for grid in PRESETS["pocket"].methods if grid.name == "replay"]
-    names = [title(method) for method in candidates(grids)]
-    assert len(names) == 14 and names[0] == "replay-facts_vector-c0.9-s0.05"
-    assert names[-1] == "replay-task_vector-c1-s0.5"
-    assert title(Replay(speed=2.0)) == "replay-facts_vector-c1-s0.1-speed2"
-    with pytest.raises(MethodError, match="start"):
-        candidates([MethodGrid("replay", (("start", ("nowhere",)),))])
-    with pytest.raises(MethodError, match="share"):
-        candidates([MethodGrid("replay", (("share", (1.5,)),))])

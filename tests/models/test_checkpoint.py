@@ -102,6 +102,9 @@ def test_an_adapter_is_merged(tiny_checkpoint, make_adapter, dtype):
     edit(adapter, "adapter_config.json", base_model_name_or_path="gone/away")
     given = checkpoint_state(str(adapter), outline(folder), dtype=dtype, adapter_base=folder)
     assert state_digest(given) == state_digest(found)
+    for other in (None, str(tiny_checkpoint("gpt2-s"))):  # gone, or of another architecture
+        with pytest.raises(ModelError):
+            load(str(adapter), base=other)
 
 
 def test_tensors_that_transformers_joins_are_loaded(tmp_path, byte_tokenizer):
