@@ -1,5 +1,6 @@
 """Audits of your own models and of TOFU's; unlearning, and references to compare with."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -201,7 +202,8 @@ def _conclude(result: "Answer", as_json: bool) -> int:
         return result.exit_code
     for block in study_lines(result.results):
         answer(block)
-    answer(f"\nreport: {page}\nrun: {result.run}\nnext: palimpsest certify {result.run}")
+    answer(f"\nreport: {page}\nrun: {result.run}")
+    answer(f"next: palimpsest certify {shlex.quote(str(result.run))}")
     return result.exit_code
 
 

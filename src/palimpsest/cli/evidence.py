@@ -1,5 +1,6 @@
 """Certificates: write, verify, sign."""
 
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,7 +68,7 @@ def certify(
     for name, verdict in verdicts.items():
         where = f"{name}: " if len(verdicts) > 1 else ""
         answer(f"{where}{_in_words(verdict)}")
-    say(f"next: palimpsest verify {bundle}")
+    say(f"next: palimpsest verify {shlex.quote(str(bundle))}")
 
 
 def _in_words(verdict: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Studies on the testbed, their run folders, and what these show of methods."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -180,7 +181,7 @@ def _run(
     else:
         for block in study_lines(results):
             answer(block)
-        answer(f"\nreport: {page}\nnext: palimpsest compare {out}")
+        answer(f"\nreport: {page}\nnext: palimpsest compare {shlex.quote(str(out))}")
     _raise_failed_plugins(results, specs)
 
 
