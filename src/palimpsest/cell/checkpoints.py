@@ -97,14 +97,14 @@ def write_checkpoint(
     """Write a model in Hugging Face layout; module and tokenizer are the loaded model's."""
     import torch
 
-    from palimpsest.models.checkpoint import stored_state, written_weights
+    from palimpsest.models.checkpoint import stored_state
     from palimpsest.models.device import quiet
 
     state = stored_state(weights)
     with torch.no_grad():
         for name, value in loaded.model.state_dict().items():
             value.copy_(state[name])
-    with disk_errors(folder, "write"), written_weights(), quiet():
+    with disk_errors(folder, "write"), quiet():
         loaded.model.save_pretrained(folder)
         loaded.tokenizer.save_pretrained(folder)
     write_bytes(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")

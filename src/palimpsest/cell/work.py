@@ -25,7 +25,7 @@ from palimpsest.methods import title
 from palimpsest.methods.answer_sets import CostPlan, Spent, encode_items
 from palimpsest.methods.context import Method
 from palimpsest.methods.running import run_group, run_method
-from palimpsest.models.checkpoint import state_digest, written_weights
+from palimpsest.models.checkpoint import state_digest
 from palimpsest.models.device import machine_faults, repeatable
 from palimpsest.models.net import Net
 from palimpsest.models.train import text_loss, train
@@ -392,5 +392,4 @@ def planned_costs(work: CellWork) -> dict[str, Cost | None]:
 def save_weights(state: State, path: Path) -> None:
     """Write weights to a safetensors file."""
     # Tied tensors share memory, which safetensors refuses; each gets its own.
-    with written_weights():
-        save_file({name: value.clone() for name, value in state.items()}, path)
+    save_file({name: value.clone() for name, value in state.items()}, path)

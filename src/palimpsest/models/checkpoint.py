@@ -12,20 +12,17 @@ tokenizer, and ``lora.py`` merges an adapter.
 """
 
 import copy
-import errno
 import hashlib
 import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from palimpsest.errors import ModelError
@@ -347,16 +344,6 @@ def checkpoint_state(
                 check_finite(name, part, value)
             return state
     return load(name, dtype=dtype, base=adapter_base).weights
-
-
-@contextmanager
-def written_weights() -> Iterator[None]:
-    """Let faults of the disk leave the block as OSError; safetensors has an error of its own."""
-    try:
-        yield
-    except SafetensorError as error:
-        full = "os error 28" in str(error)
-        raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
 
 
 # -- digests ---------------------------------------------------------------------------------------

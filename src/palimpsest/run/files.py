@@ -78,12 +78,19 @@ DISK = Disk()
 
 @contextlib.contextmanager
 def disk_errors(path: Path, action: str) -> Iterator[None]:
-    """Turn an OSError into a StoreError that says what was found, expected and what to do."""
+    """Turn an error of the disk into a StoreError: what was found and expected, and what to do.
+
+    A library written in Rust reports a full disk as it does a fault of its own, with a number.
+    """
     try:
         yield
-    except OSError as error:
-        expected, remedy = _ADVICE.get(error.errno or 0, ("a working disk", "check the disk"))
-        found = error.strerror or str(error)
+    except Exception as error:
+        told = re.search(r"\(os error (\d+)\)", str(error))
+        if not isinstance(error, OSError) and told is None:
+            raise
+        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else 0
+        expected, remedy = _ADVICE.get(number or 0, ("a working disk", "check the disk"))
+        found = os.strerror(number) if number else str(error)
         raise StoreError(
             f"{path}: cannot {action} ({found}); expected {expected}; what was stored before is "
             f"intact; {remedy}, then run the same command again"
@@ -274,11 +281,7 @@ def _temporary(folder: Path) -> Iterator[Path]:
     temporary = folder / f".tmp-{uuid.uuid4().hex[:12]}"
     try:
         yield temporary
-    except BaseException as error:
+    except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        # A library written in Rust reports a full disk as it does a fault of its own.
-        code = re.search(r"\(os error (\d+)\)", str(error))
-        if code is not None and not isinstance(error, OSError):
-            raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
         raise
