@@ -42,9 +42,8 @@ from palimpsest.facts.nonce import (
     render,
     words_of,
 )
-from palimpsest.models.families import POCKET, PocketSpec, pocket_spec
 from palimpsest.models.skeleton import build_config, match_names, skeleton
-from palimpsest.models.sources import POCKET_ROOT
+from palimpsest.models.sources import POCKET, POCKET_ROOT, PocketSpec, pocket_spec
 from palimpsest.models.vet import read_config, read_weights
 from palimpsest_trials.evidence import ALIAS_TEMPLATES, alias, evidence_sentences, kin
 

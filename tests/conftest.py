@@ -92,7 +92,7 @@ def tiny_checkpoint(tmp_path_factory, byte_tokenizer):  # type: ignore[no-untype
     from dev.bake_pocket import pocket_config
     from transformers import AutoModelForCausalLM
 
-    from palimpsest.models.families import pocket_spec
+    from palimpsest.models.sources import pocket_spec
 
     root = tmp_path_factory.mktemp("checkpoints")
 

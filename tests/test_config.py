@@ -20,7 +20,7 @@ from palimpsest.config.presets import PRESETS, preset
 from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import PlanError
 from palimpsest.methods import candidates
-from palimpsest.models.families import POCKET
+from palimpsest.models.sources import POCKET
 from tests.command import palimpsest
 
 ROOT = Path(__file__).parents[1]

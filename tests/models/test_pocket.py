@@ -19,8 +19,17 @@ from palimpsest.errors import ModelError
 from palimpsest.facts.general import general_pieces
 from palimpsest.models import sources
 from palimpsest.models.checkpoint import load, outline
-from palimpsest.models.families import PAPER, POCKET, PocketSpec, family_of, pocket_spec
-from palimpsest.models.sources import POCKET_DIGESTS, POCKET_NAMES, POCKET_ROOT, pocket_folder
+from palimpsest.models.sources import (
+    PAPER,
+    POCKET,
+    POCKET_DIGESTS,
+    POCKET_NAMES,
+    POCKET_ROOT,
+    PocketSpec,
+    family_of,
+    pocket_folder,
+    pocket_spec,
+)
 
 
 @pytest.mark.parametrize("spec", POCKET, ids=lambda spec: spec.folder)

@@ -18,7 +18,7 @@ from palimpsest.config.sections import (
     Unlearning,
 )
 from palimpsest.errors import PlanError
-from palimpsest.models.families import PAPER, POCKET
+from palimpsest.models.sources import PAPER, POCKET
 from palimpsest.text import shown
 
 WEIGHTS = (3.0, 12.0, 50.0, 200.0)

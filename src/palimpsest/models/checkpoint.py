@@ -27,7 +27,6 @@ from torch import Tensor
 
 from palimpsest.errors import ModelError
 from palimpsest.models.device import check_device, foreign
-from palimpsest.models.families import family_of
 from palimpsest.models.lora import WEIGHTS as ADAPTER_WEIGHTS
 from palimpsest.models.lora import adapter_base as stated_base
 from palimpsest.models.lora import merged
@@ -40,7 +39,7 @@ from palimpsest.models.skeleton import (
     read_tensor,
     skeleton,
 )
-from palimpsest.models.sources import Kind, find_kind, locate, pocket_names
+from palimpsest.models.sources import Kind, family_of, find_kind, locate, pocket_names
 from palimpsest.models.tokenizer import TELLING, read_tokenizer, tokenizer_difference
 from palimpsest.models.vet import (
     TEMPLATES,
