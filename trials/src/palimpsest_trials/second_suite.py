@@ -10,7 +10,7 @@ digests must be those recorded) and asked the phrasings of another pool.
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +66,10 @@ def run_second(first: RunResults, out: Path, options: RunOptions) -> tuple[RunRe
     """Make the picks of a finished study again, and measure them on the second pool."""
     picks = freeze_picks(first)
     roster = list(Run.open(first.path).rosters[-1].models)
-    methods = [{k: v for k, v in entry.items() if k != "plugin"} for entry in roster]
-    plan = load_config(Plan, {**first.terms.config, "methods": methods})
+    methods = [{"name": entry["method"], **entry["knobs"]} for entry in roster]
+    known = {item.name for item in fields(Plan)}
+    config = {key: value for key, value in first.terms.config.items() if key in known}
+    plan = load_config(Plan, config | {"methods": methods})
     terms, _ = study_terms(plan, StudySpecs(plan))
     config = {**terms.config, "second_suite": {"pool": SECOND_POOL, "picks": picks}}
     job = CellJob(SecondSpecs(plan, picks))
