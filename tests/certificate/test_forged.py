@@ -210,7 +210,6 @@ def test_terms_and_lists_of_another_run_are_noticed(members: Members) -> None:
         {"alpha": 0.5},
         {"detection_limit": 0.5},
         {"detection_power": 0.5},
-        {"minimum_references": 2},
         {"unmeasured_axes": ["residual"]},
         {"alpha": True},
         {"alpha": None},

@@ -30,9 +30,9 @@ from palimpsest.openunlearning.reading import SCORES, find_logs, read_log
 from palimpsest.stats.comparison import p_value, which_test
 from palimpsest.stats.multiplicity import holm
 from palimpsest.stats.ranktest import rank_test
-from palimpsest.stats.rules import Rules
+from palimpsest.stats.rules import MINIMUM_REFERENCES, Rules
 
-ALPHA, MINIMUM = Rules.alpha, Rules.minimum_references
+ALPHA, MINIMUM = Rules.alpha, MINIMUM_REFERENCES
 PRETRAINED = Role.PRETRAINED
 ANCHORS = ("pretrained", "retrained", "raw")
 DAMAGE = 0.15

@@ -19,7 +19,7 @@ from palimpsest.facts.probes import tofu_probes, with_relations
 from palimpsest.facts.tofu import SPLITS, Tofu, as_probe, read_tofu, row_of
 from palimpsest.openunlearning.hydra import BASE, CONFIG, MODEL, RunConfig, read_run_config
 from palimpsest.run.files import make_folder, write_bytes
-from palimpsest.stats.rules import Rules
+from palimpsest.stats.rules import MINIMUM_REFERENCES
 from palimpsest.text import shown_path
 
 RETAIN_LIMIT = 400
@@ -118,7 +118,7 @@ def _references(config: RunConfig, base: str, injected: str, remarks: list[str])
                 key="references",
             )
         paths.append(str(found.folder))
-    needed = Rules.minimum_references
+    needed = MINIMUM_REFERENCES
     if len(paths) < needed:
         remarks.append(
             f"{len(paths)} references found in saves/finetune; a verdict takes {needed} or more. "

@@ -35,6 +35,7 @@ from palimpsest.run.files import make_folder, remove, write_bytes
 from palimpsest.stats import words
 from palimpsest.stats.axes import Axis, chosen
 from palimpsest.stats.design import ReferenceDesign, design_references
+from palimpsest.stats.rules import MINIMUM_REFERENCES
 from palimpsest.stats.verdict import Verdict
 from palimpsest.text import printable
 
@@ -193,7 +194,7 @@ def across(sd: float) -> float:
 def more_references(verdict: Verdict) -> list[ReferenceDesign]:
     """Return what this number of references notices, and what more of them would."""
     count = verdict.reference_count
-    enough = [count] if count >= verdict.rules.minimum_references else []
+    enough = [count] if count >= MINIMUM_REFERENCES else []
     counts = enough + [more for more in MORE_REFERENCES if more > count]
     return [design_references(number, verdict.rules.alpha) for number in counts]
 

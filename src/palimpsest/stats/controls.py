@@ -34,7 +34,7 @@ from palimpsest.stats.intervals import clopper_pearson
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import exact_level
-from palimpsest.stats.rules import Rules
+from palimpsest.stats.rules import MINIMUM_REFERENCES, Rules
 
 Values = NDArray[np.float64]
 
@@ -186,7 +186,7 @@ class Bag:
     @property
     def comparable(self) -> bool:
         """Whether there are enough references to judge anything."""
-        return len(self.names) >= self.rules.minimum_references
+        return len(self.names) >= MINIMUM_REFERENCES
 
     def compare(self, model: ModelMeasures, without: str = "") -> Comparison | None:
         """Return the model compared with the references but one; None with too few."""

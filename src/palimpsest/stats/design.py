@@ -23,7 +23,7 @@ from palimpsest.stats.multiplicity import (
     minimum_matched,
     screen_power,
 )
-from palimpsest.stats.rules import Rules
+from palimpsest.stats.rules import MINIMUM_REFERENCES, Rules
 
 POWER = 0.8
 """Chance of rejection that the detectable shift refers to."""
@@ -92,7 +92,7 @@ class Design:
         if self.comparison is not None and not self.comparison.references_suffice:
             lines.append(
                 f"Comparison: {self.comparison.references} references; nothing is certified with "
-                f"fewer than {Rules.minimum_references}."
+                f"fewer than {MINIMUM_REFERENCES}."
             )
         lines += [
             "",
@@ -137,7 +137,7 @@ def design_references(references: int, alpha: float = Rules.alpha) -> ReferenceD
     """Return what the comparison with this many retrainings can do on the standard axes."""
     if references < 0:
         raise PlanError(f"{references} found; expected at least 0", key="references")
-    if references < Rules.minimum_references:
+    if references < MINIMUM_REFERENCES:
         return ReferenceDesign(references, None, False, None, None, None)
     test = which_test(references, alpha)
     return ReferenceDesign(

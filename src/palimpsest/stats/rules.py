@@ -14,6 +14,8 @@ from palimpsest.errors import PlanError
 from palimpsest.stats.axes import AXES
 
 Share = Annotated[float, Gt(0), Lt(1)]
+MINIMUM_REFERENCES = 5
+"""Fewest references with which a candidate can be certified."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,6 @@ class Rules:
     margin: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Equivalence margin, as a fraction of the injected-to-reference distance: a certified
     candidate must also lie within it; 0 disables it."""
-    minimum_references: Annotated[int, Ge(5)] = 5
-    """Fewest references with which a candidate can be certified."""
     unmeasured_axes: tuple[str, ...] = ()
     """Axes that these facts do not allow; set by the program only."""
     control_shares: tuple[Share, ...] = (0.5, 0.25, 0.1, 0.05)

@@ -3,6 +3,7 @@
 from palimpsest.stats.axes import Sign, axis
 from palimpsest.stats.comparison import COPY_DISTANCE, Gap
 from palimpsest.stats.controls import RECIPE_SHARE, Control, ControlKind, Reacquired
+from palimpsest.stats.rules import MINIMUM_REFERENCES
 from palimpsest.stats.verdict import Because, Finding, Reason, References, Verdict
 
 CLOSING = (
@@ -234,7 +235,7 @@ def _why(verdict: Verdict) -> str:
         )
         return (
             f"{given} given, but candidates are certified by comparison with retrainings. Give at "
-            f"least {verdict.rules.minimum_references}; with 20 the comparison assumes nothing "
+            f"least {MINIMUM_REFERENCES}; with 20 the comparison assumes nothing "
             f"about their distribution.{nearest}"
         )
     if verdict.reason is Reason.REFERENCES:
