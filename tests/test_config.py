@@ -3,7 +3,9 @@
 Flags win over a file, a file over its preset, a preset over the defaults.
 """
 
+import copy
 import json
+import pickle
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import PlanError
 from palimpsest.methods import candidates
 from palimpsest.models.sources import POCKET
+from palimpsest.schema import build, unknown_key
 from tests.command import palimpsest
 
 ROOT = Path(__file__).parents[1]
@@ -88,14 +91,22 @@ def test_yaml_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "key"),
     [
+        ({"name": 3}, "name"),
+        ({"name": "\ud800"}, "name"),
         ({"injektion": {}}, "injektion"),
+        ({"\x1b[31m": 2}, "'\\x1b[31m'"),
+        ({"injection": 3}, "injection"),
         ({"injection": {"stepz": 3}}, "injection.stepz"),
         ({"injection": {"steps": -1}}, "injection.steps"),
-        ({"injection": {"steps": 1.5}}, "injection.steps"),
+        ({"injection": {"steps": "1.5"}}, "injection.steps"),
         ({"injection": {"steps": True}}, "injection.steps"),
+        ({"injection": {"steps": 10**400}}, "injection.steps"),
         ({"injection": {"learning_rate": 0}}, "injection.learning_rate"),
         ({"injection": {"learning_rate": "fast"}}, "injection.learning_rate"),
+        ({"injection": {"learning_rate": "nan"}}, "injection.learning_rate"),
+        ({"injection": {"learning_rate": 10**400}}, "injection.learning_rate"),
         ({"facts": {"phrasings": 7}}, "facts.phrasings"),
+        ({"facts": {"files": {"probe": "p"}}}, "facts.files[0][0]"),
         ({"reacquisition": {"chunks": 80}}, "steps"),
         ({"general": {"train_pieces": 3}}, "general.train_pieces"),
         ({"rules": {"alpha": 1.5}}, "rules.alpha"),
@@ -103,16 +114,53 @@ def test_yaml_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
         ({"models": []}, "models"),
         ({"models": "pocket/qwen2-s"}, "models"),
         ({"models": ["a", "a"]}, "models"),
+        ({"models": ["a", 2]}, "models[1]"),
+        ({"seeds": 100}, "seeds"),
+        ({"seeds": {1, 2}}, "seeds"),
         ({"seeds": [0, 0]}, "seeds"),
         ({"engine": {"dtype": "int4"}}, "engine.dtype"),
-        ({"methods": [{"weight": [1]}]}, "methods[0].name"),
+        ({"engine": {"checkpointing": 1}}, "engine.checkpointing"),
+        ({"engine": {"keep": ["all"]}}, "engine.keep[0]"),
+        ({"methods": [{"name": "ga"}, {"weight": [1]}]}, "methods[1].name"),
         ({"methods": [{"name": "ga", "weight": []}]}, "methods[0].weight"),
+        ({"local_models": {"a": 1}}, "local_models[0][1]"),
     ],
 )
 def test_a_bad_plan_is_refused_by_the_name_of_its_key(change: dict[str, Any], key: str) -> None:
     with pytest.raises(PlanError) as refusal:
         changed(preset("pocket-small"), change)
     assert refusal.value.key == key
+    assert str(refusal.value).startswith(f"{key}: ") and len(str(refusal.value)) < 400
+
+
+def test_an_error_says_what_was_expected_and_what_was_found() -> None:
+    for values, words in (
+        ({"seeds": 100}, "seeds: expected a list, got 100"),
+        ({"injection": {"steps": 0}}, "injection.steps: expected at least 1, got 0"),
+        ({"engine": {"lora": "x"}}, "engine.lora: expected a whole number, got 'x'"),
+    ):
+        with pytest.raises(PlanError) as refusal:
+            build(Plan, values)
+        assert str(refusal.value) == words
+    with pytest.raises(PlanError) as refusal:
+        build(Plan, {"rules": {"alfa": 1}}, "under")
+    assert refusal.value.key == "under.rules.alfa" and "alpha" in str(refusal.value)
+    assert len(unknown_key("x" * 10**6, ["alpha"]).key) < 100
+
+
+def test_numbers_may_be_text_lists_tuples_and_mappings_pairs() -> None:
+    values = {"injection": {"steps": "1e2", "learning_rate": "2e-5"}, "local_models": {"a": "b"}}
+    plan = build(Plan, values | {"rules": {"margin": 0}})
+    assert (plan.injection.steps, plan.injection.learning_rate) == (100, 2e-5)
+    assert type(plan.injection.steps) is int and type(plan.rules.margin) is float
+    assert plan.local_models == (("a", "b"),)
+
+
+def test_the_key_of_an_error_survives_a_copy_and_another_process() -> None:
+    error = PlanError("is empty", key="models")
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (str(again), again.key) == ("models: is empty", "models")
+    assert PlanError("no key").key == ""
 
 
 def test_more_facts_than_names_is_refused_before_training() -> None:

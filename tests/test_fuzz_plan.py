@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -99,22 +98,4 @@ def test_any_edit_of_a_plan_gives_a_plan_or_a_plan_error(tmp_path: Path, changes
 def test_any_text_gives_a_plan_or_a_plan_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "plan.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    answered(plan_from_yaml, path)
-
-
-def laughs(depth: int) -> str:
-    """A few lines of YAML whose last value stands for 9 ** depth words."""
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    for n in range(1, depth):
-        lines.append(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]")
-    return "\n".join(lines)
-
-
-@pytest.mark.parametrize("key", ["models", "seeds", "name", "injection", "methods", "local_models"])
-def test_a_few_lines_that_stand_for_gigabytes_are_refused_in_a_few(
-    tmp_path: Path, key: str
-) -> None:
-    path = tmp_path / "plan.yaml"
-    text = laughs(9).replace("\n", "\n  ")
-    path.write_text(f"preset: pocket-small\n{key}:\n  {text}\n")
     answered(plan_from_yaml, path)
