@@ -3,7 +3,7 @@
 The plain net has the same stacked weights and one batched product per layer, but padded texts
 instead of a tree, and torch's own automatic differentiation. Both are timed in turn on an injection
 step, a re-acquisition step and the scoring of a cell's sheet; ``--cell`` times whole cells, each in
-a process of its own. There is no bar; the ratio is reported (docs/fast-engine.md).
+a process of its own. There is no bar; the ratio is reported (docs/architecture.md).
 """
 
 import argparse

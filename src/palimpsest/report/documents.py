@@ -2,7 +2,7 @@
 frames from ``palimpsest.load_run(RUN)``.
 
 Everything is computed from results that were read once. Keys and columns are described in
-``docs/outputs.md``; within a format number new ones may be added, none is renamed or removed.
+``docs/files.md``; within a format number new ones may be added, none is renamed or removed.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The CPU engine: shared beginnings once, scored positions only, several small models at a time.
 
-Other packages import from here, never from the modules inside. ``docs/fast-engine.md`` says what it
+Other packages import from here, never from the modules inside. ``docs/architecture.md`` says what it
 buys.
 """
 

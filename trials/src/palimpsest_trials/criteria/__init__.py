@@ -3,7 +3,7 @@
 ``catalogue.toml`` lists them. A criterion gives one score per model, turned so that **larger means
 less restored**. Most are measured on the model itself (``cache.py`` takes the measure of the same
 name); the others are read from the scores that every model has anyway. Numbers are those of
-``docs/criteria.md``. ``trial.py`` judges every criterion by the models it accepts, ``page.py``
+``docs/results.md``. ``trial.py`` judges every criterion by the models it accepts, ``page.py``
 writes that down. Only taking measures needs torch.
 """
 
