@@ -12,7 +12,7 @@ from tests.openunlearning.conftest import BASE, World
 
 from palimpsest.cli.logs import logs
 from palimpsest.openunlearning import logs as logs_of
-from palimpsest.openunlearning.page import draw
+from palimpsest.openunlearning.show import draw
 
 COMMAND = """
 import sys

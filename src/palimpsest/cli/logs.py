@@ -37,7 +37,7 @@ def logs(
         Folder to write a page with a figure into.
     """
     from palimpsest.openunlearning import logs as judge_logs
-    from palimpsest.openunlearning.show import as_csv_file, as_json, as_text
+    from palimpsest.openunlearning.show import as_csv_file, as_json, as_text, render_page
     from palimpsest.run.files import make_folder, write_bytes
 
     roles = dict(text.rpartition("=")[::2] for text in role or ())
@@ -45,8 +45,6 @@ def logs(
     if csv:
         write_bytes(csv, as_csv_file(report).encode())
     if page:
-        from palimpsest.openunlearning.page import render_page
-
         make_folder(page)
         write_bytes(page / "index.html", render_page(report).encode())
     answer(as_json(report) if json else as_text(report))
