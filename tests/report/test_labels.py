@@ -85,7 +85,8 @@ def test_what_a_label_says_comes_before_what_lies_further_out(labeled: RunResult
     sentence = run_document(labeled)["cells"]["qwen2-s--seed0"]["candidates"]["embedding"][
         "sentence"
     ]
-    assert "suppressed and damaged: it knows more of the forget facts" in sentence
+    knows, first = axis("relearn_early").low.words, axis(finding.failing[0].axis)
+    assert sentence.index(knows) < sentence.index(first.side(finding.failing[0].offset).words)
 
 
 def test_an_audit_that_could_not_certify_restores_nobody(labeled: RunResults) -> None:

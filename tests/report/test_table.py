@@ -65,7 +65,7 @@ def test_values_for_a_person() -> None:
     "value", [float("nan"), float("inf"), Estimate(1.0, float("nan"), 2.0), Path("x")]
 )
 def test_what_is_no_value_is_refused(value: object) -> None:
-    with pytest.raises(ScoreError, match="table t, column a"):
+    with pytest.raises(ScoreError, match="column a"):
         Table("t", "t", "t.", ("a",), ((value,),))  # type: ignore[arg-type]
     with pytest.raises(ValueError):
         Table("t", "t", "t.", ("a", "b"), ((1,),))

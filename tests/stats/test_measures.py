@@ -72,11 +72,11 @@ def test_rates_are_sums_over_sums(columns):
 def test_what_was_not_measured_is_none_and_asking_for_it_names_the_model(columns):
     cell = measure_cell(*columns)
     assert cell["ga-w3"].residual is None and cell["ga-w3"].oracle_kl is None
-    with pytest.raises(ScoreError, match="model ga-w3 has no residual"):
+    with pytest.raises(ScoreError, match="ga-w3"):
         cell["ga-w3"].need("residual")
-    with pytest.raises(ScoreError, match="model injected has no re-acquisition curve"):
+    with pytest.raises(ScoreError, match="injected"):
         cell.injected.need_curve()
-    with pytest.raises(ScoreError, match="no scores of model npo-w3"):
+    with pytest.raises(ScoreError, match="npo-w3"):
         cell["npo-w3"]
 
 
@@ -98,7 +98,7 @@ def test_further_measures_come_from_their_table(columns):
     assert cell["injected"].extra["lens"] == 0.5 and np.isnan(cell["injected"].extra["quantised"])
     assert cell["base"].extra == {"lens": 2.0} and cell["reference"].extra == {}
     twice = {name: np.concatenate([values, values[:1]]) for name, values in table.items()}
-    with pytest.raises(ScoreError, match="model injected has two values of lens"):
+    with pytest.raises(ScoreError, match="injected"):
         measure_cell(*columns, measures=twice)
 
 
@@ -130,7 +130,7 @@ def test_only_models_scored_on_the_pool_are_measured(models, made, make_tables):
     both = {name: np.concatenate([items[name], audit[name][only_audit]]) for name in items}
     cell = measure_cell(both, pool="audit")
     assert list(cell) == ["base", "panel:router"]
-    with pytest.raises(ScoreError, match="model injected has no forward scores of forget facts"):
+    with pytest.raises(ScoreError, match="injected"):
         measure_cell(both, pool="audit", models=["injected"])
 
 
@@ -186,8 +186,8 @@ def test_a_bad_table_is_refused_and_names_model_and_fact(columns, change, named)
 
 def test_a_torn_or_non_finite_curve_is_refused(columns):
     _, curves = columns
-    with pytest.raises(ScoreError, match=r"curve of model ga-w3 has chunks \[0, 2\]"):
+    with pytest.raises(ScoreError, match="ga-w3"):
         read_curves({name: values[[0, 2]] for name, values in curves.items()})
     curves["forget_heldout_nll"][1] = np.nan
-    with pytest.raises(ScoreError, match="model ga-w3: forget_heldout_nll at chunk 1 is nan"):
+    with pytest.raises(ScoreError, match="ga-w3"):
         read_curves(curves)

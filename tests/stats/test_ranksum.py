@@ -42,7 +42,7 @@ def test_many_cells_of_few_references_tell_what_one_cannot() -> None:
 
 @pytest.mark.parametrize(("ranks", "references"), [([], []), ([1, 2], [3]), ([0], [3]), ([5], [3])])
 def test_ranks_that_cannot_be_are_refused(ranks: list[int], references: list[int]) -> None:
-    with pytest.raises(ScoreError, match="expected"):
+    with pytest.raises(ScoreError):
         rank_sum(ranks, references)
 
 
