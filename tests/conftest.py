@@ -93,6 +93,7 @@ def tiny_checkpoint(tmp_path_factory, byte_tokenizer):  # type: ignore[no-untype
     from transformers import AutoModelForCausalLM
 
     from palimpsest.models.sources import pocket_spec
+    from tests.checkpoints import saved
 
     root = tmp_path_factory.mktemp("checkpoints")
 
@@ -102,9 +103,29 @@ def tiny_checkpoint(tmp_path_factory, byte_tokenizer):  # type: ignore[no-untype
             torch.manual_seed(seed)
             size, end = len(byte_tokenizer), byte_tokenizer.eos_token_id
             config = pocket_config(pocket_spec(name), size, end)
-            model = AutoModelForCausalLM.from_config(config)
-            model.save_pretrained(folder)
-            byte_tokenizer.save_pretrained(folder)
+            saved(folder, AutoModelForCausalLM.from_config(config), byte_tokenizer)
         return folder
+
+    return make
+
+
+@pytest.fixture
+def make_adapter(tmp_path):  # type: ignore[no-untyped-def]
+    """Give a function that saves a random adapter of a checkpoint; returns its folder and peft's
+    own model."""
+    peft = pytest.importorskip("peft")
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    def make(base, **settings):  # type: ignore[no-untyped-def]
+        model = AutoModelForCausalLM.from_pretrained(base).eval()
+        config = peft.LoraConfig(r=4, lora_alpha=16, task_type="CAUSAL_LM", **settings)
+        shell = peft.get_peft_model(model, config).eval()
+        torch.manual_seed(1)
+        for name, value in shell.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(value)
+        shell.save_pretrained(tmp_path / "adapter")
+        return tmp_path / "adapter", shell
 
     return make

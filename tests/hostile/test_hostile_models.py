@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
+from tests.checkpoints import WEIGHTS, change_weights, copy_of, edit, saved
 from transformers import AutoModelForCausalLM
 
 from palimpsest.cell.frame import FRAME_LIMIT, find_frame
@@ -26,13 +27,13 @@ from palimpsest.models.checkpoint import (
 from palimpsest.models.encode import encode_texts
 from palimpsest.models.vet import CONFIG_LIMIT, read_header
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
 
 
 @pytest.fixture
 def folder(tiny_checkpoint, tmp_path):
     """A good checkpoint of one's own to spoil."""
-    return Path(shutil.copytree(tiny_checkpoint("smollm2-s"), tmp_path / "model"))
+    return copy_of(tiny_checkpoint("smollm2-s"), tmp_path, "model")
 
 
 @pytest.fixture
@@ -66,18 +67,6 @@ def refused(place, *names, **options):
     message = str(caught.value)
     assert "\n" not in message and len(message) < 1500
     assert all(name in message for name in names), message
-
-
-def edit(folder, file, **changes):
-    path = folder / file
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def respoil(folder, change, file=WEIGHTS):
-    """Write the weights again after a change of their state dict."""
-    state = load_file(folder / file)
-    change(state)
-    save_file(state, folder / file, metadata={"format": "pt"})
 
 
 class Bomb:
@@ -347,12 +336,12 @@ def test_every_cut_and_every_flipped_header_byte_is_refused_or_harmless(tmp_path
     ids=["shape", "missing", "integers", "unknown", "under two names"],
 )
 def test_a_tensor_that_does_not_fit_is_named_before_reading(folder, nothing_read, name, change):
-    respoil(folder, lambda state: change(state, name))
+    change_weights(folder, lambda state: change(state, name))
     refused(folder, name)
 
 
 def test_a_tensor_with_an_endless_name_is_cut_in_the_message(folder, nothing_read):
-    respoil(folder, lambda state: state.update({"x" * 100_000: torch.ones(2)}))
+    change_weights(folder, lambda state: state.update({"x" * 100_000: torch.ones(2)}))
     refused(folder, "x" * 80 + ")")
 
 
@@ -375,9 +364,9 @@ def test_a_head_that_differs_from_the_embedding_it_is_tied_to_is_refused(folder)
     """One module has one tensor for both: the second would silently replace the first."""
     good = load(str(folder))
     table = "model.embed_tokens.weight"
-    respoil(folder, lambda s: s.update({"lm_head.weight": s[table].clone()}))
+    change_weights(folder, lambda s: s.update({"lm_head.weight": s[table].clone()}))
     assert torch.equal(load(str(folder)).weights[table], good.weights[table])
-    respoil(folder, lambda s: s["lm_head.weight"].mul_(2))
+    change_weights(folder, lambda s: s["lm_head.weight"].mul_(2))
     refused(folder, "lm_head.weight", table)
     with pytest.raises(ModelError):
         checkpoint_state(str(folder), good)
@@ -388,14 +377,14 @@ def test_a_head_that_differs_from_the_embedding_it_is_tied_to_is_refused(folder)
 def test_weights_that_are_not_finite_are_named(folder, value, dtype):
     name = "model.layers.1.self_attn.v_proj.weight"
     expected = outline(str(folder))
-    respoil(folder, lambda state: state[name][3, 5].fill_(value))
+    change_weights(folder, lambda state: state[name][3, 5].fill_(value))
     refused(folder, name, dtype=dtype)
     with pytest.raises(ModelError, match=name):
         checkpoint_state(str(folder), expected, dtype=dtype)
 
 
 def test_weights_too_large_for_the_dtype_asked_for_are_refused(folder):
-    respoil(folder, lambda s: s["model.norm.weight"].fill_(3.4e38))
+    change_weights(folder, lambda s: s["model.norm.weight"].fill_(3.4e38))
     refused(folder, "predictions")  # finite itself
     refused(folder, "model.norm.weight", dtype="bfloat16")
 
@@ -483,9 +472,7 @@ def test_an_encoder_that_calls_itself_causal_is_found_out(byte_tokenizer, tmp_pa
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = BertConfig(vocab_size=257, intermediate_size=64, **sizes, is_decoder=False)
-    BertLMHeadModel(config).save_pretrained(tmp_path / "bert")
-    byte_tokenizer.save_pretrained(tmp_path / "bert")
-    refused(tmp_path / "bert", "causal")
+    refused(saved(tmp_path / "bert", BertLMHeadModel(config), byte_tokenizer), "causal")
 
 
 # ---------------------------------------------------------------- tokenizers
@@ -577,13 +564,8 @@ def test_a_chat_template_that_writes_half_a_character_is_refused(folder):
 
 
 @pytest.fixture
-def adapter(folder, tmp_path):
-    peft = pytest.importorskip("peft")
-    path = tmp_path / "adapter"
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    config = peft.LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
-    peft.get_peft_model(model, config).save_pretrained(path)
-    return path
+def adapter(folder, make_adapter):
+    return make_adapter(folder, target_modules=["q_proj"])[0]
 
 
 @pytest.mark.parametrize(
@@ -642,10 +624,10 @@ def test_an_adapter_naming_itself_as_base_is_refused(adapter):
 def test_an_adapter_that_lost_a_tensor_or_holds_nan_is_refused(adapter):
     file = "adapter_model.safetensors"
     good = (adapter / file).read_bytes()
-    respoil(adapter, lambda s: s.pop(next(name for name in s if "lora_B" in name)), file)
+    change_weights(adapter, lambda s: s.pop(next(name for name in s if "lora_B" in name)), file)
     refused(adapter, str(adapter))
     (adapter / file).write_bytes(good)
-    respoil(adapter, lambda s: next(iter(s.values()))[0, 0].fill_(float("nan")), file)
+    change_weights(adapter, lambda s: next(iter(s.values()))[0, 0].fill_(float("nan")), file)
     refused(adapter, str(adapter))
 
 

@@ -10,6 +10,7 @@ from functools import cache
 from types import SimpleNamespace
 
 import torch
+from tests.checkpoints import random_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -146,13 +147,7 @@ def model(family: str, seed: int):
     config = AutoConfig.for_model(
         family, vocab_size=len(tokenizer()), tie_word_embeddings=True, **ends, **sizes
     )
-    made = AutoModelForCausalLM.from_config(config).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, value in made.named_parameters():
-            noise = torch.randn(value.shape, generator=generator)
-            value.copy_(1 + 0.3 * noise if "norm" in name or ".ln_" in name else 0.2 * noise)
-    return made
+    return random_model(config, seed, 0.2)
 
 
 def whole(family: str, state: Mapping[str, Tensor]) -> WholeNet:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_load import copy_of, edit, other_family
+from test_load import other_family
+from tests.checkpoints import change_weights, copy_of, edit
 from transformers import AutoModelForCausalLM
 
 from palimpsest.errors import ModelError
@@ -67,11 +68,13 @@ def test_tied_names_share_what_the_file_holds(tiny_checkpoint, tmp_path, tied, k
     folder = copy_of(tiny_checkpoint("smollm2-s"), tmp_path)
     edit(folder, "config.json", tie_word_embeddings=tied)
     table, head = "model.embed_tokens.weight", "lm_head.weight"
-    state = load_file(folder / "model.safetensors")
-    values = {table: state.pop(table)}
-    values[head] = values[table].clone() if tied else values[table] + 1
-    state |= {name: values[name] for name in ((table, head) if kept == "both" else (kept,))}
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+    def keep(state):
+        values = {table: state.pop(table)}
+        values[head] = values[table].clone() if tied else values[table] + 1
+        state |= {name: values[name] for name in ((table, head) if kept == "both" else (kept,))}
+
+    change_weights(folder, keep)
     if not tied and kept != "both":
         with pytest.raises(ModelError, match=head if kept == table else table):
             checkpoint_state(str(folder), outline(str(folder)))
@@ -156,8 +159,7 @@ def test_the_digest_of_weights_does_not_depend_on_the_files_they_are_in(tiny_che
     found = checkpoint_digests(str(folder))
     assert found.files == files_digest(str(folder))
     other = copy_of(folder, tmp_path)
-    state = load_file(other / "model.safetensors")
-    save_file(state, other / "model.safetensors", metadata={"format": "pt", "note": "x" * 100})
+    change_weights(other, lambda state: None, note="x" * 100)
     assert checkpoint_digests(str(other)).weights == found.weights
     assert checkpoint_digests(str(other)).files != found.files
     assert checkpoint_digests(str(sharded(folder, tmp_path))).weights == found.weights
@@ -183,9 +185,7 @@ def test_a_copy_stored_otherwise_has_the_same_digest_of_weights(tiny_checkpoint,
 def test_digests_cover_values_config_and_tokenizer(tiny_checkpoint, tmp_path):
     folder = copy_of(tiny_checkpoint("qwen2-s"), tmp_path)
     whole = checkpoint_digests(str(folder)).weights
-    state = load_file(folder / "model.safetensors")
-    state["model.norm.weight"][0].add_(1e-3)
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    change_weights(folder, lambda state: state["model.norm.weight"][0].add_(1e-3))
     assert checkpoint_digests(str(folder)).weights != whole
     before = checkpoint_digests(str(folder))
     for file in ("config.json", "tokenizer_config.json"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from tests.checkpoints import change_weights, copy_of, edit, saved
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from palimpsest.errors import ModelError, PlanError
@@ -27,15 +27,6 @@ IDS = torch.tensor([[5, 80, 7, 200, 11, 9]])
 def logits(model):
     with torch.no_grad():
         return model(input_ids=IDS).logits
-
-
-def copy_of(folder, tmp_path, name="copy"):
-    return Path(shutil.copytree(folder, tmp_path / name))
-
-
-def edit(folder, file, **changes):
-    path = folder / file
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 # ---------------------------------------------------------------- what comes back
@@ -129,8 +120,7 @@ SIZES = {
 def other_family(kind, folder, tokenizer):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES)).eval()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    saved(folder, model, tokenizer)
     return model
 
 
@@ -145,10 +135,8 @@ def test_families_beyond_the_papers_load_too(kind, tmp_path, byte_tokenizer):
 def test_a_lost_tensor_is_noticed_where_stored_tensors_are_joined(tmp_path, byte_tokenizer):
     """Mixtral's experts are stored one by one and held as one; only loading tells what is lost."""
     other_family("mixtral", tmp_path, byte_tokenizer)
-    state = load_file(tmp_path / "model.safetensors")
-    lost = next(name for name in state if "norm" in name)
-    state.pop(lost)
-    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    lost = "model.norm.weight"
+    change_weights(tmp_path, lambda state: state.pop(lost))
     with pytest.raises(ModelError, match=lost):
         load(str(tmp_path))
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.checkpoints import random_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from palimpsest.errors import ModelError
@@ -49,18 +50,6 @@ def config_of(case: str):
     return AutoConfig.for_model(model_type, **SHARED, **settings)
 
 
-def model_of(config, seed: int):
-    """A model whose every parameter, norms and biases too, is random and far from its default."""
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            noise = torch.randn(value.shape, generator=generator)
-            value.copy_(1 + 0.3 * noise if "norm" in name or ".ln_" in name else 0.15 * noise)
-    return model
-
-
 def ragged_batch(seed: int = 0) -> Batch:
     """Texts of several lengths, some scored at the end, one everywhere; the pad token appears."""
     generator = torch.Generator().manual_seed(seed)
@@ -83,10 +72,10 @@ def plain_logits(model, batch: Batch) -> torch.Tensor:
 def test_logits_and_gradients_are_those_of_transformers(case: str, members: int) -> None:
     """Of a stack, and without members of a net that wraps the module."""
     config = config_of(case)
-    models = [model_of(config, seed) for seed in range(members or 1)]
+    models = [random_model(config, seed) for seed in range(members or 1)]
     batch = ragged_batch()
     states = [model.state_dict() for model in models]
-    net = StackedNet(config, states) if members else WholeNet(model_of(config, 0))
+    net = StackedNet(config, states) if members else WholeNet(random_model(config, 0))
     logits = net.logits(batch)
     assert logits.dtype == torch.float32
     assert logits.shape == (len(models), batch.scored, VOCABULARY)
@@ -107,7 +96,7 @@ def test_logits_and_gradients_are_those_of_transformers(case: str, members: int)
 
 
 def test_a_module_that_is_not_what_its_config_says_is_run_itself() -> None:
-    model = model_of(config_of("llama"), 0)
+    model = random_model(config_of("llama"), 0)
     batch = ragged_batch()
     model.model.layers[1].self_attn.scaling *= 2
     found = WholeNet(model).logits(batch)[0]
@@ -115,7 +104,7 @@ def test_a_module_that_is_not_what_its_config_says_is_run_itself() -> None:
 
 
 def test_hooks_inside_a_module_are_heard() -> None:
-    model = model_of(config_of("llama"), 0)
+    model = random_model(config_of("llama"), 0)
     net = WholeNet(model)
     net.logits(ragged_batch())
     heard = []
@@ -128,7 +117,7 @@ def test_hooks_inside_a_module_are_heard() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_state_loads_back_into_transformers(case: str) -> None:
     config = config_of(case)
-    models = [model_of(config, seed) for seed in range(2)]
+    models = [random_model(config, seed) for seed in range(2)]
     net = StackedNet(config, [dict(model.named_parameters()) for model in models])
     fresh = AutoModelForCausalLM.from_config(config).eval()
     for member, model in enumerate(models):
@@ -141,7 +130,7 @@ def test_a_state_loads_back_into_transformers(case: str) -> None:
 
 def test_given_parameters_replace_the_nets_own_and_carry_gradients() -> None:
     config = config_of("llama")
-    models = [model_of(config, seed) for seed in range(2)]
+    models = [random_model(config, seed) for seed in range(2)]
     batch = ragged_batch()
     zero, one = (StackedNet(config, [model.state_dict()]) for model in models)
     for value in (*zero.params.values(), *one.params.values()):
@@ -186,7 +175,7 @@ def test_what_was_not_verified_is_refused(case: str, settings: dict) -> None:
 
 def test_a_forward_can_be_differentiated_once_and_not_twice() -> None:
     config = config_of("qwen2")
-    net = StackedNet(config, [model_of(config, 0).state_dict()])
+    net = StackedNet(config, [random_model(config, 0).state_dict()])
     leaf = [net.params["model.norm.weight"]]
     with pytest.raises(RuntimeError, match="once"):
         torch.autograd.grad(net.logits(ragged_batch()).sum(), leaf, create_graph=True)
@@ -198,7 +187,7 @@ def test_a_forward_can_be_differentiated_once_and_not_twice() -> None:
 
 def test_states_are_seen_changed_and_read_out() -> None:
     config = config_of("llama")
-    net, batch = StackedNet(config, [model_of(config, 0).state_dict()]), ragged_batch()
+    net, batch = StackedNet(config, [random_model(config, 0).state_dict()]), ragged_batch()
     seen = []
 
     def double(at: int, states: torch.Tensor, scored: torch.Tensor | None) -> torch.Tensor:
@@ -213,14 +202,14 @@ def test_states_are_seen_changed_and_read_out() -> None:
         assert torch.equal(net.forward.read_out(net.params, seen[-1]), plain)
         with watched(lambda at, states, scored: states * (2 if at == 0 else 1)):
             assert not torch.allclose(net.logits(batch), plain)
-        hidden = model_of(config, 0).model(input_ids=batch.ids, output_hidden_states=True)
+        hidden = random_model(config, 0).model(input_ids=batch.ids, output_hidden_states=True)
         expected = hidden.hidden_states[1][batch.rows, batch.columns]
         torch.testing.assert_close(seen[0][0], expected, atol=1e-5, rtol=0)
 
 
 def test_only_the_gradients_that_are_asked_for_are_computed() -> None:
     config = config_of("qwen2")
-    net, batch = StackedNet(config, [model_of(config, 0).state_dict()]), ragged_batch()
+    net, batch = StackedNet(config, [random_model(config, 0).state_dict()]), ragged_batch()
     net.logits(batch).sum().backward()
     whole = {name: value.grad for name, value in net.params.items()}
     for asked in ("model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.bias"):
