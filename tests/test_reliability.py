@@ -18,7 +18,7 @@ def test_every_entry_leads_to_a_test(start: str) -> None:
 
 def test_every_point_has_its_row() -> None:
     page = (HERE.parent / "docs" / "reliability.md").read_text()
-    found = re.findall(r"^\| \*\*(\d+) ([A-Z][a-z ]+)\*\*", page, re.MULTILINE)
+    found = re.findall(r"^(\d+)\. \*\*([A-Z][a-z ]+)\.\*\*", page, re.MULTILINE)
     expected = [(str(n), name) for n, (name, _) in POINTS.items()]
     assert [(number, name.lower()) for number, name in found] == expected
 
