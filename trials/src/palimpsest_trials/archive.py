@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from palimpsest.run.tables import table_bytes, table_from_bytes
 
-KEPT = ("terms.json", "rosters.jsonl", "record.jsonl", "cells/*/*.json", "cells/*/*.parquet")
+KEPT = ("terms.json", "rosters.json", "cells/*/*.json", "cells/*/*.parquet")
 
 
 def main(arguments: Sequence[str]) -> None:
