@@ -23,7 +23,7 @@ from palimpsest.cli.options import RunFlags
 from palimpsest.cli.output import Watch, status_lines
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan
-from palimpsest.errors import PlanError
+from palimpsest.errors import InputError, PlanError
 from palimpsest.run.executor import Event
 from palimpsest.run.ray import RayExecutor
 from palimpsest.run.status import Status, StepAtWork, duration
@@ -200,6 +200,23 @@ def test_a_dry_run_says_what_a_study_takes_and_writes_nothing(
     assert "1 cell" in done.stdout and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("command", "more"), [("retrain", {"draws": 3}), ("unlearn", {"injected": "pocket/qwen2-s"})]
+)
+def test_a_request_in_yaml_takes_what_has_no_flag_and_flags_override_it(
+    command: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    facts = {name: str(QUICK / f"{name}.jsonl") for name in ("forget", "retain")}
+    values = {"base": "pocket/qwen2-s", "general": "pocket", **facts, **more}
+    file = tmp_path / "request.yaml"
+    for key, value, code in (("accumulate", 2, 0), ("accumulate", 0, 2), ("stacks", 1, 2)):
+        file.write_text(yaml.safe_dump(values | {"out": "unused", "engine": {key: value}}))
+        done = palimpsest(command, str(file), "--out", str(tmp_path / "made"), "--dry-run")
+        assert done.returncode == code, done.stderr
+        assert f"{tmp_path / 'made'}" in done.stdout or f"engine.{key}" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["request.yaml"]
+
+
 def test_a_dry_run_shows_what_is_left_of_a_run(tiny_study: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
     plan = tiny_plan()
@@ -305,6 +322,22 @@ def test_the_resources_of_a_step_reach_ray_and_no_other_executor() -> None:
         with pytest.raises(PlanError) as refused:
             wrong.resources()
         assert refused.value.key == "--per-step"
+
+
+def test_rays_cluster_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoRay:
+        is_initialized = staticmethod(lambda: False)
+
+        @staticmethod
+        def init(**options: Any) -> None:
+            raise ConnectionError(options["address"])
+
+    for address in ("head:6379", "local"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        if address == "local":
+            monkeypatch.delenv("RAY_ADDRESS")
+        with pytest.raises(InputError, match=address), RayExecutor()._cluster(NoRay, 1):
+            pass
 
 
 def test_progress_is_one_line_per_event_where_there_is_no_terminal(

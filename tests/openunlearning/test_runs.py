@@ -181,7 +181,18 @@ def test_missing_things_are_named(source: RunSource, tmp_path: Path) -> None:
         weights.unlink()
     with pytest.raises(PlanError):
         prepare(source, tmp_path)
-    assert palimpsest("audit", "--open-unlearning", str(run)).returncode == 2  # no --data
+    without_data = palimpsest("audit", "--open-unlearning", str(run))
+    assert without_data.returncode == 2 and "data: " in without_data.stderr
+
+
+def test_a_request_in_yaml_and_flags_win_over_the_run(source: RunSource, tmp_path: Path) -> None:
+    (tmp_path / "audit.yaml").write_text("steps: 3\nchunks: 4\n")
+    words = (str(tmp_path / "audit.yaml"), "--open-unlearning", source.open_unlearning)
+    words += ("--data", source.data, "--out", str(tmp_path / "run"))
+    done = palimpsest("audit", *words)
+    assert done.returncode == 2 and done.stderr.startswith("error: steps: expected at least 4")
+    done = palimpsest("audit", *words, "--steps", "2")
+    assert done.returncode == 2 and done.stderr.startswith("error: --steps: expected at least 4")
 
 
 def test_prompts_are_those_of_the_configuration(byte_tokenizer: Any, tmp_path: Path) -> None:
