@@ -1,5 +1,8 @@
 """A cell's measures follow the stated formulas, and a bad score names its model and fact."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -8,23 +11,97 @@ from palimpsest.stats.measures import measure_cell, read_curves
 from palimpsest.stats.models import Model, Role
 
 PROBE = [3.0] * 6
+Table = dict[str, np.ndarray]
+
+
+@dataclass
+class Made:
+    """What a made-up model scores; anything left out is not measured."""
+
+    forget: list[float]
+    probe: list[float]
+    retain: float | None = 1.0
+    general: float | None = 2.0
+    oracle_kl: float | None = None
+    residual: tuple[float, float] | None = None
+    falls: list[float] | None = None
+    """Held-out forget NLL per chunk of the re-acquisition log."""
+
+
+def records_of(names: Iterable[str]) -> dict[str, Model]:
+    """What made-up models are, from the names that tests give them."""
+    records: dict[str, Model] = {}
+    for name in names:
+        kind, _, number = name.partition("-")
+        if kind == "reference":
+            records[name] = Model(name, Role.REFERENCE, seed_no=int(number or 0))
+        else:
+            role = Role(name) if name in ("base", "injected") else Role.CANDIDATE
+            records[name] = Model(name, role)
+    return records
+
+
+def tables(
+    models: Mapping[str, Made], pool: str = "evaluation", templates: int = 2
+) -> tuple[Table, Table]:
+    rows: list[tuple] = []
+    curves: list[tuple] = []
+
+    def row(model, stage, which, fact, where, template, nll, tokens=2, reference=np.nan, kl=np.nan):
+        scores = (nll * tokens, tokens, reference * tokens, kl * tokens)
+        rows.append((model, stage, which, fact, where, template, *scores))
+
+    for name, made in models.items():
+        for which, values in (("forget", made.forget), ("probe", made.probe)):
+            for index, nll in enumerate(values):
+                for template in range(templates):
+                    wobble = 0.25 * (template - (templates - 1) / 2)  # cancels in the mean
+                    row(name, "forward", which, f"{which[0]}{index}", pool, template, nll + wobble)
+        kl = np.nan if made.oracle_kl is None else made.oracle_kl
+        row(name, "forward", "forget", "f0", "trained", 0, 1.0, reference=kl)
+        if made.retain is not None:
+            for index in range(3):
+                row(name, "forward", "retain", f"r{index}", "cloze", 0, made.retain, reference=kl)
+        if made.general is not None:
+            row(name, "forward", "general", "g0", "general", 0, made.general, tokens=9)
+        if made.residual is not None:
+            retain, general = made.residual
+            row(name, "reacquired", "retain", "r0", "cloze", 0, 1.0, kl=retain)
+            row(name, "reacquired", "general", "g0", "general", 0, 1.0, tokens=9, kl=general)
+        for chunk, nll in enumerate(made.falls or ()):
+            curves.append((name, chunk, 3 * chunk, nll, nll, 1.0, 0.1, 0.1))
+
+    text = ("model", "stage", "set", "fact", "pool")
+    names = (*text, "template", "nll_sum", "tokens", "kl_reference", "kl_injected")
+    items = {
+        column: np.array(values, dtype=object if column in text else None)
+        for column, values in zip(names, zip(*rows))
+    }
+    names = ("model", "chunk", "step", "forget_trained_nll", "forget_heldout_nll", "retain_nll")
+    names += ("residual_retain", "residual_general")
+    columns = list(zip(*curves)) or [()] * len(names)
+    log = {
+        column: np.array(values, dtype=object if column == "model" else None)
+        for column, values in zip(names, columns)
+    }
+    return items, log
 
 
 @pytest.fixture
-def models(made):
+def models():
     return {
-        "base": made([3.0, 4.0], PROBE),
-        "injected": made([1.0, 1.5], [2.9] * 6, oracle_kl=2.0, residual=(0.2, 0.6)),
-        "reference": made([3.1, 3.9], PROBE, oracle_kl=0.0, residual=(0.5, 0.7)),
-        "reference-2": made([3.2, 3.8], PROBE),
-        "reference-1": made([3.2, 3.8], PROBE),
-        "ga-w3": made([9.0, 8.0], PROBE, retain=4.0, falls=[8.5, 6.0, 5.0]),
+        "base": Made([3.0, 4.0], PROBE),
+        "injected": Made([1.0, 1.5], [2.9] * 6, oracle_kl=2.0, residual=(0.2, 0.6)),
+        "reference": Made([3.1, 3.9], PROBE, oracle_kl=0.0, residual=(0.5, 0.7)),
+        "reference-2": Made([3.2, 3.8], PROBE),
+        "reference-1": Made([3.2, 3.8], PROBE),
+        "ga-w3": Made([9.0, 8.0], PROBE, retain=4.0, falls=[8.5, 6.0, 5.0]),
     }
 
 
 @pytest.fixture
-def columns(models, make_tables):
-    return make_tables(models)
+def columns(models):
+    return tables(models)
 
 
 def row_of(items, **wanted):
@@ -80,8 +157,8 @@ def test_what_was_not_measured_is_none_and_asking_for_it_names_the_model(columns
         cell["npo-w3"]
 
 
-def test_references_are_told_by_their_role_and_come_in_draw_order(columns, make_records):
-    cell = measure_cell(*columns, records=make_records(dict.fromkeys(columns[0]["model"])))
+def test_references_are_told_by_their_role_and_come_in_draw_order(columns):
+    cell = measure_cell(*columns, records=records_of(dict.fromkeys(columns[0]["model"])))
     assert cell.references == ("reference", "reference-1", "reference-2")
     assert measure_cell(*columns).references == ()
     records = {"injected": Model("injected", Role.REFERENCE, seed_no=0)}
@@ -121,10 +198,10 @@ def test_row_order_and_string_kind_do_not_matter(columns):
         assert one[name].retain_nll == pytest.approx(other[name].retain_nll)
 
 
-def test_only_models_scored_on_the_pool_are_measured(models, made, make_tables):
-    items, _ = make_tables(models)
-    audit, _ = make_tables(
-        {"base": made([3.0, 4.0], PROBE), "panel:router": made([3.0, 4.0], [2.9] * 6)}, "audit"
+def test_only_models_scored_on_the_pool_are_measured(models):
+    items, _ = tables(models)
+    audit, _ = tables(
+        {"base": Made([3.0, 4.0], PROBE), "panel:router": Made([3.0, 4.0], [2.9] * 6)}, "audit"
     )
     only_audit = audit["pool"] == "audit"
     both = {name: np.concatenate([items[name], audit[name][only_audit]]) for name in items}
