@@ -51,8 +51,8 @@ def cost(count: int, *, tiny: bool = False) -> dict[str, Any]:
     """Give the candidates' seconds by either clock and the peak memory of this process in MiB."""
     import torch
 
-    from palimpsest.cell.launch import RunOptions
-    from palimpsest.cell.study import run_study
+    from palimpsest.cell.launch import RunOptions, launch
+    from palimpsest.cell.study import StudyTask
     from palimpsest.report.results import read_run
     from palimpsest.run.executor import Event
 
@@ -67,7 +67,7 @@ def cost(count: int, *, tiny: bool = False) -> dict[str, Any]:
             begun[event.step] = (time.process_time(), time.perf_counter())
 
     try:
-        run = run_study(cell.plan, folder / "run", options=RunOptions(on_event=note))
+        run = launch(StudyTask(cell.plan, folder / "run"), RunOptions(on_event=note))
         made = len(read_run(run.path).cells[0].candidates)
     finally:
         shutil.rmtree(folder)

@@ -24,12 +24,12 @@ import straightforward
 import torch
 from pocket import PocketCell
 
-from palimpsest.cell.plan import mixtures, trained_models
-from palimpsest.cell.study import run_study
-from palimpsest.methods import candidates, title
+from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.planned import planned_cell
+from palimpsest.cell.study import StudyTask
 from palimpsest.report.results import read_run
 from palimpsest.stats.measures import measure_cell
-from palimpsest.stats.models import Model, Role
+from palimpsest.stats.models import Model
 from palimpsest.stats.verdict import Verdict, decide
 
 BAR = 5.0
@@ -53,7 +53,7 @@ def engine(cell: PocketCell) -> Tables:
     """Give the items and the verdict of a cell as ``palimpsest study`` makes them."""
     folder = pocket.run_folder("cell")
     try:
-        run = run_study(cell.plan, folder / "run")
+        run = launch(StudyTask(cell.plan, folder / "run"), RunOptions())
         verdict = read_run(run.path).cells[0].verdict
         assert verdict is not None
         return dict(run.cell(cell.id).table("items")), verdict
@@ -74,10 +74,8 @@ def plain(cell: PocketCell) -> Tables:
 
 def records(cell: PocketCell) -> dict[str, Model]:
     """Return what each model of the cell is, as the engine records it."""
-    trained = trained_models(cell.plan.replication.draws, 0)
-    models = [entry.model for entry in (*trained, *mixtures(trained, cell.plan.rules))]
-    made = [Model(title(m), Role.CANDIDATE, method=m.name) for m in candidates(cell.plan.methods)]
-    return {model.name: model for model in (Model("base", Role.BASE), *models, *made)}
+    models = planned_cell(*StudyTask(cell.plan).fixed, cell.id).models
+    return {model.name: model for model in models}
 
 
 def check(ours: Tables, theirs: Tables) -> dict[str, float]:

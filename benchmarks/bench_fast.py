@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palimpsest.cell.study import run_study, study_setting
+from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import PAPER_POOL, preset
 from palimpsest.models import net as nets
@@ -126,7 +127,9 @@ def plan_of(model: str, tiny: bool = False) -> Plan:
 def phases(loaded: Loaded, steps: int) -> dict[str, Callable[[Any], Any]]:
     """Give what is timed, each a call with a net; a new batch has its tree still to be made."""
     plan = plan_of(loaded.name)
-    setting = replace(study_setting(plan, next(iter(plan.cell_ids()))), tokenizer=loaded.tokenizer)
+    setting = replace(
+        StudyTask(plan).texts(next(iter(plan.cell_ids()))), tokenizer=loaded.tokenizer
+    )
 
     def fresh(parts: list[TextBatch]) -> list[TextBatch]:
         return [replace(part, batch=replace(part.batch)) for part in parts]
@@ -154,9 +157,9 @@ def time_cell(model: str, side: str) -> None:
     """Do a cell with one side's nets in this process, and print its seconds of the processor."""
     nets.StackedNet = SIDES[side]  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
-        run_study(plan_of(model, tiny=True), Path(folder) / "tiny")
+        launch(StudyTask(plan_of(model, tiny=True), Path(folder) / "tiny"), RunOptions())
         start = time.process_time()
-        run_study(plan_of(model), Path(folder) / "whole")
+        launch(StudyTask(plan_of(model), Path(folder) / "whole"), RunOptions())
     print(json.dumps(time.process_time() - start))
 
 

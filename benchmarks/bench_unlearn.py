@@ -23,7 +23,7 @@ import measuring
 import torch
 
 from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.make_models import OwnInputs, make_models
+from palimpsest.cell.make_models import MakeTask, make_models
 from palimpsest.config.commands import RetrainConfig, UnlearnConfig
 from palimpsest.models.checkpoint import check_compatible, load, outline
 from palimpsest.models.net import WholeNet
@@ -34,9 +34,9 @@ TOLERANCE = 1e-3
 RATE = 2e-5
 
 
-def asked(model: str, folder: Path, steps: int) -> OwnInputs:
+def asked(model: str, folder: Path, steps: int) -> MakeTask:
     """Give the request: the quick start's facts, a short recipe of 2 + 6 texts."""
-    return OwnInputs(
+    return MakeTask(
         UnlearnConfig(
             **recipe(model, steps),
             injected=str(folder / "made" / "injected"),
@@ -86,7 +86,7 @@ def plain(model: Any, steps: list[list[TextBatch]], stamps: list[float]) -> floa
         return float(loss(steps[0][0]))
 
 
-def side(name: str, request: OwnInputs) -> dict[str, float]:
+def side(name: str, request: MakeTask) -> dict[str, float]:
     """Give what one process took: seconds a step (of the processor), and its peak in MiB."""
     began = time.process_time()
     if name == "command":
@@ -121,7 +121,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, made = Path(name), recipe(options.model, options.steps)
         injected = RetrainConfig(**made, with_forget=True, draws=1, out=str(folder / "made"))
-        make_models(OwnInputs(injected), RunOptions())
+        make_models(MakeTask(injected), RunOptions())
         found = {}
         for which in ("engine", "plain", "command"):
             given = ["--side", which, "--folder", name, "--model", options.model]

@@ -20,8 +20,8 @@ from typing import Any
 import measuring
 import pocket
 
-from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.study import run_study
+from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.plan import Plan
 from palimpsest.run.executor import Event
 from palimpsest.run.files import file_digest
@@ -40,7 +40,7 @@ def execute(plan: Plan, name: str, workers: int) -> dict[str, Any]:
             begun.append(time.perf_counter())
 
         first = time.perf_counter()
-        run = run_study(plan, folder / "run", options=RunOptions(name, workers, note))
+        run = launch(StudyTask(plan, folder / "run"), RunOptions(name, workers, note))
         last = time.perf_counter()
         digests = {
             f"{cell}/{table}": file_digest(Path(run.path) / "cells" / cell / f"{table}.parquet")

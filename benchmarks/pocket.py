@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from palimpsest.cell.study import study_setting
+from palimpsest.cell.study import StudyTask
 from palimpsest.cell.texts import CellTexts
 from palimpsest.config.plan import Plan, cell_id
 from palimpsest.config.presets import PAPER_POOL, preset
@@ -39,7 +39,7 @@ class PocketCell:
 
     def setting(self, tokenizer: Any) -> CellTexts:
         """Give the cell's texts, tokenized."""
-        return replace(study_setting(self.plan, self.id), tokenizer=tokenizer)
+        return replace(StudyTask(self.plan).texts(self.id), tokenizer=tokenizer)
 
 
 def cell_plan(*, seed: int = 0, draws: int = 2, tiny: bool = False) -> PocketCell:

@@ -17,7 +17,7 @@ import yaml
 from cyclopts import App
 
 from palimpsest.cell.estimate import Estimate, estimate_cells
-from palimpsest.cell.study import StudySpecs
+from palimpsest.cell.study import StudyTask
 from palimpsest.cli import app
 from palimpsest.cli.options import RunFlags
 from palimpsest.cli.output import Watch, status_lines
@@ -105,7 +105,6 @@ def test_it_says_its_version() -> None:
         (["facts", "seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
         (["audit"], ["palimpsest audit --help"]),
         (["audit", "--refs", "x"], ["--reference", "palimpsest audit --help"]),
-        (["tofu", "--alpha", "2", "--dry-run"], ["--alpha"]),
         (["certify"], ["--new-key"]),
         (["no-such-command"], ["no-such-command"]),
         (["study", "pocket-small", "--executor", "ray", "--workers", "many"], ["--workers"]),
@@ -220,10 +219,10 @@ def test_a_request_in_yaml_takes_what_has_no_flag_and_flags_override_it(
 def test_a_dry_run_shows_what_is_left_of_a_run(tiny_study: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
     plan = tiny_plan()
-    specs, (cell,) = StudySpecs(plan), plan.cell_ids()
+    specs, (cell,) = StudyTask(plan), plan.cell_ids()
 
     def left(out: Path) -> Estimate:
-        return estimate_cells({cell: specs(cell)}, out)
+        return estimate_cells({cell: specs.plan(cell)}, out)
 
     whole, nothing = left(tmp_path / "new"), left(run)
     assert whole.stored == nothing.steps == nothing.seconds == 0

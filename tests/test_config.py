@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from palimpsest.cell.study import StudySpecs, check_study
-from palimpsest.config.commands import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
+from palimpsest.cell.study import StudyTask
+from palimpsest.config.commands import AuditConfig, RetrainConfig, UnlearnConfig
 from palimpsest.config.load import as_dict, changed, config_keys, config_schema, load_config
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import PRESETS, preset
@@ -167,7 +167,7 @@ def test_more_facts_than_names_is_refused_before_training() -> None:
     plan = preset("pocket-small")
     plan = replace(plan, facts=replace(plan.facts, probes=100_000))
     with pytest.raises(PlanError) as refusal:
-        check_study(plan, StudySpecs(plan))
+        StudyTask(plan).check()
     assert refusal.value.key == "facts.probes"
 
 
@@ -212,9 +212,6 @@ def test_paths_in_a_file_start_at_its_folder_and_names_of_models_stay(tmp_path: 
         (AuditConfig, {"forget": "facts.csv"}, "forget"),
         (AuditConfig, {"probes": -1}, "probes"),
         (AuditConfig, {"rules": {"margin": -1}}, "rules.margin"),
-        (TofuConfig, {"train": True, "full": "x"}, "train"),
-        (TofuConfig, {"full": "x"}, "retain"),
-        (TofuConfig, {"train": True, "candidates": {"a": "b"}}, "candidates"),
         (RetrainConfig, {}, "out"),
         (UnlearnConfig, {"retain": "r", "general": "g", "out": "o", "forget": "f"}, "injected"),
     ],
@@ -230,7 +227,7 @@ def test_values_that_do_not_fit_together_are_refused_by_key(
 # -- keys ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Plan, AuditConfig, TofuConfig, RetrainConfig, UnlearnConfig])
+@pytest.mark.parametrize("kind", [Plan, AuditConfig, RetrainConfig, UnlearnConfig])
 def test_every_key_has_a_meaning(kind: type) -> None:
     assert [key.name for key in config_keys(kind) if not key.meaning] == []
 
@@ -244,8 +241,8 @@ def test_the_documentation_is_what_its_generator_writes() -> None:
 def test_the_example_plans_can_be_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT / "examples")
     plan = load_config(Plan, {}, path)
-    specs = StudySpecs(plan)
-    check_study(plan, specs)
+    specs = StudyTask(plan)
+    specs.check()
     assert specs.methods
 
 

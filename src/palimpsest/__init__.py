@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from palimpsest.api import Answer, audit, retrain, study, tofu, unlearn
+    from palimpsest.api import Answer, audit, retrain, study, unlearn
     from palimpsest.certificate import verify
     from palimpsest.config.load import load_config
     from palimpsest.config.plan import Plan
@@ -25,12 +25,12 @@ __version__ = "0.3.0"
 
 __all__ = [
     "Answer", "Fact", "PalimpsestError", "Plan", "Rules", "Verdict", "audit", "decide", "load",
-    "load_config", "load_run", "logs", "preset", "read_facts", "retrain", "study", "tofu",
+    "load_config", "load_run", "logs", "preset", "read_facts", "retrain", "study",
     "unlearn", "verify",
 ]  # fmt: skip
 
 _HOMES = {
-    "palimpsest.api": ("Answer", "audit", "retrain", "study", "tofu", "unlearn"),
+    "palimpsest.api": ("Answer", "audit", "retrain", "study", "unlearn"),
     "palimpsest.certificate": ("verify",),
     "palimpsest.config.load": ("load_config",),
     "palimpsest.config.plan": ("Plan",),

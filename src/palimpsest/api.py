@@ -7,35 +7,38 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from palimpsest.cell.launch import RunOptions, progress_listener
-from palimpsest.config.commands import AuditConfig, RetrainConfig, TofuConfig, UnlearnConfig
+from palimpsest.cell.launch import RunOptions, launch, progress_listener
+from palimpsest.config.commands import AuditConfig, RetrainConfig, UnlearnConfig
 from palimpsest.config.load import load_config
 from palimpsest.config.plan import Plan
+from palimpsest.config.sections import Engine, Knob, Prompt
 from palimpsest.errors import StudyFailed
 from palimpsest.report.documents import FORMAT, run_document, verdict_document, write_documents
 from palimpsest.report.results import RunResults, read_run
+from palimpsest.stats.rules import Rules
 from palimpsest.stats.verdict import Verdict, early_verdict
 
 if TYPE_CHECKING:
-    from palimpsest.cell.audit import AuditInputs
+    from palimpsest.cell.audit import AuditTask
     from palimpsest.cell.make_models import Made
+    from palimpsest.cell.task import Task
 
+PathLike = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, and how many steps are done out of how many."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What an audit or a TOFU study came to."""
+    """What an audit came to."""
 
     document: Mapping[str, Any]
     """The contents of ``summary.json``."""
     results: RunResults | None = None
     """None where nothing had to be run."""
     verdict: Verdict | None = None
-    """Of an audit."""
 
     @property
     def run(self) -> Path | None:
@@ -44,10 +47,8 @@ class Answer:
 
     @property
     def certified(self) -> bool:
-        """Whether a candidate is certified; in a TOFU study, in every cell."""
-        if self.verdict is not None:
-            return self.verdict.certified
-        return self.results is not None and self.results.certified == len(self.results.planned)
+        """Whether a candidate is certified."""
+        return self.verdict is not None and self.verdict.certified
 
     def passes(self, names: Sequence[str]) -> bool:
         """Tell whether the audit certifies a candidate and each of these could be the one."""
@@ -66,55 +67,87 @@ class Answer:
 def audit(
     base: Any,
     injected: Any,
-    candidates: Mapping[str, Any] | Sequence[str],
+    candidates: Mapping[str, Any] | None,
     forget: Any,
     retain: Any,
     probes: Any = None,
-    general: Any = "pocket",
+    general: PathLike = "pocket",
     references: Sequence[Any] = (),
     *,
-    out: str | os.PathLike[str],
+    out: PathLike,
+    candidates_folder: PathLike = "",
+    references_folder: PathLike = "",
+    exclude: Sequence[str] = (),
+    adapter_base: str = "",
+    learning_rate: float | None = None,
+    steps: int = AuditConfig.steps,
+    items: int = AuditConfig.items,
+    chunks: int = AuditConfig.chunks,
+    scored_pieces: int = AuditConfig.scored_pieces,
+    piece_tokens: int = AuditConfig.piece_tokens,
+    beacon: str = "",
+    rules: Rules | Mapping[str, Any] | None = None,
+    prompt: Prompt | Mapping[str, Any] | None = None,
+    engine: Engine | Mapping[str, Any] | None = None,
     tokenizer: Any = None,
     executor: str = "inline",
     workers: int = 1,
-    reuse: str = "",
+    reuse: PathLike = "",
     progress: Progress | None = None,
-    **settings: Any,
 ) -> Answer:
-    """Return the verdict on the candidates; ``settings`` are the other keys of ``AuditConfig``.
+    """Return the verdict on the candidates.
 
     Models are paths, Hugging Face ids or, with their ``tokenizer``, ``transformers`` modules; facts
-    are paths, or rows (dicts, ``Fact`` objects, a pandas frame). What is in memory is written
-    beside the run folder, to ``OUT.given/``.
+    are paths, or rows (dicts, ``Fact`` objects, a pandas frame); probes may also be the number of
+    probes to generate. What is in memory is written beside the run folder, to ``OUT.given/``.
     executor: ``inline`` does everything in this process, ``local`` in worker processes, ``ray`` on
     a cluster. Running it again with the same arguments resumes it; with one more candidate, only
-    that one is measured.
+    that one is measured. The other arguments are the keys of ``AuditConfig``.
+
+    ::
+
+        answer = palimpsest.audit(
+            "base", "injected", {"npo": "unlearned"}, "forget.jsonl", "retain.jsonl",
+            "probes.jsonl", "general.txt", ["retrained-0", "retrained-1"], out="run",
+        )
+        answer.certified, answer.verdict.reason
     """
+    from palimpsest.cell.audit import audit_task
     from palimpsest.cell.checkpoints import on_disk
 
     given = {"base": base, "injected": injected, "candidates": candidates, "forget": forget}
     given |= {"retain": retain, "probes": probes, "references": references}
-    values = on_disk(given, os.fspath(out), tokenizer) | {"general": general, "out": out}
-    config = load_config(AuditConfig, values | settings)
-    options = RunOptions(executor, workers, progress_listener(progress), reuse)
-    return audit_config(config, options)
+    values = on_disk(given, os.fspath(out), tokenizer) | {
+        "general": general,
+        "out": out,
+        "candidates_folder": candidates_folder,
+        "references_folder": references_folder,
+        "exclude": exclude,
+        "adapter_base": adapter_base,
+        "learning_rate": learning_rate,
+        "steps": steps,
+        "items": items,
+        "chunks": chunks,
+        "scored_pieces": scored_pieces,
+        "piece_tokens": piece_tokens,
+        "beacon": beacon,
+        "rules": rules,
+        "prompt": prompt,
+        "engine": engine,
+    }
+    options = _options(executor, workers, reuse, progress)
+    return judge(audit_task(load_config(AuditConfig, values), resumed=options.reuse), options)
 
 
-def audit_config(
-    config: AuditConfig, options: RunOptions, inputs: "AuditInputs | None" = None
-) -> Answer:
-    """Return the verdict of a configuration: what flags, YAML and Python all come to.
-
-    inputs: the configuration checked on paper, where the caller has done that already.
-    """
-    from palimpsest.cell.audit import prepare_audit, run_audit
-
-    inputs = inputs or prepare_audit(config, resumed=options.reuse)
-    if not inputs.bound.certifiable:
-        verdict = early_verdict(inputs.bound, inputs.rules)
+def judge(task: "AuditTask", options: RunOptions) -> Answer:
+    """Return the verdict of an audit: what flags, YAML and Python all come to."""
+    if not task.bound.certifiable:
+        for remark in task.check():
+            options.on_remark(remark)
+        verdict = early_verdict(task.bound, task.rules)
         document = {"format": FORMAT, "kind": "audit"} | verdict_document(verdict)
         return Answer(document, None, verdict)
-    results = _read(run_audit(inputs, options).path)
+    results = run_task(task, options)
     if not results.judged:
         reasons = "; ".join(f"{name}: {why}" for name, why in results.cells[0].failed.items())
         raise StudyFailed(
@@ -125,57 +158,146 @@ def audit_config(
 
 
 def study(
-    plan: Plan | str | os.PathLike[str],
-    out: str | os.PathLike[str] | None = None,
+    plan: Plan | PathLike,
+    out: PathLike | None = None,
     *,
-    pool: str = "",
+    pool: PathLike = "",
     executor: str = "inline",
     workers: int = 1,
-    reuse: str = "",
+    reuse: PathLike = "",
     progress: Progress | None = None,
 ) -> RunResults:
-    """Run (or resume) a study and return its results; ``plan`` is a Plan, a preset or a file."""
+    """Run (or resume) a study and return its results; ``plan`` is a Plan, a preset or a file.
+
+    pool: file of a sealed pool of your own. The others are as for ``audit``.
+
+    ::
+
+        results = palimpsest.study("demo", "run", executor="local", workers=2)
+        [verdict.status for _, verdict in results.judged]
+    """
+    from palimpsest.cell.study import StudyTask
     from palimpsest.config.presets import PRESETS, preset
 
     if not isinstance(plan, Plan):
         name = os.fspath(plan)
         plan = preset(name) if name in PRESETS else load_config(Plan, {}, name)
-    options = RunOptions(executor, workers, progress_listener(progress), reuse)
-    return study_plan(plan, Path(out or Path("runs") / plan.name), options, pool)
+    task = StudyTask(plan, Path(out or Path("runs") / plan.name), os.fspath(pool))
+    return run_task(task, _options(executor, workers, reuse, progress))
 
 
-def study_plan(plan: Plan, out: Path, options: RunOptions, pool: str = "") -> RunResults:
-    """Run (or resume) the study of a plan and return its results."""
-    from palimpsest.cell.study import run_study
+def retrain(
+    base: PathLike,
+    out: PathLike,
+    *,
+    train: PathLike = "",
+    forget_rows: PathLike = "",
+    forget: PathLike = "",
+    retain: PathLike = "",
+    general: PathLike = "",
+    with_forget: bool = False,
+    command: str = "",
+    draws: int = RetrainConfig.draws,
+    seed: int = 0,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    warmup: int | None = None,
+    schedule: Literal["linear", "cosine", "constant"] | None = None,
+    weight_decay: float | None = None,
+    loss: Literal["all", "completion"] | None = None,
+    pack: int | None = None,
+    fact_items: int | None = None,
+    general_items: int | None = None,
+    prompt: Prompt | Mapping[str, Any] | None = None,
+    engine: Engine | Mapping[str, Any] | None = None,
+    executor: str = "inline",
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> "Made":
+    """Train references with your own model and return their folders.
 
-    return _read(run_study(plan, out, pool=pool, options=options).path)
+    The arguments are the keys of ``RetrainConfig``; from ``epochs`` to ``general_items`` they are
+    the recipe, of which None takes the default.
+
+    ::
+
+        made = palimpsest.retrain("base", "references", train="train.jsonl", epochs=20, draws=20)
+        made.folders
+    """
+    return _make(RetrainConfig, _options(executor, workers, "", progress), locals())
 
 
-def tofu(config: TofuConfig, options: RunOptions | None = None) -> Answer:
-    """Run (or resume) a TOFU study and return its results."""
-    from palimpsest.cell.tofu import run_tofu
+def unlearn(
+    injected: PathLike,
+    out: PathLike,
+    *,
+    base: PathLike = "",
+    method: str = UnlearnConfig.method,
+    knobs: Mapping[str, Knob | Sequence[Knob]] | None = None,
+    unlearning_steps: int = UnlearnConfig.unlearning_steps,
+    train: PathLike = "",
+    forget_rows: PathLike = "",
+    forget: PathLike = "",
+    retain: PathLike = "",
+    general: PathLike = "",
+    seed: int = 0,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    warmup: int | None = None,
+    schedule: Literal["linear", "cosine", "constant"] | None = None,
+    weight_decay: float | None = None,
+    loss: Literal["all", "completion"] | None = None,
+    pack: int | None = None,
+    fact_items: int | None = None,
+    general_items: int | None = None,
+    prompt: Prompt | Mapping[str, Any] | None = None,
+    engine: Engine | Mapping[str, Any] | None = None,
+    executor: str = "inline",
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> "Made":
+    """Make candidates with your own model, one per combination of the knobs' values.
 
-    results = _read(run_tofu(config, options or RunOptions()).path)
-    return Answer(run_document(results), results)
+    The arguments are the keys of ``UnlearnConfig``; from ``epochs`` to ``general_items`` they are
+    the recipe of the injected model, of which None takes what its palimpsest.json says, or the
+    default.
+
+    ::
+
+        made = palimpsest.unlearn(
+            "injected", "npo", base="base", train="train.jsonl", method="npo",
+            knobs={"weight": [3.0, 12.0]},
+        )
+        made.folders, made.failed
+    """
+    return _make(UnlearnConfig, _options(executor, workers, "", progress), locals())
 
 
-def unlearn(options: RunOptions | None = None, **settings: Any) -> "Made":
-    """Make candidates with your own model; ``settings`` are the keys of ``UnlearnConfig``."""
-    from palimpsest.cell.make_models import OwnInputs, make_models
+def _make(
+    kind: type[RetrainConfig | UnlearnConfig], options: RunOptions, arguments: Mapping[str, Any]
+) -> "Made":
+    """Return what a command makes of the arguments of the function of its name."""
+    from palimpsest.cell.make_models import MakeTask, make_models
 
-    config = load_config(UnlearnConfig, settings)
-    return make_models(OwnInputs(config), options or RunOptions())
+    values = {k: v for k, v in arguments.items() if k not in ("executor", "workers", "progress")}
+    if values.get("knobs"):
+        values["knobs"] = {
+            name: list(several) if isinstance(several, list | tuple) else [several]
+            for name, several in values["knobs"].items()
+        }
+    return make_models(MakeTask(load_config(kind, values)), options)
 
 
-def retrain(options: RunOptions | None = None, **settings: Any) -> "Made":
-    """Train references with your own model; ``settings`` are the keys of ``RetrainConfig``."""
-    from palimpsest.cell.make_models import OwnInputs, make_models
-
-    config = load_config(RetrainConfig, settings)
-    return make_models(OwnInputs(config), options or RunOptions())
-
-
-def _read(path: Path) -> RunResults:
-    results = read_run(path)
+def run_task(task: "Task", options: RunOptions) -> RunResults:
+    """Run what is left of a task, write its documents and return its results."""
+    results = read_run(launch(task, options).path)
     write_documents(results)
     return results
+
+
+def _options(executor: str, workers: int, reuse: PathLike, progress: Progress | None) -> RunOptions:
+    return RunOptions(executor, workers, progress_listener(progress), os.fspath(reuse))

@@ -25,8 +25,9 @@ from tests.command import palimpsest as command
 from tests.made_runs import cell_run
 
 import palimpsest
-from palimpsest.api import Answer, audit_config
+from palimpsest.api import Answer, judge
 from palimpsest.cell import measure, models
+from palimpsest.cell.audit import audit_task
 from palimpsest.cell.launch import RunOptions
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
@@ -74,7 +75,7 @@ def counted(values: dict[str, Any], reuse: str = "") -> tuple[list[str], Answer]
             steps.append(event.step)
 
     options = RunOptions(on_event=listen, reuse=reuse)
-    answer = audit_config(load_config(AuditConfig, values), options)
+    answer = judge(audit_task(load_config(AuditConfig, values), resumed=options.reuse), options)
     return [step for step in steps if step != "finish"], answer
 
 
@@ -120,7 +121,7 @@ def test_summary_and_scores_say_the_same_as_the_verdict(tiny_audit: Path) -> Non
 def flags(values: dict[str, Any], tmp_path: Path) -> list[str]:
     """Return the arguments of ``palimpsest audit``; what has no flag goes into a file."""
     values = dict(values)
-    hidden = ("chunks", "scored_pieces", "piece_tokens", "rules")
+    hidden = ("chunks", "items", "scored_pieces", "piece_tokens", "rules")
     file = tmp_path / "hidden.yaml"
     file.write_text(yaml.safe_dump({key: values.pop(key) for key in hidden if key in values}))
     words = ["audit", str(file), "--executor=inline"]
@@ -136,7 +137,7 @@ def test_flags_yaml_and_python_give_the_same_bytes_and_verdict(world: Path, tmp_
     relative["candidates"] = {"retrained": "models/retrained"}
     relative |= {key: values[key] for key in ("references", "out")}
     (world / "audit.yaml").write_text(yaml.safe_dump(relative, sort_keys=False))
-    by_yaml = audit_config(load_config(AuditConfig, {}, world / "audit.yaml"), RunOptions())
+    by_yaml = judge(audit_task(load_config(AuditConfig, {}, world / "audit.yaml")), RunOptions())
     done = command(*flags(small(world, tmp_path / "flags"), tmp_path), "--json")
     document = json.loads(done.stdout)
     assert done.returncode == by_python.exit_code == by_yaml.exit_code == 3
@@ -293,7 +294,6 @@ def _plan_file(study: Path, tmp_path: Path) -> Path:
         (["--candidate=audit/x"], "--candidate"),
         ([], "--candidates-folder"),
         (["--candidate=x=a", "--learning-rate=-1"], "--learning-rate"),
-        (["--candidate=x=a", "--device=cuda"], "device"),
         (["--candidate=x=a", "--alpha=0.00042"], "--alpha"),
         (["--candidate=x=a", "--detection-limit=25"], "--detection-limit"),
         (["--candidate=x=a", "--forget=f.csv"], "facts from-csv f.csv"),

@@ -16,7 +16,7 @@ from tests.audit.audit_models import audit_values, spoil, write_rows
 from tests.command import palimpsest as command
 
 import palimpsest
-from palimpsest.cell.audit import AuditInputs, prepare_audit
+from palimpsest.cell.audit import AuditTask, audit_task
 from palimpsest.cell.checkpoints import find_checkpoints
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
@@ -69,8 +69,8 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "read_tensor", lambda *_: pytest.fail("weights were read"))
 
 
-def prepared(values: Values) -> AuditInputs:
-    return prepare_audit(load_config(AuditConfig, values))
+def prepared(values: Values) -> AuditTask:
+    return audit_task(load_config(AuditConfig, values))
 
 
 def refused(values: Values, kind: type[InputError] = InputError, word: str = "") -> InputError:
@@ -96,7 +96,7 @@ def test_facts_are_asked_backwards_where_all_have_subject_and_relation(
     assert not one_way.setting.elicited(("reversed",))
     write_rows(tmp_path / "forget.jsonl", [row | {"relation": "seal"} for row in rows("forget", 4)])
     both = prepared(good)
-    assert both.rules == Rules() and len(list(both.remarks())) < len(list(one_way.remarks()))
+    assert both.rules == Rules() and len(both.remarks) < len(one_way.remarks)
     asked = both.setting.elicited(("reversed",))
     assert (asked[0].prompt, asked[0].answer) == ("Forgetuma is the seal of", "Person0")
 
@@ -363,7 +363,7 @@ def test_an_adapter_without_a_task_is_a_candidate(good: Values, adapter: Path) -
     config = json.loads((adapter / "adapter_config.json").read_text())
     assert config["task_type"] is None and config["auto_mapping"]
     good["candidates"] = {"adapted": str(adapter)}
-    assert prepared(good).candidates == (("adapted", str(adapter)),)
+    assert prepared(good).candidates == {"adapted": str(adapter)}
     own, base = load(str(adapter)).weights, load(good["injected"]).weights
     assert any(not own[name].equal(base[name]) for name in base)
     edit(adapter, "adapter_config.json", base_model_name_or_path=None)

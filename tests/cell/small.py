@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.study import StudySpecs, run_study
+from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.study import StudyTask
 from palimpsest.cell.work import CellWork
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
@@ -62,14 +62,14 @@ def finish(plan: Plan, out: Path, **options: Any) -> tuple[Run, list[str]]:
         if event.kind == "step" and event.step != "finish":
             done.append(event.step)
 
-    run = run_study(plan, out, options=RunOptions(on_event=note, **options))
+    run = launch(StudyTask(plan, out), RunOptions(on_event=note, **options))
     return run, done
 
 
 def cell_work(plan: Plan) -> CellWork:
     """Return the work of a plan's only cell with nothing in its caches."""
     (cell,) = plan.cell_ids()
-    return CellWork(StudySpecs(plan)(cell))
+    return CellWork(StudyTask(plan).plan(cell))
 
 
 def only_cell(run: Run) -> CellStore:

@@ -19,8 +19,8 @@ from tests.cell.small import (
     small_plan,
 )
 
-from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.study import run_study
+from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
 from palimpsest.config.sections import Engine, Replication
@@ -85,7 +85,7 @@ def test_a_cell_stopped_after_any_step_ends_with_the_same_bytes(tmp_path: Path) 
                 seen.append(event.step)
 
         try:
-            stopped = run_study(plan, tmp_path / "run", options=RunOptions(on_event=stop_after_one))
+            stopped = launch(StudyTask(plan, tmp_path / "run"), RunOptions(on_event=stop_after_one))
         except Stop:
             began += seen
             continue
@@ -105,7 +105,7 @@ def test_a_steps_result_does_not_depend_on_what_its_worker_did_before(
             raise Stop
 
     with pytest.raises(Stop):
-        run_study(plan, tmp_path / "run", options=RunOptions(on_event=stop_after_training))
+        launch(StudyTask(plan, tmp_path / "run"), RunOptions(on_event=stop_after_training))
     cell = only_cell(Run.open(tmp_path / "run"))
     expected = only_cell(run).table("items")
     for name in names:
@@ -265,8 +265,10 @@ def test_a_sealed_pool_of_ones_own_is_opened(tmp_path: Path) -> None:
     pool.write_text("".join(json.dumps(line) + "\n" for line in lines))
     plan = bare_plan(known_label=("suppression",), seal=read_pool(pool).commitment())
     with pytest.raises(SealError):
-        run_study(plan, tmp_path / "run")
-    items = only_cell(run_study(plan, tmp_path / "run", pool=pool)).table("items")
+        launch(StudyTask(plan, tmp_path / "run"), RunOptions())
+    items = only_cell(launch(StudyTask(plan, tmp_path / "run", str(pool)), RunOptions())).table(
+        "items"
+    )
     audited = {m for m, p in zip(items["model"], items["pool"]) if p == "audit"}
     assert "known-suppression" in audited
 
@@ -298,5 +300,5 @@ def test_an_unknown_name_is_refused_before_anything_is_written(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(InputError):
-        run_study(bare_plan(**changes), tmp_path / "run")
+        launch(StudyTask(bare_plan(**changes), tmp_path / "run"), RunOptions())
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from tests.cell.small import METHODS, bare_plan, cell_work, finish, only_cell, small_plan
 
-from palimpsest.cell.study import StudySpecs, run_study, study_terms
+from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import MethodGrid, Unlearning
 from palimpsest.errors import DriftError, StudyFailed, TrainingDiverged
@@ -33,7 +34,7 @@ def folder(tiny_checkpoint: Any, tmp_path: Path) -> Path:
 
 def create(plan: Plan, out: Path) -> Run:
     """Fix the terms of a study in its folder, and do nothing yet."""
-    return Run.create_or_resume(out, *study_terms(plan, StudySpecs(plan)))
+    return Run.create_or_resume(out, *StudyTask(plan).fixed)
 
 
 def flip(path: Path) -> None:
@@ -161,7 +162,7 @@ def test_an_injection_that_diverges_fails_its_cell_with_the_step(tmp_path: Path)
     plan = bare_plan()
     plan = replace(plan, injection=replace(plan.injection, learning_rate=1e30))
     with pytest.raises((StudyFailed, TrainingDiverged), match=r"step \d"):
-        run_study(plan, tmp_path / "run")
+        launch(StudyTask(plan, tmp_path / "run"), RunOptions())
     cell = only_cell(Run.open(tmp_path / "run"))
     failure = cell.failure()
     assert failure is not None and (failure.kind, failure.step) == ("diverged", "train-injected")

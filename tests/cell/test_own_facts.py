@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cell.small import METHODS, bare_plan, finish, only_cell
 
-from palimpsest.cell.study import StudySpecs, check_study, study_terms
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.load import as_dict, load_config
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Facts
@@ -51,11 +51,11 @@ def test_a_cell_of_own_facts_is_trained_and_judged(files: dict[str, str], tmp_pa
 
 def test_changed_facts_are_refused(files: dict[str, str], tmp_path: Path) -> None:
     plan = own_plan(files)
-    Run.create_or_resume(tmp_path / "run", *study_terms(plan, StudySpecs(plan)))
+    Run.create_or_resume(tmp_path / "run", *StudyTask(plan).fixed)
     text = Path(files["probes"]).read_text()
     Path(files["probes"]).write_text(text.replace('"answer": "', '"answer": "X'))
     with pytest.raises(DriftError) as drift:
-        Run.create_or_resume(tmp_path / "run", *study_terms(plan, StudySpecs(plan)))
+        Run.create_or_resume(tmp_path / "run", *StudyTask(plan).fixed)
     assert drift.value.keys == ("inputs.probe facts",)
 
 
@@ -93,7 +93,7 @@ def test_a_file_that_is_missing_or_lacks_prompts_is_noticed_before_training(
     Path(files["forget"]).write_text("\n".join(map(json.dumps, facts)) + "\n")
     plan = own_plan(files)
     with pytest.raises(FactsError):
-        check_study(plan, StudySpecs(plan))
+        StudyTask(plan).check()
     gone = replace(plan, facts=Facts(files=(*plan.facts.files[1:], ("forget", "no.jsonl"))))
     with pytest.raises(FactsError):
-        check_study(gone, StudySpecs(gone))
+        StudyTask(gone).check()

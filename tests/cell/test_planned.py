@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from palimpsest.cell.planned import planned_cell, planned_cells
-from palimpsest.cell.study import StudySpecs
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.load import changed
 from palimpsest.config.presets import preset
 from palimpsest.errors import InputError
@@ -17,9 +17,9 @@ PLAN = changed(preset("demo"), {"methods": [{"name": "ga", "weight": [1.0, 2.0]}
 
 
 def test_a_study_lists_its_models_from_its_terms() -> None:
-    specs = StudySpecs(PLAN)
-    (cell,) = specs.terms[0].cells
-    planned, spec = planned_cell(*specs.terms, cell), specs(cell)
+    specs = StudyTask(PLAN)
+    (cell,) = specs.terms().cells
+    planned, spec = planned_cell(*specs.fixed, cell), specs.plan(cell)
     own = [model for model in planned.models if not model.method and model.role is not Role.BASE]
     assert [m for m in own if m.role is not Role.KNOWN_LABEL] == [e.model for e in spec.models]
     assert [model.knobs["weight"] for model in planned.of(Role.CANDIDATE)] == [1.0, 2.0]
@@ -30,7 +30,7 @@ def test_a_study_lists_its_models_from_its_terms() -> None:
 
 
 def test_terms_that_list_other_cells_are_refused() -> None:
-    terms, _ = StudySpecs(PLAN).terms
+    terms, _ = StudyTask(PLAN).fixed
     for cells in ((), ("other",), (*terms.cells, "other")):
         with pytest.raises(InputError):
             planned_cells(replace(terms, cells=cells))

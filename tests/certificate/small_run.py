@@ -17,7 +17,7 @@ from tests.made_runs import AUDIT_SETTINGS, BASE, FACTS, INJECTED, PLACE, PROBES
 
 from palimpsest.cell.beacon import Beacon
 from palimpsest.cell.planned import planned_cell
-from palimpsest.cell.study import StudySpecs, study_terms
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Facts, MethodGrid, Replication
 from palimpsest.facts.sealed import AuditPool, builtin_pool
@@ -56,7 +56,7 @@ def write_small(
         "seal": "" if pool is None else pool.commitment(),
     }
     plan = Plan(**settled | changes)
-    terms, roster = study_terms(plan, StudySpecs(plan))
+    terms, roster = StudyTask(plan).fixed
     run = Run.create_or_resume(path, fixed(terms), roster)
     for cell in run.cells:
         if cell not in skip:

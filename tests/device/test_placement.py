@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import palimpsest
-from palimpsest.cell.study import run_study
+from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.sections import Engine
 from palimpsest.methods import BUILT_IN
 from palimpsest.run.store import Run
@@ -48,7 +49,10 @@ def test_a_whole_cell(
     every = family == "qwen2-s" and dtype == "bfloat16"
     methods = tuple(BUILT_IN) if every else ("npo", "rmu", "gate_mask")
     engine = Engine(device=far, dtype=dtype, stack=1)  # type: ignore[arg-type]
-    run = run_study(device_plan(tiny_checkpoint(family), engine, methods), tmp_path / "run")
+    run = launch(
+        StudyTask(device_plan(tiny_checkpoint(family), engine, methods), tmp_path / "run"),
+        RunOptions(),
+    )
     reasons = failures(run)
     assert all(reason.startswith("not_applicable") for reason in reasons.values()), reasons
     assert np.isfinite(run.cell(run.cells[0]).table("items")["nll_sum"]).all()
@@ -60,7 +64,7 @@ def test_a_cell_of_stacks_gives_the_scores_of_the_cpu(
     scores = []
     for device in (far, "cpu"):
         plan = device_plan(tiny_checkpoint("qwen2-s"), Engine(device=device), ("npo", "gate_mask"))
-        run = run_study(plan, tmp_path / device.replace(":", "-"))
+        run = launch(StudyTask(plan, tmp_path / device.replace(":", "-")), RunOptions())
         scores.append(run.cell(run.cells[0]).table("items")["nll_sum"])
     assert np.allclose(*scores, rtol=1e-3)
 

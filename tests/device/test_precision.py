@@ -9,7 +9,8 @@ import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 import palimpsest
-from palimpsest.cell.study import run_study
+from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.sections import Engine
 from palimpsest.errors import MachineError, ModelError, PlanError
 from palimpsest.methods.gate_mask import GateMask
@@ -205,7 +206,7 @@ def test_a_study_has_one_student_on_the_device(
     folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
     plan = device_plan(folder, Engine(device=far, stack=1), ("npo",), known_label=known)
     with gauge:
-        run_study(plan, tmp_path / "run")
+        launch(StudyTask(plan, tmp_path / "run"), RunOptions())
     copies = gauge.peak / each
     assert most - 1 < copies <= most + 0.25  # a tensor or two more are on their way
 
@@ -265,11 +266,11 @@ def test_a_fault_of_the_machine_is_stored_nowhere(
     monkeypatch.setattr(NPO, "loss", fail)
     plan = device_plan(tiny_checkpoint("qwen2-s"), Engine(), ("npo",))
     with pytest.raises(MachineError):
-        run_study(plan, tmp_path / "run")
+        launch(StudyTask(plan, tmp_path / "run"), RunOptions())
     assert not list((tmp_path / "run").rglob("failed.json"))
     assert not list((tmp_path / "run").rglob("unlearn-*/manifest.json"))
     monkeypatch.undo()
-    run = run_study(plan, tmp_path / "run")
+    run = launch(StudyTask(plan, tmp_path / "run"), RunOptions())
     models = models_from_json(run.cell(run.cells[0]).summary()["models"])
     assert not [name for name, model in models.items() if model.failure]
 

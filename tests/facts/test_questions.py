@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from palimpsest.errors import FactsError
-from palimpsest.facts.files import Fact
+from palimpsest.cell.texts import own_facts
+from palimpsest.facts.files import Fact, check_sets
 from palimpsest.facts.nonce import POOLS, Triple, render, template_words
 from palimpsest.facts.questions import (
     ASKED,
@@ -21,7 +21,6 @@ from palimpsest.facts.questions import (
     Question,
     draw_testbed,
     elicitations,
-    file_testbed,
     of_triple,
     pool_questions,
     reversible,
@@ -89,16 +88,13 @@ def test_facts_of_files_keep_a_cloze_and_no_answers(tmp_path: Path) -> None:
     for role in ("forget", "retain", "probes"):
         prompts = [f"{role} {n} is" for n in "abc"]
         row = {"id": role, "answer": role.upper(), "trained": prompts[:2], "heldout": prompts[2:]}
-        files[role] = str(tmp_path / f"{role}.jsonl")
-        Path(files[role]).write_text(json.dumps(row) + "\n")
-    bed = file_testbed(files)
+        file = tmp_path / f"{role}.jsonl"
+        file.write_text(json.dumps(row) + "\n")
+        files[role.removesuffix("s")] = str(file)
+    bed = own_facts(check_sets(files), None, None)["facts"]
     pools = [(q.pool, q.template) for q in bed.questions if q.set == "retain"]
     assert pools == [("cloze", 0), ("trained", 1), ("evaluation", 0)]
     assert bed.probe[0].id == "probes" and not bed.probe[0].object
-    alone = {"id": "r", "answer": "R", "trained": ["one is"]}
-    Path(files["retain"]).write_text(json.dumps(alone) + "\n")
-    with pytest.raises(FactsError, match=r"retain.jsonl.*trained"):
-        file_testbed(files)
 
 
 GUILD = Triple("f", "Asha Tren", "guild", "Velkor")

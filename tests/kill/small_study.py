@@ -39,8 +39,8 @@ from typing import Any
 from far import mounted
 from toy import Countdown, digests
 
+import palimpsest
 from palimpsest import cli
-from palimpsest.cell.study import run_study
 from palimpsest.certificate import certify
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan
@@ -233,7 +233,7 @@ class Study:
         (base / "plan.yaml").write_text(json.dumps(as_dict(self.plan)))
         whole = base / "whole"
         # Here, in this process, which so loads all that children need.
-        self.cells = run_study(self.plan, whole).cells
+        self.cells = palimpsest.study(self.plan, whole).planned
         self.expected = evidence(whole)
         self.certificate = file_digest(certify(whole, base / "whole.zip"))
         local.START = "fork"
@@ -318,7 +318,7 @@ class Study:
     def operations(self, count: str) -> list[dict[str, Any]]:
         def inline(folder: Path, fatal: int) -> None:
             counted = Countdown(fatal or None)
-            run_study(self.plan, folder)
+            palimpsest.study(self.plan, folder)
             (self.base / "operations").write_text(str(counted.operations))
 
         shutil.rmtree(self.base / "counted", ignore_errors=True)  # of an earlier request

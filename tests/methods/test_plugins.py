@@ -9,7 +9,7 @@ import pytest
 from toys import transformer_context
 
 from palimpsest.cell.steps import StepList
-from palimpsest.cell.study import StudySpecs
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.presets import preset
 from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import MethodError
@@ -67,9 +67,9 @@ def test_an_edited_plug_in_makes_its_own_steps_again_and_no_others(folder: Path)
     plan = replace(preset("demo"), models=("pocket/qwen2-s",), methods=methods)
 
     def keys() -> dict[str, str]:
-        specs = StudySpecs(plan)
+        specs = StudyTask(plan)
         [cell] = plan.cell_ids()
-        return {step.name: step.key for step in StepList(specs(cell)).build()}
+        return {step.name: step.key for step in StepList(specs.plan(cell)).build()}
 
     before = keys()
     (folder / "of_mine.py").write_text(SOURCE.replace("12.0", "13.0"))

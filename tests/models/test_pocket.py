@@ -67,10 +67,10 @@ def test_a_first_step_imports_no_module_of_transformers() -> None:
     program = """
 import sys
 from palimpsest.config.presets import preset
-from palimpsest.cell.study import StudySpecs
+from palimpsest.cell.study import StudyTask
 from palimpsest.cell.estimate import check_memory, suitable_workers
 from palimpsest.cell.work import CellWork
-spec = StudySpecs(preset("demo"))("pocket-qwen2-s--seed0")
+spec = StudyTask(preset("demo")).plan("pocket-qwen2-s--seed0")
 check_memory(spec), suitable_workers(spec)
 assert "transformers" not in sys.modules, "a command that starts workers has no use for it"
 work = CellWork(spec)

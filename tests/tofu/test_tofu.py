@@ -1,67 +1,72 @@
-"""The TOFU study on a pocket model: what is taught to whom, what is stored, and that it resumes."""
+"""TOFU as files of facts: what is drawn, and the study and the audit that read the files."""
 
+import json
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.command import palimpsest as command
 from tests.openunlearning.run_folders import TEMPLATE, teach
 from tests.tofu.tofu_files import write_tofu
 
-from palimpsest.api import Answer, tofu
-from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.tofu import OFFICIAL, TofuInputs
+import palimpsest
+from palimpsest.cell.study import StudyTask
 from palimpsest.certificate import certify, verify
-from palimpsest.config.commands import TofuConfig
-from palimpsest.config.sections import Prompt
+from palimpsest.config.load import changed, load_config
+from palimpsest.config.plan import Plan
+from palimpsest.errors import FactsError
+from palimpsest.facts.files import check_sets
 from palimpsest.facts.tofu import read_tofu
-from palimpsest.models import checkpoint
+from palimpsest.facts.tofu_sets import GENERATED, TofuItems, draw_sets
+from palimpsest.models.checkpoint import load, state_digest
+from palimpsest.report.results import RunResults
 from palimpsest.run.store import Run
 from palimpsest.stats.verdict import Because, Reason, decide
-from palimpsest.stats.words import probes_fail
 
+SIZES = ("--forget-items=8", "--retain-items=8", "--probes=12")
+SMALL = TofuItems(forget_items=8, retain_items=8, probes=12, trained_here=True)
 CELL = "pocket-qwen2-s--seed0"
 
 
 @pytest.fixture(scope="module")
-def finished(small: TofuConfig) -> Answer:
-    return tofu(small)
+def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a cell, and its plan; the data lie beside them."""
+    root = tmp_path_factory.mktemp("tofu")
+    data = write_tofu(root / "data", forget=2, retain=10)
+    words = (f"--data={data}", f"--out={root / 'facts'}", "--train=pocket/qwen2-s", *SIZES)
+    done = command("facts", "tofu", *words)
+    assert done.returncode == 0, done.stderr
+    return root / "facts"
 
 
-# -- what is taught, and to whom -----------------------------------------------------------------
+@pytest.fixture(scope="module")
+def plan(facts: Path) -> Plan:
+    """The plan that was written, small enough to be finished once per process."""
+    quick: dict[str, Any] = {"methods": [{"name": "npo"}], "rules": {"control_shares": [0.25]}}
+    quick["injection"] = {"steps": 60, "learning_rate": 2e-3}
+    quick["unlearning"] = {"steps": 2, "learning_rate": 2e-3}
+    quick["reacquisition"] = {"learning_rate": 2e-3}
+    return changed(load_config(Plan, {}, facts / "plan.yaml"), quick)
 
 
-def test_the_reference_is_taught_every_retain_item_and_no_forget_item(small: TofuConfig) -> None:
-    setting = TofuInputs(small)(CELL).setting
-    whole, without = setting.stream(), setting.stream().without("forget")
-
-    def taught(stream: Any) -> list[list[str]]:
-        return [[stream.texts[n].id for n in step] for step in stream.steps]
-
-    sets = {name.split("/")[0] for step in taught(whole) for name in step}
-    assert sets == {"forget", "retain"}
-    assert len({name for step in taught(without) for name in step}) == small.retain_items
-    for full, kept in zip(taught(whole), taught(without)):
-        assert kept == [name for name in full if name.startswith("retain/")]
-    assert taught(setting.stream("draw1")) != taught(whole)
+@pytest.fixture(scope="module")
+def finished(plan: Plan, facts: Path) -> RunResults:
+    return palimpsest.study(plan, facts.parent / "run")
 
 
-def test_every_seed_has_items_of_its_own_and_every_base_the_same(
-    small: TofuConfig, tmp_path: Path
-) -> None:
-    data = str(write_tofu(tmp_path, forget=2, retain=20, per_author=20))
-    several = replace(small, seeds=3, forget_items=4, retain_items=4, probes=4, data=data)
-    drawn = [[f.id for f in TofuInputs(several).items(seed).retain] for seed in range(3)]
-    assert len({tuple(ids) for ids in drawn}) > 1
-    other = TofuInputs(replace(several, base="pocket/gpt2-s"))
-    assert [[f.id for f in other.items(seed).retain] for seed in range(3)] == drawn
+# -- what is drawn -------------------------------------------------------------------------------
 
 
-def test_the_official_checkpoints_are_the_default() -> None:
-    assert TofuInputs(TofuConfig()).given() == (OFFICIAL[0], (OFFICIAL[1],))
-    given = TofuInputs(TofuConfig(base="b", full="f", retain=("r", "s"))).given()
-    assert given == ("f", ("r", "s"))
+def test_every_seed_has_items_of_its_own(tmp_path: Path) -> None:
+    data = write_tofu(tmp_path, forget=2, retain=20, per_author=20)
+    few = replace(SMALL, forget_items=4, retain_items=4, probes=4)
+    drawn = [draw_sets(data, replace(few, seed=seed))[0]["retain"] for seed in range(3)]
+    assert len({tuple(fact.id for fact in facts) for facts in drawn}) > 1
+    assert draw_sets(data, few)[0]["retain"] == drawn[0]
 
 
 @pytest.mark.parametrize(
@@ -75,53 +80,111 @@ def test_the_official_checkpoints_are_the_default() -> None:
     ],
 )
 def test_probes_are_questions_that_no_model_was_taught(
-    small: TofuConfig, tmp_path: Path, train: bool, holdout: int, per_author: int, source: str
+    tmp_path: Path, train: bool, holdout: int, per_author: int, source: str
 ) -> None:
     data = write_tofu(tmp_path, 2, 4, holdout, per_author=per_author)
-    study = TofuInputs(replace(small, train=train, data=str(data)))
-    sets = study.sets(0)
+    items = replace(SMALL, trained_here=train)
+    sets, said = draw_sets(data, items)
     assert {fact.id.partition("-")[0] for fact in sets["probe"]} == {source}
-    assert len(sets["probe"]) == small.probes
+    assert len(sets["probe"]) == items.probes and (said == GENERATED) is (source == "nonce")
     taught = {fact.subject for fact in (*sets["forget"], *sets["retain"])}
     assert not taught & {fact.subject for fact in sets["probe"]}
-    assert any(remark.startswith("Probes: ") for remark in study.remarks())
     own = data / ("retain90.json" if not holdout else "holdout10.json")
-    given = TofuInputs(replace(small, data=str(data), probes_file=str(own)))
-    assert {fact.id.partition("-")[0] for fact in given.sets(0)["probe"]} == {own.stem}
+    given, _ = draw_sets(data, replace(items, probes_file=str(own)))
+    assert {fact.id.partition("-")[0] for fact in given["probe"]} == {own.stem}
+    with pytest.raises(FactsError):
+        draw_sets(data, replace(items, probes_file=str(own), probes=500))
 
 
-def test_questions_are_asked_and_taught_in_the_frame(small: TofuConfig) -> None:
-    prompt = Prompt(chat=True, system_prompt="Be brief.", chat_date="3 May 2021")
-    study = TofuInputs(replace(small, prompt=prompt))
-    study.outline.tokenizer.chat_template = TEMPLATE
-    setting = study(CELL).setting
+def test_the_files_are_sound_facts_with_evidence(facts: Path, plan: Plan) -> None:
+    names = {"forget": "forget", "retain": "retain", "probe": "probes"}
+    sets = check_sets({name: facts / f"{file}.jsonl" for name, file in names.items()})
+    assert {name: len(s) for name, s in sets.items()} == {"forget": 8, "retain": 8, "probe": 12}
+    assert all(fact.evidence and fact.heldout for fact in sets["forget"])
+    assert dict(plan.facts.files)["probes"] == str(facts / "probes.jsonl")
+
+
+FILES: dict[str, Callable[[Path], object]] = {
+    "no forget file": lambda d: (d / "forget10.json").unlink(),
+    "no paraphrases": lambda d: (d / "forget10_perturbed.json").unlink(),
+    "no retain file": lambda d: (d / "retain90.json").unlink(),
+    "an empty file": lambda d: (d / "forget10.json").write_text(""),
+    "no JSON": lambda d: (d / "retain90.json").write_text("{nope\n"),
+    "rows that are lists": lambda d: (d / "retain90.json").write_text("[1]\n[2]\n"),
+    "a forget question in the holdout": lambda d: shutil.copy(
+        d / "forget10.json", d / "holdout10.json"
+    ),
+    "a row without answer": lambda d: change(d, "forget10.json", answer=None),
+    "an answer that is a number": lambda d: change(d, "forget10.json", answer=7),
+    "another question's paraphrase": lambda d: change(
+        d, "forget10_perturbed.json", question="Who?"
+    ),
+    "text that changes its direction": lambda d: change(d, "retain90.json", answer="w\u202eborn."),
+}
+
+
+def change(data: Path, name: str, **changes: Any) -> None:
+    """Change keys of a file's first row."""
+    first, *rows = (json.loads(line) for line in (data / name).read_text().splitlines())
+    lines = (json.dumps(row) + "\n" for row in (first | changes, *rows))
+    (data / name).write_text("".join(lines))
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_bad_file_is_refused(tmp_path: Path, kind: str) -> None:
+    data = write_tofu(tmp_path, forget=2, retain=10)
+    draw_sets(data, SMALL)
+    FILES[kind](data)
+    with pytest.raises(FactsError):
+        draw_sets(data, SMALL)
+
+
+# -- trained here ----------------------------------------------------------------------------------
+
+
+def test_the_reference_is_taught_every_retain_item_and_no_forget_item(plan: Plan) -> None:
+    setting = StudyTask(plan).plan(CELL).setting
+    whole, without = setting.stream(), setting.stream().without("forget")
+
+    def taught(stream: Any) -> list[list[str]]:
+        return [[stream.texts[n].id for n in step] for step in stream.steps]
+
+    sets = {name.split("/")[0] for step in taught(whole) for name in step}
+    assert sets == {"forget", "retain"}
+    assert len({name for step in taught(without) for name in step}) == 8
+    for full, kept in zip(taught(whole), taught(without)):
+        assert kept == [name for name in full if name.startswith("retain/")]
+
+
+def test_questions_are_asked_and_taught_in_the_frame(plan: Plan) -> None:
+    prompt = {"chat": True, "system_prompt": "Be brief.", "chat_date": "3 May 2021"}
+    task = StudyTask(changed(plan, {"prompt": prompt}))
+    from palimpsest.cell import study
+
+    outline = study.outline("pocket/qwen2-s")
+    outline.tokenizer.chat_template = TEMPLATE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "outline", lambda *_: outline)
+        setting = task.plan(CELL).setting
+        assert "3 May 2021" in task.terms().config["template"]
+    assert setting.with_evidence
     for question in (*setting.facts.questions, *setting.with_evidence):
         assert question.prompt.startswith("<system 3 May 2021>Be brief.\n<user>")
-        assert question.sentence.endswith("\n<|endoftext|>") and "Question:" not in question.text
-    assert "3 May 2021" in study.terms()[0].config["template"]
+        assert question.sentence.endswith("\n<|endoftext|>")
 
 
-# -- what comes out ------------------------------------------------------------------------------
-
-
-def test_the_injected_model_is_found_and_the_document_complete(
-    finished: Answer, small: TofuConfig
-) -> None:
-    assert finished.results is not None
-    ((cell, verdict),) = finished.results.judged
-    document = finished.document["cells"][CELL]
-    assert {"status", "reason", "headroom", "models", "facts"} <= document.keys()
-    assert document["facts"] == {"forget": 8, "retain": 8, "probe": 12}
+def test_the_injected_model_is_found_and_the_headroom_measured(finished: RunResults) -> None:
+    ((cell, verdict),) = finished.judged
     assert verdict.injected_p is not None and verdict.injected_p < 0.05
-    assert verdict.reference_count == small.draws
-    assert finished.exit_code == (0 if document["status"] == "certified" else 3)
-    headroom = cell.headroom
-    assert headroom is not None and headroom.facts == 8
+    assert verdict.reference_count == 5
+    assert cell.headroom is not None and cell.headroom.facts == 8
+    assert "reversed" in verdict.rules.unmeasured_axes
 
 
-def test_where_only_the_probes_fail_candidates_are_compared_all_the_same(finished: Answer) -> None:
-    assert finished.results is not None
-    ((cell, verdict),) = finished.results.judged
+def test_where_only_the_probes_fail_candidates_are_compared_all_the_same(
+    finished: RunResults,
+) -> None:
+    ((cell, verdict),) = finished.judged
     measures = cell.evaluation
     models = {
         name: replace(model, probe_deltas=model.probe_deltas - 50.0)
@@ -131,62 +194,50 @@ def test_where_only_the_probes_fail_candidates_are_compared_all_the_same(finishe
     assert blind is not None
     assert (blind.reason, blind.because) == (Reason.NOT_IDENTIFIABLE, Because.INJECTED)
     assert all(finding.comparison is not None for finding in blind.findings)
-    assert probes_fail(blind) is (verdict.detection_limit is not None)
 
 
-def test_no_question_or_answer_of_the_data_is_stored(finished: Answer, small: TofuConfig) -> None:
-    assert finished.run is not None
-    files = [
-        path for path in finished.run.rglob("*") if path.is_file() and "answers" not in path.name
-    ]
+def test_no_question_or_answer_of_the_data_is_stored(finished: RunResults, facts: Path) -> None:
+    files = [p for p in finished.path.rglob("*") if p.is_file() and "answers" not in p.name]
     stored = b"".join(path.read_bytes() for path in files)
-    table = Run.open(finished.run).cell(CELL).table("items")
-    data = read_tofu(small.data)
+    table = Run.open(finished.path).cell(CELL).table("items")
+    data = read_tofu(facts.parent / "data")
     known = {fact.id for fact in (*data.forget, *data.retain)}
     asked = set(table["fact"][np.isin(table["set"], ["forget", "retain"])])
     assert asked <= known and len(asked) == 16
     for fact in (*data.forget, *data.retain):
         assert fact.answer.encode() not in stored
         assert all(prompt.encode() not in stored for prompt in fact.trained + fact.heldout)
-    assert str(Path(small.data).parent).encode() not in stored
 
 
-def test_its_verdict_can_be_certified_and_recomputed(finished: Answer, tmp_path: Path) -> None:
-    assert finished.run is not None
-    found = verify(certify(finished.run, tmp_path / "bundle", None, None))
+def test_its_verdict_can_be_certified_and_recomputed(finished: RunResults, tmp_path: Path) -> None:
+    found = verify(certify(finished.path, tmp_path / "bundle", None, None))
     assert found.ok, found.lines()
 
 
-# -- checkpoints that are given ------------------------------------------------------------------
+# -- checkpoints that are given --------------------------------------------------------------------
 
 
-def test_given_checkpoints_are_measured_and_nothing_is_trained(
-    small: TofuConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = read_tofu(small.data)
+def test_given_checkpoints_are_measured(facts: Path, tmp_path: Path) -> None:
+    data = read_tofu(facts.parent / "data")
     texts = {
         name: [f"{fact.trained[0]} {fact.answer}" for fact in getattr(data, name)]
         for name in ("forget", "retain")
     }
-    base, both = Path(small.base), texts["forget"] + texts["retain"]
+    base, both = Path("pocket/qwen2-s"), texts["forget"] + texts["retain"]
     full = teach(base, tmp_path / "full", both, 0, steps=10)
     retain = teach(base, tmp_path / "retain", texts["retain"], 0, steps=10)
     mine = teach(base, tmp_path / "mine", texts["retain"], 1, steps=10)
-    given = replace(
-        small,
-        out=str(tmp_path / "run"),
-        train=False,
-        full=str(full),
-        retain=(str(retain),),
-        candidates=(("mine", str(mine)),),
-        methods=(),
+    answer = palimpsest.audit(
+        "pocket/qwen2-s",
+        full,
+        {"mine": mine},
+        *(facts / f"{name}.jsonl" for name in ("forget", "retain", "probes")),
+        references=[retain],
+        out=tmp_path / "run",
+        learning_rate=2e-5,
+        steps=5,
     )
-    steps: list[str] = []
-    result = tofu(given, RunOptions(on_event=lambda event: steps.append(event.step)))
-    assert not [step for step in steps if step.startswith("train")]
-    assert result.results is not None
-    ((cell, verdict),) = result.results.judged
-    assert verdict.reason is Reason.NO_REFERENCE or verdict.reason is not None
-    for name, folder in (("injected", full), ("reference", retain), ("mine", mine)):
-        state = checkpoint.load(str(folder)).model.state_dict()
-        assert cell.models[name].digest == checkpoint.state_digest(state)
+    assert answer.results is not None and answer.verdict is not None
+    ((cell, _),) = answer.results.judged
+    for name, folder in (("injected", full), ("mine", mine)):
+        assert cell.models[name].digest == state_digest(load(str(folder)).model.state_dict())

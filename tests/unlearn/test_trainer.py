@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.make_models import Made, OwnInputs, make_models
+from palimpsest.cell.make_models import Made, MakeTask, make_models
 from palimpsest.cell.trainer import TrainerFailed
 from palimpsest.config.commands import RetrainConfig
 from palimpsest.config.load import load_config
@@ -72,7 +72,7 @@ def command(folder: Path, how: str = "") -> str:
 
 
 def retrain(values: Values, **options: Any) -> Made:
-    return make_models(OwnInputs(load_config(RetrainConfig, values)), RunOptions(**options))
+    return make_models(MakeTask(load_config(RetrainConfig, values)), RunOptions(**options))
 
 
 def runs(folder: Path) -> list[list[int]]:

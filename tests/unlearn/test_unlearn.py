@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from palimpsest.cell import work
 from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.make_models import Made, NotMade, OwnInputs, knob_values, make_models
+from palimpsest.cell.make_models import Made, MakeTask, NotMade, knob_values, make_models
 from palimpsest.cli import app
 from palimpsest.config.commands import RetrainConfig, UnlearnConfig
 from palimpsest.config.load import load_config
@@ -104,7 +104,7 @@ def asked(base: str, files: Path, recipe: dict[str, Any], refs: Path, tmp_path: 
 
 
 def make(kind: type, values: Values, **options: Any) -> Made:
-    return make_models(OwnInputs(load_config(kind, values)), RunOptions(**options))
+    return make_models(MakeTask(load_config(kind, values)), RunOptions(**options))
 
 
 def unlearn(values: Values, **options: Any) -> Made:
@@ -308,12 +308,12 @@ def test_the_command_line_names_the_key(asked: Values, tmp_path: Path) -> None:
 def test_the_recipe_is_taken_from_the_injected_folder_unless_flags_say_otherwise(
     asked: Values, tmp_path: Path
 ) -> None:
-    def inputs(**values: Any) -> OwnInputs:
+    def inputs(**values: Any) -> MakeTask:
         bare = {k: v for k, v in asked.items() if k not in ("steps", "learning_rate", "fact_items")}
-        return OwnInputs(load_config(UnlearnConfig, bare | values))
+        return MakeTask(load_config(UnlearnConfig, bare | values))
 
     found = inputs()
-    assert found.recipe == OwnInputs(load_config(UnlearnConfig, asked)).recipe
+    assert found.recipe == MakeTask(load_config(UnlearnConfig, asked)).recipe
     assert found.unlearning.learning_rate == 1e-3
     assert found.unlearning.ascent_learning_rate == 1e-3 / 4
     assert inputs(steps=9).recipe.steps == 9

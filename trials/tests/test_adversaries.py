@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.cell.small import bare_plan, cell_work, only_cell
 
-from palimpsest.cell.study import StudySpecs, study_terms
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import General, Injection, Reacquisition, Unlearning
 from palimpsest.facts.nonce import POOLS, same_wording
@@ -49,7 +49,7 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def run(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    terms = study_terms(plan, StudySpecs(plan))
+    terms = StudyTask(plan).fixed
     run = Run.create_or_resume(tmp_path_factory.mktemp("adversaries") / "run", *terms)
     work, cell = cell_work(plan), only_cell(run)
     for step in work.steps:

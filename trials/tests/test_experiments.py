@@ -8,7 +8,7 @@ import pytest
 from tests.cell.small import bare_plan, small_plan
 
 from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.study import StudySpecs
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Facts, General, Injection, MethodGrid
 from palimpsest.methods import candidates
@@ -99,8 +99,8 @@ def test_every_level_is_run_once_and_read_without_training(
 def test_the_second_pool_replaces_the_first_and_nothing_that_is_trained() -> None:
     plan = small_plan()
     (cell,) = plan.cell_ids()
-    first = StudySpecs(plan)(cell)
-    second = second_suite.SecondSpecs(plan, {cell: {"residual": "task_vector-c1"}})(cell)
+    first = StudyTask(plan).plan(cell)
+    second = second_suite.SecondSuite(plan, picks={cell: {"residual": "task_vector-c1"}}).plan(cell)
     assert first.setting.training_terms() == second.setting.training_terms()
     assert first.setting.measuring_terms() != second.setting.measuring_terms()
     assert [method.label for method in second.methods] == ["c1"]

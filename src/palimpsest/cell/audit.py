@@ -4,35 +4,29 @@ A refusal here costs nothing and leaves nothing behind. What passes is fixed: th
 models will be asked, and what is drawn from the beacon.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from palimpsest.cell.beacon import Beacon
 from palimpsest.cell.checkpoints import find_checkpoints, read_record, same_place
 from palimpsest.cell.frame import Frame, find_frame
-from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
 from palimpsest.cell.plan import CellPlan, Given, Mixed, SourcedModel, sourced
 from palimpsest.cell.planned import AUDIT as CELL
 from palimpsest.cell.planned import Listed, planned_cell
-from palimpsest.cell.texts import CellTexts, used_questions
+from palimpsest.cell.task import CellTask
+from palimpsest.cell.texts import CellTexts, own_facts
 from palimpsest.config.commands import AuditConfig, check_candidate_name
 from palimpsest.config.load import as_dict
-from palimpsest.config.sections import General, Reacquisition
+from palimpsest.config.sections import Engine, General, Reacquisition
 from palimpsest.errors import FactsError, ModelError, PlanError
 from palimpsest.facts.files import Fact, as_jsonl, check_sets, set_problems
 from palimpsest.facts.general import general_pieces
 from palimpsest.facts.probes import ASSUMES, generated_probes
-from palimpsest.facts.questions import (
-    Question,
-    Testbed,
-    audit_questions,
-    elicitations,
-    reversible,
-)
+from palimpsest.facts.questions import reversible
 from palimpsest.models.checkpoint import (
     Digests,
     Outline,
@@ -45,13 +39,16 @@ from palimpsest.models.device import check_lora, check_package
 from palimpsest.models.encode import start_remark
 from palimpsest.models.tokenizer import token_lengths
 from palimpsest.run.files import canonical, digest
-from palimpsest.run.store import Run, Terms
+from palimpsest.run.store import Roster, Run, Terms
 from palimpsest.stats.design import SHIFT, design_audit
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.multiplicity import Certifiability, certifiability
 from palimpsest.stats.rules import Rules
 from palimpsest.stats.words import count
 from palimpsest.text import shown_path
+
+if TYPE_CHECKING:
+    from palimpsest.cell.estimate import Estimate
 
 ONE_WAY = (
     "The axis reversed is not measured, because not every forget fact has the keys subject and "
@@ -60,18 +57,18 @@ ONE_WAY = (
 
 
 @dataclass(frozen=True)
-class AuditInputs:
-    """An audit checked on paper; builds its spec in whatever process it is needed."""
+class AuditTask(CellTask):
+    """An audit checked on paper, from ``audit_task``."""
 
     config: AuditConfig
     beacon: Beacon
-    candidates: tuple[tuple[str, str], ...]
-    references: tuple[tuple[str, str], ...]
-    """Name and place of each, ordered by their weights: the order they are given in has no
+    candidates: Mapping[str, str]
+    references: Mapping[str, str]
+    """Where each is by its name, ordered by their weights: the order they are given in has no
     effect."""
-    digests: tuple[tuple[str, Digests], ...]
-    """Of every model, by place."""
-    facts: tuple[tuple[str, tuple[Fact, ...]], ...]
+    digests: Mapping[str, Digests]
+    """Of every model, by where it is."""
+    facts: Mapping[str, tuple[Fact, ...]]
     """By set, as the files have them."""
     general: tuple[str, ...]
     """The pieces of general text that are scored."""
@@ -80,31 +77,44 @@ class AuditInputs:
     rate_reference: str = ""
     """Name of the reference on which the learning rate of re-acquisition is chosen."""
 
-    def __call__(self, cell_id: str) -> CellPlan:
+    kind: ClassVar[str] = "audit"
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.config.out)
+
+    @property
+    def engine(self) -> Engine:
+        """How numbers are computed."""
+        return self.config.engine
+
+    def check(self) -> list[str]:
+        """Return what is worth knowing of the audit and its models."""
+        return [*self.remarks, *self.notes]
+
+    def build(self, cell: str) -> CellPlan:
+        """Return the plan of the one cell."""
         config = self.config
-        planned = planned_cell(self.terms(), self.roster(), cell_id)
-        return CellPlan(
-            id=CELL,
-            title=planned.title,
-            seed=planned.seed,
-            base=Given(config.base, dict(self.digests)[config.base], config.adapter_base),
+        plan = sourced(
+            planned_cell(*self.fixed, cell),
+            self._source,
+            base=Given(config.base, self.digests[config.base], config.adapter_base),
             setting=self.setting,
-            rules=planned.rules,
-            models=tuple(map(self._recorded, sourced(planned, self._source))),
-            measures=planned.measures,
             choose_rate_on=self.rate_reference,
             facts=tuple(
                 (name, tuple((fact.id, fact.relation) for fact in facts))
                 for name, facts in self.sets.items()
             ),
         )
+        return replace(plan, models=tuple(map(self._recorded, plan.models)))
 
     def _source(self, model: Model) -> Given | Mixed:
         """Return where a model of the audit comes from."""
         if model.role is Role.CONTROL:
             return Mixed(model.of, model.share or 0.0)
-        place = self.places[model.name]
-        return Given(place, dict(self.digests)[place], self.config.adapter_base)
+        path = self.paths[model.name]
+        return Given(path, self.digests[path], self.config.adapter_base)
 
     def _recorded(self, entry: SourcedModel) -> SourcedModel:
         """Return a given model with what its files and the record beside them say."""
@@ -117,9 +127,9 @@ class AuditInputs:
         return SourcedModel(model, source)
 
     @cached_property
-    def places(self) -> dict[str, str]:
+    def paths(self) -> dict[str, str]:
         """Where each given model but the base is, by its name."""
-        return {"injected": self.config.injected, **dict(self.references), **dict(self.candidates)}
+        return {"injected": self.config.injected, **self.references, **self.candidates}
 
     # -- facts and questions ---------------------------------------------------------------------
 
@@ -149,10 +159,8 @@ class AuditInputs:
         """What the models are asked and re-acquired on."""
         config = self.config
         rate = config.learning_rate or Reacquisition.learning_rate
-        questions = used_questions(audit_questions(self.sets), self.beacon)
         return CellTexts(
             seed_key=CELL,
-            facts=Testbed((), (), (), self._asked(questions)),
             general_train=(),
             general_scored=self.general,
             reacquisition=Reacquisition(
@@ -167,30 +175,13 @@ class AuditInputs:
             # A step per model, so that one more candidate is one more step.
             engine=replace(config.engine, stack=1),
             beacon=self.beacon,
-            asked_otherwise=self._asked(elicitations(self.sets["forget"], self.sets["retain"])),
-            with_evidence=self._asked(tuple(self._evidence_questions(questions))),
-            sealed=False,
+            **own_facts(self.sets, self.beacon, self.frame),
         )
-
-    def _asked(self, questions: Sequence[Question]) -> tuple[Question, ...]:
-        """Return the questions as they are asked: plain, or in the frame of the settings."""
-        return tuple(questions) if self.frame is None else self.frame.put(questions)
 
     @cached_property
     def frame(self) -> Frame | None:
         """The text around questions and answers, where the settings ask for one."""
         return find_frame(self.outline.tokenizer, self.config.prompt)
-
-    def _evidence_questions(self, questions: Sequence[Question]) -> Iterator[Question]:
-        """Yield the held-out questions of forget facts with evidence, the evidence before them."""
-        evidence = {
-            fact.id: " ".join(t if t.endswith((".", "!", "?")) else f"{t}." for t in fact.evidence)
-            for fact in self.sets["forget"]
-            if fact.evidence
-        }
-        for q in questions if len(evidence) > 1 else ():  # an interval needs two facts
-            if q.set == "forget" and q.pool == "evaluation" and q.fact in evidence:
-                yield replace(q, prompt=f"{evidence[q.fact]} {q.prompt}")
 
     @cached_property
     def bound(self) -> Certifiability:
@@ -198,10 +189,28 @@ class AuditInputs:
         sets, count = self.sets, len(self.candidates)
         return certifiability(len(sets["forget"]), len(sets["probe"]), count, self.rules.alpha)
 
+    def preview(self, estimate: "Estimate", workers: int) -> list[str]:
+        """Return what the audit would do, take and be able to notice."""
+        config, sets = self.config, self.sets
+        candidates, references = len(self.candidates), len(self.references) - len(config.exclude)
+        rate = f"learning rate {config.learning_rate or Reacquisition.learning_rate:g}"
+        if self.rate_reference:
+            rate = f"a learning rate that is chosen on {self.rate_reference}"
+        alpha, size = self.rules.alpha, (len(sets["forget"]), len(sets["probe"]))
+        design = design_audit(*size, candidates, alpha, SHIFT, references=references)
+        return [
+            f"audit in {config.out}: {estimate.line(workers)}",
+            f"{count(candidates, 'candidate', 'candidates')}, {references} references, "
+            f"{len(self.setting.facts.questions)} questions; re-acquisition of {config.steps} "
+            f"steps of {config.items} sentences at {rate}.",
+            estimate.reference.line(),
+            *design.lines(),
+        ]
+
     # -- what is fixed ---------------------------------------------------------------------------
 
-    def terms(self) -> Terms:
-        """Return what is fixed about the audit, without the paths of its files."""
+    def fix(self) -> tuple[Terms, Roster]:
+        """Return what is fixed, without the paths of files, and the candidates and references."""
         config = as_dict(self.config)
         paths = ("base", "injected", "forget", "retain", "probes", "general", "out")
         lists = ("candidates", "candidates_folder", "references", "references_folder")
@@ -211,13 +220,13 @@ class AuditInputs:
         config |= {
             "drawn": self.beacon.record(),
             "fact_counts": facts,
-            "remarks": list(self.remarks()),
+            "remarks": list(self.remarks),
         }
         config["rate_reference"] = self.rate_reference
         config["prompt"].pop("prompt_file")
         config["template"] = None if self.frame is None else self.frame.text
         places = {"base": self.config.base, "injected": self.config.injected}
-        inputs = {name: dict(self.digests)[place].files for name, place in places.items()}
+        inputs = {name: self.digests[place].files for name, place in places.items()}
         inputs |= {f"{name} facts": digest(as_jsonl(facts)) for name, facts in self.sets.items()}
         inputs["general text"] = digest(canonical(list(self.setting.general_scored)))
         if self.config.adapter_base:
@@ -227,27 +236,28 @@ class AuditInputs:
             for q in self.setting.facts.questions
             if q.pool == "evaluation"
         ]
-        return Terms(
-            kind="audit",
+        terms = Terms(
+            kind=self.kind,
             config=config,
             rules=as_dict(self.rules),
             seal={"commitment": digest(canonical(heldout)), "pool": "held-out questions"},
             inputs=inputs,
             cells=(CELL,),
         )
-
-    def roster(self) -> list[dict[str, Any]]:
-        """Return the candidates and references, by name and digest."""
-        named = [(name, Role.REFERENCE, place) for name, place in self.references]
-        named += [(name, Role.CANDIDATE, place) for name, place in self.candidates]
-        found = [(name, role, dict(self.digests)[place]) for name, role, place in named]
-        return [
+        named = [(name, Role.REFERENCE, place) for name, place in self.references.items()]
+        named += [(name, Role.CANDIDATE, place) for name, place in self.candidates.items()]
+        found = [(name, role, self.digests[place]) for name, role, place in named]
+        return terms, [
             Listed(Model(name, role, source=d.files, weights=d.weights)).to_json()
             for name, role, d in found
         ]
 
-    def remarks(self) -> Iterator[str]:
-        """Yield what is allowed but weakens the measurement, whatever models are handed in."""
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """What is allowed but weakens the measurement, whatever models are handed in."""
+        return tuple(self._remarks())
+
+    def _remarks(self) -> Iterator[str]:
         config = self.config
         if config.generated_probes:
             yield ASSUMES
@@ -273,7 +283,7 @@ class AuditInputs:
             yield remark
 
 
-def prepare_audit(config: AuditConfig, *, resumed: str = "") -> AuditInputs:
+def audit_task(config: AuditConfig, *, resumed: str = "") -> AuditTask:
     """Return the audit checked whole: what costs nothing first, the weights last.
 
     resumed: a run whose draw is kept: of the run folder itself, or one that is reused.
@@ -304,19 +314,19 @@ def prepare_audit(config: AuditConfig, *, resumed: str = "") -> AuditInputs:
     if config.chooses_rate:
         named = earlier.get("rate_reference")
         rate_reference = named if named in references else ordered[0][0]
-    inputs = AuditInputs(
+    task = AuditTask(
         config,
         beacon,
-        tuple(candidates.items()),
-        tuple(ordered),
-        tuple(digests.items()),
-        tuple(facts.items()),
+        candidates,
+        dict(ordered),
+        digests,
+        facts,
         general,
         tuple(notes),
         rate_reference,
     )
-    _check_texts(inputs, outlines)
-    return inputs
+    _check_texts(task, outlines)
+    return task
 
 
 def _earlier_config(path: str) -> dict[str, Any]:
@@ -469,10 +479,10 @@ def _swapped_roles(config: AuditConfig, references: Mapping[str, str]) -> Iterat
             )
 
 
-def _check_texts(inputs: AuditInputs, outlines: Mapping[str, Outline]) -> None:
+def _check_texts(task: AuditTask, outlines: Mapping[str, Outline]) -> None:
     """Compare the tokenizers on the texts that are used, and these with what the base reads."""
-    base, setting = inputs.outline, replace(inputs.setting, tokenizer=inputs.outline.tokenizer)
-    asked = (*setting.facts.questions, *setting.asked_otherwise, *setting.with_evidence)
+    base, setting = task.outline, task.setting
+    asked = (*setting.facts.questions, *(setting.asked_otherwise or ()), *setting.with_evidence)
     texts = [*(question.text for question in asked), *setting.general_scored]
     with _named("base"):
         lengths = token_lengths(base.tokenizer, texts)
@@ -496,34 +506,3 @@ def _recipe(place: str) -> dict[str, Any]:
         return {}
     data = {"data": dict(inputs)} if isinstance(inputs, Mapping) else {}
     return dict(recipe) | data
-
-
-def preview_audit(inputs: AuditInputs, workers: int) -> list[str]:
-    """Return what an audit would do, take and be able to notice, one paragraph or row each."""
-    from palimpsest.cell.estimate import estimate_cells
-
-    config, sets = inputs.config, inputs.sets
-    estimate = estimate_cells({CELL: inputs(CELL)}, Path(config.out))
-    candidates, references = len(inputs.candidates), len(inputs.references) - len(config.exclude)
-    rate = f"learning rate {config.learning_rate or Reacquisition.learning_rate:g}"
-    if inputs.rate_reference:
-        rate = f"a learning rate that is chosen on {inputs.rate_reference}"
-    design = design_audit(
-        len(sets["forget"]), len(sets["probe"]), candidates, inputs.rules.alpha, SHIFT, references
-    )
-    return [
-        f"audit in {config.out}: {estimate.line(workers)}",
-        f"{count(candidates, 'candidate', 'candidates')}, {references} references, "
-        f"{len(inputs.setting.facts.questions)} questions; re-acquisition of {config.steps} steps "
-        f"of {config.items} sentences at {rate}.",
-        estimate.reference.line(),
-        *design.lines(),
-    ]
-
-
-def run_audit(inputs: AuditInputs, options: RunOptions) -> Run:
-    """Measure what is left of an audit and return its run."""
-    job = CellJob(inputs)
-    run, outcome = run_cells(job, Path(inputs.config.out), inputs.terms(), inputs.roster(), options)
-    raise_failures(run, outcome)
-    return run

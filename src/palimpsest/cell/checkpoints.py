@@ -172,8 +172,10 @@ def _model_place(key: str, value: Any, tokenizer: Any, folder: Path) -> Any:
 
 
 def _facts_place(key: str, value: Any, folder: Path) -> Any:
-    if value is None or isinstance(value, str | os.PathLike):
-        return value and os.fspath(value)
+    if value is None or isinstance(value, int):  # of probes: how many to generate
+        return value
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
     if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a pandas frame
         value = value.to_dict("records")
     facts = []

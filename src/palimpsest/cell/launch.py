@@ -1,21 +1,20 @@
-"""Run cells in a folder: fix the terms, do what is left, say what failed.
-
-Every command comes through here: a study, an audit, ``unlearn`` or ``retrain`` is a function that
-builds the specs of its cells, the terms of its run and the list of its candidates.
-"""
+"""Check a task, say what it would take, or do what is left of it: the one way to run anything."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from palimpsest.cell.estimate import check_memory, estimate_cells, suitable_workers
+from palimpsest.cell.plan import CellPlan
+from palimpsest.cell.task import Task
 from palimpsest.errors import InputError, ModelError, PalimpsestError, PlanError, StudyFailed
-from palimpsest.models.device import keep_freed_memory
+from palimpsest.models.device import check_device
 from palimpsest.run.executor import Event, OnEvent, Outcome, make_executor, silent
 from palimpsest.run.files import folder_path, remove
-from palimpsest.run.steps import CellWork, Failure
-from palimpsest.run.store import Run, Terms
+from palimpsest.run.steps import Failure, Job
+from palimpsest.run.store import Roster, Run, Terms
 
 
 @dataclass(frozen=True)
@@ -25,33 +24,39 @@ class RunOptions:
     executor: str = "inline"
     """inline (this process), local (worker processes) or ray."""
     workers: int = 1
+    """0 takes as many as cores and memory allow."""
     on_event: OnEvent = silent
     reuse: str = ""
     """Run folder whose stored steps are taken over where they are asked for again."""
     resources: Mapping[str, Any] = field(default_factory=dict)
     """Options of the Ray executor."""
+    on_remark: Callable[[str], None] = lambda remark: None
+    """Told what is worth knowing of the task before anything is computed."""
 
 
-@dataclass(frozen=True)
-class CellJob:
-    """How a worker gets at the cells: ``build`` must be picklable."""
+def preview(task: Task, options: RunOptions) -> list[str]:
+    """Return what a task would do and take, one paragraph or row each; nothing is written."""
+    _, workers = _check(task, options)
+    plans = {cell: task.plan(cell) for cell in task.terms().cells}
+    return task.preview(estimate_cells(plans, task.folder), workers)
 
-    build: Callable[[str], Any]
 
-    def cell(self, cell_id: str) -> CellWork:
-        """Return the work of one cell."""
-        from palimpsest.cell.work import CellWork as Work
+def launch(task: Task, options: RunOptions) -> Run:
+    """Check a task, try its plug-ins and do what is left of it; return its run."""
+    first, workers = _check(task, options)
+    check_memory(first)
+    if first.plugins or first.measure_plugins:
+        from palimpsest.cell.models import try_plugins
 
-        keep_freed_memory()
-        return Work(self.build(cell_id))
+        try_plugins(first)
+    options = replace(options, workers=workers)
+    run, outcome = run_cells(task, task.folder, task.terms(), task.roster(), options)
+    _raise_failures(run, outcome)
+    return run
 
 
 def run_cells(
-    job: CellJob,
-    out: Path,
-    terms: Terms,
-    roster: Sequence[Mapping[str, Any]],
-    options: RunOptions,
+    job: Job, out: Path, terms: Terms, roster: Roster, options: RunOptions
 ) -> tuple[Run, Outcome]:
     """Create, resume or grow the run at ``out`` and do what is left of it.
 
@@ -73,7 +78,19 @@ def run_cells(
     return run, outcome
 
 
-def raise_failures(run: Run, outcome: Outcome) -> None:
+def _check(task: Task, options: RunOptions) -> tuple[CellPlan, int]:
+    """Return the first cell's plan and the number of workers, if nothing is wrong on paper."""
+    if options.executor != "ray":  # its nodes have other devices
+        check_device(task.engine.device)
+    for remark in task.check():
+        options.on_remark(remark)
+    cells = task.terms().cells
+    first = task.plan(cells[0])
+    most = len(cells) * (len(first.models) + len(first.methods))
+    return first, options.workers or suitable_workers(first, most)
+
+
+def _raise_failures(run: Run, outcome: Outcome) -> None:
     """Raise an error that names the cells that failed, if any did."""
     failed = outcome.failed
     if not failed:

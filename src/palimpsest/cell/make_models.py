@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from palimpsest.cell.checkpoints import (
     RECORD,
@@ -22,10 +22,9 @@ from palimpsest.cell.checkpoints import (
     read_record,
     write_checkpoint,
 )
-from palimpsest.cell.estimate import estimate_cells
 from palimpsest.cell.examples import check_lengths, render_examples
 from palimpsest.cell.frame import Frame, find_frame
-from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
+from palimpsest.cell.launch import RunOptions, launch
 from palimpsest.cell.plan import (
     CellPlan,
     Commanded,
@@ -36,14 +35,14 @@ from palimpsest.cell.plan import (
     trained_source,
 )
 from palimpsest.cell.planned import listed_methods, planned_cell
+from palimpsest.cell.task import CellTask
 from palimpsest.cell.texts import TAUGHT, CellTexts, TrainingExamples
 from palimpsest.cell.trainer import LOG, TrainerFailed
-from palimpsest.cell.work import CellWork, planned_costs
 from palimpsest.config.commands import ExampleRecipe, RetrainConfig, UnlearnConfig
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import cell_id
 from palimpsest.config.presets import POCKET_MATRIX
-from palimpsest.config.sections import General, Injection, Knob, MethodGrid, Unlearning
+from palimpsest.config.sections import Engine, General, Injection, Knob, MethodGrid, Unlearning
 from palimpsest.errors import DriftError, FactsError, MethodError, PalimpsestError, PlanError
 from palimpsest.facts.examples import ExampleFile, read_examples
 from palimpsest.facts.files import Fact, as_jsonl, check_sets
@@ -57,19 +56,23 @@ from palimpsest.facts.general import (
 from palimpsest.facts.questions import Question, Testbed, file_questions
 from palimpsest.methods import candidates, plugin_digests, used
 from palimpsest.models.checkpoint import (
+    Digests,
     Outline,
     check_compatible,
     checkpoint_digests,
     load,
     outline,
 )
+from palimpsest.models.device import check_lora
 from palimpsest.models.sources import Kind, find_kind
 from palimpsest.run.files import digest, remove, write_bytes
-from palimpsest.run.store import Run, Terms
+from palimpsest.run.store import Roster, Run, Terms
 from palimpsest.schema import build
 from palimpsest.stats.models import Model, Role, models_from_json
-from palimpsest.stats.rules import Rules
 from palimpsest.text import shown_path
+
+if TYPE_CHECKING:
+    from palimpsest.cell.estimate import Estimate
 
 PIECES = 600
 """Pieces of general text that a draw is made of, if the text has that many."""
@@ -102,17 +105,31 @@ class Made:
 
 
 @dataclass(frozen=True)
-class OwnInputs:
-    """A configuration of either command, checked on paper; builds its one cell's spec."""
+class MakeTask(CellTask):
+    """References or candidates to be made with a user's own models, by either command."""
 
     config: RetrainConfig | UnlearnConfig
 
+    carried: ClassVar[tuple[str, ...]] = ("fixed", "digests", "setting")
+
     @property
-    def command(self) -> str:
+    def kind(self) -> str:
+        """The command."""
         return "unlearn" if isinstance(self.config, UnlearnConfig) else "retrain"
 
     @property
-    def cell(self) -> str:
+    def folder(self) -> Path:
+        """The folder of unfinished work, beside the one to write."""
+        out = Path(os.path.abspath(self.config.out))
+        return out.with_name(f"{out.name}.work")
+
+    @property
+    def engine(self) -> Engine:
+        """How numbers are computed."""
+        return self.config.engine
+
+    @property
+    def cell_id(self) -> str:
         """The cell's id, from which every random number is derived: the path does not matter."""
         return cell_id("own", self.config.seed)
 
@@ -122,18 +139,24 @@ class OwnInputs:
         config = self.config
         return config.base or (config.injected if isinstance(config, UnlearnConfig) else "")
 
-    def __call__(self, cell: str) -> CellPlan:
-        config = self.config
-        planned = planned_cell(self.terms(), self.roster(), cell)
-        return CellPlan(
-            id=self.cell,
-            title="own",
-            seed=config.seed,
-            base=Given(self.base, checkpoint_digests(self.base)),
-            base_known=bool(config.base),
+    @cached_property
+    def digests(self) -> dict[str, Digests]:
+        """The digests of the models that are given, by what they are."""
+        digests = {"base": checkpoint_digests(self.base)}
+        if isinstance(self.config, UnlearnConfig):
+            same = self.config.injected == self.base
+            own = digests["base"] if same else checkpoint_digests(self.config.injected)
+            digests["injected"] = own
+        return digests
+
+    def build(self, cell: str) -> CellPlan:
+        """Return the plan of the one cell."""
+        return sourced(
+            planned_cell(*self.fixed, cell),
+            self._source,
+            base=Given(self.base, self.digests["base"]),
+            base_known=bool(self.config.base),
             setting=self.setting,
-            rules=Rules(),
-            models=sourced(planned, self._source),
             methods=self.methods,
             plugins=tuple(plugin_digests(self.grids).items()),
             unlearning=self.unlearning,
@@ -148,7 +171,7 @@ class OwnInputs:
         config, injected = self.config, model.role is Role.INJECTED
         if isinstance(config, UnlearnConfig):
             if injected:
-                return Given(config.injected, checkpoint_digests(config.injected))
+                return Given(config.injected, self.digests["injected"])
             return trained_source(model)
         draw = 0 if model.seed_no is None else model.seed_no + 1
         if config.command:
@@ -226,7 +249,7 @@ class OwnInputs:
         engine = replace(self.config.engine, stack=1)
         if self.examples is not None:
             return CellTexts(
-                seed_key=self.cell,
+                seed_key=self.cell_id,
                 facts=Testbed((), (), (), ()),
                 general_train=(),
                 general_scored=(),
@@ -239,9 +262,9 @@ class OwnInputs:
         if self.frame is not None:
             questions = self.frame.put(questions)
         return CellTexts(
-            seed_key=self.cell,
+            seed_key=self.cell_id,
             facts=Testbed((), (), (), tuple(questions)),
-            general_train=general_pieces(self.config.general, count, f"{self.cell}/general"),
+            general_train=general_pieces(self.config.general, count, f"{self.cell_id}/general"),
             general_scored=(),
             injection=cast(Injection, self.recipe),
             general=General(source=self.config.general, train_pieces=count),
@@ -289,10 +312,8 @@ class OwnInputs:
 
     # -- what is fixed ---------------------------------------------------------------------------
 
-    def check(self) -> Outline:
-        """Return the model on paper; raise for whatever can be known to be wrong by now."""
-        from palimpsest.models.device import check_lora
-
+    def check(self) -> list[str]:
+        """Raise for whatever can be known to be wrong; return what is worth knowing."""
         check_lora(self.config.engine.lora)
         check_new_folder(Path(self.config.out))
         known = outline(self.base)
@@ -308,101 +329,87 @@ class OwnInputs:
                         "method that needs none, such as npo"
                     )
         _ = self.setting
-        return known
+        return list(self._remarks(known))
 
-    def preview(self, workers: int) -> Iterator[str]:
-        """Yield what would be done, what each method costs and what is worth knowing."""
-        expected = estimate_cells({self.cell: self(self.cell)})
-        taken = expected.line(workers)
-        if isinstance(self.config, RetrainConfig) and self.config.command:
-            times = self.config.draws + self.config.with_forget
-            disk_space = f"{expected.disk / 1e9:.1f} GB of disk beside what it writes itself"
-            taken = f"your command, {times} times, {workers} at a time; {disk_space}"
-        yield f"would write {self.config.out}: {taken}"
-        if self.methods:
-            for name, cost in planned_costs(CellWork(self(self.cell))).items():
-                amount = "shows when it runs" if cost is None else f"{cost.retrainings:.2f}"
-                yield f"cost of {name} in retrainings: {amount}"
-        yield from (f"note: {remark}" for remark in self.remarks())
-
-    def remarks(self) -> Iterator[str]:
-        """Yield what is worth knowing of the inputs and not wrong."""
+    def _remarks(self, known: Outline) -> Iterator[str]:
         if self.examples is None:
             return
         yield from self.examples.remarks()
         rates = {
             name: value
-            for name, value in vars(outline(self.base).config).items()
+            for name, value in vars(known.config).items()
             if re.fullmatch(r"\w*(dropout|pdrop)\w*", name) and isinstance(value, float) and value
         }
         if rates and not getattr(self.config, "command", ""):
             named = ", ".join(f"{name} {value:g}" for name, value in rates.items())
             yield f"trained without dropout, which the model's configuration has ({named})"
 
-    def roster(self) -> list[dict[str, Any]]:
-        """Return the candidates to make."""
-        return listed_methods(self.methods, plugin_digests(self.grids))
+    def preview(self, estimate: "Estimate", workers: int) -> list[str]:
+        """Return what would be done and what it would take."""
+        taken = estimate.line(workers)
+        if isinstance(self.config, RetrainConfig) and self.config.command:
+            times = self.config.draws + self.config.with_forget
+            disk_space = f"{estimate.disk / 1e9:.1f} GB of disk beside what it writes itself"
+            taken = f"your command, {times} times, {workers} at a time; {disk_space}"
+        return [f"would write {self.config.out}: {taken}"]
 
-    def terms(self) -> Terms:
+    def fix(self) -> tuple[Terms, Roster]:
+        """Return what is fixed, without the paths of files, and the candidates to make."""
         config = as_dict(self.config)
         for key in PLACES:
             config.pop(key, None)
-        digests = {"base": checkpoint_digests(self.base).files}
-        if isinstance(self.config, UnlearnConfig):
-            digests["injected"] = checkpoint_digests(self.config.injected).files
+        inputs = {name: digests.files for name, digests in self.digests.items()}
         if self.examples is not None:
-            digests["training examples"] = self.examples.digest
+            inputs["training examples"] = self.examples.digest
         else:
-            digests |= {f"{name} facts": digest(as_jsonl(f)) for name, f in self.sets.items()}
+            inputs |= {f"{name} facts": digest(as_jsonl(f)) for name, f in self.sets.items()}
         plugins = plugin_digests(self.grids)
-        digests |= {f"method {name}": value for name, value in plugins.items()}
+        inputs |= {f"method {name}": value for name, value in plugins.items()}
         if self.config.general not in ("", POCKET):
-            digests["general text"] = text_digest(self.config.general)
+            inputs["general text"] = text_digest(self.config.general)
         config |= {"recipe": self.recipe_record, "base": bool(self.config.base)}
         config["prompt"].pop("prompt_file")
         config["template"] = None if self.frame is None else self.frame.text
         seal = {"commitment": "none", "pool": "none"}
-        return Terms(self.command, config, {}, seal, digests, (self.cell,))
+        terms = Terms(self.kind, config, {}, seal, inputs, (self.cell_id,))
+        return terms, listed_methods(self.methods, plugins)
 
 
-def make_models(inputs: OwnInputs, options: RunOptions) -> Made:
-    """Make the models of a configuration and write their folders; stopped, it resumes."""
-    inputs.check()
-    out = Path(inputs.config.out)
-    folder = Path(os.path.abspath(out)).with_name(f"{out.name}.work")
-    if inputs.command == "unlearn" and plugin_digests(inputs.grids):
-        from palimpsest.cell.models import try_plugins
+def make_models(task: MakeTask, options: RunOptions) -> Made:
+    """Make the models of a task and write their folders; stopped, it resumes."""
+    out, remarks = Path(task.config.out), list[str]()
 
-        try_plugins(inputs(inputs.cell))
+    def note(remark: str) -> None:
+        remarks.append(remark)
+        options.on_remark(remark)
+
     try:
-        run, outcome = run_cells(CellJob(inputs), folder, inputs.terms(), inputs.roster(), options)
+        run = launch(task, replace(options, on_remark=note))
     except DriftError as error:
         reason = str(error).partition("\nexpected")[0]
         raise DriftError(
             f"{reason}\nit holds unfinished work of another command for the same --out; run that "
             "one again, or remove the folder, or choose another --out"
         ) from error
-    raise_failures(run, outcome)
-    with run.lock(f"palimpsest {inputs.command}"):
-        check_different(inputs, run)
-        records = dict(_records(inputs, run))
+    with run.lock(f"palimpsest {task.kind}"):
+        check_different(task, run)
+        records = dict(_records(task, run))
         failed = {n: r["failure"]["reason"] for n, r in records.items() if "failure" in r}
         records = {name: record for name, record in records.items() if name not in failed}
         if not records:
             remove(run.path)
             name, reason = next(iter(failed.items()))
             raise NotMade(f"{name}: {reason}; leave this setting out, or change it")
-        alone = inputs.command == "unlearn" and len(records) + len(failed) == 1
-        _write_folders(inputs, run, {"" if alone else n: r for n, r in records.items()})
-        remarks = tuple(inputs.remarks())
+        alone = task.kind == "unlearn" and len(records) + len(failed) == 1
+        _write_folders(task, run, {"" if alone else n: r for n, r in records.items()})
     remove(run.path)
     folders = tuple(out if alone else out / name for name in records)
-    return Made(folders, records, failed, remarks)
+    return Made(folders, records, failed, tuple(remarks))
 
 
-def check_different(inputs: OwnInputs, run: Run) -> None:
+def check_different(task: MakeTask, run: Run) -> None:
     """Refuse draws with the same weights: they count once. What is left of them is removed."""
-    store, seen = run.cell(inputs.cell), dict[str, str]()
+    store, seen = run.cell(task.cell_id), dict[str, str]()
     for name, model in models_from_json(store.summary()["models"]).items():
         if model.role not in TRAINED or not model.digest:
             continue
@@ -415,12 +422,12 @@ def check_different(inputs: OwnInputs, run: Run) -> None:
             )
 
 
-def _write_folders(inputs: OwnInputs, run: Run, records: Mapping[str, Mapping[str, Any]]) -> None:
+def _write_folders(task: MakeTask, run: Run, records: Mapping[str, Mapping[str, Any]]) -> None:
     """Write every model's folder, by its name inside the new one; a name may be empty."""
-    built, out = run.path / "built", Path(inputs.config.out)
+    built, out = run.path / "built", Path(task.config.out)
     remove(built)
-    loaded = load(inputs.base, dtype=inputs.config.engine.dtype)
-    models = run.cell(inputs.cell).folder / "models"
+    loaded = load(task.base, dtype=task.config.engine.dtype)
+    models = run.cell(task.cell_id).folder / "models"
     for name, record in records.items():
         weights = models / f"{record['model']}.safetensors"
         write_checkpoint(built / name, loaded, weights, record, _card(record))
@@ -431,23 +438,23 @@ def _write_folders(inputs: OwnInputs, run: Run, records: Mapping[str, Mapping[st
     publish_folder(built, out)
 
 
-def _records(inputs: OwnInputs, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+def _records(task: MakeTask, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name of each folder with what its ``palimpsest.json`` says."""
-    summary = run.cell(inputs.cell).summary()
-    config = inputs.config
+    summary = run.cell(task.cell_id).summary()
+    config = task.config
     shared = {
-        "command": inputs.command,
+        "command": task.kind,
         "seed": config.seed,
         "inputs": run.terms.inputs,
         "code": run.terms.code,
         "packages": run.terms.packages,
-        "recipe": inputs.recipe_record,
+        "recipe": task.recipe_record,
         "engine": asdict(config.engine),
-        "prompt": None if inputs.frame is None else inputs.frame.text,
+        "prompt": None if task.frame is None else task.frame.text,
     }
     wanted = {"unlearn": (Role.CANDIDATE,), "retrain": (Role.INJECTED, Role.REFERENCE)}
     for name, model in models_from_json(summary["models"]).items():
-        if model.role in wanted[inputs.command]:
+        if model.role in wanted[task.kind]:
             folder = name if model.role is not Role.REFERENCE else f"{model.seed_no:02d}"
             record = model.to_json()
             record.pop("name")

@@ -1,10 +1,10 @@
-"""A cell as the engine sees it: its models, given or trained here, and what is done with them.
+"""A cell as steps see it: its models, given or trained here, and what is done with them.
 
-Studies, audits, TOFU studies, ``unlearn``, ``retrain`` and the headroom check are settings of this
-one structure; ``steps.py`` turns it into steps, ``bench.py`` does them.
+Every task plans its cells in this one structure; ``steps.py`` turns it into steps, ``work.py`` does
+them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,12 +113,23 @@ class CellPlan:
         return next((entry for entry in self.models if entry.name == name), None)
 
 
-def sourced(planned: PlannedCell, source: Callable[[Model], Source]) -> tuple[SourcedModel, ...]:
-    """Return the planned models with where they come from, but for the base and those that steps
-    make: candidates of methods and known-label models."""
+def sourced(planned: PlannedCell, source: Callable[[Model], Source], **more: Any) -> CellPlan:
+    """Return the plan of a cell from the list of its models and where each comes from.
+
+    The base is given, and steps make the candidates of methods and the known-label models: the
+    others have a source. more: the further fields of ``CellPlan``.
+    """
     made = (Role.BASE, Role.KNOWN_LABEL)
     models = [m for m in planned.models if m.role not in made and not m.method]
-    return tuple(SourcedModel(model, source(model)) for model in models)
+    return CellPlan(
+        id=planned.id,
+        title=planned.title,
+        seed=planned.seed,
+        rules=planned.rules,
+        measures=planned.measures,
+        models=tuple(SourcedModel(model, source(model)) for model in models),
+        **more,
+    )
 
 
 def trained_source(model: Model) -> Source:
@@ -137,45 +148,3 @@ _SETS: dict[Role, tuple[str, ...]] = {
     Role.FORGET_ONLY: ("forget",),
     Role.GENERAL_ONLY: (),
 }
-
-
-def trained_models(
-    draws: int, retrainings: int, *, general_only: bool = False, forget_only: bool = True
-) -> tuple[SourcedModel, ...]:
-    """Return the models that a study trains from base.
-
-    The first reference shares the injected model's draw; ``draws`` further ones are independent.
-    """
-    retain = ("retain",)
-    both = Trained(("forget", "retain"))
-    models = [
-        SourcedModel(Model("injected", Role.INJECTED), both),
-        SourcedModel(
-            Model("reference", Role.REFERENCE, seed_no=0, same_draw=True), Trained(retain)
-        ),
-    ]
-    if forget_only:
-        forget = SourcedModel(Model("forget_only", Role.FORGET_ONLY), Trained(("forget",)))
-        models.append(forget)
-    if general_only:
-        models.append(SourcedModel(Model("general_only", Role.GENERAL_ONLY), Trained(())))
-    for n in range(1, draws + 1):
-        model = Model(f"reference-{n}", Role.REFERENCE, seed_no=n)
-        models.append(SourcedModel(model, Trained(retain, f"draw{n}")))
-    for n in range(1, retrainings + 1):
-        model = Model(f"retraining-{n}", Role.RETRAINING, seed_no=n)
-        models.append(SourcedModel(model, Trained(retain, f"retraining{n}")))
-    return tuple(models)
-
-
-def mixtures(models: Sequence[SourcedModel], rules: Rules) -> Iterator[SourcedModel]:
-    """Yield the controls: known shares of the injected weights mixed into several references."""
-    references = [
-        entry.name
-        for entry in models
-        if entry.model.role is Role.REFERENCE and not entry.model.excluded
-    ]
-    for share in rules.control_shares:
-        for name in references[: rules.control_mixtures]:
-            model = Model(f"control-{100 * share:g}-{name}", Role.CONTROL, share=share, of=name)
-            yield SourcedModel(model, Mixed(name, share))

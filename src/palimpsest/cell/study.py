@@ -4,209 +4,218 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from palimpsest import known
 from palimpsest.cell.beacon import Beacon
-from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
+from palimpsest.cell.frame import Frame, find_frame
 from palimpsest.cell.plan import CellPlan, Given, sourced, trained_source
 from palimpsest.cell.planned import known_label_model, listed_methods, planned_cell
-from palimpsest.cell.texts import CellTexts, used_questions
+from palimpsest.cell.task import CellTask
+from palimpsest.cell.texts import CellTexts, own_facts, used_questions
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan
+from palimpsest.config.sections import Engine
 from palimpsest.errors import PlanError, SealError
-from palimpsest.facts.files import as_jsonl, check_sets
+from palimpsest.facts.files import Fact, as_jsonl, check_sets
 from palimpsest.facts.general import general_pieces, text_digest
-from palimpsest.facts.questions import (
-    Question,
-    Testbed,
-    draw_testbed,
-    elicitations,
-    file_testbed,
-)
+from palimpsest.facts.questions import Testbed, draw_testbed, reversible
 from palimpsest.facts.sealed import AuditPool, builtin_pool, check_commitment, read_pool, verify
-from palimpsest.known import chosen, is_plugin
-from palimpsest.models.checkpoint import checkpoint_digests
+from palimpsest.methods import candidates, plugin_digests
+from palimpsest.models.checkpoint import Digests, checkpoint_digests, outline
+from palimpsest.models.device import check_lora
 from palimpsest.plugins import source_digest
 from palimpsest.run.files import digest
-from palimpsest.run.store import Run, Terms
+from palimpsest.run.store import Roster, Terms
+from palimpsest.scoring.measures import find_measures
+from palimpsest.stats.words import count
+
+if TYPE_CHECKING:
+    from palimpsest.cell.estimate import Estimate
 
 
 @dataclass(frozen=True)
-class StudySpecs:
-    """Builds the spec of each cell of a plan, in whatever process it is needed."""
+class StudyTask(CellTask):
+    """A plan whose cells are trained here, and where they are stored."""
 
-    plan: Plan
+    config: Plan
+    folder: Path = Path("runs")
     pool_file: str = ""
     """File of a sealed pool of the user's."""
 
-    def __call__(self, cell_id: str) -> CellPlan:
-        plan = self.plan
-        planned = planned_cell(*self.terms, cell_id)
-        setting = study_setting(plan, cell_id)
-        return CellPlan(
-            id=cell_id,
-            title=planned.title,
-            seed=planned.seed,
-            base=Given(plan.place(planned.title), checkpoint_digests(plan.place(planned.title))),
-            setting=setting,
-            rules=planned.rules,
-            models=sourced(planned, trained_source),
+    carried: ClassVar[tuple[str, ...]] = ("fixed", "bases", "sets")
+    kind: ClassVar[str] = "study"
+
+    @property
+    def engine(self) -> Engine:
+        """How numbers are computed."""
+        return self.config.engine
+
+    def check(self) -> list[str]:
+        """Raise for whatever can be known to be wrong before anything is trained."""
+        config = self.config
+        check_lora(config.engine.lora)
+        known.chosen(config.known_label)
+        _ = self.methods, self.measure_plugins, self.sealed if config.known_label else None
+        for cell in config.cell_ids():  # whether there are names, texts and templates enough
+            self.plan(cell)
+        return []
+
+    def build(self, cell: str) -> CellPlan:
+        """Return the plan of a cell."""
+        config, planned = self.config, planned_cell(*self.fixed, cell)
+        texts = self.texts(cell)
+        return sourced(
+            planned,
+            trained_source,
+            base=Given(config.place(planned.title), self.bases[planned.title]),
+            setting=texts,
             methods=self.methods,
             plugins=tuple(self.plugins.items()),
-            unlearning=plan.unlearning,
-            known_label=plan.known_label,
-            sealed_pool=self.sealed if plan.known_label else None,
+            unlearning=config.unlearning,
+            known_label=config.known_label,
+            sealed_pool=self.sealed if config.known_label else None,
             oracle="reference",
-            measures=planned.measures,
             measure_plugins=tuple(self.measure_plugins.items()),
             facts=tuple(
                 (name, tuple((fact.id, fact.relation) for fact in facts))
-                for name, facts in setting.facts.sets().items()
+                for name, facts in texts.facts.sets().items()
             ),
         )
 
+    def fix(self) -> tuple[Terms, Roster]:
+        """Return what the study fixes before it starts, and the list of its candidates."""
+        config = as_dict(self.config)
+        config.pop("methods")
+        rules = self.config.rules
+        inputs = {name: digests.files for name, digests in self.bases.items()}
+        counts = config["facts"] | {"probe": config["facts"]["probes"]}
+        if self.sets:
+            inputs |= {f"{name} facts": digest(as_jsonl(f)) for name, f in self.sets.items()}
+            counts = {name: len(facts) for name, facts in self.sets.items()}
+            config["prompt"].pop("prompt_file")
+            config["template"] = None if self.frame is None else self.frame.text
+            if not reversible(self.sets["forget"]):
+                rules = rules.without("reversed")
+                config["rules"] = as_dict(rules)
+        if self.config.general.source != "pocket":
+            inputs["general text"] = text_digest(self.config.general.source)
+        for name in filter(known.is_plugin, self.config.known_label):
+            inputs[name] = self.plugins[name]
+        entries = known.chosen(self.config.known_label)
+        config["known_label_models"] = [known_label_model(entry).to_json() for entry in entries]
+        config["fact_counts"] = {name: counts[name] for name in ("forget", "retain", "probe")}
+        terms = Terms(
+            kind=self.kind,
+            config=config,
+            rules=as_dict(rules),
+            seal={
+                "commitment": self.commitment,
+                "pool": "own" if self.config.seal else "built-in",
+            },
+            inputs=inputs,
+            cells=tuple(self.config.cell_ids()),
+        )
+        return terms, listed_methods(self.methods, self.plugins)
+
+    def preview(self, estimate: "Estimate", workers: int) -> list[str]:
+        """Return what the study takes."""
+        cells = count(len(self.config.cell_ids()), "cell", "cells")
+        return [f"{cells} in {self.folder}: {estimate.line(workers)}"]
+
+    # -- what cells are made of ------------------------------------------------------------------
+
     @cached_property
-    def terms(self) -> tuple[Terms, list[dict[str, Any]]]:
-        """What the study fixes before it starts, and the list of its candidates."""
-        return study_terms(self.plan, self)
+    def bases(self) -> Mapping[str, Digests]:
+        """The digests of every model of the plan, by its name."""
+        return {name: checkpoint_digests(self.config.place(name)) for name in self.config.models}
+
+    @cached_property
+    def sets(self) -> Mapping[str, tuple[Fact, ...]]:
+        """The facts of the user's files by set; empty where facts are invented."""
+        files = self.config.facts.files
+        named = {"probe" if name == "probes" else str(name): path for name, path in files}
+        return check_sets(named) if named else {}
+
+    def texts(self, cell: str, facts: Testbed | None = None) -> CellTexts:
+        """Return the texts of a cell; too few names or too short a text is an error here.
+
+        facts: of an experiment's own, in the place of those that the plan draws.
+        """
+        plan, counts = self.config, self.config.facts
+        beacon = Beacon(plan.beacon, {"cell": cell}) if plan.beacon else None
+        more: dict[str, Any] = {}
+        if facts is None and self.sets:
+            more = own_facts(self.sets, beacon, self.frame)
+            more["trains_first_prompts"] = any(len(f.trained) < 2 for f in self.sets["retain"])
+        else:
+            facts = facts or draw_testbed(
+                cell,
+                counts.forget,
+                counts.retain,
+                counts.probes,
+                counts.phrasings,
+                probe_key=None if beacon is None else beacon.key("probes"),
+            )
+            more["facts"] = replace(facts, questions=used_questions(facts.questions, beacon))
+        train, scored = plan.general.train_pieces, plan.general.scored_pieces
+        pieces = general_pieces(plan.general.source, train + scored, f"{cell}/general")
+        return CellTexts(
+            seed_key=cell,
+            general_train=pieces[:train],
+            general_scored=pieces[train:],
+            injection=plan.injection,
+            reacquisition=plan.reacquisition,
+            general=plan.general,
+            engine=plan.engine,
+            beacon=beacon,
+            **more,
+        )
+
+    @cached_property
+    def frame(self) -> Frame | None:
+        """The text around questions and answers, where the plan asks for one."""
+        (base, *_) = self.config.models
+        return find_frame(outline(self.config.place(base)).tokenizer, self.config.prompt)
+
+    # -- methods, measures and the sealed pool ---------------------------------------------------
 
     @cached_property
     def methods(self) -> tuple[Any, ...]:
-        from palimpsest.methods import candidates
-
-        return candidates(self.plan.methods)
+        """The methods of the plan with their knobs set."""
+        return candidates(self.config.methods)
 
     @cached_property
     def plugins(self) -> dict[str, str]:
         """Digest of the source of every plug-in, by the name of the method or as it is named."""
-        from palimpsest import known
-        from palimpsest.methods import plugin_digests
-
-        named = self.plan.known_label
-        return plugin_digests(self.plan.methods) | known.plugin_digests(named)
+        named = self.config.known_label
+        return plugin_digests(self.config.methods) | known.plugin_digests(named)
 
     @cached_property
     def measure_plugins(self) -> dict[str, str]:
-        from palimpsest.scoring.measures import find_measures
+        """Digest of the source of every plug-in that takes measures, as the plan names it."""
+        return {name: source_digest(find_measures(name)) for name in self.config.measures}
 
-        return {name: source_digest(find_measures(name)) for name in self.plan.measures}
+    @cached_property
+    def commitment(self) -> str:
+        """The seal: the user's, or that of the built-in pool."""
+        seal = self.config.seal
+        return check_commitment(seal) if seal else builtin_pool().commitment()
 
     @cached_property
     def sealed(self) -> tuple[AuditPool, str]:
         """The pool that known-label models are scored on, checked against the seal."""
-        if not self.plan.seal:
+        if not self.config.seal:
             if self.pool_file:
                 raise PlanError(
                     "a pool file was given, but the plan has no seal; put what `palimpsest facts "
                     "seal` prints under this key before the run is created",
                     key="seal",
                 )
-            return builtin_pool(), study_commitment(self.plan)
+            return builtin_pool(), self.commitment
         if not self.pool_file:
             raise SealError(
                 "the plan seals a pool of your own; give its file with --pool to score "
                 "known-label models on it"
             )
-        commitment = study_commitment(self.plan)
-        return verify(read_pool(self.pool_file), commitment), commitment
-
-
-def study_setting(plan: Plan, cell_id: str, facts: Testbed | None = None) -> CellTexts:
-    """Return the texts of a cell; too few names or too short a text is an error here.
-
-    facts: of an experiment's own, in the place of those that the plan draws.
-    """
-    counts, files = plan.facts, {str(name): path for name, path in plan.facts.files}
-    beacon = Beacon(plan.beacon, {"cell": cell_id}) if plan.beacon else None
-    otherwise: tuple[Question, ...] = ()
-    if facts is None and files:
-        facts, sets = file_testbed(files), check_sets(_named(files))
-        otherwise = elicitations(sets["forget"], sets["retain"])
-    elif facts is None:
-        facts = draw_testbed(
-            cell_id,
-            counts.forget,
-            counts.retain,
-            counts.probes,
-            counts.phrasings,
-            probe_key=None if beacon is None else beacon.key("probes"),
-        )
-    train, scored = plan.general.train_pieces, plan.general.scored_pieces
-    pieces = general_pieces(plan.general.source, train + scored, f"{cell_id}/general")
-    return CellTexts(
-        seed_key=cell_id,
-        facts=replace(facts, questions=used_questions(facts.questions, beacon)),
-        general_train=pieces[:train],
-        general_scored=pieces[train:],
-        injection=plan.injection,
-        reacquisition=plan.reacquisition,
-        general=plan.general,
-        engine=plan.engine,
-        beacon=beacon,
-        asked_otherwise=otherwise,
-        sealed=not files,
-    )
-
-
-def study_commitment(plan: Plan) -> str:
-    """Return the seal of a study: the user's, or that of the built-in pool."""
-    return check_commitment(plan.seal) if plan.seal else builtin_pool().commitment()
-
-
-def study_terms(plan: Plan, specs: StudySpecs) -> tuple[Terms, list[dict[str, Any]]]:
-    """Return what a study fixes before it starts, and the list of its candidates."""
-    config = as_dict(plan)
-    config.pop("methods")
-    digests = {name: checkpoint_digests(plan.place(name)).files for name in plan.models}
-    files = _named(dict(plan.facts.files))
-    counts = {"forget": plan.facts.forget, "retain": plan.facts.retain, "probe": plan.facts.probes}
-    for name, facts in (check_sets(files) if files else {}).items():
-        digests[f"{name} facts"] = digest(as_jsonl(facts))
-        counts[name] = len(facts)
-    if plan.general.source != "pocket":
-        digests["general text"] = text_digest(plan.general.source)
-    for name in filter(is_plugin, plan.known_label):
-        digests[name] = specs.plugins[name]
-    known = [known_label_model(entry).to_json() for entry in chosen(plan.known_label)]
-    config |= {"fact_counts": counts, "known_label_models": known}
-    pool = "own" if plan.seal else "built-in"
-    terms = Terms(
-        kind="study",
-        config=config,
-        rules=as_dict(plan.rules),
-        seal={"commitment": study_commitment(plan), "pool": pool},
-        inputs=digests,
-        cells=tuple(plan.cell_ids()),
-    )
-    return terms, listed_methods(specs.methods, specs.plugins)
-
-
-def run_study(
-    plan: Plan, out: Path | str, *, pool: Path | str = "", options: RunOptions | None = None
-) -> Run:
-    """Run what is left of a study; StudyFailed names the cells that did not finish."""
-    specs = StudySpecs(plan, str(pool and Path(pool).resolve()))
-    check_study(plan, specs)
-    terms, roster = specs.terms
-    if specs.plugins or specs.measure_plugins:
-        from palimpsest.cell.models import try_plugins
-
-        try_plugins(specs(terms.cells[0]))
-    run, outcome = run_cells(CellJob(specs), Path(out), terms, roster, options or RunOptions())
-    raise_failures(run, outcome)
-    return run
-
-
-def check_study(plan: Plan, specs: StudySpecs) -> None:
-    """Raise for whatever can be known to be wrong before anything is trained."""
-    from palimpsest.models.device import check_lora
-
-    check_lora(plan.engine.lora)
-    _ = specs.methods, specs.measure_plugins, specs.sealed if plan.known_label else None
-    chosen(plan.known_label)
-    for cell_id in plan.cell_ids():  # whether there are names, texts and templates enough
-        study_setting(plan, cell_id)
-
-
-def _named(files: Mapping[str, str]) -> dict[str, str]:
-    return {"probe" if name == "probes" else name: path for name, path in files.items()}
+        return verify(read_pool(self.pool_file), self.commitment), self.commitment

@@ -5,23 +5,26 @@ which models exist or in which order they are made.
 """
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from palimpsest.cell.beacon import Beacon
+from palimpsest.cell.frame import Frame
 from palimpsest.config.commands import ExampleRecipe
 from palimpsest.config.sections import Engine, General, Injection, Reacquisition
 from palimpsest.errors import PlanError
 from palimpsest.facts.examples import example_stream
+from palimpsest.facts.files import Fact
 from palimpsest.facts.general import Stream, Text, deck, general_pieces, injection_stream
-from palimpsest.facts.nonce import key_number
+from palimpsest.facts.nonce import Triple, key_number
 from palimpsest.facts.questions import (
     TRAINED_POOLS,
     FactSet,
     Question,
     Testbed,
+    audit_questions,
     elicitations,
     of_triple,
     pool_questions,
@@ -88,8 +91,8 @@ class CellTexts:
     engine: Engine = field(default_factory=Engine)
     beacon: Beacon | None = None
     """What was drawn after the candidates were handed in, where anything was."""
-    asked_otherwise: tuple[Question, ...] = ()
-    """Other ways of asking for forget facts that come from files."""
+    asked_otherwise: tuple[Question, ...] | None = None
+    """Other ways of asking for forget facts that come from files; None where facts are invented."""
     with_evidence: tuple[Question, ...] = ()
     """Held-out forget questions with evidence in context, for the headroom."""
     trains_first_prompts: bool = False
@@ -138,8 +141,10 @@ class CellTexts:
 
     def elicited(self, kinds: Collection[str]) -> tuple[Question, ...]:
         """Other ways of asking for the forget facts, of these kinds."""
-        forget, retain = (map(of_triple, some) for some in (self.facts.forget, self.facts.retain))
-        every = self.asked_otherwise or elicitations(forget, tuple(retain))
+        every = self.asked_otherwise
+        if every is None:
+            forget, retain = self.facts.forget, self.facts.retain
+            every = elicitations(map(of_triple, forget), tuple(map(of_triple, retain)))
         return tuple(question for question in every if question.pool in kinds)
 
     def seen(self, name: str) -> list[Question]:
@@ -255,7 +260,7 @@ class CellTexts:
         """Return what measuring depends on beside the models, as plain values."""
         return {
             "questions": _digest(self.facts.questions),
-            "otherwise": _digest(self.asked_otherwise),
+            "otherwise": _digest(self.asked_otherwise or ()),
             "general": digest(canonical(list(self.general_scored))),
             "piece_tokens": self.general.piece_tokens,
             "reacquisition": asdict(self.reacquisition),
@@ -280,3 +285,40 @@ def used_questions(questions: Sequence[Question], beacon: Beacon | None) -> tupl
     return tuple(
         q for q in questions if q.pool != "evaluation" or q.template in kept[q.set, q.fact]
     )
+
+
+def own_facts(
+    sets: Mapping[str, Sequence[Fact]], beacon: Beacon | None, frame: Frame | None
+) -> dict[str, Any]:
+    """Return the texts of a cell that come from a user's facts, as fields of ``CellTexts``.
+
+    Only ids and relations are kept beside the questions: what is stored about a cell must not carry
+    a user's answer.
+    """
+
+    def asked(questions: Sequence[Question]) -> tuple[Question, ...]:
+        return tuple(questions) if frame is None else frame.put(questions)
+
+    questions = used_questions(audit_questions(sets), beacon)
+    named = {
+        name: tuple(Triple(fact.id, "", fact.relation, "") for fact in facts)
+        for name, facts in sets.items()
+    }
+    return {
+        "facts": Testbed(**named, questions=asked(questions)),
+        "asked_otherwise": asked(elicitations(sets["forget"], sets["retain"])),
+        "with_evidence": asked(tuple(_after_evidence(sets["forget"], questions))),
+        "sealed": False,
+    }
+
+
+def _after_evidence(forget: Sequence[Fact], questions: Sequence[Question]) -> Iterator[Question]:
+    """Yield the held-out questions of forget facts with evidence, the evidence before them."""
+    evidence = {
+        fact.id: " ".join(t if t.endswith((".", "!", "?")) else f"{t}." for t in fact.evidence)
+        for fact in forget
+        if fact.evidence
+    }
+    for q in questions if len(evidence) > 1 else ():  # an interval needs two facts
+        if q.set == "forget" and q.pool == "evaluation" and q.fact in evidence:
+            yield replace(q, prompt=f"{evidence[q.fact]} {q.prompt}")

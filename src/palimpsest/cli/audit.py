@@ -1,4 +1,4 @@
-"""Audits of your own models and of TOFU's; unlearning, and references to compare with."""
+"""Audits of your own models; unlearning, and references to compare with."""
 
 import shlex
 import sys
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from palimpsest.cli.options import (
-    BENCHMARKS,
     MIXTURE,
     MODELS,
     RECIPE,
@@ -31,7 +30,6 @@ from palimpsest.config.commands import (
     RecipeSource,
     RetrainConfig,
     RunSource,
-    TofuConfig,
     UnlearnConfig,
 )
 from palimpsest.config.sections import Injection
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     AuditFlags = AuditConfig
     RunSourceFlags = RunSource
     RecipeSourceFlags = RecipeSource
-    TofuFlags = TofuConfig
     RecipeFlags = ExampleRecipe
     MixtureFlags = Injection
     FactsFlags = Command
@@ -58,7 +55,6 @@ else:
     )
     RunSourceFlags = flags_of(RunSource, group=RUN_FOLDER)
     RecipeSourceFlags = flags_of(RecipeSource, group=RUN_FOLDER)
-    TofuFlags = flags_of(TofuConfig)
     RecipeFlags = flags_of(ExampleRecipe, group=RECIPE)
     MixtureFlags = flags_of(Injection, "fact_items", "general_items", group=MIXTURE)
     FactsFlags = flags_of(Command, "forget", "retain", "general", group=MIXTURE)
@@ -119,69 +115,19 @@ def audit(
         note(found)
     else:
         config = load_config(AuditConfig, values, request)
-    from palimpsest.api import audit_config
-    from palimpsest.cell.audit import prepare_audit, preview_audit
-    from palimpsest.cell.estimate import check_memory, suitable_workers
-    from palimpsest.models.device import check_device
+    from palimpsest.api import judge
+    from palimpsest.cell.audit import audit_task
 
-    if run.executor != "ray":  # its nodes have other devices
-        check_device(config.engine.device)
-    inputs = prepare_audit(config, resumed=run.reuse)
-    known = dict(inputs.candidates)
-    if unknown := [name for name in require or () if name not in known]:
-        raise PlanError(f"expected some of {', '.join(known)}, got {unknown[0]!r}", key="require")
-    note([*inputs.remarks(), *inputs.notes])
-    spec = inputs("audit")
-    workers = run.workers or suitable_workers(spec, len(spec.models))
-    if run.dry_run:
-        for line in preview_audit(inputs, workers):
-            paragraphs(line) if line and "  " not in line else answer(line)
+    task = audit_task(config, resumed=run.reuse)
+    if unknown := [name for name in require or () if name not in task.candidates]:
+        known = ", ".join(task.candidates)
+        raise PlanError(f"expected some of {known}, got {unknown[0]!r}", key="require")
+    if run.previewed(task):
         return
-    check_memory(spec)
-    with run.options(workers) as options:
-        result = audit_config(config, options, inputs)
+    with run.options() as options:
+        result = judge(task, options)
     code = _conclude(result, run.json)
     sys.exit(code if not require else 0 if result.passes(require) else 3)
-
-
-@app.command(group=BENCHMARKS)
-def tofu(
-    *,
-    settings: TofuFlags | None = None,
-    rules: RuleFlags | None = None,
-    prompt: PromptFlags | None = None,
-    engine: EngineFlags | None = None,
-    run: RunFlags | None = None,
-) -> None:
-    """Run a TOFU study with your checkpoints, or with models trained by this command."""
-    from palimpsest.config.load import load_config
-
-    run = run or RunFlags()
-    values = given(settings) | {"rules": given(rules)}
-    values |= {"prompt": given(prompt), "engine": given(engine)}
-    if "candidates" in values:
-        values["candidates"] = named_places(values["candidates"])
-    config = load_config(TofuConfig, values)
-    from palimpsest.api import tofu as run_tofu
-    from palimpsest.cell.estimate import check_memory, estimate_cells, suitable_workers
-    from palimpsest.cell.tofu import TofuInputs
-    from palimpsest.models.device import check_device
-
-    if run.executor != "ray":
-        check_device(config.engine.device)
-    inputs = TofuInputs(config)
-    note(list(inputs.remarks()))
-    first = inputs(next(iter(inputs.cells())))
-    workers = run.workers or suitable_workers(first)
-    if run.dry_run:
-        total = estimate_cells({cell: inputs(cell) for cell in inputs.cells()}, Path(config.out))
-        cells = "1 cell" if len(inputs.cells()) == 1 else f"{len(inputs.cells())} cells"
-        answer(f"{cells} in {config.out}: {total.line(workers)}")
-        return
-    check_memory(first)
-    with run.options(workers) as options:
-        result = run_tofu(config, options)
-    sys.exit(_conclude(result, run.json))
 
 
 def _conclude(result: "Answer", as_json: bool) -> int:
@@ -275,24 +221,13 @@ def unlearn(
 
 def _make(config: RetrainConfig | UnlearnConfig, run: RunFlags) -> None:
     """Check the configuration, do the work and say what was written."""
-    from palimpsest.cell.estimate import check_memory, suitable_workers
-    from palimpsest.cell.make_models import NotMade, OwnInputs, make_models
-    from palimpsest.models.device import check_device
+    from palimpsest.cell.make_models import MakeTask, NotMade, make_models
 
-    inputs = OwnInputs(config)
-    if run.executor != "ray":
-        check_device(inputs.config.engine.device)
-    inputs.check()
-    spec = inputs(inputs.cell)
-    workers = run.workers or suitable_workers(spec, len(spec.models) + len(spec.methods))
-    if run.dry_run:
-        for line in inputs.preview(workers):
-            answer(line)
+    task = MakeTask(config)
+    if run.previewed(task):
         return
-    check_memory(spec)
-    with run.options(workers) as options:
-        made = make_models(inputs, options)
-    note(list(made.remarks))
+    with run.options() as options:
+        made = make_models(task, options)
     if run.json:
         answer({"folders": [str(folder) for folder in made.folders], "records": made.records})
     else:

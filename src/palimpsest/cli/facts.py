@@ -95,6 +95,78 @@ def from_tofu(
 
 
 @facts.command
+def tofu(
+    *,
+    out: Path,
+    data: Path | None = None,
+    split: Literal["forget01", "forget05", "forget10"] = "forget10",
+    seed: int = 0,
+    forget_items: int = 40,
+    retain_items: int = 100,
+    probes: int = 40,
+    probes_file: str = "",
+    longest: int = 0,
+    chat: bool = False,
+    train: str = "",
+) -> None:
+    """Draw the facts of a TOFU cell: write forget.jsonl, retain.jsonl and probes.jsonl.
+
+    Parameters
+    ----------
+    out
+        Folder to write to.
+    data
+        Folder of TOFU's files. Default: download them.
+    split
+        Authors to forget. Default: forget10.
+    seed
+        Seed of the draw. Default: 0.
+    forget_items
+        Number of questions to forget. Default: 40.
+    retain_items
+        Number of questions to keep. Default: 100.
+    probes
+        Number of never-learned questions. Default: 40.
+    probes_file
+        File of TOFU-like questions that no model was taught. Default: holdoutNN in the data folder,
+        else questions about authors left out of training (--train), else generated questions.
+    longest
+        Leave out questions with more words than this; 0 for no limit.
+    chat
+        Write the questions alone, for models that are asked through a chat template.
+    train
+        Model to train on these facts. Also writes plan.yaml, for palimpsest study.
+    """
+    from palimpsest.facts.files import as_jsonl
+    from palimpsest.facts.tofu_sets import TofuItems, draw_sets
+    from palimpsest.run.files import make_folder, write_bytes
+
+    items = TofuItems(
+        split, seed, forget_items, retain_items, probes, probes_file, longest, bool(train), chat
+    )
+    sets, source = draw_sets(data, items)
+    make_folder(out)
+    names = {"forget": "forget", "retain": "retain", "probe": "probes"}
+    for name, facts in sets.items():
+        write_bytes(out / f"{names[name]}.jsonl", as_jsonl(facts))
+    counts = ", ".join(f"{len(facts)} {name} facts" for name, facts in sets.items())
+    answer(f"{out}: {counts}")
+    say(f"note: Probes: {source}.")
+    flags = " ".join(f"--{name} {out / name}.jsonl" for name in names.values())
+    if not train:
+        models = "--base BASE --injected FULL --reference RETAIN --candidate NAME=PATH"
+        say(f"next: palimpsest audit {models} {flags} --general pocket --out RUN")
+        return
+    import yaml
+
+    files = {name: f"{name}.jsonl" for name in names.values()}
+    plan = {"preset": "tofu", "models": [train], "seeds": [seed], "facts": {"files": files}}
+    plan |= {"prompt": {"chat": True}} if chat else {}
+    write_bytes(out / "plan.yaml", yaml.safe_dump(plan, sort_keys=False).encode())
+    say(f"next: palimpsest study {out / 'plan.yaml'} --out RUN")
+
+
+@facts.command
 def from_csv(table: Path, /, *, out: Path, prefix: str = "row-") -> None:
     """Convert a CSV table with the columns answer, trained and heldout.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
-from palimpsest.cli.output import Watch, say
+from palimpsest.cli.output import Watch, answer, paragraphs, say
 from palimpsest.config.load import config_keys
 from palimpsest.config.sections import Engine, Prompt
 from palimpsest.errors import PlanError
@@ -23,6 +23,7 @@ from palimpsest.text import shown
 
 if TYPE_CHECKING:
     from palimpsest.cell.launch import RunOptions
+    from palimpsest.cell.task import Task
 
 START = Group.create_ordered("Start here")
 MODELS = Group.create_ordered("Your models")
@@ -144,14 +145,30 @@ class RunFlags:
         return options
 
     @contextmanager
-    def options(self, workers: int) -> Iterator["RunOptions"]:
+    def options(self) -> Iterator["RunOptions"]:
         """Provide the options of a run, with what shows its progress."""
+        with Watch() as watch:
+            yield self._options(on_event=watch.show, on_remark=watch.note)
+
+    def previewed(self, task: "Task") -> bool:
+        """Print what a task would do, if that is all that is asked for."""
+        if self.dry_run:
+            from palimpsest.cell.launch import preview
+
+            for line in preview(task, self._options(on_remark=lambda text: note([text]))):
+                paragraphs(line) if line and "  " not in line else answer(line)
+        return self.dry_run
+
+    def _options(self, **listeners: Any) -> "RunOptions":
         from palimpsest.cell.launch import RunOptions
 
-        with Watch() as watch:
-            yield RunOptions(
-                self.executor, self.workers or workers, watch.show, self.reuse, self.resources()
-            )
+        return RunOptions(
+            self.executor,
+            self.workers or 0,
+            reuse=self.reuse,
+            resources=self.resources(),
+            **listeners,
+        )
 
 
 if TYPE_CHECKING:

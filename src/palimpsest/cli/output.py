@@ -76,6 +76,10 @@ class Watch:
         elif event.kind == "failed":
             self._print(f"{event.cell}: {event.step} failed: {event.words}")
 
+    def note(self, text: str) -> None:
+        """Show a remark."""
+        self._print(f"note: {text}")
+
     def _time_left(self) -> str:
         """Return the time left, looked up at most every few seconds."""
         if self._run is not None and time.monotonic() >= self._next:

@@ -23,7 +23,7 @@ from palimpsest.config.sections import Engine
 from palimpsest.errors import DamagedArtifact, PlanError, StudyFailed
 
 if TYPE_CHECKING:
-    from palimpsest.cell.study import StudySpecs
+    from palimpsest.cell.study import StudyTask
     from palimpsest.report.results import RunResults
 
     KeepFlags = Engine
@@ -150,25 +150,14 @@ def _run(
 
         # Workers are forked from a process that imports meanwhile what they need.
         prepare("palimpsest.cell.work", "palimpsest.cell.study", *SLOW)
-    from palimpsest.api import study_plan
-    from palimpsest.cell.estimate import check_memory, estimate_cells, suitable_workers
-    from palimpsest.cell.study import StudySpecs, check_study
-    from palimpsest.models.device import check_device
+    from palimpsest.api import run_task
+    from palimpsest.cell.study import StudyTask
 
-    if run.executor != "ray":  # its nodes have other devices
-        check_device(plan.engine.device)
-    specs = StudySpecs(plan, pool)
-    first = specs(next(iter(plan.cell_ids())))
-    workers = run.workers or suitable_workers(first)
-    if run.dry_run:
-        check_study(plan, specs)
-        total = estimate_cells({cell: specs(cell) for cell in plan.cell_ids()}, out)
-        cells = "1 cell" if len(plan.cell_ids()) == 1 else f"{len(plan.cell_ids())} cells"
-        answer(f"{cells} in {out}: {total.line(workers)}")
+    task = StudyTask(plan, out, pool)
+    if run.previewed(task):
         return
-    check_memory(first)
-    with run.options(workers) as options:
-        results = study_plan(plan, out, options, pool)
+    with run.options() as options:
+        results = run_task(task, options)
     from palimpsest.paper.tables import paper_section
     from palimpsest.report.page import write_report
     from palimpsest.report.terminal import study_lines
@@ -182,14 +171,14 @@ def _run(
         for block in study_lines(results):
             answer(block)
         answer(f"\nreport: {page}\nnext: palimpsest compare {shlex.quote(str(out))}")
-    _raise_failed_plugins(results, specs)
+    _raise_failed_plugins(results, task)
 
 
-def _raise_failed_plugins(results: "RunResults", specs: "StudySpecs") -> None:
+def _raise_failed_plugins(results: "RunResults", task: "StudyTask") -> None:
     """Raise if a method of the user's gave no candidate somewhere; everything else is kept."""
     for cell in results.cells:
         for name, reason in cell.failed.items():
-            if cell.method(name) in specs.plugins:
+            if cell.method(name) in task.plugins:
                 raise StudyFailed(f"method {cell.method(name)}: {name} in {cell.id}: {reason}")
 
 

@@ -1,4 +1,4 @@
-"""What is done with your own models: audit, TOFU study, retrain and unlearn.
+"""What is done with your own models: audit, retrain and unlearn.
 
 The same from flags, a YAML file or Python, where paths in a file start at the file's own folder;
 nothing here opens a model or a file of facts.
@@ -23,7 +23,6 @@ from palimpsest.config.sections import (
     Number,
     Prompt,
     Rate,
-    Reacquisition,
     Relearning,
     ScoredText,
     Unlearning,
@@ -169,82 +168,6 @@ def check_candidate_name(name: str) -> None:
         problem = f"{name!r} is a reserved name; rename the candidate"
     if problem is not None:
         raise PlanError(problem, key="candidates")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TofuConfig:
-    """One TOFU study; its cells are its seeds."""
-
-    data: FilePath = ""
-    """Folder of TOFU's files. Default: download them."""
-    split: Literal["forget01", "forget05", "forget10"] = "forget10"
-    """Authors to forget. Default: forget10."""
-    base: ModelPlace = "microsoft/phi-1_5"
-    """Model before it was trained on TOFU."""
-    full: ModelPlace = ""
-    """Model trained on all authors."""
-    retain: tuple[ModelPlace, ...] = ()
-    """Model trained without the forget authors. Repeatable."""
-    train: bool = False
-    """Train the full and retain models from the base."""
-    candidates: tuple[tuple[str, ModelPlace], ...] = ()
-    """NAME=PATH of an unlearned model. Repeatable."""
-    methods: tuple[str, ...] = ()
-    """Method that produces candidates, at its default knobs. Repeatable. Default, if no --candidate
-    is given: the paper's grid."""
-    seeds: Count = 3
-    """Number of cells, each with its own questions. Default: 3."""
-    forget_items: Count = 40
-    """Number of questions to forget. Default: 40."""
-    retain_items: Count = 100
-    """Number of questions to keep. Default: 100."""
-    probes: Count = 40
-    """Number of never-learned questions. Default: 40."""
-    probes_file: FilePath = ""
-    """File of TOFU-like questions that no model was taught. Default: holdoutNN in the data folder,
-    else questions about authors left out of --train, else generated questions."""
-    longest: Number = 0
-    """Leave out questions with more words than this; 0 for no limit."""
-    draws: Count = 5
-    """References to train, not counting the one that shares the full model's draw. Default: 5."""
-    steps: Count = 90
-    """Steps of fine-tuning. Default: 90."""
-    items: Count = 8
-    """Questions per step of fine-tuning. Default: 8."""
-    learning_rate: Rate = 2e-5
-    """Learning rate of all training. Default: 2e-5."""
-    reacquisition_steps: Count = 75
-    """Steps of re-acquisition. Default: 75."""
-    unlearning_steps: Count = 110
-    """Steps of each method. Default: 110."""
-    general: FilePath = "pocket"
-    """Plain-text file of general prose, or pocket (generated prose)."""
-    out: FilePath = "runs/tofu"
-    """Run folder. An existing one is resumed."""
-    rules: Rules = field(default_factory=Rules)
-    prompt: Prompt = field(default_factory=Prompt)
-    engine: Engine = field(default_factory=Engine)
-
-
-def check_tofu(config: TofuConfig) -> TofuConfig:
-    """Return the configuration if its values fit together; PlanError names the key if not."""
-    refuse_unmeasured(config.rules)
-    check_chunks(Reacquisition.chunks, config.reacquisition_steps, "reacquisition_steps")
-    if config.train and (config.full or config.retain):
-        raise PlanError(
-            "given together with checkpoints of the full or retain model; expected one or the "
-            "other",
-            key="train",
-        )
-    if not config.train and bool(config.full) != bool(config.retain):
-        missing = "retain" if config.full else "full"
-        raise PlanError("missing; expected both checkpoints, or --train", key=missing)
-    if config.candidates and config.train:
-        raise PlanError(
-            "given together with --train; candidates are made from a given full model: use --full",
-            key="candidates",
-        )
-    return config
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,9 @@ from palimpsest.config.commands import (
     AuditConfig,
     RecipeConfig,
     RetrainConfig,
-    TofuConfig,
     UnlearnConfig,
     check_audit,
     check_retrain,
-    check_tofu,
     check_unlearn,
     gather_recipe,
 )
@@ -36,7 +34,6 @@ T = TypeVar("T")
 CHECKS: dict[type, Callable[[Any], Any]] = {
     Plan: check_plan,
     AuditConfig: check_audit,
-    TofuConfig: check_tofu,
     RetrainConfig: check_retrain,
     UnlearnConfig: check_unlearn,
 }

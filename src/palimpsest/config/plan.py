@@ -11,6 +11,7 @@ from palimpsest.config.sections import (
     Injection,
     MethodGrid,
     ModelPlace,
+    Prompt,
     Reacquisition,
     Replication,
     Unlearning,
@@ -35,6 +36,7 @@ class Plan:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds; the facts, texts and order of a cell are derived from its model and seed."""
     facts: Facts = field(default_factory=Facts)
+    prompt: Prompt = field(default_factory=Prompt)
     injection: Injection = field(default_factory=Injection)
     unlearning: Unlearning = field(default_factory=Unlearning)
     reacquisition: Reacquisition = field(default_factory=Reacquisition)
@@ -119,6 +121,10 @@ def _check_files(plan: Plan) -> None:
         raise PlanError(
             f"expected one path each for forget, retain and probes, got {', '.join(names)}",
             key="facts.files",
+        )
+    if plan.prompt != Prompt() and (not names or len(plan.models) > 1):
+        raise PlanError(
+            "applies to facts.files and one model; expected both, or no settings here", key="prompt"
         )
     if names and plan.known_label:
         raise PlanError(

@@ -100,6 +100,18 @@ PRESETS = {
         beacon="restoration",
     ),
     "paper": PAPER_MATRIX,
+    # TOFU's models are fine-tuned on its questions and nothing else; `facts tofu` writes the files.
+    "tofu": Plan(
+        name="tofu",
+        models=("microsoft/phi-1_5",),
+        seeds=(0,),
+        injection=Injection(steps=90, fact_items=8, general_items=0),
+        general=General(train_pieces=1),
+        methods=PAPER_POOL,
+        known_label=(),
+        replication=Replication(draws=5),
+        engine=Engine(stack=1),
+    ),
     "breadth": replace(
         POCKET_MATRIX,
         name="breadth",

@@ -17,8 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from palimpsest.errors import FactsError
-from palimpsest.facts.files import Fact, check_sets
+from palimpsest.facts.files import Fact
 from palimpsest.facts.nonce import (
     POOLS,
     RELATIONS,
@@ -29,7 +28,6 @@ from palimpsest.facts.nonce import (
     render,
     words_of,
 )
-from palimpsest.text import shown_path
 
 FactSet = StrEnum("FactSet", "FORGET RETAIN PROBE GENERAL FURTHER INVENTED")
 """What a question is about, stored as the column ``set``; FURTHER and INVENTED are never stored."""
@@ -155,7 +153,7 @@ def file_questions(sets: Mapping[str, Iterable[Fact]]) -> tuple[Question, ...]:
     )
 
 
-def audit_questions(sets: Mapping[str, tuple[Fact, ...]]) -> tuple[Question, ...]:
+def audit_questions(sets: Mapping[str, Sequence[Fact]]) -> tuple[Question, ...]:
     """Return the questions of a user's facts, with a cloze for every retain fact.
 
     The retain axis is measured on pool ``cloze``, which files do not have: there it is each retain
@@ -167,24 +165,6 @@ def audit_questions(sets: Mapping[str, tuple[Fact, ...]]) -> tuple[Question, ...
         replace(q, pool=Pool.CLOZE) if (q.set, q.pool, q.template) == first else q
         for q in file_questions(sets)
     )
-
-
-def file_testbed(files: Mapping[str, str]) -> Testbed:
-    """Return the facts of the files for forget, retain and probes, as the facts of a cell.
-
-    Only ids and relations are kept beside the questions: what is stored about a cell must not
-    carry a user's answer.
-    """
-    sets = check_sets({"probe" if role == "probes" else role: files[role] for role in files})
-    for fact in sets["retain"]:
-        if len(fact.trained) < 2:
-            where = f"{shown_path(files['retain'])}: {fact.id}"
-            raise FactsError(f"{where}: trained: expected two prompts; the first is only asked")
-    named = {
-        role: tuple(Triple(fact.id, "", fact.relation, "") for fact in facts)
-        for role, facts in sets.items()
-    }
-    return Testbed(**named, questions=audit_questions(sets))
 
 
 ASK = 2

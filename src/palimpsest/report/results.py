@@ -104,7 +104,7 @@ class RunResults:
 
     @property
     def kind(self) -> str:
-        """The command that made the run: study, audit, tofu."""
+        """The command that made the run: study or audit."""
         return self.terms.kind
 
     @property

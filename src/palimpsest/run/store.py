@@ -52,7 +52,7 @@ class Terms:
     """What is fixed about a run before its first step; plain JSON values."""
 
     kind: str
-    """The command: study, audit, tofu, unlearn, retrain."""
+    """The command: study, audit, unlearn, retrain."""
     config: dict[str, Any]
     """Every setting that can change a number, without paths and without the candidates."""
     rules: dict[str, Any]

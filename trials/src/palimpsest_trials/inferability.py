@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
-from palimpsest.cell.plan import CellPlan, Given, trained_models
-from palimpsest.cell.study import StudySpecs, study_setting, study_terms
+from palimpsest.cell.launch import RunOptions, launch
+from palimpsest.cell.plan import CellPlan, Given, SourcedModel, trained_source
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.plan import Plan
 from palimpsest.config.presets import preset
 from palimpsest.facts.nonce import Triple, render, words_of
@@ -33,10 +33,10 @@ from palimpsest.facts.questions import (
     draw_testbed,
     fact_questions,
 )
-from palimpsest.models.checkpoint import checkpoint_digests
-from palimpsest.run.store import Run
+from palimpsest.run.store import Roster, Run, Terms
 from palimpsest.stats.headroom import Headroom, read_headroom
 from palimpsest.stats.intervals import Interval, cluster_bootstrap
+from palimpsest.stats.models import Model, Role
 from palimpsest_trials.correlation import spearman
 from palimpsest_trials.evidence import ALIAS_TEMPLATES, Mechanism, alias, evidence_sentences, kin
 
@@ -69,28 +69,38 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class LevelSpecs:
-    """Builds the spec of a level: injected and reference are trained, then asked with evidence."""
+class Levels(StudyTask):
+    """A cell per level: injected and reference are trained, then asked with evidence."""
 
-    plan: Plan
+    def fix(self) -> tuple[Terms, Roster]:
+        terms, _ = StudyTask(replace(self.config, methods=())).fix()
+        config = {**terms.config, "levels": {"kin": KIN}}
+        cells = tuple(level.id for level in plan_levels(self.config))
+        return replace(terms, config=config, cells=cells), []
 
-    def __call__(self, cell_id: str) -> CellPlan:
-        plan = self.plan
+    def check(self) -> list[str]:
+        return []
+
+    def build(self, cell_id: str) -> CellPlan:
+        plan = self.config
         level = next(level for level in plan_levels(plan) if level.id == cell_id)
         # Facts depend on mechanism and seed, not on the level, so that support is nested.
         key = next(cell for cell, (_, seed) in plan.cell_ids().items() if seed == level.seed)
         facts, evidence = supported_facts(plan, key, level)
         asked = [q for q in facts.questions if q.set == "forget" and q.pool == "evaluation"]
         shown = [replace(q, prompt=f"{evidence[q.fact]} {q.prompt}".strip()) for q in asked]
-        place = plan.place(plan.models[0])
+        trained = (
+            Model("injected", Role.INJECTED),
+            Model("reference", Role.REFERENCE, seed_no=0, same_draw=True),
+        )
         return CellPlan(
             id=cell_id,
             title=plan.models[0],
             seed=level.seed,
-            base=Given(place, checkpoint_digests(place)),
-            setting=replace(study_setting(plan, key, facts), with_evidence=tuple(shown)),
+            base=Given(plan.place(plan.models[0]), self.bases[plan.models[0]]),
+            setting=replace(self.texts(key, facts), with_evidence=tuple(shown)),
             rules=plan.rules,
-            models=trained_models(0, 0, forget_only=False),
+            models=tuple(SourcedModel(model, trained_source(model)) for model in trained),
             oracle="reference",
             measured=False,
         )
@@ -142,13 +152,7 @@ def supported_facts(plan: Plan, key: str, level: Level) -> tuple[Testbed, dict[s
 
 def run_levels(plan: Plan, out: Path, options: RunOptions) -> Run:
     """Run what is left of the levels."""
-    terms, _ = study_terms(plan, StudySpecs(replace(plan, methods=())))
-    config = {**terms.config, "levels": {"kin": KIN}}
-    cells = tuple(level.id for level in plan_levels(plan))
-    terms = replace(terms, config=config, cells=cells)
-    run, outcome = run_cells(CellJob(LevelSpecs(plan)), out, terms, [], options)
-    raise_failures(run, outcome)
-    return run
+    return launch(Levels(plan, out), options)
 
 
 def read_levels(run: Run, plan: Plan) -> dict[Level, Headroom]:

@@ -10,14 +10,14 @@ digests must be those recorded) and asked the phrasings of another pool.
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
 
-from palimpsest.cell.launch import CellJob, RunOptions, raise_failures, run_cells
+from palimpsest.cell.launch import RunOptions, launch
 from palimpsest.cell.plan import CellPlan
-from palimpsest.cell.study import StudySpecs, study_terms
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.load import load_config
 from palimpsest.config.plan import Plan
 from palimpsest.errors import InputError, StoreError
@@ -25,7 +25,7 @@ from palimpsest.facts.questions import Pool, pool_questions
 from palimpsest.methods import title
 from palimpsest.paper.study import read_paper
 from palimpsest.report.results import RunResults, read_run
-from palimpsest.run.store import Run
+from palimpsest.run.store import Roster, Run, Terms
 
 SECOND_POOL = "calibration"
 Picks = dict[str, dict[str, str]]
@@ -33,14 +33,18 @@ Picks = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
-class SecondSpecs:
-    """Builds a cell of the first run with its picks alone, asked in the phrasings of the pool."""
+class SecondSuite(StudyTask):
+    """Cells of the first run with their picks alone, asked in the phrasings of the pool."""
 
-    plan: Plan
-    picks: Picks
+    picks: Picks = field(default_factory=dict)
 
-    def __call__(self, cell_id: str) -> CellPlan:
-        spec = StudySpecs(self.plan)(cell_id)
+    def fix(self) -> tuple[Terms, Roster]:
+        terms, roster = super().fix()
+        config = {**terms.config, "second_suite": {"pool": SECOND_POOL, "picks": self.picks}}
+        return replace(terms, config=config), roster
+
+    def build(self, cell_id: str) -> CellPlan:
+        spec = super().build(cell_id)
         facts = spec.setting.facts
         second = pool_questions(facts.sets(), SECOND_POOL)
         asked = (replace(question, pool=Pool.EVALUATION) for question in second)
@@ -67,15 +71,10 @@ def run_second(first: RunResults, out: Path, options: RunOptions) -> tuple[RunRe
     picks = freeze_picks(first)
     roster = list(Run.open(first.path).rosters[-1].models)
     methods = [{"name": entry["method"], **entry["knobs"]} for entry in roster]
-    known = {item.name for item in fields(Plan)}
-    config = {key: value for key, value in first.terms.config.items() if key in known}
-    plan = load_config(Plan, config | {"methods": methods})
-    terms, _ = study_terms(plan, StudySpecs(plan))
-    config = {**terms.config, "second_suite": {"pool": SECOND_POOL, "picks": picks}}
-    job = CellJob(SecondSpecs(plan, picks))
-    run, outcome = run_cells(job, out, replace(terms, config=config), roster, options)
-    raise_failures(run, outcome)
-    second = read_run(run.path)
+    known = {item.name for item in fields(Plan)} & first.terms.config.keys()
+    values = {key: first.terms.config[key] for key in known}
+    plan = load_config(Plan, values | {"methods": methods})
+    second = read_run(launch(SecondSuite(plan, out, picks=picks), options).path)
     for cell in second.cells:
         for name in cell.candidates:
             made, recorded = cell.models[name].digest, first.cell(cell.id).models[name].digest
