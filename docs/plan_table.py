@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 SECTIONS = {
     "": "The study",
     "facts": "Facts of a cell",
+    "prompt": "Text around questions and answers of facts from files",
     "injection": "Training of the injected model and, without the forget set, of the references",
     "unlearning": "Budget of every gradient method",
     "reacquisition": "Training on the forget set again, with the same batches for every model",

@@ -60,7 +60,7 @@ def test_help_says_of_every_argument_what_it_means(
 @pytest.mark.parametrize(
     ("command", "also"),
     [
-        *((name, ("--alpha", "--detection-limit")) for name in ("study", "audit", "tofu")),
+        *((name, ("--alpha", "--detection-limit")) for name in ("study", "audit")),
         *((name, ()) for name in ("demo", "unlearn", "retrain")),
     ],
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from palimpsest.facts.examples import schedule_rates
-from palimpsest.methods.answer_sets import CostPlan, MethodCache, Recipe, Spent, encode_stream
+from palimpsest.methods.answer_sets import MethodCache, Recipe, encode_stream
 from palimpsest.methods.context import Context
 from palimpsest.methods.held_vector import HeldVector
 from palimpsest.methods.running import run_method
@@ -100,18 +100,11 @@ def test_it_subtracts_the_vector_of_its_formulas(own) -> None:  # type: ignore[n
         assert float((found[name] - expected).norm()) < 0.01 * float((expected - value).norm())
 
 
-def test_its_cost_is_what_it_read_and_is_known_before() -> None:
+def test_its_cost_is_what_it_read() -> None:
     context = replace(transformer_context("llama"), shared=MethodCache())
     method = HeldVector(texts=1, speed=SPEED, sample=SAMPLE)
     run_method(method, context)
     spent = next(iter(context.shared.costs.values()))
-    planned = method.planned_cost(CostPlan(recipe(), tokenizer(), Spent()))
-    assert planned is not None
-    assert (spent.steps, spent.tokens, spent.scored) == (
-        planned.steps,
-        planned.tokens,
-        planned.scored,
-    )
     assert spent.steps == 2 * 5 and spent.scored > 0
 
 

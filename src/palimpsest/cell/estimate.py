@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from palimpsest.cell.plan import CellPlan, Commanded, Trained
-from palimpsest.cell.steps import StepKind
+from palimpsest.cell.steps import Effort, StepList
 from palimpsest.cell.work import CellWork
 from palimpsest.config.sections import Injection
 from palimpsest.models.checkpoint import outline
@@ -83,6 +82,18 @@ class Estimate:
         )
 
 
+@dataclass(frozen=True)
+class Speed:
+    """What is measured on a model: seconds of a training step per text, and of scoring a page."""
+
+    per_text: float
+    page: float
+
+    def seconds(self, effort: Effort) -> float:
+        """Return the time that work takes on one worker."""
+        return effort.trained * self.per_text + effort.pages * self.page
+
+
 def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Estimate:
     """Return what is left of these cells takes, by their ids; one cell of each base is tried.
 
@@ -90,33 +101,33 @@ def estimate_cells(specs: Mapping[str, CellPlan], out: Path | None = None) -> Es
     """
     seconds, memory, disk, steps, stored = 0.0, 0.0, 0.0, 0, 0
     run = Run.find(out) if out is not None else None
-    tried: dict[str, tuple[CellWork, float, float]] = {}
+    tried: dict[str, tuple[CellWork, Speed]] = {}
     for cell, spec in specs.items():
         if spec.base.place not in tried:
             work = CellWork(spec)
-            tried[spec.base.place] = (work, *_measure_step(work))
-        work, per_text, page = tried[spec.base.place]
-        left = work.steps
+            tried[spec.base.place] = (work, _measure(work))
+        work, speed = tried[spec.base.place]
+        listed = work.listed if work.spec is spec else StepList(spec)
+        left = planned = work.steps if listed is work.listed else listed.build()
         if run is not None and cell in run.cells:
-            planned = CellWork(spec).steps
             names = run.cell(cell).steps_left(planned)
             left = tuple(step for step in planned if step.name in names)
-        seconds += sum(_step_seconds(step, spec, per_text, page) for step in left)
+        seconds += sum(speed.seconds(listed.efforts[step.name]) for step in left)
         memory = max(memory, worker_memory(spec))
         made = sum(isinstance(entry.source, Trained | Commanded) for entry in spec.models)
         trained = made + (0 if spec.measured else made + 2 * len(spec.methods))
         disk = max(disk, trained * work.loaded.parameters * 4.0)
-        steps, stored = steps + len(left), stored + len(work.steps) - len(left)
-        price = _reference_price(spec, per_text, page)
+        steps, stored = steps + len(left), stored + len(planned) - len(left)
+        price = _reference_price(spec, listed, speed)
     return Estimate(seconds, memory, disk, steps, stored, price)
 
 
-def _measure_step(work: CellWork) -> tuple[float, float]:
-    """Return the seconds of one training step, per text, and of scoring the questions once."""
+def _measure(work: CellWork) -> Speed:
+    """Return the speed of one training step and one scored page."""
     setting = work.plain_setting
     batches = setting.reacquisition_steps[:2] if setting.facts.questions else []
     if setting.examples is not None and not setting.examples.texts:
-        return 0.0, 0.0  # a user's own trainer takes what it takes
+        return Speed(0.0, 0.0)  # a user's own trainer takes what it takes
     if setting.general_train or not work.spec.measured:
         batches = setting.injection_steps(setting.stream())[:2]
     texts = sum(part.batch.ids.shape[0] for part in batches[0])
@@ -127,43 +138,22 @@ def _measure_step(work: CellWork) -> tuple[float, float]:
     one_step()  # the first one also compiles and allocates
     step = _timed(one_step) / max(1, texts)
     if not work.spec.measured:
-        return step, 0.0
-    return step, _timed(lambda: score(work.nets([work.base]), setting.sheet))
+        return Speed(step, 0.0)
+    return Speed(step, _timed(lambda: score(work.nets([work.base]), setting.sheet)))
 
 
-def _step_seconds(step: Any, spec: CellPlan, per_text: float, page: float) -> float:
-    unlearning, measure = spec.unlearning, _measuring(spec, per_text, page)
-    unlearn = per_text * unlearning.steps * (unlearning.forget_items + unlearning.retain_items)
-    count = max(1, len(step.models))
-    return {
-        StepKind.TRAIN: per_text * spec.setting.trained_texts,
-        StepKind.DOSE: 4 * measure,
-        StepKind.HEADROOM: page,
-        StepKind.UNLEARN: count * (unlearn + (measure if spec.measured else 0.0)),
-        StepKind.KNOWN_LABEL: count * (measure + unlearn),
-    }.get(step.kind, count * measure)
-
-
-def _measuring(spec: CellPlan, per_text: float, page: float) -> float:
-    again = spec.setting.reacquisition
-    return page * (1 + 0.6 * (again.chunks + 1)) + per_text * again.steps * again.items
-
-
-def _training(recipe: Injection, per_text: float) -> float:
-    return per_text * recipe.steps * (recipe.fact_items + recipe.general_items)
-
-
-def _reference_price(spec: CellPlan, per_text: float, page: float) -> ReferencePrice:
+def _reference_price(spec: CellPlan, listed: StepList, speed: Speed) -> ReferencePrice:
     more = len(spec.of(Role.REFERENCE)) < spec.rules.control_mixtures
     mixtures = len(spec.rules.control_shares) if more else 0
     record = next((entry.model.recipe for entry in spec.of(Role.INJECTED)), {})
     keys = asdict(Injection())
     known = {key: record[key] for key in keys} if keys.keys() <= record.keys() else {}
     recipe = build(Injection, known)
+    training = Effort(recipe.steps * (recipe.fact_items + recipe.general_items))
     return ReferencePrice(
-        (1 + mixtures) * _measuring(spec, per_text, page),
+        speed.seconds(listed.measuring * (1 + mixtures)),
         recipe.steps if known else 0,
-        _training(recipe, per_text),
+        speed.seconds(training),
     )
 
 

@@ -67,7 +67,8 @@ class CellModels:
 
     def __init__(self, spec: CellPlan) -> None:
         self.spec = spec
-        self.steps = StepList(spec).build()
+        self.listed = StepList(spec)
+        self.steps = self.listed.build()
         self.step_named = {step.name: step for step in self.steps}
 
     def role(self, name: str) -> Role:

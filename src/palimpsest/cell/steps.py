@@ -1,7 +1,7 @@
 """The steps of a cell, each with the key of everything its result depends on."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,22 @@ class StepKind(StrEnum):
     KNOWN_LABEL = "known_label"
 
 
+@dataclass(frozen=True)
+class Effort:
+    """What the work of a step is counted in: everything that a run takes follows from both."""
+
+    trained: float = 0.0
+    """Texts seen by a training step."""
+    pages: float = 0.0
+    """Times that all questions of the cell are scored."""
+
+    def __add__(self, other: "Effort") -> "Effort":
+        return Effort(self.trained + other.trained, self.pages + other.pages)
+
+    def __mul__(self, times: float) -> "Effort":
+        return Effort(self.trained * times, self.pages * times)
+
+
 class StepList:
     """Builds the steps of one cell."""
 
@@ -35,7 +51,14 @@ class StepList:
         self.spec = spec
         self.stack = spec.setting.engine.stack
         self.steps: dict[str, Step] = {}
-        self._costs = _Costs(spec)
+        self.efforts: dict[str, Effort] = {}
+        """By the name of the step."""
+        setting, budget, again = spec.setting, spec.unlearning, spec.setting.reacquisition
+        self.training = Effort(setting.trained_texts)
+        self.measuring = Effort(again.steps * again.items, 1 + 0.6 * (again.chunks + 1))
+        self.unlearning = Effort(budget.steps * (budget.forget_items + budget.retain_items))
+        # A text is seen by a backward pass too while a model is trained.
+        self._page = (len(setting.facts.questions) + len(setting.general_scored)) / 3
 
     def build(self) -> tuple[Step, ...]:
         """Return the steps in plan order."""
@@ -70,7 +93,7 @@ class StepList:
             settings,
             f"training {entry.name}",
             (entry.name,),
-            cost=self._costs.train,
+            effort=self.training,
             # Where nothing is measured, the trained models are the product.
             transient=(self.spec.measured or entry.model.role in PARTS)
             and "models" not in self.spec.setting.engine.keep,
@@ -80,15 +103,15 @@ class StepList:
         asked = [[q.id, q.prompt, q.answer] for q in self.spec.setting.with_evidence]
         models = ("injected", *([self.spec.oracle] if self.spec.oracle else ()))
         settings = self._common | {"evidence": asked, "models": self._identities(models)}
-        words = "scoring base and injected with evidence"
-        self._add("headroom", StepKind.HEADROOM, settings, words, needs=self._made(models))
+        words, needs = "scoring base and injected with evidence", self._made(models)
+        self._add("headroom", StepKind.HEADROOM, settings, words, needs=needs, effort=Effort(0, 1))
 
     def _dose(self, reference: str) -> None:
         models = ("injected", reference)
         settings = self._measuring | {"models": self._identities(models), "ladder": list(LADDER)}
         words = "choosing the learning rate of re-acquisition"
-        cost = len(LADDER) * self._costs.measure / 2
-        self._add("dose", StepKind.DOSE, settings, words, needs=self._made(models), cost=cost)
+        needs, effort = self._made(models), self.measuring * (len(LADDER) / 2)
+        self._add("dose", StepKind.DOSE, settings, words, needs=needs, effort=effort)
 
     def _measure_all(self) -> None:
         spec = self.spec
@@ -114,7 +137,7 @@ class StepList:
             f"measuring {', '.join(models)}",
             models,
             needs=self._made((*self._teachers, *models)),
-            cost=len(models) * self._costs.measure,
+            effort=self.measuring * len(models),
         )
 
     def _unlearn(self, number: int, group: Sequence[Any]) -> None:
@@ -130,7 +153,7 @@ class StepList:
         if spec.measured:
             needs = tuple(dict.fromkeys((*self._made(self._teachers), *needs)))
         short = first.name.replace("_", "-").lower()[:24]
-        cost = self._costs.unlearn + (self._costs.measure if spec.measured else 0.0)
+        effort = self.unlearning + (self.measuring if spec.measured else Effort())
         self._add(
             f"unlearn-{number:02d}-{short}",
             StepKind.UNLEARN,
@@ -138,7 +161,7 @@ class StepList:
             f"{first.name}: making {'and measuring ' if spec.measured else ''}{len(group)}",
             tuple(f"{method.name}-{method.label}" for method in group),
             needs=needs,
-            cost=len(group) * cost,
+            effort=effort * len(group),
         )
 
     def _known_label(self) -> None:
@@ -160,7 +183,7 @@ class StepList:
             "measuring the known-label models",
             tuple(entry.model for entry in entries),
             needs=self._made((*self._teachers, *models)),
-            cost=len(entries) * (self._costs.measure + self._costs.unlearn),
+            effort=(self.measuring + self.unlearning) * len(entries),
         )
 
     # -- what keys are made of -------------------------------------------------------------------
@@ -244,12 +267,14 @@ class StepList:
         models: tuple[str, ...] = (),
         *,
         needs: tuple[str, ...] = (),
-        cost: float = 1.0,
+        effort: Effort,
         transient: bool = False,
     ) -> None:
         if kind in (StepKind.MEASURE, StepKind.UNLEARN, StepKind.KNOWN_LABEL):
             needs += ("dose",) if "dose" in self.steps else ()
         key = step_key(kind, settings, [self.steps[need].key for need in needs])
+        cost = effort.trained + effort.pages * self._page
+        self.efforts[name] = effort
         self.steps[name] = Step(name, kind, key, words, needs, models, cost, transient)
 
 
@@ -280,16 +305,3 @@ def method_groups(methods: Sequence[Any], stack: int) -> list[list[Any]]:
 
 def _knobs(method: Any) -> dict[str, Any]:
     return {item.name: getattr(method, item.name) for item in fields(method)}
-
-
-class _Costs:
-    """Expected time of a cell's steps, in texts seen; for the time left alone."""
-
-    def __init__(self, spec: CellPlan) -> None:
-        setting, unlearning = spec.setting, spec.unlearning
-        again = setting.reacquisition
-        asked = len(setting.facts.questions) + len(setting.general_scored)
-        # A text is seen by a backward pass too while a model is trained.
-        self.train = 3.0 * setting.trained_texts
-        self.measure = asked * (1 + again.chunks / 2) + 3.0 * again.steps * again.items
-        self.unlearn = 3.0 * unlearning.steps * (unlearning.forget_items + unlearning.retain_items)

@@ -14,7 +14,7 @@ from palimpsest.cell.models import WEIGHTS, CellModels, State
 from palimpsest.cell.plan import CellPlan, Commanded, Given, Trained
 from palimpsest.cell.planned import candidate_model, known_label_model
 from palimpsest.cell.steps import PARTS, StepKind, chunked
-from palimpsest.cell.texts import TAUGHT, CellTexts
+from palimpsest.cell.texts import CellTexts
 from palimpsest.cell.trainer import LOG, run_trainer
 from palimpsest.config.commands import LADDER
 from palimpsest.errors import MethodError, ModelError, PlanError, TrainingDiverged
@@ -22,7 +22,7 @@ from palimpsest.facts.sealed import verify
 from palimpsest.known import Unavailable, chosen
 from palimpsest.known.wrappers import Interpolated
 from palimpsest.methods import title
-from palimpsest.methods.answer_sets import CostPlan, Spent, encode_items
+from palimpsest.methods.answer_sets import Spent
 from palimpsest.methods.context import Method
 from palimpsest.methods.running import run_group, run_method
 from palimpsest.models.checkpoint import state_digest
@@ -368,25 +368,6 @@ class CellWork(CellModels):
 
     def _cost(self, spent: Spent) -> Cost:
         return spent.in_retrainings(self.loaded.parameters, self.retraining)
-
-
-def planned_costs(work: CellWork) -> dict[str, Cost | None]:
-    """Return what each method of a cell will cost; None where that shows only when it runs."""
-    setting, tokenizer, budget = work.plain_setting, work.loaded.tokenizer, work.spec.unlearning
-    items = (budget.forget_items, budget.retain_items)
-    steps, read = 0.0, 0
-    for count, part, models in zip(items, TAUGHT, (2, 1)):
-        lengths = [len(text.ids) for text in encode_items(tokenizer, setting.taught(part))]
-        steps += count * sum(lengths) / len(lengths)
-        read += models * sum(lengths)
-    plan = CostPlan(work.recipe, tokenizer, Spent(budget.steps, round(budget.steps * steps), read))
-    found: dict[str, Cost | None] = {}
-    for method in work.spec.methods:
-        counted = getattr(method, "planned_cost", lambda plan: None)(plan)
-        found[title(method)] = counted and counted.in_retrainings(
-            work.loaded.parameters, work.retraining
-        )
-    return found
 
 
 def save_weights(state: State, path: Path) -> None:

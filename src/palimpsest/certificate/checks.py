@@ -177,9 +177,9 @@ def terms(evidence: Evidence) -> str:
 
 def rules(evidence: Evidence) -> str:
     bundle = evidence.bundle
-    # Questions of an audit's user may not allow what needs a measure of its own.
-    allowed = [entry.name for entry in AXES if entry.measure is not None]
-    allowed = allowed if bundle.terms.kind == "audit" else []
+    # A user's own facts may not allow what needs a measure of its own.
+    own = bundle.terms.kind == "audit" or bundle.terms.config["facts"]["files"]
+    allowed = [entry.name for entry in AXES if entry.measure is not None and own]
     if left_out := [name for name in bundle.rules.unmeasured_axes if name not in allowed]:
         raise BundleError(
             f"the rules leave out {', '.join(left_out)}, which every run measures; expected every "

@@ -128,8 +128,7 @@ def tofu(
     probes
         Number of never-learned questions. Default: 40.
     probes_file
-        File of TOFU-like questions that no model was taught. Default: holdoutNN in the data folder,
-        else questions about authors left out of training (--train), else generated questions.
+        File of TOFU-like questions that no model was taught. Default: holdoutNN of the data folder.
     longest
         Leave out questions with more words than this; 0 for no limit.
     chat

@@ -5,7 +5,7 @@ batch of one step, a ``StepView`` what a loss sees of one student at one batch. 
 injection as far as methods may know it: trained phrasings and general text, no held-out phrasing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -248,31 +248,6 @@ class Spent:
         flops = 6.0 * parameters * work[0]
         shares = [round(part / max(1, retraining.tokens), 4) for part in work]
         return Cost(self.steps, self.tokens, self.scored, flops, *shares)
-
-
-@dataclass(frozen=True)
-class CostPlan:
-    """What a method's cost is counted from before anything is trained."""
-
-    recipe: Recipe
-    tokenizer: Any
-    batches: Spent
-    """Of all steps of a gradient method, with what the frozen models read."""
-
-    def stream(self, stream: Stream) -> Spent:
-        """Return what training on a stream of the recipe costs."""
-        return stream_cost(self.tokenizer, stream, self.recipe.piece_tokens)
-
-    def models(self, used: Collection[str]) -> Spent:
-        """Return what the models cost that a method uses and others may use too."""
-        return sum(
-            (self.stream(stream) for name, stream in self.recipe.models().items() if name in used),
-            Spent(),
-        )
-
-    def texts(self) -> list[Encoded]:
-        """Return the texts of the injection's stream as tokens."""
-        return encode_stream(self.tokenizer, self.recipe.stream, self.recipe.piece_tokens)
 
 
 class MethodCache:

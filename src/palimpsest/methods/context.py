@@ -23,7 +23,6 @@ from palimpsest.facts.general import Stream, deck
 from palimpsest.facts.nonce import key_number
 from palimpsest.methods.answer_sets import (
     AnswerSet,
-    CostPlan,
     MethodCache,
     Recipe,
     Spent,
@@ -189,10 +188,6 @@ class Knobs:
         """What it needs with these knobs: ``needs``, or a part of it."""
         return self.needs
 
-    def planned_cost(self, plan: CostPlan) -> Spent | None:
-        """Return what it will cost; None where that shows only when it runs."""
-        return None
-
     @property
     def label(self) -> str:
         """The knobs in short, ``w12`` for ``weight=12``; later knobs only where not default."""
@@ -220,9 +215,6 @@ class GradientMethod(Knobs):
 
     def learning_rate(self, budget: Unlearning) -> float:
         return budget.learning_rate
-
-    def planned_cost(self, plan: CostPlan) -> Spent | None:
-        return plan.batches + plan.models(self.uses)
 
     def leaves(self, net: Net, context: Context) -> Mapping[str, Tensor]:
         """Return what is trained; the model's own parameters unless a method says otherwise."""

@@ -9,7 +9,6 @@ their difference is the facts alone. Task arithmetic is of Ilharco et al. 2023, 
 
 from dataclasses import dataclass
 
-from palimpsest.methods.answer_sets import CostPlan, Spent
 from palimpsest.methods.context import Context, Knobs, Positive, State
 from palimpsest.methods.task_vector import subtract
 
@@ -31,12 +30,6 @@ class FactsVector(Knobs):
     @property
     def uses(self) -> tuple[str, ...]:
         return self.needs if self.speed == 1.0 else ("base",)
-
-    def planned_cost(self, plan: CostPlan) -> Spent | None:
-        if self.speed == 1.0:
-            return plan.models(self.uses)
-        more, less = (plan.stream(s.shorten(self.speed)) for s in plan.recipe.models().values())
-        return more + less
 
     def run(self, context: Context) -> State:
         # A cell trains the two models of the full-length vector once for all its candidates.

@@ -39,7 +39,6 @@ from torch import Tensor
 
 from palimpsest.facts.general import Stream
 from palimpsest.methods.answer_sets import (
-    CostPlan,
     Recipe,
     Spent,
     count_tokens,
@@ -171,20 +170,6 @@ class HeldVector(Knobs):
         if context.check_dose is not None:
             context.check_dose(more)
         return more, self._learn(context, held, noise, ("retain",))
-
-    def planned_cost(self, plan: CostPlan) -> Spent | None:
-        texts, source = plan.texts(), plan.recipe.stream.texts
-        lengths = [len(text.ids) for text in texts]
-        sampled = [n for n, text in enumerate(source) if text.set == "general"][: self.sample]
-        total = Spent(0, sum(lengths[n] for n in sampled))
-        for step in self._stream(plan.recipe).steps:
-            held = sum(lengths[n] for n in self._held(plan.recipe.stream, step))
-            retain, forget = (
-                sum(lengths[n] for n in step if source[n].set == part)
-                for part in ("retain", "forget")
-            )
-            total += Spent(2, 2 * (retain + held) + forget, scored=held)
-        return total
 
     def _stream(self, recipe: Recipe) -> Stream:
         """Return the steps that both runs take."""

@@ -16,7 +16,6 @@ little; the replay repairs them. Starts:
 from dataclasses import dataclass
 from typing import Literal
 
-from palimpsest.methods.answer_sets import CostPlan, Spent
 from palimpsest.methods.context import Context, Knobs, Positive, Share, State
 from palimpsest.methods.facts_vector import FactsVector
 from palimpsest.methods.kl_reversion import KLReversion
@@ -60,10 +59,6 @@ class Replay(Knobs):
     @property
     def uses(self) -> tuple[str, ...]:
         return self.first.uses if self.first else ()
-
-    def planned_cost(self, plan: CostPlan) -> Spent | None:
-        first = self.first.planned_cost(plan) if self.first else Spent()
-        return first and first + plan.stream(plan.recipe.replay.replayed(self.share))
 
     def run(self, context: Context) -> State:
         state = self.first.run(context) if self.first else context.injected

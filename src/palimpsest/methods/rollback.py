@@ -7,7 +7,6 @@ Forgets everything, the retain set too; a floor to compare with, not counted amo
 
 from dataclasses import dataclass
 
-from palimpsest.methods.answer_sets import CostPlan, Spent
 from palimpsest.methods.context import Context, Knobs, State
 
 
@@ -21,9 +20,6 @@ class Rollback(Knobs):
     @property
     def label(self) -> str:
         return "base"
-
-    def planned_cost(self, plan: CostPlan) -> Spent | None:
-        return Spent()
 
     def run(self, context: Context) -> State:
         return context.base

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from palimpsest.methods.answer_sets import CostPlan, Spent
 from palimpsest.methods.context import Context, Knobs, State
 
 
@@ -24,9 +23,6 @@ class TaskVector(Knobs):
     needs = ("base", "forget_only")
     citation = "Ilharco et al. 2023, arXiv:2212.04089"
     reads_answers = False
-
-    def planned_cost(self, plan: CostPlan) -> Spent | None:
-        return plan.models(self.uses)
 
     def run(self, context: Context) -> State:
         if context.check_dose is not None:
