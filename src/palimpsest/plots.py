@@ -5,7 +5,6 @@ of one cell need where a run has several. A run that lacks the numbers of a figu
 InputError.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +12,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from palimpsest.errors import InputError
-from palimpsest.paper.tables import diagnostic as draw_diagnostic
+from palimpsest.paper import tables as paper
 from palimpsest.report import figures
-from palimpsest.report.canvas import Picture
 from palimpsest.report.documents import LoadedRun, load_run
 from palimpsest.report.results import RunResults
 
@@ -52,14 +50,12 @@ def acceptance(run: Source) -> Figure:
 
 def diagnostic(run: Source) -> Figure:
     """Return trained-probe KL against held-out forget NLL, every candidate of a study."""
-    return _figure(draw_diagnostic, run)
+    return _figure(paper.diagnostic, run)
 
 
-def _figure(
-    draw: Callable[[RunResults], Picture | None], run: Source, cell: str | None = None
-) -> Figure:
+def _figure(function: figures.FigureFn, run: Source, cell: str | None = None) -> Figure:
     results = _results(run, cell)
-    picture = draw(results)
+    picture = function(results)
     if picture is None:
         ids = ", ".join(entry.id for entry in results.cells[:5])
         raise InputError(

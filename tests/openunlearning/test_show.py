@@ -12,7 +12,7 @@ from tests.openunlearning.conftest import BASE, World
 
 from palimpsest.cli.logs import logs
 from palimpsest.openunlearning import logs as logs_of
-from palimpsest.openunlearning.show import draw
+from palimpsest.openunlearning.show import logs_figure
 
 COMMAND = """
 import sys
@@ -68,7 +68,7 @@ def test_csv_and_page_are_written(saves: Path, tmp_path: Path) -> None:
 
 def test_the_picture_has_a_mark_per_judged_model_and_a_line_per_run(saves: Path) -> None:
     (group,) = logs_of([saves]).groups
-    (panel,) = draw(group).figure.axes
+    (panel,) = logs_figure(group).figure.axes
     marks = [line for line in panel.lines if line.get_marker() != "None"]
     assert len(marks) == 5 == len(panel.texts)  # all but the anchor
     runs = [line for line in panel.lines if line.get_marker() == "None" and len(line.get_xdata())]

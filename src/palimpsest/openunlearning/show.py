@@ -148,7 +148,7 @@ def levels_table(group: Group) -> Table:
 
 
 @canvas.figure()
-def draw(group: Group) -> canvas.Picture:
+def logs_figure(group: Group) -> canvas.Picture:
     """Return where every model lies: holdout deltas to the right, forget deltas upward.
 
     Both axes are linear near 0, logarithmic further out and have one range, so that a model which
@@ -200,7 +200,7 @@ def render_page(report: LogReport) -> str:
             setting(group),
             [models_table(group), medians_table(group), levels_table(group)],
             sentences(group),
-            draw(group),
+            logs_figure(group),
         )
         for group in report.groups
     ]

@@ -19,7 +19,8 @@ from palimpsest.run.files import write_bytes, write_json
 from palimpsest.run.tables import table_bytes
 from palimpsest.stats.axes import AXES
 from palimpsest.stats.comparison import Comparison, Gap
-from palimpsest.stats.models import Role
+from palimpsest.stats.controls import Control
+from palimpsest.stats.models import Model, Role
 from palimpsest.stats.screen import screen_alone
 from palimpsest.stats.verdict import Finding, Verdict, label_of
 from palimpsest.stats.words import describe
@@ -164,24 +165,31 @@ def score_rows(results: RunResults) -> list[dict[str, Any]]:
     rows = []
     for cell in results.cells:
         models = [model for model in cell.models.values() if model.role in SCORED]
-        models.sort(key=lambda model: SCORED.index(model.role))
-        rows += [_score_row(model.name, cell, results) for model in models]
+        verdict = cell.verdict
+        findings = {finding.name: finding for finding in verdict.findings} if verdict else {}
+        controls = {control.name: control for control in verdict.controls} if verdict else {}
+        for model in sorted(models, key=lambda model: SCORED.index(model.role)):
+            judged = findings.get(model.name), controls.get(model.name)
+            rows.append(_score_row(model, cell, *judged, results))
     return rows
 
 
-def _score_row(name: str, cell: CellResult, results: RunResults) -> dict[str, Any]:
-    model, verdict = cell.models[name], cell.verdict
-    finding = next((f for f in verdict.findings if f.name == name), None) if verdict else None
-    control = next((c for c in verdict.controls if c.name == name), None) if verdict else None
+def _score_row(
+    model: Model,
+    cell: CellResult,
+    finding: Finding | None,
+    control: Control | None,
+    results: RunResults,
+) -> dict[str, Any]:
     compared = finding or control
     comparison = None if compared is None else compared.comparison
-    measured = cell.evaluation.models.get(name)
+    measured = cell.evaluation.models.get(model.name)
     screened = finding.screened if finding is not None else None
     if screened is None and measured is not None:
         screened = screen_alone(measured, results.rules)
     far = None if comparison is None else _distance(comparison.worst.sd)
     row: dict[str, Any] = {"cell": cell.id, "base": cell.base, "family": cell.family}
-    row |= {"seed": cell.seed, "model": name, "role": str(model.role), "method": model.method}
+    row |= {"seed": cell.seed, "model": model.name, "role": str(model.role), "method": model.method}
     row |= {"aim": model.aim, "knobs": json.dumps(dict(model.knobs)) if model.method else ""}
     row |= {
         "truth": model.truth,
@@ -193,7 +201,7 @@ def _score_row(name: str, cell: CellResult, results: RunResults) -> dict[str, An
         "screen_p": _number(None if screened is None else screened.test.p_value),
         "excluded": screened is not None and screened.excluded,
         "clears": finding is not None and finding.clears,
-        "certified": verdict is not None and verdict.candidate == name,
+        "certified": cell.verdict is not None and cell.verdict.candidate == model.name,
         "retrainings": _number(None if model.cost is None else model.cost.retrainings),
         "failed": "" if model.failure is None else model.failure.reason,
     }

@@ -207,5 +207,5 @@ FIGURES: tuple[FigureFn, ...] = (retrainings, acceptance, forget_deltas, relearn
 
 def all_figures(results: RunResults) -> dict[str, Picture]:
     """Return the figures that this run has the numbers for, by name."""
-    drawn = [draw(results) for draw in FIGURES]
-    return {picture.name: picture for picture in drawn if picture is not None}
+    pictures = [function(results) for function in FIGURES]
+    return {picture.name: picture for picture in pictures if picture is not None}

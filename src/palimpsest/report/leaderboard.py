@@ -217,10 +217,10 @@ def settings_table(runs: Runs) -> Table:
             key = (cell.method(finding.name), finding.name)
             found.setdefault(key, []).append((cell, finding))
     tests, fresh = rank_tests(runs), rank_tests(runs, Role.RETRAINING)
-    adjusted = adjusted_p(tests, alpha)
+    adjusted, every = adjusted_p(tests, alpha), tests | fresh
     rows: list[Row] = []
     for key in (*found, *fresh):
-        mine, test = found.get(key, []), (tests | fresh).get(key)
+        mine, test = found.get(key, []), every.get(key)
         sds = [sd for _, finding in mine if (sd := distance(finding)) is not None]
         rows.append(
             {"method": key[0], "candidate": key[1], "cells": len(mine) or (test and test.cells)}

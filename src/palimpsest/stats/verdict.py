@@ -303,7 +303,7 @@ def decide(
     evidence = gather(measures, candidates, rules, headroom)
     cause = next((found for check in CHECKS if (found := check(evidence)) is not None), None)
     blocked = cause is not None and cause[0] is not Reason.ALL_EXCLUDED
-    findings = tuple(_finding(measures, name, evidence, blocked) for name in candidates)
+    findings = tuple(_finding(measures, s, evidence, blocked) for s in evidence.screen.screened)
     survivors = [finding for finding in findings if not finding.excluded]
     clearing = [finding for finding in survivors if finding.clears]
     certain = [f for f in clearing if f.comparison and f.comparison.p > rules.certify_above]
@@ -375,13 +375,15 @@ def _references(measures: CellMeasures, bag: Bag, candidates: Sequence[str]) -> 
     )
 
 
-def _finding(measures: CellMeasures, name: str, evidence: Evidence, blocked: bool) -> Finding:
-    model, bag, screened = measures[name], evidence.bag, evidence.screen[name]
+def _finding(
+    measures: CellMeasures, screened: Screened, evidence: Evidence, blocked: bool
+) -> Finding:
+    model, bag = measures[screened.name], evidence.bag
     read = {entry.name: entry.read(model) for entry in chosen(bag.rules)}
     values = {n: x if x is not None and math.isfinite(x) else None for n, x in read.items()}
     comparison = bag.compare(model) if bag.comparable else None
     label = label_of(comparison, screened.excluded, blocked)
-    return Finding(name, screened, values, comparison, label)
+    return Finding(screened.name, screened, values, comparison, label)
 
 
 def label_of(comparison: Comparison | None, excluded: bool = False, blocked: bool = False) -> str:
