@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -374,7 +374,20 @@ class Digests:
 
 
 def checkpoint_digests(name: str, adapter_base: str | None = None) -> Digests:
-    """Return both digests of a checkpoint; reads it whole."""
+    """Return both digests of a checkpoint; it is read whole, once while no file of it changes."""
+    here = outline(name, adapter_base, weights=True)
+    folders = {here.folder, here.tokenizer_folder, here.adapter or here.folder}
+    files = [p for f in sorted(folders) for p in (*f.iterdir(), *(f / TEMPLATES).glob("*"))]
+    found = sorted((str(path.resolve()), path.stat()) for path in files if path.is_file())
+    seen = tuple((path, s.st_ino, s.st_size, s.st_mtime_ns) for path, s in found)
+    return _digests(name, adapter_base, here.revision, seen)
+
+
+@lru_cache(maxsize=1024)
+def _digests(
+    name: str, adapter_base: str | None, revision: str, seen: tuple[object, ...]
+) -> Digests:
+    """Return both digests; revision, seen: what tells whether a checkpoint is still the same."""
     here = outline(name, adapter_base, weights=True)
     stored = StoredState(read_weights(here.folder), here.stored_names, torch.float32)
     weights = state_digest(stored)

@@ -1,0 +1,55 @@
+"""Nothing is derived twice: texts of a cell, digests of its base, the record of a finished cell."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cell.small import small_plan
+
+from palimpsest.cell import study
+from palimpsest.cell.launch import RunOptions, preview
+from palimpsest.cell.study import StudyTask
+from palimpsest.models import checkpoint
+from palimpsest.report.results import read_run
+from palimpsest.run import cell as cells
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], Counter[str]]:
+    """Count the calls of a function of a module, by its name and first argument."""
+    calls: Counter[str] = Counter()
+
+    def count(module: Any, name: str) -> Counter[str]:
+        real = getattr(module, name)
+
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            calls[f"{name} {arguments[0] if arguments else ''}"] += 1
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(module, name, wrapped)
+        return calls
+
+    return count
+
+
+def test_a_dry_run_builds_texts_and_digests_the_base_once(
+    counted: Callable[[Any, str], Counter[str]], tiny_checkpoint: Any, tmp_path: Path
+) -> None:
+    base = shutil.copytree(tiny_checkpoint("qwen2-s"), tmp_path / "base")
+    counted(study, "draw_testbed")
+    counted(checkpoint, "state_digest")
+    calls = counted(checkpoint, "file_digest")
+    preview(StudyTask(small_plan(base), tmp_path / "run"), RunOptions())
+    assert {call.split()[0] for call in calls} == {"draw_testbed", "state_digest", "file_digest"}
+    assert set(calls.values()) == {1}, calls
+
+
+def test_the_record_of_a_cell_is_parsed_once_when_a_run_is_read(
+    counted: Callable[[Any, str], Counter[str]], tiny_study: Path
+) -> None:
+    calls = counted(cells, "read_digested")
+    read_run(tiny_study)
+    assert [count for call, count in calls.items() if call.endswith("cell.json")] == [1]
