@@ -41,8 +41,7 @@ class Watch:
     def __init__(self) -> None:
         self._run: Path | None = None
         self._live: Any = None
-        self._seen: Any = ""
-        self._left = ""
+        self._now: Status | None = None
         self._next = 0.0
 
     def __enter__(self) -> "Watch":
@@ -67,7 +66,9 @@ class Watch:
             self._run = Path(event.words.partition(": ")[0])
             self._print(event.words)
         elif event.kind == "step" and self._live is None:
-            left = self._time_left() if event.done else ""
+            now = self._look() if event.done else None
+            seconds = None if now is None else now.seconds_left
+            left = "" if seconds is None else f", about {duration(seconds)} left"
             self._print(f"{event.cell}: {event.words} ({event.done}/{event.total}{left})")
         elif event.kind == "again":
             self._print(f"{event.cell}: {event.words}")
@@ -80,24 +81,20 @@ class Watch:
         """Show a remark."""
         self._print(f"note: {text}")
 
-    def _time_left(self) -> str:
-        """Return the time left, looked up at most every few seconds."""
-        if self._run is not None and time.monotonic() >= self._next:
-            self._next = time.monotonic() + 5
-            with contextlib.suppress(Exception):
-                seconds = status(self._run).seconds_left
-                self._left = "" if seconds is None else f", about {duration(seconds)} left"
-        return self._left
+    def _look(self) -> Status | None:
+        """Return the status of the run, looked up less often the longer that takes."""
+        began = time.monotonic()
+        if self._run is not None and began >= self._next:
+            with contextlib.suppress(Exception):  # the folder may be removed at the end
+                self._now = status(self._run)
+            pause = 0.5 if self._live is not None else 5.0
+            self._next = began + max(pause, 20 * (time.monotonic() - began))
+        return self._now
 
     def _view(self) -> Any:
-        """Return what ``status`` shows now, for the thread that draws it."""
-        began = time.monotonic()
-        if self._run is not None and began > self._next:
-            with contextlib.suppress(Exception):  # the folder may be removed at the end
-                self._seen = view(self._run.name, status(self._run))
-            # A look at a run of very many steps takes long.
-            self._next = began + 20 * (time.monotonic() - began)
-        return self._seen
+        """Return what is drawn on a terminal, in a thread of its own."""
+        now = self._look()
+        return "" if now is None or self._run is None else view(self._run.name, now)
 
     def _print(self, text: str) -> None:
         if self._live is not None:
