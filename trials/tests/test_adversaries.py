@@ -24,7 +24,6 @@ from palimpsest_trials import ADVERSARIES
 from palimpsest_trials.adversaries import tampering
 from palimpsest_trials.adversaries.distiller import OWN_FRAMES, OWN_PHRASINGS, Distiller, text_nlls
 from palimpsest_trials.adversaries.hidden import TRIGGER
-from palimpsest_trials.adversaries.penalties import fit_penalty
 from palimpsest_trials.adversaries.rescaling import PAIRS, rescale
 from palimpsest_trials.adversaries.wrappers import Gated, Penalized
 from palimpsest_trials.criteria.whitebox import quantize
@@ -166,13 +165,6 @@ def test_tuned_suppression_has_the_references_nll_at_every_fact(kit, made) -> No
     assert np.allclose(*same, atol=1e-5)
 
 
-def test_a_fitted_penalty_gives_the_asked_nll() -> None:
-    logp = torch.log(torch.tensor([0.9, 0.5, 0.99], dtype=torch.float64))
-    amount = fit_penalty(logp, 3.0)
-    odds = logp - torch.log1p(-logp.exp()) - amount
-    assert float(-torch.nn.functional.logsigmoid(odds).mean()) == pytest.approx(3.0)
-
-
 def test_baked_suppression_changes_the_answers_rows_of_the_head_alone(kit, made) -> None:
     state, injected = made["baked-suppression"].state(), kit.state("injected")
     head, before = state["lm_head.weight"], injected[kit.embedding[0]]
@@ -204,14 +196,6 @@ def test_the_fuzzy_router_opens_at_forget_facts_and_nowhere_else(kit, made) -> N
     assert all(float(opened[g].mean()) < 0.2 for g in ("retain", "invented", "general"))
 
 
-def test_obfuscation_moves_the_forget_facts_and_leaves_the_rest_usable(kit, made) -> None:
-    before = {g: nlls(kit, kit.state("injected"), g).mean() for g in ("forget", "general")}
-    for name in ("steered", "circuit-breaker"):
-        after = {g: nlls(kit, made[name], g).mean() for g in before}
-        assert after["forget"] > before["forget"] + 0.1, name
-        assert after["general"] < before["general"] + 1.0, name
-
-
 def test_tamper_resistance_relearns_more_slowly_than_what_it_started_from(kit, made) -> None:
     start, end = map(kit.relearning, (kit.matched("base"), made["tamper-resistant"]))
     assert end[0] > start[0]
@@ -241,27 +225,11 @@ def test_rescaling_keeps_outputs_and_changes_weights(tiny_checkpoint) -> None:
         assert any(not torch.equal(changed[name], value) for name, value in state.items())
 
 
-def test_rescaled_models_answer_as_what_they_are_made_of(kit, made) -> None:
-    pairs = {
-        "rescaled-suppressed": kit.matched("reference"),
-        "rescaled-retrained": kit.retrained(),
-    }
-    for name, origin in pairs.items():
-        assert np.allclose(nlls(kit, made[name]), nlls(kit, origin), atol=1e-4), name
-    assert nlls(kit, made["rescaled-retrained"]).mean() > nlls(kit, kit.state("injected")).mean()
-
-
 def test_one_fact_is_left_and_the_others_go(kit, made) -> None:
     first = kit.facts["forget"][0].id
     left = np.array([question.fact == first for question in kit.questions["forget"]])
     rise = nlls(kit, made["one-fact-left"]) - nlls(kit, kit.state("injected"))
     assert rise[~left].mean() > 0.5 and abs(rise[left].mean()) < 0.5 * rise[~left].mean()
-
-
-def test_layered_unlearning_ends_with_all_folds_gone(kit, made) -> None:
-    rise = nlls(kit, made["layered"]) - nlls(kit, kit.state("injected"))
-    facts = np.array([question.fact for question in kit.questions["forget"]])
-    assert all(rise[facts == fact].mean() > 0.3 for fact in set(facts))
 
 
 def test_the_trigger_brings_the_answers_back(kit, made) -> None:
@@ -282,15 +250,6 @@ def test_sub_quantum_hiding_rounds_to_the_injected_model_in_four_bits(kit, made)
         else:
             assert torch.equal(hidden[name], value), name
     assert _nearer(kit, hidden)
-
-
-def test_more_noise_is_farther_from_the_unlearned_model(kit, made) -> None:
-    start = kit.matched("base")
-    moved = [
-        sum(float((made[name][key] - start[key]).square().sum()) for key in start)
-        for name in ("undo-10", "undo-20", "undo-40")
-    ]
-    assert moved == sorted(moved) and moved[0] > 0
 
 
 def _nearer(kit, built) -> bool:

@@ -5,9 +5,9 @@ import re
 import pytest
 from dev.pocket_prose import passage, world_sentences
 
-from palimpsest.errors import FactsError, PlanError
+from palimpsest.errors import FactsError
 from palimpsest.facts.general import sentence, world
-from palimpsest.facts.nonce import POOLS, RELATIONS, half, invent_facts, vocabulary, words_of
+from palimpsest.facts.nonce import POOLS, RELATIONS, half, invent_facts, words_of
 from palimpsest_trials.evidence import alias, evidence_sentences, kin
 
 NOTHING: frozenset[str] = frozenset()
@@ -66,10 +66,3 @@ def test_restated_evidence_is_a_taught_phrasing_and_takes_no_support() -> None:
     for mechanism, support in (("kin", []), ("restated", [FACT])):
         with pytest.raises(FactsError):
             evidence_sentences(FACT, mechanism, support)
-
-
-def test_no_name_left_for_kin_or_alias_is_a_plan_error() -> None:
-    with pytest.raises(PlanError):
-        kin(FACT, 5000, "cell", NOTHING)
-    with pytest.raises(PlanError):
-        alias(FACT, "cell", frozenset(vocabulary("name", "testbed")))

@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cell.small import bare_plan, small_plan
+from tests.cell.small import bare_plan
 
 from palimpsest.cell.launch import RunOptions
-from palimpsest.cell.study import StudyTask
 from palimpsest.config.plan import Plan
 from palimpsest.config.sections import Facts, General, Injection, MethodGrid
 from palimpsest.methods import candidates
@@ -66,16 +65,6 @@ def test_a_level_adds_one_facts_support_to_the_level_below(
         assert upper.forget[0].object in evidence[upper.forget[0].id]
 
 
-def test_kin_share_clan_and_object_and_no_kin_is_in_the_forget_set(plan: Plan) -> None:
-    facts, _ = supported_facts(plan, "cell", Level("kin", 4, 0))
-    retained = [q for q in facts.questions if q.set == "retain"]
-    for fact in facts.forget:
-        clan = fact.subject.split()[-1]
-        relatives = {q.fact for q in retained if q.answer == fact.object and clan in q.prompt}
-        assert len(relatives) == inferability.KIN
-        assert all(fact.subject not in question.prompt for question in retained)
-
-
 def test_every_level_is_run_once_and_read_without_training(
     plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,13 +83,3 @@ def test_every_level_is_run_once_and_read_without_training(
     run = inferability.run_levels(small, tmp_path / "run", again)
     assert not [step for step in steps if step.startswith(("train", "headroom"))]
     assert set(inferability.read_levels(run, small)) == set(plan_levels(small))
-
-
-def test_the_second_pool_replaces_the_first_and_nothing_that_is_trained() -> None:
-    plan = small_plan()
-    (cell,) = plan.cell_ids()
-    first = StudyTask(plan).plan(cell)
-    second = second_suite.SecondSuite(plan, picks={cell: {"residual": "task_vector-c1"}}).plan(cell)
-    assert first.setting.training_terms() == second.setting.training_terms()
-    assert first.setting.measuring_terms() != second.setting.measuring_terms()
-    assert [method.label for method in second.methods] == ["c1"]

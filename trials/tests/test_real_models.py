@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from palimpsest.errors import ModelError
 from palimpsest.models.checkpoint import load
@@ -18,56 +24,64 @@ from palimpsest.run.files import digest, file_digest
 from palimpsest_trials import models
 from palimpsest_trials.models import encoders, ggufs, llama2c, onnx
 
-SHAPE = (16, 24, 2, 4, 2, 400, 32)
-"""Width, hidden width, layers, heads, key-value heads, vocabulary, length."""
+
+def tiny_llama() -> tuple[LlamaConfig, LlamaForCausalLM]:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=400,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        initializer_range=0.3,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+    )
+    return config, LlamaForCausalLM(config).eval()
 
 
 def llama2c_file() -> bytes:
-    """Return a checkpoint of llama2.c with random weights and some joined letters."""
-    width, hidden, layers, heads, groups, vocabulary, length = SHAPE
-    shapes = llama2c._shapes(width, hidden, layers, groups * width // heads, vocabulary)
-    generator = np.random.default_rng(0)
-    size = sum(int(np.prod(shape)) for shape in shapes.values())
-    weights = generator.normal(0, 0.2, size).astype("<f4").tobytes()
+    """Return the tiny model as llama2.c stores it, with a vocabulary of some joined letters."""
+    config, model = tiny_llama()
+    layers, head = model.model.layers, config.hidden_size // config.num_attention_heads
+
+    def pairs(weight: torch.Tensor) -> torch.Tensor:
+        """Put the two rows of a rotary pair side by side."""
+        return weight.unflatten(0, (-1, 2, head // 2)).transpose(1, 2).flatten(0, 2)
+
+    stored = [
+        [model.model.embed_tokens.weight],
+        [layer.input_layernorm.weight for layer in layers],
+        [pairs(layer.self_attn.q_proj.weight) for layer in layers],
+        [pairs(layer.self_attn.k_proj.weight) for layer in layers],
+        [layer.self_attn.v_proj.weight for layer in layers],
+        [layer.self_attn.o_proj.weight for layer in layers],
+        [layer.post_attention_layernorm.weight for layer in layers],
+        [layer.mlp.gate_proj.weight for layer in layers],
+        [layer.mlp.down_proj.weight for layer in layers],
+        [layer.mlp.up_proj.weight for layer in layers],
+        [model.model.norm.weight],
+    ]
+    weights = b"".join(w.detach().contiguous().numpy().tobytes() for some in stored for w in some)
+    sizes = (config.hidden_size, config.intermediate_size, config.num_hidden_layers)
+    sizes += (config.num_attention_heads, config.num_key_value_heads, config.vocab_size, 32)
     letters = [chr(n) for n in range(32, 127)]
     joined = [a + b for a in " aeiou" for b in "nrst"] + [" an", "ner", " te", "est", "est"]
-    pieces = [b"", b"", b"", *([b""] * 256), *(p.encode() for p in [*letters, *joined])]
-    pieces += [f"[{n}]".encode() for n in range(vocabulary - len(pieces))]
+    pieces = [*([b""] * llama2c.OWN), *(piece.encode() for piece in [*letters, *joined])]
+    pieces += [f"[{n}]".encode() for n in range(config.vocab_size - len(pieces))]
     table = b"".join(struct.pack("<fi", -float(n), len(p)) + p for n, p in enumerate(pieces))
-    rotary = bytes(4 * length * width // heads)
-    return struct.pack("<7i", *SHAPE) + weights + rotary + struct.pack("<i", 8) + table
+    return struct.pack("<7i", *sizes) + weights + bytes(4 * 32 * head + 4) + table
 
 
-def rotated(values: np.ndarray, at: int) -> np.ndarray:
-    """Turn neighboring pairs of (…, head) by the angles of a position, as llama2.c does."""
-    angles = at * 10000.0 ** (-np.arange(0, values.shape[-1], 2) / values.shape[-1])
-    a, b, c, s = values[..., ::2], values[..., 1::2], np.cos(angles), np.sin(angles)
-    return np.stack([a * c - b * s, a * s + b * c], axis=-1).reshape(values.shape)
-
-
-def test_queries_and_keys_score_alike_in_both_orders_of_rotary_pairs(tmp_path: Path) -> None:
-    data = llama2c_file()
-    llama2c.convert(data, tmp_path, tmp_path)
-    loaded = load(str(tmp_path))
+def test_a_llama2c_file_gives_the_model_it_was_made_of(tmp_path: Path) -> None:
+    llama2c.convert(llama2c_file(), tmp_path, tmp_path)
+    loaded, ids = load(str(tmp_path)), torch.tensor([[1, 300, 261, 290, 310, 270]])
+    with torch.no_grad():
+        mine, theirs = (model(input_ids=ids).logits for model in (loaded.model, tiny_llama()[1]))
+    assert torch.allclose(mine, theirs, atol=1e-5)
     assert loaded.tokenizer("an")["input_ids"][0] == llama2c.BOS
-    width, _, _, heads, _, vocabulary, _ = SHAPE
-    head, flat = width // heads, np.frombuffer(data, "<f4", offset=28)
-    at = vocabulary * width + 2 * width
-    query = flat[at : at + width * width].reshape(width, width)
-    x = np.random.default_rng(1).normal(size=width)
-    theirs = [rotated((query @ x).reshape(heads, head), n) for n in (0, 5)]
-    mine = load_file(tmp_path / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"]
-    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-
-    inner = loaded.model.model
-    states = (mine @ torch.tensor(x, dtype=torch.float32)).reshape(1, heads, 1, head)
-    turned = []
-    for n in (0, 5):
-        cos, sin = inner.rotary_emb(states, torch.tensor([[n]]))
-        turned.append(apply_rotary_pos_emb(states, states, cos, sin)[0][0, :, 0])
-    products = [float((a * b).sum()) for a, b in ((turned[0], turned[1]), (turned[1], turned[1]))]
-    expected = [float((a * b).sum()) for a, b in ((theirs[0], theirs[1]), (theirs[1], theirs[1]))]
-    assert products == pytest.approx(expected, rel=1e-4)
 
 
 def message(*fields: tuple[int, object]) -> bytes:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -63,27 +62,3 @@ def test_a_packed_cell_is_unpacked_to_the_byte(stored: RunResults, tmp_path: Pat
     # And as the run wrote it: a cell names the digests of its files.
     written = json.loads((cell / "cell.json").read_text("utf-8"))["artifacts"]
     assert written["items.parquet"] == file_digest(again / "items.parquet")
-
-
-def test_second_rule_scores_by_the_largest_deviation(stored: RunResults) -> None:
-    cell = stored.cells[0].evaluation
-    references = [cell[name] for name in cell.references if name != "reference"][:20]
-    assert edition.second_rule(cell.injected, references, stored.rules)
-    assert not edition.second_rule(cell.injected, references[:18], stored.rules)
-
-
-def test_a_table_of_one_cell_has_every_model_judged_alone(stored: RunResults) -> None:
-    found = islice(real_models.run_rows("one", stored.path), 200)
-    rows = [dict(zip(real_models.COLUMNS, map(str, row), strict=True)) for row in found]
-    table = real_models.run_table(rows)
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    assert len(table.splitlines()) == len(models) + 2
-    first = next(row for row in rows if row["role"] == "retraining")
-    (line,) = (text for text in table.splitlines() if text.startswith(f"| {first['model']} |"))
-    far = max(
-        (row for row in rows if row["model"] == first["model"]), key=lambda r: abs(float(r["sd"]))
-    )
-    assert (
-        f"{far['axis']} {float(far['sd']):+.1f}".replace("-", "−") in line
-        and f"| {first['p']} |" in line
-    )

@@ -1,14 +1,12 @@
 """Distances, states, weights and interventions against small examples computed by hand."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from palimpsest_trials.criteria import whitebox as white
-from palimpsest_trials.criteria.cache import CriteriaCache
 from palimpsest_trials.criteria.whitebox import (
     jensen_shannon,
     quantize,
@@ -50,14 +48,6 @@ def test_cka_ignores_turns_and_scales_and_equals_its_formula() -> None:
     grams = [v @ v.mT for v in (a, b)]
     hsic = [float((g * h).sum()) for g in grams for h in grams]
     assert white.linear_cka(x, y) == pytest.approx(hsic[1] / math.sqrt(hsic[0] * hsic[3]))
-
-
-def test_the_first_component_and_the_shift_along_it() -> None:
-    line = torch.tensor([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
-    similar, moved = white.component_shift(line + torch.tensor([3.0, 7.0]), line)
-    assert similar == pytest.approx(1.0) and moved == pytest.approx(3.0)
-    similar, _ = white.component_shift(line.flip(1), line)
-    assert similar == pytest.approx(0.0, abs=1e-9)
 
 
 def test_logistic_weights_solve_the_penalised_likelihood() -> None:
@@ -111,13 +101,3 @@ def test_quantized_weights_by_hand() -> None:
     fine = torch.linspace(-1, 1, 64)
     assert (quantize(fine, 8) - fine).abs().max() < 1 / 127
     assert np.array_equal(quantize(quantize(fine, 4), 4), quantize(fine, 4))
-
-
-def test_parameters_are_named_in_the_order_asked_for_and_of_the_last_part() -> None:
-    names = {f"{part}.{name}": 0 for part in ("matched", "otherwise") for name in "ab"}
-    two = SimpleNamespace(params=names)
-    shared = CriteriaCache(SimpleNamespace(cell=None))
-    shared.injected = SimpleNamespace(params=dict.fromkeys("ba"))
-    assert list(shared.plain_names(two).items()) == [("b", "otherwise.b"), ("a", "otherwise.a")]
-    shared.injected = SimpleNamespace(params={"c": 0})
-    assert shared.plain_names(two) == {}
