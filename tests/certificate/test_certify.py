@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -19,6 +20,7 @@ from palimpsest.certificate.bundle import PREDICATE_TYPE, SCOPE, read_verdicts, 
 from palimpsest.certificate.checks import CHECKS, examine
 from palimpsest.certificate.show import model_card, write_bundle_page
 from palimpsest.certificate.signature import read_public
+from palimpsest.cli import UNREAD
 from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.nonce import RELATIONS
@@ -270,6 +272,13 @@ def test_the_commands_say_what_the_certificate_is_of(tmp_path: Path, bundle: Pat
     assert palimpsest("verify", str(tmp_path / "b.zip")).returncode == 1
     done = palimpsest("verify", str(run))
     assert done.returncode == 2 and f"palimpsest verify {run}/certificate.zip" in done.stderr
+
+
+@pytest.mark.parametrize("output", [">&-", ">/dev/full", "| true", ">&- 2>&-"])
+def test_an_answer_that_nobody_reads_is_not_one_of_failed(bundle: Path, output: str) -> None:
+    program = "from palimpsest.cli import main; main()"
+    line = f"set -o pipefail; {sys.executable} -c '{program}' verify {bundle} {output}"
+    assert subprocess.run(["bash", "-c", line], stderr=subprocess.DEVNULL).returncode == UNREAD
 
 
 def test_the_page_of_a_run_is_made_from_the_bytes_that_were_verified(

@@ -1,9 +1,9 @@
 """The command line: arguments in, answers out, no logic of its own.
 
 stdout carries the answer (one JSON document with ``--json``), everything else goes to stderr. Exit
-codes: 0 done, 2 bad input, 3 audit done but uncertified, 1 anything else. Heavy modules are
-imported inside the commands, so ``palimpsest --help`` answers at once. Every module of this package
-is imported here and registers its commands with ``app``.
+codes: 0 done, 2 bad input, 3 audit done but uncertified, 141 nobody reads the answer, 1 anything
+else. Heavy modules are imported inside the commands, so ``palimpsest --help`` answers at once.
+Every module of this package is imported here and registers its commands with ``app``.
 """
 
 import atexit
@@ -30,6 +30,9 @@ for _module in sorted(module.name for module in pkgutil.iter_modules(__path__)):
 
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
 """Packages of the extra ``models``; certificates are verified and runs are read without them."""
+
+UNREAD = 141
+"""Exit code where the answer could not be written, as a shell reports it: not that of *failed*."""
 
 
 def main() -> None:
@@ -60,8 +63,9 @@ def _run_command() -> None:
         except ModuleNotFoundError as error:
             _fail(_missing(error), 2)
         except BrokenPipeError:
-            sys.stderr.close()
-            sys.exit(1)
+            # What is left in the buffer would be written once more at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(UNREAD)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -15,10 +15,20 @@ if TYPE_CHECKING:
 
 
 def answer(value: Any) -> None:
-    """Print the answer on stdout: text as it is, anything else as one JSON document."""
+    """Print the answer on stdout: text as it is, anything else as one JSON document.
+
+    BrokenPipeError where nobody can read it: ``main`` ends with a code that is no answer.
+    """
     if not isinstance(value, str):
         value = json.dumps(value, indent=2, allow_nan=False, default=str)
-    sys.stdout.write(value + "\n")
+    try:
+        sys.stdout.write(value + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except (OSError, AttributeError) as error:  # a full disk; None where stdout was closed
+        say(f"error: the standard output cannot be written ({error})")
+        raise BrokenPipeError from error
 
 
 def paragraphs(*texts: str) -> None:
@@ -31,8 +41,9 @@ def paragraphs(*texts: str) -> None:
 
 def say(text: str) -> None:
     """Print what is not the answer on stderr, with control characters escaped."""
-    sys.stderr.write(escaped(text, keep="\n") + "\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, AttributeError):  # stderr may be closed, too
+        sys.stderr.write(escaped(text, keep="\n") + "\n")
+        sys.stderr.flush()
 
 
 class Watch:
