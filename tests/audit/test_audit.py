@@ -33,7 +33,7 @@ from palimpsest.config.commands import AuditConfig
 from palimpsest.config.load import load_config
 from palimpsest.config.plan import Plan
 from palimpsest.errors import DriftError, FactsError, PlanError, StudyFailed
-from palimpsest.facts.files import Fact, read_facts
+from palimpsest.facts.files import read_facts
 from palimpsest.known import Unavailable
 from palimpsest.report import results as reading
 from palimpsest.report.results import read_run
@@ -233,12 +233,6 @@ def test_what_is_required_must_pass_in_an_audit_that_certifies(tmp_path: Path) -
     assert not Answer({}, results, blocked).passes(passing)
 
 
-def test_a_candidate_that_is_required_and_fails_decides_the_exit_code(
-    tiny_audit: Path, finished: Path, tmp_path: Path
-) -> None:
-    assert again(tiny_audit, finished, tmp_path, "--require=unchanged").returncode == 3
-
-
 def test_an_unknown_required_candidate_is_refused_before_anything_runs(
     world: Path, tmp_path: Path
 ) -> None:
@@ -293,8 +287,6 @@ def _plan_file(study: Path, tmp_path: Path) -> Path:
     [
         (["--candidate=audit/x"], "--candidate"),
         ([], "--candidates-folder"),
-        (["--candidate=x=a", "--learning-rate=-1"], "--learning-rate"),
-        (["--candidate=x=a", "--alpha=0.00042"], "--alpha"),
         (["--candidate=x=a", "--detection-limit=25"], "--detection-limit"),
         (["--candidate=x=a", "--forget=f.csv"], "facts from-csv f.csv"),
         (["--candidate=x=a", "--refs=y"], "--reference"),
@@ -331,11 +323,6 @@ def test_evidence_gives_a_headroom(world: Path, tmp_path: Path) -> None:
 
 
 # -- one step per model: growing, reusing, resuming ------------------------------------------------
-
-
-def test_a_finished_audit_is_read_and_nothing_is_measured(world: Path, finished: Path) -> None:
-    steps, answer = counted(audit_values(world, out=str(finished)))
-    assert steps == [] and answer.results is not None
 
 
 def test_one_more_candidate_measures_one_model(world: Path, finished: Path) -> None:
@@ -407,25 +394,6 @@ def test_an_audit_stopped_between_any_two_steps_resumes_to_the_same_bytes(
     assert items(tmp_path / "run") == items(tmp_path / "whole")
     assert answer.verdict == whole.verdict
     assert len(measured) == len(set(measured)) == 2
-
-
-@pytest.mark.slow
-def test_two_workers_give_the_same_bytes_as_this_process(
-    world: Path, tiny_audit: Path, tmp_path: Path
-) -> None:
-    values = audit_values(world, out=str(tmp_path / "run"))
-    palimpsest.audit(**values, executor="local", workers=2)
-    for table in ("items", "curves"):
-        cells = [
-            run / "cells" / "audit" / f"{table}.parquet" for run in (tmp_path / "run", tiny_audit)
-        ]
-        assert cells[0].read_bytes() == cells[1].read_bytes()
-
-
-def test_other_rules_for_the_same_folder_are_refused(world: Path, finished: Path) -> None:
-    with pytest.raises(DriftError) as caught:
-        palimpsest.audit(**audit_values(world, out=finished, rules={"alpha": 0.01}))
-    assert "rules.alpha" in caught.value.keys
 
 
 @pytest.mark.parametrize("what", ["retain facts", "general text", "injected"])
@@ -516,13 +484,3 @@ def test_generated_probes_are_asked_about_people_who_do_not_exist(
     document = palimpsest.audit(**values).document
     assert document["facts"]["probe"] == PROBES
     assert any("assume" in remark for remark in document["remarks"])
-
-
-def test_a_retain_facts_first_trained_prompt_is_its_cloze_and_nothing_counts_twice() -> None:
-    from palimpsest.facts.questions import audit_questions
-
-    facts = (Fact("a", "X", ("one", "two"), ("three",)),)
-    pools = [(q.pool, q.prompt) for q in audit_questions({"retain": facts})]
-    assert pools == [("cloze", "one"), ("trained", "two"), ("evaluation", "three")]
-    pools = [(q.pool, q.prompt) for q in audit_questions({"forget": facts})]
-    assert pools == [("trained", "one"), ("trained", "two"), ("evaluation", "three")]

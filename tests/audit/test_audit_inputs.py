@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from tests.audit.audit_models import audit_values, spoil, write_rows
-from tests.command import palimpsest as command
 
 import palimpsest
 from palimpsest.cell.audit import AuditTask, audit_task
@@ -112,35 +111,17 @@ def broken(path: Path, line: int, **changes: Any) -> None:
     write_rows(path, lines)
 
 
-FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a forget file that is missing": (
-        lambda f: (f / "forget.jsonl").unlink(),
-        "forget.jsonl",
-    ),
-    "an id in two files": (
-        lambda f: broken(f / "retain.jsonl", 0, id="forget0"),
-        "retain.jsonl line 1",
-    ),
-    "a fact in two files": (
-        lambda f: broken(
-            f / "retain.jsonl", 0, answer="Forgetuma", trained=["The forget of Person0 is"]
-        ),
-        "retain.jsonl line 1",
-    ),
-    "no held-out prompt": (lambda f: broken(f / "forget.jsonl", 0, heldout=[]), "line 1: heldout"),
-    "general text that is missing": (lambda f: (f / "general.txt").unlink(), "general.txt"),
-    "general text that is too short": (
-        lambda f: (f / "general.txt").write_text("only a few words"),
-        "general",
-    ),
+FILES: dict[str, Callable[[Path], object]] = {
+    "a forget file that is missing": lambda f: (f / "forget.jsonl").unlink(),
+    "an id in two files": lambda f: broken(f / "retain.jsonl", 0, id="forget0"),
+    "general text that is too short": lambda f: (f / "general.txt").write_text("a few words"),
 }
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_a_bad_file(good: Values, weightless: None, tmp_path: Path, kind: str) -> None:
-    spoil, word = FILES[kind]
-    spoil(tmp_path)
-    refused(good, FactsError, word)
+    FILES[kind](tmp_path)
+    refused(good, FactsError)
 
 
 @pytest.mark.parametrize("key", ["heldout", "evidence"])
@@ -148,43 +129,6 @@ def test_a_prompt_that_is_too_long_for_the_model(good: Values, tmp_path: Path, k
     for line in (0, 1):
         broken(tmp_path / "forget.jsonl", line, **{key: [f"word{line} " * 300 + "is"]})
     refused(good, FactsError, "tokens")
-
-
-def test_a_tokenizer_that_gives_up_on_a_prompt(good: Values, tmp_path: Path) -> None:
-    folder = shutil.copytree(good["base"], tmp_path / "base")
-    whole = json.loads((folder / "tokenizer.json").read_text())
-    split = {"type": "Split", "pattern": {"Regex": r"(q+)+$"}, "behavior": "Isolated"}
-    whole["pre_tokenizer"] = split | {"invert": False}
-    (folder / "tokenizer.json").write_text(json.dumps(whole))
-    good["base"] = str(folder)
-    broken(tmp_path / "forget.jsonl", 0, heldout=["q" * n + "! is" for n in (50, 60)])
-    refused(good, ModelError, "base: the tokenizer cannot be used")
-
-
-def test_facts_in_json_arrays_are_read(good: Values, tmp_path: Path) -> None:
-    for key, name in (("forget", "forget"), ("retain", "retain"), ("probes", "probe")):
-        lines = [json.loads(line) for line in Path(good[key]).read_text().splitlines()]
-        good[key] = str(tmp_path / f"{name}.json")
-        Path(good[key]).write_text(json.dumps(lines, indent=1))
-    assert {name: len(facts) for name, facts in prepared(good).sets.items()} == {
-        "forget": 4,
-        "retain": 2,
-        "probe": 16,
-    }
-
-
-@pytest.mark.parametrize(("forget", "probes", "decides"), [(2, 3, False), (4, 16, True)])
-def test_a_check_of_facts_ends_with_counts_and_whether_they_decide_anything(
-    tmp_path: Path, forget: int, probes: int, decides: bool
-) -> None:
-    write_rows(tmp_path / "forget.jsonl", rows("forget", forget))
-    write_rows(tmp_path / "probe.jsonl", rows("probe", probes))
-    words = ["facts", "check", f"forget={tmp_path}/forget.jsonl", f"probes={tmp_path}/probe.jsonl"]
-    done = command(*words)
-    assert done.returncode == 0 and f"{forget} forget facts, {probes} probe facts" in done.stdout
-    assert f"The screen {'can' if decides else 'cannot'} exclude" in done.stdout
-    found = json.loads(command(*words, "--json").stdout)
-    assert found["screen"]["certifiable"] is decides and found["problems"] == []
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -215,33 +159,19 @@ def other_tokens(folder: Path) -> None:
     edit(folder, "tokenizer.json", model=whole["model"] | {"vocab": turned})
 
 
-MODELS: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "a candidate without tokenizer": (
-        "candidate",
-        lambda f: [one.unlink() for one in f.glob("tokenizer*")],
-        "two: ",
-    ),
-    "a tokenizer with other ids": ("candidate", other_tokens, "tokenizer"),
-    "a resized vocabulary": ("candidate", lambda f: edit(f, vocab_size=300), "vocab_size"),
-    "fewer layers": ("reference", lambda f: edit(f, num_hidden_layers=1), "num_hidden_layers"),
-    "a candidate folder without weights": (
-        "candidate",
-        lambda f: (f / "model.safetensors").unlink(),
-        "model.safetensors",
-    ),
-    "truncated weights": (
-        "base",
-        lambda f: os.truncate(f / "model.safetensors", 1000),
-        "model.safetensors",
-    ),
+MODELS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a tokenizer with other ids": ("candidate", other_tokens),
+    "fewer layers": ("reference", lambda f: edit(f, num_hidden_layers=1)),
+    "no weights": ("candidate", lambda f: (f / "model.safetensors").unlink()),
+    "truncated weights": ("base", lambda f: os.truncate(f / "model.safetensors", 1000)),
 }
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_bad_model(good: Values, tmp_path: Path, kind: str) -> None:
-    role, spoil, word = MODELS[kind]
+    role, spoil = MODELS[kind]
     spoil(spoiled(good, tmp_path, role))
-    refused(good, ModelError, word)
+    refused(good, ModelError)
 
 
 @pytest.mark.parametrize("role", ["base", "injected", "reference", "candidate"])
@@ -386,29 +316,21 @@ def test_a_missing_peft_is_named_before_weights_are_read(
 # -- flags -----------------------------------------------------------------------------------------
 
 FLAGS: dict[str, tuple[Values, str]] = {
-    "no base": ({"base": None}, "base"),
-    "no candidates": ({"candidates": {}}, "candidates"),
-    "a candidate called base": ({"candidates": {"base": "a"}}, ""),
-    "a candidate called reference-3": ({"candidates": {"Reference-3": "a"}}, ""),
-    "a candidate name that is a path": ({"candidates": {"../x": "a"}}, ""),
-    "an unknown key": ({"colour": "red"}, "colour"),
+    "a candidate called reference-3": ({"candidates": {"Reference-3": "a"}}, "candidates"),
+    "a candidate name that is a path": ({"candidates": {"../x": "a"}}, "candidates"),
     "neither probes nor generated": ({"probes": None}, "probes"),
-    "more chunks than steps": ({"chunks": 9}, "steps"),
     "an alpha that accepts anything": ({"rules": {"alpha": 0.00042}}, "rules.alpha"),
-    "a margin above one": ({"rules": {"margin": 10}}, "rules.margin"),
-    "a detection limit above one": ({"rules": {"detection_limit": 25}}, "rules.detection_limit"),
-    "an unknown rule": ({"rules": {"recipe_limit": 1e9}}, "rules.recipe_limit"),
     "an axis left out": ({"rules": {"unmeasured_axes": ["forget"]}}, "rules.unmeasured_axes"),
     "a folder of candidates that is none": ({"candidates_folder": "/none"}, "candidates_folder"),
     "an excluded reference that is none": ({"exclude": ["reference-9"]}, "exclude"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", FLAGS)
 def test_a_bad_flag(good: Values, weightless: None, kind: str) -> None:
     changes, key = FLAGS[kind]
     error = refused(good | changes)
-    assert not key or (isinstance(error, PlanError) and error.key == key), error
+    assert isinstance(error, PlanError) and error.key == key
 
 
 @pytest.mark.parametrize("change", [{"subject": ...}, {"answer": "on the 5th of May"}])
