@@ -34,7 +34,7 @@ from palimpsest.stats.axes import AXES
 from palimpsest.stats.comparison import Comparison, compare, which_test
 from palimpsest.stats.multiplicity import holm
 from palimpsest.stats.ranktest import rank_test
-from palimpsest.stats.rules import Rules
+from palimpsest.stats.rules import CONTROL_MIXTURES, Rules
 
 QUICK = Path(__file__).parent / "quick"
 RULES = Rules(control_shares=(0.25,))  # the command's, but with mixtures of one share only
@@ -141,7 +141,7 @@ def audit_by_hand(
     teacher = record(net_of([states["injected"]]), exam.sheet, in_residual)
     found = {name: measure(net_of([state]), exam, teacher) for name, state in states.items()}
     mixtures = {}
-    for name in sorted(names, key=digests.__getitem__)[: RULES.control_mixtures]:
+    for name in sorted(names, key=digests.__getitem__)[:CONTROL_MIXTURES]:
         mixed = {k: torch.lerp(states["injected"][k], v, 0.75) for k, v in states[name].items()}
         mixtures[name] = measure(net_of([mixed]), exam, teacher)
 

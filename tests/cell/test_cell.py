@@ -33,7 +33,7 @@ from palimpsest.report.results import read_run
 from palimpsest.run.executor import Event
 from palimpsest.run.store import Run
 from palimpsest.stats.models import Model, Role
-from palimpsest.stats.rules import Rules
+from palimpsest.stats.rules import CONTROL_MIXTURES, Rules
 
 
 class Stop(Exception):
@@ -162,7 +162,7 @@ def test_every_model_has_its_role(models: dict[str, Model]) -> None:
         Role.FORGET_ONLY: 1,
         Role.GENERAL_ONLY: 1,
         Role.RETRAINING: 1,
-        Role.CONTROL: shares * min(mixtures, Rules().control_mixtures),
+        Role.CONTROL: shares * min(mixtures, CONTROL_MIXTURES),
         Role.KNOWN_LABEL: 3,
         Role.CANDIDATE: 6,
     }

@@ -112,9 +112,8 @@ def test_known_label_models_that_were_really_built_have_their_labels(
 
         methods = (MethodGrid("ga", (("weight", (3.0,)),)),)
         methods += (MethodGrid("task_vector", (("coefficient", (2.0,)),)),)
-        few = {"control_mixtures": 1, "control_shares": (0.25,)}
         plan = replace(preset("demo"), methods=methods, replication=Replication(7, 2))
-        palimpsest.study(replace(plan, rules=replace(plan.rules, **few)), out)
+        palimpsest.study(replace(plan, rules=replace(plan.rules, control_shares=(0.25,))), out)
 
     results = read_run(made_once(tmp_path_factory, "labeled-study", make))
     rows = {row["model"]: row for row in score_rows(results)}

@@ -260,7 +260,6 @@ def test_every_side_of_every_axis_has_a_sign_and_words():
         {"detection_limit": 25},
         {"margin": 10},
         {"detection_power": 0.5},
-        {"control_mixtures": 1},
         {"axes": ("forget",)},
         {"recipe_limit": 1e9},
     ],

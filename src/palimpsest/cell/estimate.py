@@ -23,6 +23,7 @@ from palimpsest.run.store import Run
 from palimpsest.schema import build
 from palimpsest.scoring.answers import score
 from palimpsest.stats.models import Role
+from palimpsest.stats.rules import CONTROL_MIXTURES
 
 GB = 1e9
 RUNTIME = 6e8
@@ -143,7 +144,7 @@ def _measure(work: CellWork) -> Speed:
 
 
 def _reference_price(spec: CellPlan, listed: StepList, speed: Speed) -> ReferencePrice:
-    more = len(spec.of(Role.REFERENCE)) < spec.rules.control_mixtures
+    more = len(spec.of(Role.REFERENCE)) < CONTROL_MIXTURES
     mixtures = len(spec.rules.control_shares) if more else 0
     record = next((entry.model.recipe for entry in spec.of(Role.INJECTED)), {})
     keys = asdict(Injection())

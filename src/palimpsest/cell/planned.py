@@ -17,7 +17,7 @@ from palimpsest.run.store import Roster, Terms
 from palimpsest.schema import build
 from palimpsest.stats.axes import chosen
 from palimpsest.stats.models import Model, Role
-from palimpsest.stats.rules import Rules
+from palimpsest.stats.rules import CONTROL_MIXTURES, Rules
 
 AUDIT = "audit"
 """The one cell of an audit's run; every random choice is derived from this name."""
@@ -196,5 +196,5 @@ def mixtures(models: Sequence[Model], rules: Rules) -> Iterator[Model]:
     """Yield the controls: known shares of the injected weights mixed into several references."""
     references = [m.name for m in models if m.role is Role.REFERENCE and not m.excluded]
     for share in rules.control_shares:
-        for name in references[: rules.control_mixtures]:
+        for name in references[:CONTROL_MIXTURES]:
             yield Model(f"control-{100 * share:g}-{name}", Role.CONTROL, share=share, of=name)

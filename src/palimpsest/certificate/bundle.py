@@ -58,7 +58,7 @@ from palimpsest.stats.items import ITEM_COLUMNS
 from palimpsest.stats.measures import CURVE_COLUMNS, MEASURE_COLUMNS
 from palimpsest.stats.models import Role
 from palimpsest.stats.ranktest import EXACT_PAIRS
-from palimpsest.stats.rules import Rules
+from palimpsest.stats.rules import CONTROL_MIXTURES, Rules
 from palimpsest.stats.words import UNPROVED
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -266,7 +266,7 @@ class Bundle:
         models = len(listed) + sum(trained)
         # Counted before they are listed: their number may be more than memory holds.
         _at_most(MAX_CELLS, len(terms.cells), "cells")
-        models += len(rules.control_shares) * min(rules.control_mixtures, models)
+        models += len(rules.control_shares) * min(CONTROL_MIXTURES, models)
         _at_most(MAX_MODELS, models, f"models in the plan of cell {cell_id}")
         return planned_cell(terms, listed, cell_id)
 

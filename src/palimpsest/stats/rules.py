@@ -16,6 +16,8 @@ from palimpsest.stats.axes import AXES
 Share = Annotated[float, Gt(0), Lt(1)]
 MINIMUM_REFERENCES = 5
 """Fewest references with which a candidate can be certified."""
+CONTROL_MIXTURES = 5
+"""Mixtures per control share, each made from a different reference."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,6 @@ class Rules:
     """Axes that these facts do not allow; set by the program only."""
     control_shares: tuple[Share, ...] = (0.5, 0.25, 0.1, 0.05)
     """Shares of the injected weights in the mixtures that show what an audit detects."""
-    control_mixtures: Annotated[int, Ge(5)] = 5
-    """Mixtures per share, each made from a different reference."""
     detection_limit: Annotated[float, Gt(0), Le(0.25)] = 0.25
     """Share of the injected weights (0.25 is 25 %) that an audit must be able to detect before it
     certifies."""
