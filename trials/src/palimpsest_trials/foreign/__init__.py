@@ -2,7 +2,7 @@
 
 A check that can refuse an audit must be right about models made by others. Each cell here is made
 by a plain Hugging Face loop (``loop.py``) with a recipe drawn at random (``recipes.py``): an
-injected model, 20 references, five fresh retrainings, injected models of four wrong recipes,
+injected model, 9 or 20 references, five fresh retrainings, injected models of three wrong recipes,
 mixtures and two suppressed models. ``audits.py`` audits them by the command and counts what refuses
 what.
 

@@ -17,7 +17,8 @@ from palimpsest.facts.files import as_jsonl
 from palimpsest_trials.foreign.loop import Training, answer_nll, mix, save, suppress, train
 from palimpsest_trials.foreign.recipes import PACK, Recipe, draw_data, draw_recipe
 
-REFERENCES = 20
+REFERENCES = (20, 9, 9)
+"""In turn: every third cell has enough references for the rank rule."""
 FRESH = 5
 DONE = "cell.json"
 """Written last: a cell that was stopped is made again where it stopped."""
@@ -62,12 +63,12 @@ def make_cell(folder: Path, number: int, base: str = "") -> None:
         return model
 
     injected = made("injected", forget + kept, how, 0, 1.0)
-    for n in range(REFERENCES):
+    for n in range(REFERENCES[number % len(REFERENCES)]):
         made(f"references/{n:02d}", kept, how, 1 + n, 1.0)
     fresh = [made(f"candidates/fresh-{n}", kept, how, 101 + n, 1.0) for n in range(FRESH)]
     for path, wrong, share in _wrong_recipes(how):
         made(f"candidates/{path}", forget + kept, wrong, 0, share)
-    for share, count in ((0.05, FRESH), (0.1, FRESH), (0.25, 2)):
+    for share, count in ((0.05, 3), (0.1, FRESH), (0.25, 2)):
         for n in range(count):
             mixed = folder / f"candidates/mixture-{100 * share:g}-{n}"
             if not (mixed / "config.json").exists():
@@ -99,7 +100,6 @@ def _training(recipe: Recipe) -> Training:
 def _wrong_recipes(how: Training) -> Iterator[tuple[str, Training, float]]:
     """Yield injected models of other recipes, which the references do not share."""
     yield "wrong-third", how, 1 / 3
-    yield "wrong-triple", replace(how, epochs=3 * how.epochs), 1.0
     yield "wrong-rate", replace(how, learning_rate=2 * how.learning_rate), 1.0
     other = how.batch_size * 2 if how.batch_size < 32 else 16
     yield "wrong-batch", replace(how, batch_size=other), 1.0
