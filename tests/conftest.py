@@ -3,6 +3,9 @@
 import os
 import signal
 import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 # A shell starts what runs in its background with SIGINT ignored; tests send it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -36,6 +39,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("counts")
         for line in reliability.tallied():
             terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: a flush to a disk takes milliseconds.
+
+    A kill leaves the same files there; full runs use a disk all the same.
+    """
+    memory = Path("/dev/shm")
+    if reliability.FULL or not os.access(memory, os.W_OK):
+        yield tmp_path
+    else:
+        with tempfile.TemporaryDirectory(dir=memory) as name:
+            yield Path(name)
 
 
 class NetworkUsed(RuntimeError):

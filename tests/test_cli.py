@@ -19,13 +19,10 @@ from cyclopts import App
 from palimpsest.cell.estimate import Estimate, estimate_cells
 from palimpsest.cell.study import StudyTask
 from palimpsest.cli import app
-from palimpsest.cli.options import RunFlags
 from palimpsest.cli.output import Watch, status_lines
 from palimpsest.config.load import as_dict
 from palimpsest.config.plan import Plan
-from palimpsest.errors import InputError, PlanError
 from palimpsest.run.executor import Event
-from palimpsest.run.ray import RayExecutor
 from palimpsest.run.status import Status, StepAtWork, duration
 from palimpsest.run.steps import Failure
 from tests.command import palimpsest
@@ -100,6 +97,8 @@ def test_it_says_its_version() -> None:
         (["design", "--forget", "0"], ["forget"]),
         (["report", "no-such-run"], ["no-such-run"]),
         (["status", "no-such-run"], ["no-such-run"]),
+        (["status", "x" * 300], ["xxx"]),
+        (["demo", "--out", "x" * 300], ["xxx"]),
         (["compare"], ["runs"]),
         (["facts", "check", "no-such-file.jsonl"], ["no-such-file.jsonl"]),
         (["facts", "seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
@@ -307,36 +306,6 @@ def test_a_damaged_certificate_ends_with_1_and_a_whole_one_with_0(
     data[len(data) // 2] ^= 1
     bundle.write_bytes(data)
     assert palimpsest("verify", str(bundle)).returncode == 1
-
-
-def test_the_resources_of_a_step_reach_ray_and_no_other_executor() -> None:
-    flags = RunFlags(executor="ray", per_step="gpus=0.5,memory=2")
-    asked = RayExecutor(**flags.resources())
-    wanted = {"num_cpus": 1, "num_gpus": 0.5, "memory": 2_000_000_000}
-    assert asked.resources({"engine": {"device": "cpu"}}) == wanted
-    for wrong in (
-        RunFlags(per_step="memory=2"),
-        *(RunFlags(executor="ray", per_step=text) for text in ("disk=1", "gpus=x", "gpus=1,")),
-    ):
-        with pytest.raises(PlanError) as refused:
-            wrong.resources()
-        assert refused.value.key == "--per-step"
-
-
-def test_rays_cluster_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NoRay:
-        is_initialized = staticmethod(lambda: False)
-
-        @staticmethod
-        def init(**options: Any) -> None:
-            raise ConnectionError(options["address"])
-
-    for address in ("head:6379", "local"):
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        if address == "local":
-            monkeypatch.delenv("RAY_ADDRESS")
-        with pytest.raises(InputError, match=address), RayExecutor()._cluster(NoRay, 1):
-            pass
 
 
 def test_progress_is_one_line_per_event_where_there_is_no_terminal(

@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +16,6 @@ from tests.reliability import FULL, count
 import palimpsest
 
 TOY = Path(__file__).with_name("toy_study.py")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    # A kill leaves the same files in memory as on a disk, where each flush takes milliseconds.
-    memory = Path("/dev/shm")
-    if FULL or not os.access(memory, os.W_OK):
-        yield tmp_path
-    else:
-        with tempfile.TemporaryDirectory(dir=memory) as name:
-            yield Path(name)
 
 
 def toy(mode: str, folder: Path, number: int) -> dict[str, Any]:
@@ -51,44 +38,42 @@ def toy(mode: str, folder: Path, number: int) -> dict[str, Any]:
     return result
 
 
-def test_a_kill_at_every_disk_operation_changes_no_byte_and_repeats_no_step(folder: Path) -> None:
+def test_a_kill_at_every_disk_operation_changes_no_byte_and_repeats_no_step(quick: Path) -> None:
     stride = 1 if FULL else 23
-    result = toy("every", folder, stride)
+    result = toy("every", quick, stride)
     assert result["operations"] > 300
     assert result["kills"] == result["attempts"] >= result["operations"] // stride
 
 
-def test_a_resume_that_is_killed_too_changes_no_byte_and_repeats_no_step(folder: Path) -> None:
-    result = toy("twice", folder, 150 if FULL else 8)
+def test_a_resume_that_is_killed_too_changes_no_byte_and_repeats_no_step(quick: Path) -> None:
+    result = toy("twice", quick, 150 if FULL else 8)
     assert result["kills"] > result["attempts"]
 
 
-def test_a_kill_at_random_instants_changes_no_byte_and_repeats_no_step(folder: Path) -> None:
-    assert toy("instants", folder, 200 if FULL else 8)["kills"] > 0
+def test_a_kill_at_random_instants_changes_no_byte_and_repeats_no_step(quick: Path) -> None:
+    assert toy("instants", quick, 200 if FULL else 8)["kills"] > 0
 
 
-def test_a_kill_during_the_repair_of_a_damaged_cell_changes_no_byte(folder: Path) -> None:
-    result = toy("repaired", folder, 1 if FULL else 11)
+def test_a_kill_during_the_repair_of_a_damaged_cell_changes_no_byte(quick: Path) -> None:
+    result = toy("repaired", quick, 1 if FULL else 11)
     assert result["kills"] == result["attempts"] > (60 if FULL else 5)
 
 
-def test_a_kill_while_a_candidate_is_added_changes_no_byte(folder: Path) -> None:
-    result = toy("grown", folder, 1 if FULL else 17)
+def test_a_kill_while_a_candidate_is_added_changes_no_byte(quick: Path) -> None:
+    result = toy("grown", quick, 1 if FULL else 17)
     assert result["kills"] == result["attempts"] > (60 if FULL else 5)
 
 
-def test_sixteen_workers_lose_no_step_and_double_none_though_four_are_killed(
-    folder: Path,
-) -> None:
+def test_sixteen_workers_lose_no_step_and_double_none_though_four_are_killed(quick: Path) -> None:
     cells = 200 if FULL else 12
-    result = toy("workers", folder, cells)
+    result = toy("workers", quick, cells)
     count("cells shared by 16 workers", cells)
     assert result == {"killed": 4, "failed": 0, "lost": [], "doubled": [], "problems": []}
 
 
-def test_sixteen_processes_that_do_the_same_steps_at_once_change_no_byte(folder: Path) -> None:
+def test_sixteen_processes_that_do_the_same_steps_at_once_change_no_byte(quick: Path) -> None:
     cells = 100 if FULL else 4
-    result = toy("unruly", folder, cells)
+    result = toy("unruly", quick, cells)
     count("cells done by 16 processes at once", cells)
     assert result == {"killed": 4, "failed": 0, "different": [], "problems": []}
 

@@ -13,9 +13,9 @@ import pytest
 from toy import STEPS, ToyCell, ToyJob, digests, toy_run, work
 
 import palimpsest
-from palimpsest.errors import FolderLocked, InputError, MachineError, PalimpsestError
+from palimpsest.errors import FolderLocked, MachineError, PalimpsestError
 from palimpsest.run import files
-from palimpsest.run.executor import Event, OnEvent, Outcome, Work, make_executor, silent
+from palimpsest.run.executor import Event, OnEvent, Outcome, Work, silent
 from palimpsest.run.local import LocalExecutor
 from palimpsest.run.locks import lock
 from palimpsest.run.signals import Stopped, stop_signals
@@ -229,14 +229,6 @@ def test_a_worker_that_lives_on_is_named(quick: Path, monkeypatch: pytest.Monkey
         run.lock(),
     ):
         pass
-
-
-def test_what_cannot_run_is_refused(quick: Path) -> None:
-    run = toy_run(quick / "run", "a")
-    with pytest.raises(InputError):
-        LocalExecutor().execute(ToyJob(quick), run, workers=0)
-    with pytest.raises(InputError):
-        make_executor("slurm")
 
 
 class Unpicklable(ToyJob):

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.command import palimpsest
 from toy import STEPS, ToyJob, contents, do_steps, toy_run, toy_terms, work
 
 from palimpsest.cell.launch import RunOptions, check_out, run_cells
@@ -27,13 +26,10 @@ def here(quick: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("spelled", "real"),
     [
-        ("x", "here/x"),
         ("./a/../x", "here/x"),
-        ("../x", "x"),
         ("link/x", "far/x"),
         ("link/../x", "x"),
-        ("my runs/x y", "here/my runs/x y"),
-        ("прогон/ñ-運行", "here/прогон/ñ-運行"),
+        ("my прогон/ñ-運行", "here/my прогон/ñ-運行"),
     ],
 )
 def test_a_run_is_made_and_resumed_under_every_spelling_of_its_path(
@@ -79,11 +75,3 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(
     with pytest.raises(PlanError) as refusal:
         check_out(Path("../new/run"))
     assert refusal.value.key == "out" and str(here) in str(refusal.value)
-
-
-@pytest.mark.parametrize("command", ["demo --dry-run", "demo", "report", "status", "compare"])
-def test_a_command_refuses_a_path_that_is_too_long(command: str) -> None:
-    name, *flags = command.split()
-    path = ["--out", "x" * 300] if name == "demo" else ["x" * 300]
-    done = palimpsest(name, *flags, *path)
-    assert done.returncode == 2 and "xxx" in done.stderr and "Traceback" not in done.stderr

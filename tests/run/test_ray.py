@@ -16,7 +16,8 @@ from ray_study import real_run
 from toy import STEPS, ToyJob, digests, work
 
 import palimpsest
-from palimpsest.errors import DriftError, InputError
+from palimpsest.cli.options import RunFlags
+from palimpsest.errors import DriftError, InputError, PlanError
 from palimpsest.run.executor import make_executor
 from palimpsest.run.ray import RayExecutor, _check_node
 from palimpsest.run.status import progress_lines
@@ -93,40 +94,46 @@ def test_a_signal_stops_the_workers_and_keeps_what_is_stored(tmp_path: Path) -> 
     assert sum(len(steps) for steps in result["steps"].values()) >= 4
 
 
-def test_without_ray_the_error_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    run = real_run(tmp_path / "run", "a")
-    with pytest.raises(InputError, match=r"palimpsest-audit\[ray\]"):
-        make_executor("ray").execute(ToyJob(tmp_path), run)
+class NoRay:
+    """A Ray that cannot be reached, and says where it was looked for."""
 
-
-class SlowRay:
     @staticmethod
     def is_initialized() -> bool:
         return False
 
     @staticmethod
-    def init(**given: Any) -> None:
-        raise Exception("The current node timed out during startup. This could happen.")
+    def init(address: str, **options: Any) -> None:
+        raise Exception(address)
 
 
-def test_a_ray_that_cannot_start_in_time_is_one_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ray", "address", "named"),
+    [(None, "", "palimpsest-audit[ray]"), (NoRay, "", "local"), (NoRay, "head:6379", "head:6379")],
+    ids=["missing", "own", "of the environment"],
+)
+def test_a_ray_that_is_missing_or_does_not_answer_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: Any, address: str, named: str
 ) -> None:
-    run = real_run(tmp_path / "run", "a")
-    monkeypatch.setattr("palimpsest.run.ray.ray_library", lambda: SlowRay)
-    with pytest.raises(InputError):
-        make_executor("ray").execute(ToyJob(tmp_path), run)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError) as refusal:
+        make_executor("ray").execute(ToyJob(tmp_path), real_run(tmp_path / "run", "a"))
+    assert named in str(refusal.value)
 
 
 def test_a_worker_asks_ray_for_the_resources_it_was_given() -> None:
-    asked = RayExecutor(num_cpus=2, memory=10).resources({})
-    assert asked == {"num_cpus": 2, "num_gpus": 0, "memory": 10}
-    gpu = {"engine": {"device": "cuda"}}
+    gpu, cpu = ({"engine": {"device": device}} for device in ("cuda", "cpu"))
     assert RayExecutor().resources(gpu)["num_gpus"] == 1
-    assert RayExecutor(num_gpus=0.5).resources(gpu)["num_gpus"] == 0.5
+    flags = RunFlags(executor="ray", per_step="gpus=0.5,memory=2")
+    wanted = {"num_cpus": 1, "num_gpus": 0.5, "memory": 2_000_000_000}
+    for config in (gpu, cpu):
+        assert RayExecutor(**flags.resources()).resources(config) == wanted
+    for executor, text in (("local", "memory=2"), *(("ray", f"{x}=1") for x in ("disk", "gpus=x"))):
+        with pytest.raises(PlanError) as refused:
+            RunFlags(executor=executor, per_step=text).resources()
+        assert refused.value.key == "--per-step"
 
 
 def test_a_node_without_the_folder_or_with_other_code_is_refused(

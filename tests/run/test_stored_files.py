@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,60 +47,6 @@ def test_a_failing_disk_leaves_the_old_file_or_the_new_one_and_no_third(
     assert os.listdir(tmp_path) == ["a"]
     files.write_bytes(path, b"new")
     assert path.read_bytes() == b"new"
-
-
-def in_child(code: str, *arguments: object) -> str:
-    source = str(Path(files.__file__).parents[2])
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": source},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-
-
-def test_a_real_limit_of_the_kernel_on_file_size_leaves_the_old_file(tmp_path: Path) -> None:
-    files.write_bytes(tmp_path / "a", b"old")
-    code = """
-import resource, sys
-from pathlib import Path
-from palimpsest.run import files
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-try:
-    files.write_bytes(Path(sys.argv[1]), b"x" * 10000)
-except files.StoreError as error:
-    print(error)
-"""
-    assert "File too large" in in_child(code, tmp_path / "a")
-    assert (tmp_path / "a").read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["a"]
-
-
-def test_a_folder_that_may_not_be_written_is_refused_and_named(tmp_path: Path) -> None:
-    folder = tmp_path / "locked"
-    folder.mkdir()
-    files.write_bytes(folder / "a", b"old")
-    # Permissions do not bind root, so the child becomes nobody first.
-    code = """
-import os, sys
-from pathlib import Path
-from palimpsest.run import files
-os.chdir(sys.argv[1])
-if os.getuid() == 0:
-    os.setuid(65534)
-try:
-    files.write_bytes(Path("a"), b"new")
-except files.StoreError as error:
-    print(error)
-"""
-    folder.chmod(0o555)
-    try:
-        assert "expected permission to write there" in in_child(code, folder)
-    finally:
-        folder.chmod(0o755)
-    assert (folder / "a").read_bytes() == b"old"
-    files.write_bytes(folder / "a", b"new")
 
 
 def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
