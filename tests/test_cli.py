@@ -103,7 +103,7 @@ def test_it_says_its_version() -> None:
         (["facts", "check", "no-such-file.jsonl"], ["no-such-file.jsonl"]),
         (["facts", "seal", "no-such-pool.jsonl"], ["no-such-pool.jsonl"]),
         (["audit"], ["palimpsest audit --help"]),
-        (["audit", "--refs", "x"], ["--reference", "palimpsest audit --help"]),
+        (["audit", "--referense", "x"], ["--reference", "palimpsest audit --help"]),
         (["certify"], ["--new-key"]),
         (["no-such-command"], ["no-such-command"]),
         (["study", "pocket-small", "--executor", "ray", "--workers", "many"], ["--workers"]),
@@ -116,7 +116,6 @@ def test_it_says_its_version() -> None:
         (["logs", "no-such-folder"], ["no-such-folder"]),
         (["facts", "from-csv", "no-such.csv", "--out", "x.jsonl"], ["no-such.csv"]),
         (["facts", "from-csv", "no-such.csv"], ["--out", "palimpsest facts from-csv --help"]),
-        (["facts", "to-lm-eval", "x.jsonl", "--out", "x"], ["SET=FILE"]),
     ],
 )
 def test_bad_input_ends_with_2_and_one_readable_paragraph(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.openunlearning.conftest import BASE, World
 
-from palimpsest.cli.logs import logs
+from palimpsest.cli.audit import logs
 from palimpsest.openunlearning import logs as logs_of
 from palimpsest.openunlearning.show import logs_figure
 

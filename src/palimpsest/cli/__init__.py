@@ -7,14 +7,13 @@ Every module of this package is imported here and registers its commands with ``
 """
 
 import atexit
-import difflib
 import os
 import pkgutil
 import sys
 from importlib import import_module
 from typing import NoReturn
 
-from cyclopts.exceptions import CycloptsError, UnknownOptionError
+from cyclopts.exceptions import CycloptsError
 
 from palimpsest import __version__
 from palimpsest.cli import options
@@ -85,18 +84,9 @@ def _named(error: PalimpsestError) -> str:
 
 
 def _usage(error: CycloptsError) -> str:
-    """Return what was wrong with the arguments, with the flag that was probably meant."""
-    message = " ".join(str(error).split()).partition(" Did you mean")[0]
-    if isinstance(error, UnknownOptionError) and error.token is not None:
-        token = str(error.token.keyword or error.token.value)
-        known = [name for argument in error.argument_collection or () for name in argument.names]
-        # A shortened name (--refs) before a similar one (--reuse).
-        near = [name for name in known if name.startswith(token.removesuffix("s"))]
-        near += difflib.get_close_matches(token, known, 1, 0.5)
-        if near:
-            message += f" Did you mean {near[0]}?"
+    """Return what was wrong with the arguments, and where they are described."""
     command = " ".join(["palimpsest", *(error.command_chain or ())])
-    return f"{message} See {command} --help."
+    return f"{' '.join(str(error).split())} See {command} --help."
 
 
 def _missing(error: ModuleNotFoundError) -> str:

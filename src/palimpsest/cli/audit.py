@@ -1,4 +1,4 @@
-"""Audits of your own models; unlearning, and references to compare with."""
+"""Your own models: design and run an audit, train references, unlearn, judge evaluation logs."""
 
 import shlex
 import sys
@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from palimpsest.cli.options import (
+    ENGINE,
+    FORMAT,
     MIXTURE,
     MODELS,
     RECIPE,
     RUN_FOLDER,
-    EngineFlags,
-    PromptFlags,
-    RuleFlags,
+    THRESHOLDS,
+    AsJson,
+    Flags,
+    Repeatable,
     RunFlags,
     app,
-    flags_of,
     given,
     named_places,
-    note,
+    takes,
 )
-from palimpsest.cli.output import answer, paragraphs
+from palimpsest.cli.output import answer, note, paragraphs
 from palimpsest.config.commands import (
     AuditConfig,
     Command,
@@ -38,50 +40,34 @@ from palimpsest.errors import PlanError
 if TYPE_CHECKING:
     from palimpsest.api import Answer
 
-    AuditFlags = AuditConfig
-    RunSourceFlags = RunSource
-    RecipeSourceFlags = RecipeSource
-    RecipeFlags = ExampleRecipe
-    MixtureFlags = Injection
-    FactsFlags = Command
-    RetrainFlags = RetrainConfig
-    UnlearnFlags = UnlearnConfig
-else:
-    AuditFlags = flags_of(
-        AuditConfig,
-        *("base", "injected", "candidates", "candidates_folder", "references"),
-        *("references_folder", "exclude", "forget", "retain", "probes", "general"),
-        *("learning_rate", "steps", "beacon", "out"),
-    )
-    RunSourceFlags = flags_of(RunSource, group=RUN_FOLDER)
-    RecipeSourceFlags = flags_of(RecipeSource, group=RUN_FOLDER)
-    RecipeFlags = flags_of(ExampleRecipe, group=RECIPE)
-    MixtureFlags = flags_of(Injection, "fact_items", "general_items", group=MIXTURE)
-    FactsFlags = flags_of(Command, "forget", "retain", "general", group=MIXTURE)
-    RetrainFlags = flags_of(
-        RetrainConfig,
-        *("base", "train", "forget_rows", "with_forget", "draws", "seed", "command", "out"),
-    )
-    UnlearnFlags = flags_of(
-        UnlearnConfig,
-        *("injected", "base", "method", "knobs", "unlearning_steps", "train", "forget_rows"),
-        *("seed", "out"),
-    )
-
-Required = Annotated[list[str] | None, Parameter(name="--require", negative=())]
+TRAINING = (
+    Flags(ExampleRecipe, group=RECIPE),
+    Flags(Command, "forget retain general", MIXTURE),
+    Flags(Injection, "fact_items general_items", MIXTURE),
+    FORMAT,
+    ENGINE,
+)
+"""How models are trained: what ``retrain`` and ``unlearn`` share."""
 
 
 @app.command(group=MODELS)
+@takes(
+    Flags(
+        AuditConfig,
+        "base injected candidates candidates_folder references references_folder exclude forget "
+        "retain probes general learning_rate steps beacon out",
+    ),
+    Flags(RunSource, "open_unlearning data probes_from_retain", RUN_FOLDER, "run_folder"),
+    THRESHOLDS,
+    FORMAT,
+    ENGINE,
+)
 def audit(
     request: Path | None = None,
     /,
     *,
-    models: AuditFlags | None = None,
-    source: RunSourceFlags | None = None,
-    require: Required = None,
-    rules: RuleFlags | None = None,
-    prompt: PromptFlags | None = None,
-    engine: EngineFlags | None = None,
+    flags: Any = None,
+    require: Annotated[list[str] | None, Parameter(negative=())] = None,
     run: RunFlags | None = None,
 ) -> None:
     """Audit your own models: decide which candidate, if any, can be certified as restored.
@@ -95,24 +81,22 @@ def audit(
     """
     from palimpsest.config.load import load_config, merged, read_values
 
-    run = run or RunFlags()
-    values = given(models)
-    run_folder = given(source)
-    if request is None and not values and not run_folder:
+    run, values = run or RunFlags(), given(flags)
+    if request is None and not values:
         raise PlanError(
             "nothing to audit; expected models and files of facts as flags, or a YAML file; see "
             "palimpsest audit --help"
         )
     if "candidates" in values:
-        values["candidates"] = named_places(values["candidates"])
-    values |= {"rules": given(rules), "prompt": given(prompt), "engine": given(engine)}
-    if run_folder:
+        values["candidates"] = named_places(values["candidates"], "candidates")
+    if run_folder := values.pop("run_folder", None):
         from palimpsest.openunlearning.runs import audit_run
 
         if request is not None:
             values = merged(read_values(AuditConfig, request), values)
         config, found = audit_run(load_config(RunSource, run_folder), values)
-        note(found)
+        for remark in found:
+            note(remark)
     else:
         config = load_config(AuditConfig, values, request)
     from palimpsest.api import judge
@@ -126,46 +110,39 @@ def audit(
         return
     with run.options() as options:
         result = judge(task, options)
-    code = _conclude(result, run.json)
-    sys.exit(code if not require else 0 if result.passes(require) else 3)
+    _show_audit(result, run.json)
+    sys.exit(result.exit_code if not require else 0 if result.passes(require) else 3)
 
 
-def _conclude(result: "Answer", as_json: bool) -> int:
+def _show_audit(result: "Answer", as_json: bool) -> None:
     """Write the report where there is something to report, and answer."""
-    page: Any = None
+    page: Path | None = None
     if result.results is not None:
         from palimpsest.report.page import write_report
 
         page = write_report(result.results)
     if as_json:
         answer({**result.document, "report": None if page is None else str(page)})
-        return result.exit_code
-    from palimpsest.report.terminal import study_lines
-
-    if result.results is None:
+    elif result.results is None:
         assert result.verdict is not None
         paragraphs(f"{result.verdict.paragraph()} No model was loaded, and nothing was written.")
-        return result.exit_code
-    for block in study_lines(result.results):
-        answer(block)
-    answer(f"\nreport: {page}\nrun: {result.run}")
-    answer(f"next: palimpsest certify {shlex.quote(str(result.run))}")
-    return result.exit_code
+    else:
+        from palimpsest.report.terminal import study_lines
+
+        for block in study_lines(result.results):
+            answer(block)
+        answer(f"\nreport: {page}\nrun: {result.run}")
+        answer(f"next: palimpsest certify {shlex.quote(str(result.run))}")
 
 
 @app.command(group=MODELS)
+@takes(
+    Flags(RetrainConfig, "base train forget_rows with_forget draws seed command out"),
+    Flags(RecipeSource, "open_unlearning data forget_split", RUN_FOLDER, "run_folder"),
+    *TRAINING,
+)
 def retrain(
-    request: Path | None = None,
-    /,
-    *,
-    settings: RetrainFlags | None = None,
-    recipe: RecipeFlags | None = None,
-    facts: FactsFlags | None = None,
-    mixture: MixtureFlags | None = None,
-    source: RecipeSourceFlags | None = None,
-    prompt: PromptFlags | None = None,
-    engine: EngineFlags | None = None,
-    run: RunFlags | None = None,
+    request: Path | None = None, /, *, flags: Any = None, run: RunFlags | None = None
 ) -> None:
     """Train references for an audit by the injected model's recipe, without the forget data.
 
@@ -176,31 +153,27 @@ def retrain(
     """
     from palimpsest.config.load import load_config
 
-    if run_folder := given(source):
+    values = given(flags)
+    if run_folder := values.pop("run_folder", None):
         from palimpsest.openunlearning.recipe import retrain_command
 
-        flags = given(settings) | given(recipe) | given(facts) | given(mixture) | given(engine)
-        command, rows = retrain_command(load_config(RecipeSource, run_folder), flags)
-        note([rows, "Nothing is trained yet. Run this in OpenUnlearning's folder:"])
+        values |= values.pop("engine", {})
+        values.pop("prompt", None)  # the run folder says how questions were asked
+        command, rows = retrain_command(load_config(RecipeSource, run_folder), values)
+        note(rows)
+        note("Nothing is trained yet. Run this in OpenUnlearning's folder:")
         answer(command)
-        return
-    values = given(settings) | given(recipe) | given(facts) | given(mixture)
-    values |= {"prompt": given(prompt), "engine": given(engine)}
-    _make(load_config(RetrainConfig, values, request), run or RunFlags())
+    else:
+        _make(load_config(RetrainConfig, values, request), run or RunFlags())
 
 
 @app.command(group=MODELS)
+@takes(
+    Flags(UnlearnConfig, "injected base method knobs unlearning_steps train forget_rows seed out"),
+    *TRAINING,
+)
 def unlearn(
-    request: Path | None = None,
-    /,
-    *,
-    settings: UnlearnFlags | None = None,
-    recipe: RecipeFlags | None = None,
-    facts: FactsFlags | None = None,
-    mixture: MixtureFlags | None = None,
-    prompt: PromptFlags | None = None,
-    engine: EngineFlags | None = None,
-    run: RunFlags | None = None,
+    request: Path | None = None, /, *, flags: Any = None, run: RunFlags | None = None
 ) -> None:
     """Unlearn with a method; write one checkpoint per combination of its knobs.
 
@@ -212,15 +185,14 @@ def unlearn(
     from palimpsest.cell.make_models import knob_values
     from palimpsest.config.load import load_config
 
-    values = given(settings) | given(recipe) | given(facts) | given(mixture)
-    values |= {"prompt": given(prompt), "engine": given(engine)}
+    values = given(flags)
     if "knobs" in values:
         values["knobs"] = knob_values(values["knobs"])
     _make(load_config(UnlearnConfig, values, request), run or RunFlags())
 
 
 def _make(config: RetrainConfig | UnlearnConfig, run: RunFlags) -> None:
-    """Check the configuration, do the work and say what was written."""
+    """Make the models of a configuration and say what was written."""
     from palimpsest.cell.make_models import MakeTask, NotMade, make_models
 
     task = MakeTask(config)
@@ -238,3 +210,81 @@ def _make(config: RetrainConfig | UnlearnConfig, run: RunFlags) -> None:
     if made.failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in made.failed.items())
         raise NotMade(f"{len(made.failed)} models failed ({reasons}); the others were written")
+
+
+@app.command(group=MODELS)
+def design(
+    *,
+    forget: int = 4,
+    probes: int = 16,
+    candidates: int = 20,
+    references: int | None = None,
+    alpha: float = 0.05,
+    shift: float = 2.0,
+    json: AsJson = False,
+) -> None:
+    """Check whether there are enough probes and references for an audit to decide.
+
+    Parameters
+    ----------
+    forget
+        Number of forget facts. Default: 4.
+    probes
+        Number of probes, facts that no model was trained on. Default: 16.
+    candidates
+        Number of candidates. Default: 20.
+    references
+        Number of references, models retrained without the forget data.
+    alpha
+        Significance level: rate at which a retraining is wrongly rejected. Default: 0.05.
+    shift
+        Effect size in standard deviations for which the screen's power is computed. Default: 2.
+    """
+    from palimpsest.stats.design import design_audit
+
+    plan = design_audit(forget, probes, candidates, alpha, shift, references=references)
+    if json:
+        answer(plan.to_json())
+    else:
+        paragraphs(*plan.lines())
+
+
+@app.command(group=MODELS)
+def logs(
+    *paths: Path,
+    role: Repeatable = None,
+    score: str | None = None,
+    anchor: str | None = None,
+    csv: Path | None = None,
+    page: Path | None = None,
+    json: AsJson = False,
+) -> None:
+    """Judge unlearned models by OpenUnlearning's evaluation logs alone, without weights.
+
+    Parameters
+    ----------
+    paths
+        TOFU_EVAL.json or MUSE_EVAL.json files, or folders that contain such files.
+    role
+        Role of a model, as NAME=ROLE: pretrained, retrained, full or candidate. Repeatable.
+    score
+        Score to judge by: mia_min_k, mia_loss or mia_zlib. Default: the first that most logs have.
+    anchor
+        Model whose score is subtracted: pretrained, retrained or raw (none). Default: the first.
+    csv
+        CSV file to write a table with all levels to.
+    page
+        Folder to write a page with a figure into.
+    """
+    from palimpsest.openunlearning import logs as judge_logs
+    from palimpsest.openunlearning.show import as_csv_file, as_json, as_text, render_page
+    from palimpsest.run.files import make_folder, write_bytes
+
+    roles = dict(text.rpartition("=")[::2] for text in role or ())
+    report = judge_logs(paths, roles=roles, score=score, anchor=anchor)
+    if csv:
+        write_bytes(csv, as_csv_file(report).encode())
+    if page:
+        make_folder(page)
+        write_bytes(page / "index.html", render_page(report).encode())
+    answer(as_json(report) if json else as_text(report))

@@ -2,9 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from palimpsest.cli.options import EVIDENCE, AsJson, app
 from palimpsest.cli.output import answer, say
@@ -66,18 +64,13 @@ def certify(
         return
     answer(str(bundle))
     for name, verdict in verdicts.items():
-        where = f"{name}: " if len(verdicts) > 1 else ""
-        answer(f"{where}{_in_words(verdict)}")
+        words = f"{verdict['status']}: {verdict['candidate'] or verdict['reason']}"
+        if verdict["status"] is None:
+            words = "no verdict, because the run has no candidate"
+        elif verdict["custom_rules"]:
+            words += " (custom rules)"
+        answer(f"{name}: {words}" if len(verdicts) > 1 else words)
     say(f"next: palimpsest verify {shlex.quote(str(bundle))}")
-
-
-def _in_words(verdict: Mapping[str, Any]) -> str:
-    if verdict["status"] is None:
-        return "no verdict, because the run has no candidate"
-    if verdict["status"] == "certified":
-        custom = " under custom rules" if verdict["custom_rules"] else ""
-        return f"certified{custom}: {verdict['candidate']}"
-    return f"uncertified: {verdict['reason']}"
 
 
 @app.command(group=EVIDENCE)

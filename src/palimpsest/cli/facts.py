@@ -3,16 +3,13 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from cyclopts import App
 
 from palimpsest.cli.options import MODELS, AsJson, app
-from palimpsest.cli.output import answer, paragraphs, say
+from palimpsest.cli.output import answer, note, paragraphs, say
 from palimpsest.errors import FactsError
-
-if TYPE_CHECKING:
-    from palimpsest.facts.files import Fact
 
 facts = App(name="facts", help="Check, convert and seal files of facts.", group=MODELS)
 app.command(facts)
@@ -34,9 +31,7 @@ def check(*files: str, json: AsJson = False) -> None:
     from palimpsest.stats.rules import Rules
 
     sets, alone = _named_sets(files)
-    listed = set_problems(sets)
-    for path in alone:
-        listed += set_problems({"facts": path})
+    listed = sum((set_problems({"facts": path}) for path in alone), set_problems(sets))
     fatal = any(problem.fatal for problem in listed)
     counts = {} if fatal else {name: len(read_facts(path, name)) for name, path in sets.items()}
     bound = None
@@ -49,49 +44,16 @@ def check(*files: str, json: AsJson = False) -> None:
         answer("\n".join(map(str, listed)) or "no problems found")
         if counts:
             answer(", ".join(f"{count} {name} facts" for name, count in counts.items()))
-    if bound is not None and not json:
-        can = "can" if bound.certifiable else "cannot"
-        paragraphs(
-            f"The screen {can} exclude a candidate at alpha = {bound.alpha:g}: its exact test of "
-            f"one candidate needs {bound.required} arrangements of forget facts and probes, and "
-            f"there are {bound.arrangements:,}. At least {bound.min_probes} probes are needed, and "
-            "more with several candidates (palimpsest design)."
-        )
+        if bound is not None:
+            can = "can" if bound.certifiable else "cannot"
+            paragraphs(
+                f"The screen {can} exclude a candidate at alpha = {bound.alpha:g}: its exact test "
+                f"of one candidate needs {bound.required} arrangements of forget facts and probes, "
+                f"and there are {bound.arrangements:,}. At least {bound.min_probes} probes are "
+                "needed, and more with several candidates (palimpsest design)."
+            )
     if fatal:
         sys.exit(2)
-
-
-@facts.command
-def from_tofu(
-    questions: Path,
-    /,
-    *,
-    out: Path,
-    perturbed: Path | None = None,
-    prefix: str = "tofu-",
-    without_paraphrase: Literal["refuse", "skip", "keep"] = "refuse",
-) -> None:
-    """Convert TOFU: its questions become trained prompts, their paraphrases held-out prompts.
-
-    Parameters
-    ----------
-    questions
-        TOFU file.
-    out
-        File of facts to write (.jsonl).
-    perturbed
-        TOFU file with the paraphrased questions.
-    prefix
-        Prefix of every id.
-    without_paraphrase
-        What to do with questions that have no paraphrase.
-    """
-    from palimpsest.facts.files import read_rows
-    from palimpsest.facts.tofu import from_tofu
-
-    others = read_rows(perturbed) if perturbed else ()
-    rows = read_rows(questions)
-    _write(from_tofu(rows, others, prefix=prefix, without_paraphrase=without_paraphrase), out)
 
 
 @facts.command
@@ -150,7 +112,7 @@ def tofu(
         write_bytes(out / f"{names[name]}.jsonl", as_jsonl(facts))
     counts = ", ".join(f"{len(facts)} {name} facts" for name, facts in sets.items())
     answer(f"{out}: {counts}")
-    say(f"note: Probes: {source}.")
+    note(f"Probes: {source}.")
     flags = " ".join(f"--{name} {out / name}.jsonl" for name in names.values())
     if not train:
         models = "--base BASE --injected FULL --reference RETAIN --candidate NAME=PATH"
@@ -178,39 +140,14 @@ def from_csv(table: Path, /, *, out: Path, prefix: str = "row-") -> None:
     prefix
         Prefix of every id.
     """
-    from palimpsest.facts.files import from_csv, read_rows
+    from palimpsest.facts.files import as_jsonl, from_csv, read_rows
+    from palimpsest.run.files import write_bytes
 
-    _write(from_csv(read_rows(table), prefix=prefix), out)
-
-
-@facts.command
-def to_lm_eval(*files: str, out: Path, prefix: str = "palimpsest") -> None:
-    """Write tasks for lm-evaluation-harness; their log-perplexity is the mean answer NLL.
-
-    Parameters
-    ----------
-    files
-        SET=FILE, where SET is forget, retain or probe.
-    out
-        Folder for the task files.
-    prefix
-        Prefix of every task name.
-    """
-    from palimpsest.facts.files import check_sets
-    from palimpsest.facts.questions import harness_files
-    from palimpsest.run.files import make_folder, write_bytes
-
-    sets, alone = _named_sets(files)
-    if alone:
-        raise FactsError(f"expected SET=FILE, got {alone[0]}")
-    if not prefix.isidentifier():
-        raise FactsError(f"prefix: expected letters, digits and _, got {prefix!r}")
-    make_folder(out)
-    for name, data in harness_files(check_sets(sets), out, prefix).items():
-        write_bytes(out / name, data)
-    answer(
-        f"lm_eval --include_path {out} --tasks {prefix} --model hf --model_args pretrained=MODEL"
-    )
+    converted = from_csv(read_rows(table), prefix=prefix)
+    if not converted:
+        raise FactsError(f"{table}: holds no facts; expected at least one row")
+    write_bytes(out, as_jsonl(converted))
+    say(f"{len(converted)} facts written to {out}")
 
 
 @facts.command
@@ -244,13 +181,3 @@ def _named_sets(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         else:
             alone.append(word)
     return sets, alone
-
-
-def _write(converted: "Sequence[Fact]", out: Path) -> None:
-    from palimpsest.facts.files import as_jsonl
-    from palimpsest.run.files import write_bytes
-
-    if not converted:
-        raise FactsError("the input holds no facts; expected at least one row")
-    write_bytes(out, as_jsonl(converted))
-    say(f"{len(converted)} facts written to {out}")

@@ -6,15 +6,15 @@ A command is one function in one file of this package, registered with ``app``.
 import dataclasses
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from cyclopts import App, Group, Parameter
 
-from palimpsest.cli.output import Watch, answer, paragraphs, say
+from palimpsest.cli.output import Watch, note, paragraphs
 from palimpsest.config.load import config_keys
 from palimpsest.config.sections import Engine, Prompt
 from palimpsest.errors import PlanError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from palimpsest.cell.launch import RunOptions
     from palimpsest.cell.task import Task
 
+F = TypeVar("F", bound=Callable[..., Any])
 START = Group.create_ordered("Start here")
 MODELS = Group.create_ordered("Your models")
 BENCHMARKS = Group.create_ordered("Benchmarks and methods")
@@ -57,30 +58,50 @@ GIVEN: set[str] = set()
 AsJson = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON document on stdout.")
 ]
+Repeatable = Annotated[list[str] | None, Parameter(negative=())]
 
 
-def flags_of(kind: type, *names: str, group: Any = SETTINGS) -> type:
-    """Return a class with fields of a configuration as flags, None where one is not given.
+class Flags(NamedTuple):
+    """Fields of a configuration class that are flags of a command."""
 
-    names: the fields to take, in this order; all if there are none.
-    """
-    hints = typing.get_type_hints(kind)
-    known = {key.name: key for key in config_keys(kind)}
+    kind: type
+    names: str = ""
+    """In this order, with spaces between; all fields if empty."""
+    group: Group = SETTINGS
+    """Their heading in ``--help``."""
+    section: str = ""
+    """The section of a file that holds these keys."""
+
+
+ENGINE = Flags(Engine, "device dtype lora checkpointing", COMPUTATION, "engine")
+FORMAT = Flags(Prompt, "chat prompt_file", PROMPT, "prompt")
+THRESHOLDS = Flags(Rules, "alpha detection_limit", RULES, "rules")
+
+
+def takes(*parts: Flags) -> Callable[[F], F]:
+    """Return a decorator for a command whose parameter ``flags`` holds these; see ``given``."""
     fields: list[tuple[str, Any, Any]] = []
-    for name in names or hints:
-        if name not in known:  # a section
-            continue
-        flag = SINGULAR.get(name, name).replace("_", "-")
-        about = known[name].meaning.replace("`", "")
-        if "Default:" not in about and known[name].default not in ("–", "false"):
-            about += f" Default: {known[name].default}."
-        parameter = Parameter(name=f"--{flag}", help=about, group=group, negative=())
-        hint: Any = _flag_type(hints[name]) | None
-        annotated: Any = Annotated.__class_getitem__((hint, parameter))  # type: ignore[attr-defined]
-        fields.append((name, annotated, dataclasses.field(default=None)))
-    made = dataclasses.make_dataclass(f"{kind.__name__}Flags", fields, frozen=True, kw_only=True)
+    for kind, names, group, section in parts:
+        hints = typing.get_type_hints(kind)
+        known = {key.name: key for key in config_keys(kind)}
+        for name in names.split() or hints:
+            flag = SINGULAR.get(name, name).replace("_", "-")
+            about = known[name].meaning.replace("`", "")
+            if "Default:" not in about and known[name].default not in ("–", "false"):
+                about += f" Default: {known[name].default}."
+            parameter = Parameter(name=f"--{flag}", help=about, group=group, negative=())
+            hint: Any = _flag_type(hints[name]) | None
+            annotated: Any = Annotated.__class_getitem__((hint, parameter))  # type: ignore[attr-defined]
+            default = dataclasses.field(default=None, metadata={"section": section})
+            fields.append((name, annotated, default))
+    made = dataclasses.make_dataclass("CommandFlags", fields, frozen=True, kw_only=True)
     made.__module__ = __name__  # Python 3.11 calls it a built-in type
-    return Parameter(name="*")(made)
+
+    def decorate(command: F) -> F:
+        command.__annotations__["flags"] = Parameter(name="*")(made) | None
+        return command
+
+    return decorate
 
 
 def _flag_type(hint: Any) -> Any:
@@ -93,14 +114,17 @@ def _flag_type(hint: Any) -> Any:
 
 
 def given(flags: Any) -> dict[str, Any]:
-    """Return the values of the flags that were given, by their keys in a file."""
-    values = {} if flags is None else vars(flags)
-    found = {name: value for name, value in values.items() if value not in (None, [])}
-    GIVEN.update(found)
-    return found
+    """Return the values of the flags that were given, by their keys and sections in a file."""
+    values: dict[str, Any] = {}
+    for item in dataclasses.fields(flags) if flags is not None else ():
+        value, section = getattr(flags, item.name), item.metadata["section"]
+        if value not in (None, []):
+            GIVEN.add(item.name)
+            (values.setdefault(section, {}) if section else values)[item.name] = value
+    return values
 
 
-def named_places(texts: list[str] | None, key: str = "candidates") -> dict[str, str]:
+def named_places(texts: list[str] | None, key: str) -> dict[str, str]:
     """Return names and places from ``NAME=PATH`` texts."""
     pairs: dict[str, str] = {}
     for text in texts or ():
@@ -118,7 +142,7 @@ class RunFlags:
 
     executor: Annotated[str, Parameter(group=EXECUTION)] = "local"
     """Where steps run: local (worker processes) or ray (a Ray cluster). Default: local."""
-    workers: Annotated[int | None, Parameter(group=EXECUTION)] = None
+    workers: Annotated[int, Parameter(group=EXECUTION)] = 0
     """Number of workers. Default: as many as cores and memory allow."""
     reuse: Annotated[str, Parameter(group=EXECUTION)] = ""
     """Another run folder, whose stored results are taken wherever they apply here."""
@@ -155,8 +179,7 @@ class RunFlags:
         if self.dry_run:
             from palimpsest.cell.launch import preview
 
-            for line in preview(task, self._options(on_remark=lambda text: note([text]))):
-                paragraphs(line) if line and "  " not in line else answer(line)
+            paragraphs(*preview(task, self._options(on_remark=note)))
         return self.dry_run
 
     def _options(self, **listeners: Any) -> "RunOptions":
@@ -164,24 +187,8 @@ class RunFlags:
 
         return RunOptions(
             self.executor,
-            self.workers or 0,
+            self.workers,
             reuse=self.reuse,
             resources=self.resources(),
             **listeners,
         )
-
-
-if TYPE_CHECKING:
-    EngineFlags = Engine
-    PromptFlags = Prompt
-    RuleFlags = Rules
-else:
-    EngineFlags = flags_of(Engine, "device", "dtype", "lora", "checkpointing", group=COMPUTATION)
-    PromptFlags = flags_of(Prompt, "chat", "prompt_file", group=PROMPT)
-    RuleFlags = flags_of(Rules, "alpha", "detection_limit", group=RULES)
-
-
-def note(texts: Mapping[str, Any] | list[str]) -> None:
-    """Print remarks on stderr."""
-    for text in texts:
-        say(f"note: {text}")

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palimpsest.run.status import Status, StepAtWork, duration, status
+from palimpsest.run.status import Status, duration, status
 from palimpsest.text import escaped
 
 if TYPE_CHECKING:
@@ -32,11 +32,12 @@ def answer(value: Any) -> None:
 
 
 def paragraphs(*texts: str) -> None:
-    """Print paragraphs on stdout, wrapped to the width of the terminal."""
+    """Print paragraphs on stdout, wrapped to the width of the terminal; a row of a table, which has
+    two spaces between columns, as it is."""
     from palimpsest.report.table import wrapped
 
     for text in texts:
-        answer(wrapped(text))
+        answer(text if "  " in text else wrapped(text))
 
 
 def say(text: str) -> None:
@@ -44,6 +45,11 @@ def say(text: str) -> None:
     with contextlib.suppress(OSError, AttributeError):  # stderr may be closed, too
         sys.stderr.write(escaped(text, keep="\n") + "\n")
         sys.stderr.flush()
+
+
+def note(text: str) -> None:
+    """Print a remark on stderr."""
+    say(f"note: {text}")
 
 
 class Watch:
@@ -104,8 +110,10 @@ class Watch:
 
     def _view(self) -> Any:
         """Return what is drawn on a terminal, in a thread of its own."""
+        from rich.text import Text
+
         now = self._look()
-        return "" if now is None or self._run is None else view(self._run.name, now)
+        return Text("" if now is None else "\n".join(status_lines(now)))
 
     def _print(self, text: str) -> None:
         if self._live is not None:
@@ -117,51 +125,26 @@ class Watch:
 def status_lines(now: Status) -> list[str]:
     """Return where a run stands: one line for the whole, one per step at work and per cell that
     was interrupted or failed."""
-    lines = [_counts(now)]
+
+    def stored(cell: str) -> str:
+        done, total = len(now.steps.get(cell, ())), now.totals.get(cell)
+        return f"{done} steps done" if total is None else f"{done} of {total} steps done"
+
+    candidates = sum(map(len, now.failed_candidates.values()))
+    lines = [
+        f"{len(now.done)} of {len(now.planned)} cells done, {len(now.running)} running, "
+        f"{len(now.failed)} failed, {len(now.waiting)} waiting"
+        + (f"; candidates that failed: {candidates}" if candidates else "")
+    ]
     if now.working and now.seconds_left is not None:
         lines.append(f"about {duration(now.seconds_left)} left")
     if not now.working and len(now.done) < len(now.planned):
         lines.append("No active process. Run the same command again to resume.")
-    lines += [f"running  {_step(now, step)}, for {duration(step.seconds)}" for step in now.now]
-    lines += [f"waiting  {cell}: {_done(now, cell)}" for cell in now.waiting if now.steps.get(cell)]
+    for step in now.now:
+        words, lasted = escaped(step.words), duration(step.seconds)
+        lines.append(f"running  {step.cell}: {words} ({stored(step.cell)}), for {lasted}")
+    lines += [f"waiting  {cell}: {stored(cell)}" for cell in now.waiting if now.steps.get(cell)]
     lines += [f"failed   {cell}: {escaped(why.reason)}" for cell, why in now.failed.items()]
-    for cell, candidates in now.failed_candidates.items():
-        lines += [f"failed   {cell}: candidate {n}: {escaped(w)}" for n, w in candidates.items()]
+    for cell, failed in now.failed_candidates.items():
+        lines += [f"failed   {cell}: candidate {n}: {escaped(why)}" for n, why in failed.items()]
     return lines
-
-
-def view(name: str, now: Status) -> Any:
-    """Return the view of one instant: a bar for the run and for each running cell, then the steps
-    at work and what failed."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    shares = {c: len(now.steps.get(c, ())) / max(1, now.totals.get(c, 1)) for c in now.running}
-    whole = (len(now.done) + sum(shares.values())) / len(now.planned)
-    table = Table.grid(padding=(0, 2))
-    for label, share in {escaped(name): whole, **shares}.items():
-        bar = ProgressBar(total=1.0, completed=share, width=16)
-        text = _done(now, label) if label in shares else _counts(now)
-        table.add_row(Text(label, overflow="ellipsis", no_wrap=True), bar, Text(text))
-    return Group(table, *(Text(line) for line in status_lines(now)[1:]))
-
-
-def _counts(now: Status) -> str:
-    candidates = sum(map(len, now.failed_candidates.values()))
-    return (
-        f"{len(now.done)} of {len(now.planned)} cells done, {len(now.running)} running, "
-        f"{len(now.failed)} failed, {len(now.waiting)} waiting"
-        + (f"; candidates that failed: {candidates}" if candidates else "")
-    )
-
-
-def _step(now: Status, step: StepAtWork) -> str:
-    return f"{step.cell}: {escaped(step.words)} ({_done(now, step.cell)})"
-
-
-def _done(now: Status, cell: str) -> str:
-    """Return how much of a cell is stored."""
-    done, total = len(now.steps.get(cell, ())), now.totals.get(cell)
-    return f"{done} steps done" if total is None else f"{done} of {total} steps done"

@@ -8,27 +8,25 @@ from cyclopts import Parameter
 
 from palimpsest.cli.options import (
     BENCHMARKS,
+    ENGINE,
     EXECUTION,
     START,
+    THRESHOLDS,
     AsJson,
-    EngineFlags,
-    RuleFlags,
+    Flags,
     RunFlags,
     app,
-    flags_of,
     given,
+    takes,
 )
-from palimpsest.cli.output import answer, say
+from palimpsest.cli.output import answer, say, status_lines
 from palimpsest.config.sections import Engine
 from palimpsest.errors import DamagedArtifact, PlanError, StudyFailed
 
 if TYPE_CHECKING:
     from palimpsest.cell.study import StudyTask
+    from palimpsest.config.plan import Plan
     from palimpsest.report.results import RunResults
-
-    KeepFlags = Engine
-else:
-    KeepFlags = flags_of(Engine, "keep", group=EXECUTION)
 
 Methods = Annotated[list[str] | None, Parameter(name="--method", negative=())]
 SLOW = ("transformers.models.auto.modeling_auto", "transformers.tokenization_utils_tokenizers")
@@ -36,13 +34,14 @@ SLOW = ("transformers.models.auto.modeling_auto", "transformers.tokenization_uti
 
 
 @app.command(group=START)
+@takes(ENGINE)
 def demo(
     *,
     out: Path = Path("demo-run"),
     model: str = "pocket/qwen2-s",
     seed: int = 0,
     method: Methods = None,
-    engine: EngineFlags | None = None,
+    flags: Any = None,
     run: RunFlags | None = None,
 ) -> None:
     """Run one cell with a pocket model, from training to a verdict and a report.
@@ -58,14 +57,14 @@ def demo(
     method
         Add a method, by name or package.module:Class. Repeatable.
     """
-    from palimpsest.config.load import changed
     from palimpsest.config.presets import preset
 
-    plan = changed(preset("demo"), {"models": [model], "seeds": [seed]})
-    _run(plan, out, run or RunFlags(), engine, method)
+    values = given(flags) | {"models": [model], "seeds": [seed]}
+    _run(_changed(preset("demo"), values, method), out, run or RunFlags())
 
 
 @app.command(group=BENCHMARKS)
+@takes(Flags(Engine, "keep", EXECUTION, "engine"), THRESHOLDS, ENGINE)
 def study(
     plan: str = "",
     /,
@@ -74,11 +73,9 @@ def study(
     method: Methods = None,
     general: str | None = None,
     pool: str = "",
-    keep: KeepFlags | None = None,
     show: Annotated[bool, Parameter(negative=())] = False,
     schema: Annotated[bool, Parameter(negative=())] = False,
-    rules: RuleFlags | None = None,
-    engine: EngineFlags | None = None,
+    flags: Any = None,
     run: RunFlags | None = None,
 ) -> None:
     """Run a study: one cell per model and seed. Run it again to resume it or to add a method.
@@ -100,7 +97,7 @@ def study(
     schema
         Print the JSON schema of a plan file and exit.
     """
-    from palimpsest.config.load import changed, config_schema, load_config
+    from palimpsest.config.load import as_dict, config_schema, load_config
     from palimpsest.config.plan import Plan
     from palimpsest.config.presets import PRESETS, preset
 
@@ -109,42 +106,30 @@ def study(
         return
     if not plan:
         raise PlanError(f"missing; expected a YAML file or one of {', '.join(PRESETS)}", key="plan")
-    file = plan.endswith((".yaml", ".yml"))
-    chosen = load_config(Plan, {}, plan) if file else preset(plan)
-    values: dict[str, Any] = {"rules": given(rules)} if rules else {}
-    values["engine"] = given(keep)
-    if general is not None:
-        values["general"] = {"source": general}
-    chosen = changed(chosen, values)
-    if show:
-        _show(chosen, (run or RunFlags()).json)
-        return
-    place = out or Path("runs") / chosen.name
-    _run(chosen, place, run or RunFlags(), engine, method, pool)
+    file, run = plan.endswith((".yaml", ".yml")), run or RunFlags()
+    values = given(flags) | ({} if general is None else {"general": {"source": general}})
+    chosen = _changed(load_config(Plan, {}, plan) if file else preset(plan), values, method)
+    if not show:
+        _run(chosen, out or Path("runs") / chosen.name, run, pool)
+    elif run.json:
+        answer(as_dict(chosen))
+    else:
+        import yaml
+
+        form: Any = {"sort_keys": False, "allow_unicode": True, "default_flow_style": None}
+        answer(yaml.safe_dump(as_dict(chosen), **form).rstrip())
 
 
-def _show(plan: Any, as_json: bool) -> None:
-    import yaml
-
-    from palimpsest.config.load import as_dict
-
-    values = as_dict(plan)
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None)
-    answer(values if as_json else text.rstrip())
-
-
-def _run(
-    plan: Any,
-    out: Path,
-    run: RunFlags,
-    engine: EngineFlags | None,
-    methods: list[str] | None,
-    pool: str = "",
-) -> None:
+def _changed(plan: "Plan", values: dict[str, Any], methods: list[str] | None) -> "Plan":
+    """Return a plan with other values and further methods."""
     from palimpsest.config.load import as_dict, changed
 
-    added = [*as_dict(plan)["methods"], *({"name": name} for name in methods or ())]
-    plan = changed(plan, {"engine": given(engine), "methods": added})
+    added = [{"name": name} for name in methods or ()]
+    return changed(plan, values | {"methods": [*as_dict(plan)["methods"], *added]})
+
+
+def _run(plan: "Plan", out: Path, run: RunFlags, pool: str = "") -> None:
+    """Run a study, write its report and answer."""
     if run.executor == "local" and not run.dry_run and plan.engine.device == "cpu":
         from palimpsest.run.local import prepare
 
@@ -159,13 +144,12 @@ def _run(
     with run.options() as options:
         results = run_task(task, options)
     from palimpsest.paper.tables import paper_section
+    from palimpsest.report.documents import run_document
     from palimpsest.report.page import write_report
     from palimpsest.report.terminal import study_lines
 
     page = write_report(results, paper_section(results))
     if run.json:
-        from palimpsest.report.documents import run_document
-
         answer(run_document(results) | {"report": str(page), "run": str(out)})
     else:
         for block in study_lines(results):
@@ -193,7 +177,6 @@ def status(run: Path, /, *, json: AsJson = False) -> None:
     """
     from dataclasses import asdict
 
-    from palimpsest.cli.output import status_lines
     from palimpsest.run.status import status as read_status
 
     now = read_status(run)
@@ -265,7 +248,23 @@ def compare(
     if page is not None:
         write_bytes(page, comparison_page(tables).encode())
         say(f"wrote {page}")
+    answer({table.name: table.plain() for table in tables} if json else table_lines(board))
+
+
+@app.command(group=BENCHMARKS)
+def methods(*, json: AsJson = False) -> None:
+    """List the unlearning methods with their requirements, knobs and sources."""
+    from dataclasses import asdict
+
+    from palimpsest.methods import describe
+    from palimpsest.report.table import wrapped
+
+    rows = describe()
     if json:
-        answer({table.name: table.plain() for table in tables})
+        answer([asdict(row) for row in rows])
         return
-    answer(table_lines(board))
+    for row in rows:
+        knobs = (f"{n}={v:g}" if isinstance(v, float) else f"{n}={v}" for n, v in row.knobs.items())
+        parts = {"needs": ", ".join(row.needs), "knobs": ", ".join(knobs), "source": row.citation}
+        several = [row.summary, *(f"{name}: {text}" for name, text in parts.items() if text)]
+        answer("\n".join([row.name, *(wrapped(f"  {part}") for part in several)]))

@@ -10,12 +10,9 @@ behind an affirmative opening are RWKU's (arXiv:2406.10890), those behind senten
 are after arXiv:2411.12103.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
 
 from palimpsest.facts.files import Fact
 from palimpsest.facts.nonce import (
@@ -249,44 +246,3 @@ def _shots(others: Sequence[Fact], number: int) -> str:
     """Return the first other facts as sentences, each in its phrasing of this number."""
     asked = [(other.answer, _phrasings(other)[number:]) for other in others[:SHOTS]]
     return " ".join(f"{prompts[0]} {answer}." for answer, prompts in asked if prompts)
-
-
-def harness_files(
-    sets: Mapping[str, Sequence[Fact]], folder: Path, prefix: str = "palimpsest"
-) -> dict[str, bytes]:
-    """Return the contents of the files by name: a YAML and JSON lines per set and kind of prompt.
-
-    The metric of a task is the harness's ``perplexity`` of output type ``loglikelihood``: its
-    logarithm is the mean over questions of the answer's NLL in nats, stored here as ``nll_sum``.
-    folder: where the files will be; the harness needs the path of the questions.
-    """
-    import yaml
-
-    tasks: dict[str, list[str]] = {}
-    for question in file_questions(sets):
-        kind = "trained" if question.pool == Pool.TRAINED else "heldout"
-        continuation = question.text[len(question.prompt) :]
-        row = {"fact": question.fact, "prompt": question.prompt, "continuation": continuation}
-        line = json.dumps(row, ensure_ascii=False) + "\n"
-        tasks.setdefault(f"{prefix}_{question.set}_{kind}", []).append(line)
-    metric = {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False}
-    documents: dict[str, dict[str, Any]] = {
-        task: {
-            "task": task,
-            "dataset_path": "json",
-            "dataset_kwargs": {"data_files": {"test": str(folder.resolve() / f"{task}.jsonl")}},
-            "test_split": "test",
-            "output_type": "loglikelihood",
-            "doc_to_text": "prompt",
-            "doc_to_target": "continuation",
-            "target_delimiter": "",
-            "metric_list": [metric.copy()],
-            "metadata": {"version": 1.0},
-        }
-        for task in tasks
-    }
-    documents[prefix] = {"group": prefix, "task": list(tasks)}
-    files = {f"{task}.jsonl": "".join(lines).encode() for task, lines in tasks.items()}
-    for name, values in documents.items():
-        files[f"{name}.yaml"] = yaml.safe_dump(values, sort_keys=False).encode()
-    return files
