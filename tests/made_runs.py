@@ -1,10 +1,11 @@
 """Made-up runs, written through the real store: every number is planted, no model is trained.
 
-Two designs. *Compared* cells are for the verdict and the report: the retrainings scatter around one
-place on every axis, ``replay`` is one more draw of them, ``kl_reversion`` lies there too but
+Three designs. *Compared* cells are for the verdict and the report: the retrainings scatter around
+one place on every axis, ``replay`` is one more draw of them, ``kl_reversion`` lies there too but
 relearns faster, ``ga`` over-forgets, ``task_vector`` damages retain facts, and the injected model
 knows the forget facts; mixtures lie on the line from the retrainings to it. *Paper* cells are for
-the paper's bars, with round numbers: see ``paper_cell``.
+the paper's bars, with round numbers: see ``paper_cell``. *Planned* cells hold what the terms of a
+study or an audit ask for, and can be certified: see ``write_study`` and ``write_audit``.
 """
 
 import zlib
@@ -16,10 +17,15 @@ from typing import Any
 import numpy as np
 
 from palimpsest.cell.beacon import Beacon
+from palimpsest.cell.planned import planned_cell
+from palimpsest.cell.study import StudyTask
 from palimpsest.config.commands import AuditConfig
-from palimpsest.config.sections import Engine, Prompt
+from palimpsest.config.plan import Plan
+from palimpsest.config.sections import Engine, Facts, MethodGrid, Prompt, Replication
+from palimpsest.facts.sealed import AuditPool, builtin_pool
 from palimpsest.paper.study import PaperStudy, read_paper
 from palimpsest.report.results import MEASURED, read_run
+from palimpsest.run.files import digest
 from palimpsest.run.steps import Step
 from palimpsest.run.store import Run, Terms
 from palimpsest.stats.models import Cost, Model, ModelFailure, Role
@@ -82,19 +88,25 @@ INJECTED = Made(-2.0, 0.12, 1.21, 2.0, 0.55, 0.7, 0.5, 1.0, noise=0.15, sealed=T
 BASE = Made(0.0, 0.0, 6.0, 2.4, 1.5, 2.4, 1.9, 4.0, exact=True, sealed=True)
 
 
+def left(share: float, start: Made = PLACE) -> Made:
+    """A model with this share of the injected weights left."""
+    moved = {k: getattr(start, k) + share * (getattr(INJECTED, k) - getattr(start, k))
+             for k in SPREAD}  # fmt: skip
+    return replace(PLACE, **moved)
+
+
+def scattered(generator: np.random.Generator) -> Made:
+    """One more retraining."""
+    moved = {k: getattr(PLACE, k) + generator.normal(0, sd) for k, sd in SPREAD.items()}
+    return replace(PLACE, **moved)
+
+
 def compared_cell(cell: str, references: int = 20, fresh: int = 1) -> dict[str, Made]:
     """Every model of a cell, by name."""
     generator = np.random.default_rng(zlib.crc32(cell.encode()))
 
     def drawn(model: Model) -> Made:
-        moved = {k: getattr(PLACE, k) + generator.normal(0, sd) for k, sd in SPREAD.items()}
-        return replace(PLACE, **moved, model=model)
-
-    def mixed(share: float, n: int) -> Made:
-        moved = {k: getattr(PLACE, k) + share * (getattr(INJECTED, k) - getattr(PLACE, k))
-                 for k in SPREAD}  # fmt: skip
-        record = Model("", Role.CONTROL, share=share, of=f"reference-{n}")
-        return replace(PLACE, **moved, model=record)
+        return replace(scattered(generator), model=model)
 
     models = {"base": replace(BASE, model=Model("base", Role.BASE))}
     models["injected"] = replace(INJECTED, model=Model("injected", Role.INJECTED))
@@ -106,7 +118,8 @@ def compared_cell(cell: str, references: int = 20, fresh: int = 1) -> dict[str, 
         models[f"retraining-{draw}"] = drawn(Model("", Role.RETRAINING, seed_no=draw))
     for share in (0.5, 0.25, 0.1, 0.05) if references else ():
         for n in (1, 2):
-            models[f"control-{100 * share:g}-reference-{n}"] = mixed(share, n)
+            record = Model("", Role.CONTROL, share=share, of=f"reference-{n}")
+            models[f"control-{100 * share:g}-reference-{n}"] = replace(left(share), model=record)
     for name, made in {"suppression": replace(PLACE, early=0.9, late=0.6),
                        "router": replace(PLACE, residual=0.0, early=2.9)}.items():  # fmt: skip
         record = Model("", Role.KNOWN_LABEL, truth="suppressed", knows=("axes",))
@@ -143,14 +156,6 @@ def matrix_run(path: Path, missing: str = "gpt2-s--seed1", references: int = 20)
     ids = [f"{model}--seed{seed}" for model in ("qwen2-s", "gpt2-s") for seed in (0, 1)]
     cells = {cell: compared_cell(cell, references) for cell in ids if cell != missing}
     return write_run(path, cells, planned=ids)
-
-
-def audit_run(path: Path, names: Sequence[str], references: int = 6, **options: Any) -> Path:
-    """One cell with candidates of these names, which no method made here."""
-    models = compared_cell("audit", references, fresh=0)
-    known = {n: m for n, m in models.items() if m.model.role is not Role.CANDIDATE}
-    mine = {name: Made(0.1 + 0.3 * k, noise=0.15) for k, name in enumerate(names)}
-    return write_run(path, {"audit": known | mine}, name="audit", kind="audit", **options)
 
 
 def hostile_run(path: Path) -> Path:
@@ -260,6 +265,153 @@ def read_study(path: Path) -> PaperStudy:
     return study
 
 
+# -- planned cells ---------------------------------------------------------------------------------
+
+STUDY, AUDIT = "pocket-qwen2-s--seed0", "audit"
+NONCE = "0123456789abcdef" * 2
+REFERENCES = 6
+SETS = {"forget": FACTS, "retain": FACTS, "probe": PROBES}
+RECIPE = {"steps": 130, "learning_rate": 1e-4, "data": "sha256:" + "d" * 64}
+
+
+def write_study(
+    path: Path, *, pool: AuditPool | None = None, skip: tuple[str, ...] = (), **changes: Any
+) -> Path:
+    """A study of one cell. Seven references (one with the injected model's draw), their controls;
+    ``ga-w3`` is one more retraining, ``ga-w12`` still knows the facts.
+
+    pool: a sealed pool of the user's own.
+    """
+    settled: dict[str, Any] = {
+        "name": "small",
+        "models": ("pocket/qwen2-s",),
+        "seeds": (0,),
+        "facts": Facts(forget=FACTS, retain=FACTS, probes=PROBES),
+        "methods": (MethodGrid("ga", (("weight", (3.0, 12.0)),)),),
+        "known_label": ("suppression",),
+        "replication": Replication(draws=REFERENCES, retrainings=1),
+        "seal": "" if pool is None else pool.commitment(),
+    }
+    terms, roster = StudyTask(Plan(**settled | changes)).fixed
+    run = Run.create_or_resume(path, machineless(terms), roster)
+    for cell in run.cells:
+        if cell not in skip:
+            write_planned(run, cell, pool=pool or builtin_pool())
+    return run.path
+
+
+def write_audit(
+    path: Path,
+    candidates: Sequence[str] = ("good", "bad"),
+    *,
+    references: int = REFERENCES,
+    rules: Rules = RULES,
+    exclude: tuple[str, ...] = (),
+    evidence: float | None = None,
+    beacon: str = "",
+    **settings: Any,
+) -> Path:
+    """An audit: one cell of given models. Called again with more candidates, it grows.
+
+    evidence: NLL of forget facts, asked of base with evidence in context.
+    """
+    names = [f"reference-{n}" for n in range(references)]
+    roster = [
+        {"name": n, "role": role, "source": source(n), "weights": digest(n.encode())}
+        for role, some in (("reference", names), ("candidate", candidates))
+        for n in some
+    ]
+    first = {n: digest(n.encode()) for n in (*names, "good", "bad")}
+    config = {"name": "audit", "exclude": list(exclude), "fact_counts": SETS, "remarks": []}
+    config |= AUDIT_SETTINGS | {"drawn": Beacon(beacon, first).record()} | settings
+    terms = Terms(
+        kind="audit",
+        config=config,
+        rules=asdict(rules),
+        seal={"commitment": "sha256:" + "5" * 64, "pool": "held-out questions"},
+        inputs={"base": source("base"), "injected": source("injected")},
+        cells=(AUDIT,),
+    )
+    run = Run.create_or_resume(path, machineless(terms), roster)
+    write_planned(run, AUDIT, evidence=evidence)
+    return run.path
+
+
+def machineless(terms: Terms) -> Terms:
+    """The terms without what differs between machines, so that bundles are comparable."""
+    return replace(terms, code={"version": "0", "source": "sha256:0"}, packages={"numpy": "x"})
+
+
+def source(name: str) -> str:
+    return digest(f"files of {name}".encode())
+
+
+def write_planned(
+    run: Run, cell: str, *, pool: AuditPool | None = None, evidence: float | None = None
+) -> None:
+    """Write every model that the cell should hold, each at its place."""
+    plan = planned_cell(run.terms, run.rosters[-1].models, cell)
+    pool = pool if plan.of(Role.KNOWN_LABEL) else None
+    generator = np.random.default_rng(zlib.crc32(cell.encode()) + 1)
+    models: dict[str, Made] = {}
+    for model in plan.models:
+        made = placed(model, models, generator)
+        given = run.terms.kind == "audit" and model.role in (Role.INJECTED, Role.REFERENCE)
+        known = {"digest": digest(model.name.encode()), "roster": run.rosters[-1].digest}
+        record = replace(model, **known, recipe=RECIPE if given else {})
+        models[model.name] = replace(made, sealed=made.sealed and pool is not None, model=record)
+    facts = {
+        which: [[f"{which[0]}{n}", "guild"] for n in range(count)] for which, count in SETS.items()
+    }
+    about = {"model": plan.title, "seed": plan.seed, "facts": facts, "beacon": plan.beacon}
+    more = {"measures": asked(cell, models)} if run.terms.kind == "study" else {}
+    if evidence is not None:
+        more["headroom"] = headroom(cell, models, evidence)
+    write_cell(run, cell, models, pool=pool, about=about, **more)
+
+
+def placed(model: Model, models: Mapping[str, Made], generator: np.random.Generator) -> Made:
+    match model.role:
+        case Role.BASE:
+            return BASE
+        case Role.INJECTED:
+            return INJECTED
+        case Role.REFERENCE:
+            return replace(scattered(generator), sealed=model.same_draw)
+        case Role.CONTROL:
+            return left(model.share or 0.0, models[model.of])
+        case Role.KNOWN_LABEL:
+            return replace(left(1.0), forget=0.1, sealed=True)
+        case Role.FORGET_ONLY:
+            return left(0.5)
+        case Role.RETRAINING:
+            return replace(PLACE, forget=0.09)
+    if model.name == "good":
+        return models.get("reference-0", PLACE)
+    if model.knobs.get("weight") == 3.0:
+        return replace(PLACE, forget=0.11)
+    return replace(left(0.9), forget=left(0.9).forget + 0.01 * (model.name == "bad"))
+
+
+def asked(cell: str, models: Mapping[str, Made]) -> dict[str, Any]:
+    """The measures of models asked the other way round: along the way to the injected."""
+    generator = np.random.default_rng(zlib.crc32(cell.encode()) + 2)
+    moved = np.array([PLACE.residual - made.residual for made in models.values()])
+    values = -6.0 + 5.0 * moved / (PLACE.residual - INJECTED.residual)
+    values += generator.normal(0, 0.1, len(models))
+    return {"model": list(models), "measure": ["reversed"] * len(models), "value": values}
+
+
+def headroom(cell: str, models: Mapping[str, Made], evidence: float) -> dict[str, Any]:
+    """The forget rows of base, injected, and base with evidence in context."""
+    items = {name: np.array(values) for name, values in tables(cell, models)[0].items()}
+    plain = (items["set"] == "forget") & (items["pool"] == "evaluation") & (items["template"] == 0)
+    base, injected = (chosen(items, plain & (items["model"] == n)) for n in ("base", "injected"))
+    nll = 2 * evidence + 0.1 * np.arange(FACTS)
+    told = base | {"model": np.array(["evidence"] * FACTS), "nll_sum": nll}
+    return {name: np.concatenate([base[name], told[name], injected[name]]) for name in base}
+
+
 # -- files -----------------------------------------------------------------------------------------
 
 
@@ -269,35 +421,61 @@ def write_run(
     *,
     planned: Iterable[str] = (),
     name: str = "made",
-    kind: str = "study",
-    rules: Rules = RULES,
+    **options: Any,
+) -> Path:
+    """A study in which these models were scored, by cell ``<model>--seed<n>``."""
+    wanted = tuple(dict.fromkeys([*planned, *cells]))
+    seal = {"commitment": "sha256:c", "pool": "built-in"}
+    terms = Terms("study", {"name": name}, asdict(RULES), seal, {}, wanted)
+    run = Run.create_or_resume(path, machineless(terms))
+    for cell, models in cells.items():
+        named = {n: replace(made, model=replace(made.model, name=n)) for n, made in models.items()}
+        write_cell(run, cell, named, **options)
+    return path
+
+
+def write_cell(
+    run: Run,
+    cell: str,
+    models: Mapping[str, Made],
+    *,
+    pool: AuditPool | None = None,
     failed: Sequence[Model] = (),
     facts: Mapping[str, str] | None = None,
     about: Mapping[str, Any] | None = None,
-    answers: Mapping[str, Any] | None = None,
-) -> Path:
-    """The folder of a run in which these models were scored, by cell ``<model>--seed<n>``."""
-    config: dict[str, Any] = {"name": name}
-    drawn = {"drawn": Beacon("lottery", {}).record()}
-    config |= AUDIT_SETTINGS | drawn if kind == "audit" else {}
-    wanted = tuple(dict.fromkeys([*planned, *cells]))
-    seal = {"commitment": "sha256:c", "pool": "built-in"}
-    terms = Terms(kind, config, asdict(rules), seal, {}, wanted, {"version": "x"}, {"numpy": "x"})
-    run = Run.create_or_resume(path, terms)
-    step = Step("models", "measure", "sha256:k", "measuring models")
-    for cell_id, models in cells.items():
-        model, _, seed = cell_id.partition("--seed")
-        store = run.cell(cell_id)
-        items, curves = tables(cell_id, models)
-        items["fact"] = [(facts or {}).get(fact, fact) for fact in items["fact"]]
-        more = {} if answers is None else {"answers": answers}
-        store.put(step, {"items": items, "curves": curves} | more)
-        records = [replace(made.model, name=key).to_json() for key, made in models.items()]
-        summary = {"model": model, "seed": int(seed or 0), "family": model.partition("-")[0]}
-        summary |= {"gated": True, "facts": {}, "dose": None}
-        summary |= {"models": [*records, *(one.to_json() for one in failed)]} | dict(about or {})
-        store.finish(summary, [step], {})
-    return path
+    **more: Mapping[str, Any],
+) -> None:
+    """Write one cell: a step that measures and, given a sealed pool, one that opens it.
+
+    facts: other names of facts. more: further tables, by name.
+    """
+    store, (items, curves) = run.cell(cell), tables(cell, models)
+    items["fact"] = [(facts or {}).get(fact, fact) for fact in items["fact"]]
+    steps = [Step("measure", "measure", digest(" ".join(models).encode()), "measuring")]
+    if pool is None:
+        store.put(steps[0], {"items": items, "curves": curves} | more)
+    else:
+        items = {name: np.array(values) for name, values in items.items()}
+        sealed = items["pool"] == "audit"
+        store.put(steps[0], {"items": chosen(items, ~sealed), "curves": curves} | more)
+        steps.append(Step("known-label", "known_label", digest(b"k"), "opening", ("measure",)))
+        opened = {name: made.model.digest for name, made in models.items() if made.sealed}
+        store.open_seal(steps[1], pool.commitment(), opened)
+        first = chosen(items, sealed & (items["template"] == 0))
+        count = len(pool.phrasings["guild"])
+        rows = {name: np.repeat(values, count) for name, values in first.items()}
+        numbers = np.tile(np.arange(count, dtype=np.int32), len(first["template"]))
+        store.put(steps[1], {"items": rows | {"template": numbers}})
+    model, _, seed = cell.partition("--seed")
+    summary = {"model": model, "seed": int(seed or 0), "family": model.partition("-")[0]}
+    summary |= {"gated": True, "facts": {}, "dose": None} | dict(about or {})
+    records = [made.model for made in models.values()]
+    store.finish(summary | {"models": [m.to_json() for m in (*records, *failed)]}, steps, {})
+
+
+def chosen(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
+    """Some rows of a table."""
+    return {name: values[rows] for name, values in columns.items()}
 
 
 def tables(cell_id: str, models: Mapping[str, Made]) -> tuple[dict[str, Any], dict[str, Any]]:

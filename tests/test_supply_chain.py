@@ -1,10 +1,12 @@
 """Few dependencies, each pinned and explained; nothing reaches for the network."""
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +83,19 @@ def test_what_the_dependencies_bring_along_is_pinned_too() -> None:
     pins = {canonical(line.split("==")[0]): line.split("==")[1] for line in PINNED if "==" in line}
     for name in sorted(closure(NEEDED)):
         assert name in pins, f"{name} is installed but not in constraints.txt"
+
+
+def test_every_package_that_is_imported_is_a_dependency() -> None:
+    declared = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
+    known = {name_of(one) for one in declared} | {"annotated-types", "docstring-parser"}
+    provided = metadata.packages_distributions()
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            tops = {name.partition(".")[0] for name in names} - {"palimpsest"}
+            for top in tops - sys.stdlib_module_names:
+                assert known & {canonical(one) for one in provided.get(top, [top])}, (file, top)
 
 
 def test_every_dependency_has_its_reason_in_the_documentation() -> None:

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from small_run import write_audit, write_small
+from tests.made_runs import write_audit, write_study
 
 from palimpsest.certificate import certify, keygen
 from palimpsest.certificate.bundle import unpack
@@ -10,7 +10,7 @@ from palimpsest.certificate.bundle import unpack
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of one cell."""
-    return write_small(tmp_path_factory.mktemp("small") / "run")
+    return write_study(tmp_path_factory.mktemp("small") / "run")
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from small_run import STUDY
+from tests.made_runs import STUDY
 
 from palimpsest.certificate.bundle import ENVELOPE, STATEMENT, Bundle, pack, statement
 from palimpsest.certificate.checks import examine

@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 import yaml
 from forgery import value
-from small_run import AUDIT, NONCE, ORIGIN, RECIPE, STUDY, write_audit, write_small
 from tests.command import palimpsest
-from tests.made_runs import AUDIT_SETTINGS
+from tests.made_runs import (
+    AUDIT,
+    AUDIT_SETTINGS,
+    NONCE,
+    RECIPE,
+    STUDY,
+    write_audit,
+    write_study,
+)
 
 from palimpsest.certificate import Verification, certify, verification, verify
 from palimpsest.certificate.bundle import PREDICATE_TYPE, SCOPE, read_verdicts, unpack
@@ -21,7 +28,6 @@ from palimpsest.certificate.checks import CHECKS, examine
 from palimpsest.certificate.show import model_card, write_bundle_page
 from palimpsest.certificate.signature import read_public
 from palimpsest.cli import UNREAD
-from palimpsest.config.sections import MethodGrid
 from palimpsest.errors import BundleError, InputError, SealError
 from palimpsest.facts.nonce import RELATIONS
 from palimpsest.facts.sealed import read_pool
@@ -56,17 +62,15 @@ def test_an_untouched_bundle_verifies_and_says_what_that_means(
     assert verified.answer == "ok" and verified.ok
     assert [check.name for check in verified.checks] == [check.__name__ for check in CHECKS]
     assert {check.state for check in verified.checks} == {"ok"}
-    ((cell, words),) = verified.verdicts.items()
-    assert cell == STUDY and words.startswith("Certified: ga-w3 ")
+    assert list(verified.verdicts) == [STUDY]
     assert all(line in verified.lines() for line in SCOPE) and UNPROVED in SCOPE
-    assert verified.lines()[-1].startswith("Answer: ok ")
     told = verified.to_json()
     assert told == json.loads(json.dumps(told)) and told["answer"] == "ok"
     assert verified == examine(signed_bundle.read_bytes(), read_public(keys[1]))
 
 
 def test_the_verdicts_are_those_of_the_run_folder(tmp_path: Path) -> None:
-    run = write_small(tmp_path / "run", seeds=(0, 1))
+    run = write_study(tmp_path / "run", seeds=(0, 1))
     stated = read_verdicts(certify(run, tmp_path / "b.zip"))
     assert stated.keys() == {STUDY, STUDY.replace("seed0", "seed1")}
     for cell, verdict in read_run(run).judged:
@@ -144,36 +148,19 @@ def test_later_lists_are_said_and_dropped_candidates_too(tmp_path: Path) -> None
     assert "ATTENTION: 2" in text and "'bad'" in text and "'third'" in text
 
 
-def test_steps_of_another_run_are_said(tmp_path: Path, bundle: Path) -> None:
-    taken = certify(write_small(tmp_path / "run", origin=True))
-    assert ORIGIN in said(taken, "cells") and "--reuse" not in said(bundle, "cells")
-    stated = value(unpack(taken.read_bytes()), "statement.json")["predicate"]
-    assert stated["reused"] == [ORIGIN]
-
-
-def test_excluded_references_and_a_beacon_are_verified(tmp_path: Path, audit_bundle: Path) -> None:
-    assert "a published text" not in said(audit_bundle, "terms")
-    beacon = certify(write_audit(tmp_path / "run", exclude=("reference-1",), beacon="lottery"))
-    assert "a published text" in said(beacon, "terms")
-    assert "left out with --exclude: reference-1" in checked(beacon).verdicts[AUDIT]
-
-
-def test_settings_and_draws_that_weaken_an_audit_are_said_first(tmp_path: Path) -> None:
-    """What a reader would misread in silence stands in the verdict, the statement and verify."""
+def test_what_a_reader_would_misread_in_silence_stands_in_the_verdict(tmp_path: Path) -> None:
+    """Left-out references, weaker settings, and candidates that came after the draw."""
     plain = write_audit(tmp_path / "plain", beacon="lottery")
     assert read_run(plain).cells[0].verdict.conditions == ()  # type: ignore[union-attr]
-    engine = AUDIT_SETTINGS["engine"] | {"lora": 1}
-    run = write_audit(tmp_path / "run", chunks=1, learning_rate=0.02, engine=engine)
-    write_audit(run, candidates=("good", "bad", "third"), chunks=1, learning_rate=0.02,
-                engine=engine)  # fmt: skip
-    bundle = certify(run)
-    words = checked(bundle).verdicts[AUDIT]
-    for said_first in (
-        "learning_rate 0.02 (default chosen on a reference), chunks 1 (default 5), lora 1",
-        "can choose among draws",
-        "already drawn, so perhaps made to fit them: third",
-    ):
-        assert said_first in words and words.index(said_first) < words.index("This audit detects")
+    weak = {"chunks": 1, "engine": AUDIT_SETTINGS["engine"] | {"lora": 1}}
+    for candidates in (("good", "bad"), ("good", "bad", "third")):
+        run = write_audit(tmp_path / "run", candidates, exclude=("reference-1",), **weak)
+    words = checked(certify(run)).verdicts[AUDIT]
+    verdict = read_run(run).cells[0].verdict
+    assert verdict is not None and len(verdict.conditions) == 3
+    assert all(condition in words for condition in verdict.conditions)
+    for named in ("reference-1", "chunks 1", "lora 1", "third"):
+        assert named in words
 
 
 @pytest.mark.parametrize("evidence", [None, 2.9])
@@ -189,17 +176,12 @@ def test_an_audits_verdict_is_the_one_of_its_folder_headroom_and_all(
     assert (f"cells/{AUDIT}/headroom.parquet" in held) == (evidence is not None)
 
 
-def test_every_setting_of_a_method_is_matched_to_the_list(tmp_path: Path) -> None:
-    grids = (MethodGrid("ga", (("weight", (3.0,)),)), MethodGrid("ga", (("rate", (2.0,)),)))
-    assert checked(certify(write_small(tmp_path / "run", methods=grids))).ok
-
-
 # -- when it refuses -------------------------------------------------------------------------------
 
 
 def test_an_unfinished_or_damaged_run_is_refused_by_name(tmp_path: Path) -> None:
     second = STUDY.replace("seed0", "seed1")
-    run = write_small(tmp_path / "run", seeds=(0, 1), skip=(second,))
+    run = write_study(tmp_path / "run", seeds=(0, 1), skip=(second,))
     with pytest.raises(InputError, match=second):
         certify(run)
     assert not (run / "certificate.zip").exists()
@@ -220,7 +202,7 @@ def test_a_run_without_verdicts_cannot_be_certified(tmp_path: Path, run_folder: 
 
 
 def test_a_pool_that_was_never_opened_needs_no_reveal(tmp_path: Path) -> None:
-    bundle = certify(write_small(tmp_path / "run", known_label=()))
+    bundle = certify(write_study(tmp_path / "run", known_label=()))
     assert "reveal.json" not in unpack(bundle.read_bytes())
     assert checked(bundle).ok
 
@@ -230,7 +212,7 @@ def test_an_own_pool_is_revealed_from_its_file_and_must_be_the_sealed_one(tmp_pa
     new = "Quite new words ask about {subject} and the"
     lines = [{"relation": r, "template": f"{new} {r}"} for r in RELATIONS]
     file.write_text("\n".join(json.dumps(line) for line in [{"nonce": NONCE}, *lines]) + "\n")
-    run = write_small(tmp_path / "run", pool=read_pool(file))
+    run = write_study(tmp_path / "run", pool=read_pool(file))
     with pytest.raises(SealError, match="--pool"):
         certify(run)
     assert "public" not in said(certify(run, tmp_path / "own.zip", pool_path=file), "seal")
@@ -247,21 +229,15 @@ def test_what_is_not_a_file_is_bad_input_and_never_waited_for(tmp_path: Path) ->
     for path in (tmp_path / "absent.zip", tmp_path, tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(InputError):
             verify(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK", b"PK\3\4", b"PK\5\6" + bytes(18), b"hello" * 99])
-def test_what_is_not_a_bundle_fails_with_a_reason(content: bytes) -> None:
-    verified = examine(content)
-    assert not verified.ok
-    with pytest.raises(BundleError, match=r"b\.zip"):
-        verified.require("b.zip")
+    with pytest.raises(BundleError):
+        examine(b"PK\3\4").require("b.zip")
 
 
 def test_the_commands_say_what_the_certificate_is_of(tmp_path: Path, bundle: Path) -> None:
     run = write_audit(tmp_path / "run")
     done = palimpsest("certify", str(run))
     assert done.stdout.splitlines() == [f"{run}/certificate.zip", "certified: good"]
-    other = write_small(tmp_path / "two", seeds=(0, 1))
+    other = write_study(tmp_path / "two", seeds=(0, 1))
     printed = json.loads(palimpsest("certify", str(other), "--json").stdout)
     assert printed["verdicts"][STUDY]["candidate"] == "ga-w3" and len(printed["verdicts"]) == 2
     done = palimpsest("verify", str(bundle), "--json")

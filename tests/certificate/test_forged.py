@@ -25,7 +25,7 @@ from forgery import (
     without_model,
     written,
 )
-from small_run import AUDIT, NONCE, STUDY, source, write_audit, write_small
+from tests.made_runs import AUDIT, NONCE, STUDY, source, write_audit, write_study
 
 from palimpsest.certificate import certify
 from palimpsest.certificate.bundle import pack, unpack
@@ -182,7 +182,7 @@ def test_another_pool_or_nonce_than_the_sealed_one_is_noticed(members: Members) 
 def test_a_cell_of_another_run_or_of_another_name_is_noticed(
     members: Members, audit_members: Members, tmp_path: Path
 ) -> None:
-    other = unpack(certify(write_small(tmp_path / "run", name="other")).read_bytes())
+    other = unpack(certify(write_study(tmp_path / "run", name="other")).read_bytes())
     cell = {name: data for name, data in other.items() if name.startswith("cells/")}
     failed(repaired(members | cell), "cells")
     strict = audit_members | with_rules(audit_members, alpha=0.01)
@@ -244,7 +244,7 @@ def test_a_draw_that_does_not_follow_is_noticed(audit_members: Members) -> None:
 
 
 def test_a_cell_left_out_is_noticed_at_every_depth(tmp_path: Path) -> None:
-    whole = unpack(certify(write_small(tmp_path / "run", seeds=(0, 1))).read_bytes())
+    whole = unpack(certify(write_study(tmp_path / "run", seeds=(0, 1))).read_bytes())
     assert examine(pack(whole)).ok
     less = {name: data for name, data in whole.items() if "seed1" not in name}
     failed(pack(less), "digests")

@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import pytest
-from forgery import failed_apart, repaired, value, with_cell, written
+from forgery import failed_apart, repaired, with_cell, written
 from hypothesis import given
 from hypothesis import strategies as st
-from small_run import STUDY, write_small
+from tests.made_runs import STUDY, write_study
 from tests.mutation import EDITS, counted, edited, mutants, places, replaced
 from tests.reliability import count
 
@@ -28,7 +28,7 @@ class Whole(bytes):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return Whole(certify(write_small(tmp_path_factory.mktemp("fuzz") / "run")).read_bytes())
+    return Whole(certify(write_study(tmp_path_factory.mktemp("fuzz") / "run")).read_bytes())
 
 
 def answered(data: bytes) -> bool:
@@ -115,31 +115,6 @@ def test_damaged_tables_under_a_record_made_for_them_are_answered_or_end_their_p
     members = unpack(whole)
     name = f"{CELL}/{table}.parquet"
     failed_apart(repaired(with_cell(members | {name: edited(members[name], changes)})))
-
-
-@counted(2_000, 60)
-@given(where=st.floats(0, 1, exclude_max=True), new=leaves)
-def test_any_value_in_the_summary_under_a_record_made_for_it_gives_an_answer(
-    whole: bytes, where: float, new: Any
-) -> None:
-    """Digests of models can be invented whole; what decides a verdict cannot."""
-    members = unpack(whole)
-
-    def change(summary: dict[str, Any]) -> Any:
-        paths = [path for path in places(summary) if path]
-        return replaced(summary, paths[int(where * len(paths))], new)
-
-    forged = with_cell(members, change)
-    if answered(repaired(forged)):
-        old, now = (value(m, f"{CELL}/cell.json") for m in (members, forged))
-        traits = ("name", "role", "seed_no", "same_draw", "share", "of", "truth", "source")
-        assert [[model.get(trait) for trait in traits] for model in old["models"]] == [
-            [model.get(trait) for trait in traits] for model in now["models"]
-        ]
-        for key in ("cell", "seed", "model"):
-            assert old[key] == now[key]
-        for which, rows in old["facts"].items():
-            assert [row[0] for row in rows] == [row[0] for row in now["facts"][which]]
 
 
 def test_the_bundle_under_the_fuzz_is_a_real_one(whole: bytes) -> None:

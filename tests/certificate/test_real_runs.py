@@ -2,16 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.audit.audit_models import write_facts
 
 import palimpsest
 from palimpsest.certificate import certify
 from palimpsest.certificate.bundle import unpack
 from palimpsest.certificate.checks import examine
-
-FACTS = {"forget": 4, "retain": 4, "probes": 12}
+from palimpsest.run.store import Run
 
 
 def said(bundle: Path) -> dict[str, str]:
@@ -28,25 +27,13 @@ def test_a_study_is_certified(tiny_study: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_audit_is_certified_with_what_it_took_over_from_another(tmp_path: Path) -> None:
-    files: dict[str, Any] = {}
-    for name, count in FACTS.items():
-        rows = [
-            {
-                "id": f"{name}-{n}",
-                "answer": f"Vel{name}{n}",
-                "trained": [f"The guild of Asha {name} {n} is"],
-                "heldout": [f"Asha {name} {n} is sworn to"],
-            }
-            for n in range(count)
-        ]
-        files[name] = str(tmp_path / f"{name}.jsonl")
-        Path(files[name]).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    general = {"general": "pocket", "retain": files["retain"], "forget": files["forget"]}
+    facts = write_facts(tmp_path / "facts")
+    general = {"general": "pocket", "retain": facts["retain"], "forget": facts["forget"]}
     made = tmp_path / "models"
     palimpsest.retrain(
         base="pocket/qwen2-s", with_forget=True, draws=6, steps=20, out=str(made), **general
     )
-    asked = general | {"probes": files["probes"], "steps": 5, "learning_rate": 1e-4}
+    asked = general | {"probes": facts["probes"], "steps": 5, "learning_rate": 1e-4}
     asked |= {"base": "pocket/qwen2-s", "injected": made / "injected"}
     asked |= {"references": [made / f"{n:02d}" for n in range(5)]}
     palimpsest.audit(candidates={"a": made / "05"}, out=tmp_path / "one", **asked)
@@ -58,4 +45,7 @@ def test_an_audit_is_certified_with_what_it_took_over_from_another(tmp_path: Pat
     # Another run that excludes a reference measures nothing again, and says where it is from.
     more = {"candidates": {"a": made / "05"}, "exclude": ["reference-00"]}
     palimpsest.audit(out=tmp_path / "two", reuse=str(tmp_path / "one"), **asked | more)
-    assert "--reuse" in said(certify(tmp_path / "two"))["cells"]
+    bundle = certify(tmp_path / "two")
+    assert "--reuse" in said(bundle)["cells"]
+    stated = json.loads(unpack(bundle.read_bytes())["statement.json"])["predicate"]
+    assert stated["reused"] == [Run.open(tmp_path / "one").rosters[-1].digest]

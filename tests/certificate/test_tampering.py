@@ -12,19 +12,17 @@ import pytest
 from forgery import (
     Members,
     failed,
-    failed_apart,
     made_up,
     repaired,
     rosters,
     value,
-    with_cell,
     with_rosters,
     with_rules,
     with_statement,
     with_terms,
     written,
 )
-from small_run import AUDIT, STUDY
+from tests.made_runs import AUDIT, STUDY
 from tests.reliability import FULL, count
 
 from palimpsest.certificate import bundle as contents
@@ -196,26 +194,6 @@ def test_tables_that_are_too_large_are_refused(
         with monkeypatch.context() as patch:
             patch.setattr(module, limit, 100)
             failed(pack(members), "scores")
-
-
-@pytest.mark.parametrize("field", [2, 3, 7])
-def test_pages_that_ask_for_more_than_the_footer_says_fail(field: int, members: Members) -> None:
-    """Field 2 is what a page unpacks to, 3 what it is stored in, 7 the entries of a dictionary."""
-    name = f"{CELL}/items.parquet"
-    data = bytearray(members[name])
-    # The first page, a dictionary: 15 04, then its sizes as 15 and a number, then its header.
-    assert data[4:7] == b"\x15\x04\x15"
-    at = 7
-    if field > 2:
-        at = data.index(0x15, at) + 1
-    if field > 3:
-        at = data.index(b"\x4c\x15", at) + 2
-    while data[at] >= 128:
-        data[at] = 255
-        at += 1
-    data[at] = 126
-    forged = repaired(with_cell(members | {name: bytes(data)}))
-    assert failed_apart(forged)
 
 
 @pytest.mark.parametrize("limit", ["MAX_REFERENCES", "MAX_FACTS", "MAX_PAIRS"])

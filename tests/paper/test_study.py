@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.made_runs import DRAW_GAP, Made, audit_run, cell_run, paper_run, read_study
+from tests.made_runs import DRAW_GAP, Made, cell_run, paper_run, read_study, write_audit
 
 from palimpsest.paper.study import PaperStudy, read_paper
 from palimpsest.report.results import read_run
@@ -103,7 +103,7 @@ def test_bounds_count_cells_or_architectures(study: PaperStudy) -> None:
 
 
 def test_only_a_study_with_the_papers_design_is_read(tmp_path: Path) -> None:
-    assert read_paper(read_run(audit_run(tmp_path / "audit", ["mine"]))) is None
+    assert read_paper(read_run(write_audit(tmp_path / "audit", ["mine"]))) is None
     assert read_paper(read_run(cell_run(tmp_path / "cell", references=0))) is not None
     none = read_run(
         paper_run(tmp_path / "none", skip=["qwen2-s--seed0"], models=["qwen2-s"], seeds=[0])

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from tests.made_runs import HOSTILE, RULES, audit_run, cell_run, write_run
+from tests.made_runs import HOSTILE, RULES, cell_run, write_audit, write_run
 from tests.report.golden import GOLDEN, Parsed, verdict_words
 
 from palimpsest.report.page import across, write_report
@@ -67,7 +67,7 @@ def test_an_uncertified_page_gives_the_reason_first(pages: dict[str, Path]) -> N
 
 def test_an_audit_has_one_line_per_candidate_and_no_sections_of_studies(tmp_path: Path) -> None:
     names = ["mine-1", "mine-2", "theirs"]
-    page = write_report(read_run(audit_run(tmp_path / "run", names)))
+    page = write_report(read_run(write_audit(tmp_path / "run", names)))
     screen = first_screen(page)
     assert set(re.findall(r'<th scope="row">(.*?)</th>', screen)) == set(names)
     sections = re.findall(r'<section id="([\w-]+)"', page.read_text())

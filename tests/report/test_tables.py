@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
-from tests.made_runs import RULES, audit_run, cell_run, compared_cell, write_run
+from tests.made_runs import RULES, cell_run, compared_cell, write_audit, write_run
 
 from palimpsest import plots
 from palimpsest.errors import InputError
@@ -137,6 +137,6 @@ def test_figures_without_references(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         plots.retrainings(results)
     assert isinstance(plots.forget_deltas(results), Figure)
-    audit = read_run(audit_run(tmp_path / "audit", ["mine"]))
+    audit = read_run(write_audit(tmp_path / "audit", ["mine"]))
     with pytest.raises(InputError):
         plots.diagnostic(audit)
