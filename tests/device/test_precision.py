@@ -197,12 +197,11 @@ def test_logits_that_are_capped_or_scaled_are_so_at_scored_positions(
 # -- copies of the weights -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("known", "most"), [((), 5), (("router",), 9)])
+@pytest.mark.parametrize(("known", "most"), [((), 4), (("router",), 8)])
 def test_a_study_has_one_student_on_the_device(
     tiny_checkpoint: Any, far: str, tmp_path: Path, known: tuple[str, ...], most: int
 ) -> None:
-    """Weights, the same in units of the base's, gradients and two moments; a router is two models
-    in training."""
+    """Weights, gradients and two moments; a router is two models in training."""
     folder, gauge, each = counted(tiny_checkpoint, tmp_path / "model")
     plan = device_plan(folder, Engine(device=far, stack=1), ("npo",), known_label=known)
     with gauge:
@@ -228,7 +227,7 @@ def test_an_audit_has_one_student_on_the_device(
     values = audit_files(folder, tmp_path)
     with gauge:
         palimpsest.audit(**values, out=tmp_path / "run", engine={"device": far})
-    assert 4 < gauge.peak / each <= 5.25
+    assert 3 < gauge.peak / each <= 4.25
 
 
 def test_a_lent_student_is_replaced_and_comes_back(tiny_checkpoint: Any) -> None:

@@ -173,9 +173,8 @@ def worker_memory(spec: CellPlan) -> float:
     layers = base.number("num_hidden_layers", "n_layer", default=12)
     vocabulary = base.number("vocab_size", default=50_000)
     each = 4 if engine.dtype == "float32" else 2
-    # Weights, gradients and AdamW's two moments; master weights where the weights are not float32,
-    # and in re-acquisition, which takes its steps in units of the base's weights.
-    state = parameters * (2 * each + 8 + (4 if each == 2 or spec.measured else 0))
+    # Weights, gradients and AdamW's two moments; master weights where the weights are not float32.
+    state = parameters * (2 * each + 8 + (4 if each == 2 else 0))
     if engine.lora:
         state = parameters * each + 24 * engine.lora * layers * width * 16
     injection = setting.injection

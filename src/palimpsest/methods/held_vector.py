@@ -27,7 +27,6 @@ arXiv:2212.04089; averaging weights of models that share a start, of Wortsman et
 arXiv:2203.05482.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +49,7 @@ from palimpsest.models.net import Batch, Encoded, Net, collate
 from palimpsest.models.train import (
     CLIP,
     AdamW,
+    gradient_norms,
     step_tokens,
     text_batch,
     train_alone,
@@ -91,26 +91,24 @@ class HeldSteps(AdamW):
 
     def __init__(self, *settings: Any, noise: Sequence[Tensor], beta: float) -> None:
         super().__init__(*settings)
-        self.noise, self.beta, self.scale = noise, beta, 1.0
+        self.noise, self.beta = noise, beta
         self.whole = float(sum(float(part.sum()) for part in noise))
 
-    def step(self) -> None:
-        grads = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
-        if grads:
-            own = torch.stack(torch._foreach_norm(grads, 2, dtype=torch.float32)).square().sum()
-            # The injection clips the gradient of facts and general texts together. Here the label
-            # noise of general texts is missing from the gradient, so its expected squared length
-            # (the sum of V) is added before it is clipped.
-            self.scale = min(1.0, CLIP / (math.sqrt(float(own) + self.whole) + 1e-6))
-        super().step()
+    def step(self, clip: Tensor | None = None) -> None:
+        # The injection clips the gradient of facts and general texts together. Here the label noise
+        # of general texts is missing from the gradient, so its expected squared length (the sum of
+        # V) is added before it is clipped.
+        length = (gradient_norms(self.leaves, 1).square() + self.whole).sqrt()
+        super().step((CLIP / (length + 1e-6)).clamp(max=1.0))
 
-    def _update(self, known: Sequence[int], grads: list[Any]) -> None:
+    def _update(self, known: Sequence[int], grads: list[Any], clip: Tensor | None) -> None:
+        scale = 1.0 if clip is None else float(clip)
         for n, grad in zip(known, grads):
             first, squares, t = self.first[n], self.second[n], self.steps[n]
-            first.mul_(self.beta).add_(grad, alpha=(1 - self.beta) * self.scale)
+            first.mul_(self.beta).add_(grad, alpha=(1 - self.beta) * scale)
             # V is added in every step, as the noise would have been, and clipped with it.
-            squares.addcmul_(grad, grad, value=self.scale**2)
-            squares.add_(self.noise[n], alpha=self.scale**2)
+            squares.addcmul_(grad, grad, value=scale**2)
+            squares.add_(self.noise[n], alpha=scale**2)
             # The mean over all steps in place of AdamW's second moment: that remembers a thousand
             # steps, so corrected for its start it is nearly their mean over a few hundred.
             spread = (squares / t).sqrt_().add_(1e-8)

@@ -9,7 +9,6 @@ A step of AdamW is smaller than the spacing of bfloat16 numbers, so weights that
 are trained through float32 copies of them. Moments are float32 and lie beside the weights.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -40,6 +39,9 @@ class AdamW:
         so that two models which differ only in how their weights are scaled are trained alike.
     """
 
+    moments = 2
+    """Tensors of a leaf's size that are kept from step to step."""
+
     def __init__(
         self,
         leaves: Sequence[Tensor],
@@ -50,33 +52,58 @@ class AdamW:
         self.leaves, self.learning_rate, self.stack = leaves, learning_rate, stack
         self.scales = scales
         self.weight_decay = 0.0
-        if scales:
-            self.masters = [leaf.detach().float() / scale for leaf, scale in zip(leaves, scales)]
-        else:  # the leaf itself where it is float32 already
-            exact = torch.float32
-            self.masters = [x if x.dtype == exact else x.detach().float() for x in leaves]
-        self.first = [torch.zeros_like(master, requires_grad=False) for master in self.masters]
-        self.second = [torch.zeros_like(moment) for moment in self.first]
+        # The leaf itself where it is float32 already.
+        self.masters = [leaf.detach().float() for leaf in leaves]
+        # A stack takes AdamW's steps on weights that are divided by the scales: one call over all
+        # leaves takes half as long as one for each pocket-sized leaf and member.
+        self.divided = bool(scales) and stack > 1 and self.moments == 2
+        if self.divided:
+            self.masters = [master / scale for master, scale in zip(self.masters, scales)]
+        self.first, self.second = (
+            [torch.zeros_like(master) for master in self.masters] if kept < self.moments else []
+            for kept in range(2)
+        )
         self.steps = [0] * len(leaves)
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, clip: Tensor | None = None) -> None:
+        """Take a step; clip: (stack,) factors of the members' gradients, None where all are 1."""
         grads = {n: leaf.grad for n, leaf in enumerate(self.leaves) if leaf.grad is not None}
         for n in grads:
             self.steps[n] += 1
-        if plain := [n for n in grads if self.masters[n].dtype == self.leaves[n].dtype]:
-            self._update(plain, [grads[n] for n in plain])
-            for n in plain if self.scales else ():
-                torch.mul(self.masters[n], self.scales[n], out=self.leaves[n])
+        if exact := [n for n, grad in grads.items() if grad.dtype == torch.float32]:
+            self._update(exact, [grads[n] for n in exact], clip)
         # The others one at a time, so that only one float32 gradient exists at a time.
         for n, grad in grads.items():
-            if n not in plain:
-                self._update([n], [grad.float()])
-                scaled = self.masters[n] * self.scales[n] if self.scales else self.masters[n]
-                self.leaves[n].copy_(scaled)
+            if grad.dtype != torch.float32:
+                self._update([n], [grad.float()], clip)
+                self.leaves[n].copy_(self.masters[n])
 
-    def _update(self, known: Sequence[int], grads: list[Any]) -> None:
+    def _update(self, known: Sequence[int], grads: list[Any], clip: Tensor | None) -> None:
         """Take a step on the masters of these leaves."""
+        if self.weight_decay:  # of matrices alone; in a stack the first axis is the models'
+            for n in known:
+                if self.masters[n].dim() - (self.stack > 1) > 1:
+                    self.masters[n].mul_(1.0 - self.learning_rate * self.weight_decay)
+        if self.stack > 1 and clip is not None:
+            torch._foreach_mul_(grads, [self._by_member(n, clip) for n in known])
+            clip = None
+        if self.divided:
+            torch._foreach_mul_(grads, [self.scales[n] for n in known])
+            self._fused(known, grads, clip)
+            for n in known:
+                torch.mul(self.masters[n], self.scales[n], out=self.leaves[n])
+        elif self.scales:
+            # On x / s the step is −r m̂ s / (√v̂ s + ε), with the moments of x's own gradient. Times
+            # s it is AdamW's step on x at the rate r s with ε / s, which needs no copy of x.
+            for n, grad in zip(known, grads):
+                self._fused([n], [grad], clip, float(self.scales[n]))
+        else:
+            self._fused(known, grads, clip)
+
+    def _fused(
+        self, known: Sequence[int], grads: list[Any], clip: Tensor | None, scale: float = 1.0
+    ) -> None:
         masters, first, second = (
             [row[n] for n in known] for row in (self.masters, self.first, self.second)
         )
@@ -86,37 +113,51 @@ class AdamW:
             for number in {self.steps[n] for n in known}
         }
         steps = [counts[self.steps[n]] for n in known]
-        settings: dict[str, Any] = {"lr": self.learning_rate, "beta1": 0.9, "beta2": 0.999}
-        if self.weight_decay:  # of matrices alone; in a stack the first axis is the models'
-            for master in masters:
-                if master.dim() - (self.stack > 1) > 1:
-                    master.mul_(1.0 - self.learning_rate * self.weight_decay)
-        settings |= {"weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
+        settings: dict[str, Any] = {"lr": self.learning_rate * scale, "beta1": 0.9, "beta2": 0.999}
+        settings |= {"weight_decay": 0.0, "eps": 1e-8 / scale, "amsgrad": False, "maximize": False}
+        settings["grad_scale"] = None if clip is None else 1.0 / clip  # a divisor
         torch._fused_adamw_(masters, grads, first, second, [], steps, **settings)
+
+    def _by_member(self, n: int, factor: Tensor) -> Tensor:
+        """Return a factor (stack,) in the shape that a leaf is multiplied by."""
+        return factor.reshape(-1, *[1] * (self.leaves[n].dim() - 1) if self.stack > 1 else ())
 
 
 class Momentum(AdamW):
     """Gradient descent with momentum, each tensor's step of a length set by the rate.
 
     Δ = 0.35 · rate · √size · m / ‖m‖ with m ← β m + g, tensor by tensor and member by member, so
-    that one learning rate serves it and AdamW.
+    that one learning rate serves it and AdamW. On x / s, m has the same direction, so that x itself
+    takes the step s Δ.
     """
 
-    beta = 0.9
+    moments = 1
 
-    def _update(self, known: Sequence[int], grads: list[Any]) -> None:
+    def _update(self, known: Sequence[int], grads: list[Any], clip: Tensor | None) -> None:
         for n, grad in zip(known, grads):
-            moment = self.first[n]
-            flat = moment.mul_(self.beta).add_(grad).reshape(self.stack, -1)
-            length = torch.linalg.vector_norm(flat, dim=1, keepdim=True).clamp(min=1e-12)
-            step = flat / length * (LENGTH * self.learning_rate * flat.shape[1] ** 0.5)
-            self.masters[n].sub_(step.reshape(moment.shape))
+            rows = self._direction(n, grad, clip).reshape(self.stack, -1)
+            length = torch.linalg.vector_norm(rows, dim=1).clamp(min=1e-12)
+            factor = LENGTH * self.learning_rate * rows.shape[1] ** 0.5 / length
+            if self.scales:
+                factor = factor * self.scales[n].reshape(-1)
+            step = rows.view_as(self.masters[n])
+            self.masters[n].addcmul_(step, self._by_member(n, factor), value=-1.0)
+
+    def _direction(self, n: int, grad: Tensor, clip: Tensor | None) -> Tensor:
+        """Return the moment after this gradient."""
+        moment = self.first[n].mul_(0.9)
+        if clip is None:
+            return moment.add_(grad)
+        return moment.addcmul_(grad, self._by_member(n, clip))
 
 
 class Descent(Momentum):
-    """The same without memory."""
+    """The same without memory, so that clipping has no effect."""
 
-    beta = 0.0
+    moments = 0
+
+    def _direction(self, n: int, grad: Tensor, clip: Tensor | None) -> Tensor:
+        return grad
 
 
 OPTIMIZERS: Mapping[str, type[AdamW]] = {"adamw": AdamW, "momentum": Momentum, "descent": Descent}
@@ -179,13 +220,11 @@ def train(
                 losses = loss(net, part)
                 losses.sum().backward()
                 total += losses.detach()
-            for leaf, factor in zip(leaves, factors):
-                if leaf.grad is not None:
-                    leaf.grad.mul_(factor)
-            norms = _clip(leaves, net.stack, CLIP if clip else math.inf)
+            norms = gradient_norms(leaves, net.stack, factors)
+            shorter = (CLIP / (norms + 1e-6)).clamp(max=1.0)
             if rates:
                 stepper.learning_rate = rate * rates[number - 1]
-            stepper.step()
+            stepper.step(shorter if clip and bool((shorter != 1.0).any()) else None)
             for member, healthy in enumerate((total + norms).isfinite().tolist()):
                 if not healthy:
                     diverged.setdefault(member, number)
@@ -260,21 +299,18 @@ def _forget_gradients(leaves: Sequence[Tensor]) -> None:
         leaf.grad = None
 
 
-def _clip(leaves: Sequence[Tensor], stack: int, most: float) -> Tensor:
-    """Scale each member's gradient to norm ``most`` at most; return the norms before (stack,)."""
-    grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
-    if not grads:
+def gradient_norms(leaves: Sequence[Tensor], stack: int, scales: Sequence[Tensor] = ()) -> Tensor:
+    """Return the norm of each member's gradient (stack,); scales: as ``AdamW`` takes them."""
+    known = [n for n, leaf in enumerate(leaves) if leaf.grad is not None]
+    if not known:
         return torch.zeros(stack, device=leaves[0].device)
+    grads: list[Any] = [leaves[n].grad for n in known]
     if stack == 1:
         precise = None if grads[0].dtype == torch.float32 else torch.float32
-        parts = torch._foreach_norm(grads, 2, dtype=precise)
-        norms = torch.linalg.vector_norm(torch.stack(parts)).reshape(1)
+        rows = [part.reshape(1) for part in torch._foreach_norm(grads, 2, dtype=precise)]
     else:
         rows = [torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads]
-        norms = torch.linalg.vector_norm(torch.stack(rows), dim=0)
-    scale = (most / (norms + 1e-6)).clamp(max=1.0)
-    if stack == 1:
-        torch._foreach_mul_(grads, scale[0])
-    elif bool((scale != 1.0).any()):
-        torch._foreach_mul_(grads, [scale.view(-1, *(1,) * (grad.dim() - 1)) for grad in grads])
-    return norms
+    norms = torch.stack(rows)
+    if scales:
+        norms *= torch.stack([scales[n].reshape(-1) for n in known])
+    return torch.linalg.vector_norm(norms, dim=0)
