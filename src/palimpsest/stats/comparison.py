@@ -183,6 +183,13 @@ def normal_p_values(scores: Values, references: int, axes: int) -> Values:
     return p_values
 
 
+def median_score(references: int, axes: int) -> float:
+    """Return the median of S for one more retraining, by the normal rule's distribution."""
+    effective = max(1, int(EFFECTIVE * axes))
+    tail = normal_tail(references, effective)
+    return float(np.interp(-0.5, -tail, np.arange(len(tail))) * CELL * axes / effective)
+
+
 def p_value(values: Values, references: Values, test: Test) -> tuple[float, Fraction | float]:
     """Return S of a model (axes,) against references (K, axes), and its p-value; all finite."""
     scores = bag_scores(np.concatenate([values[None], references]))
