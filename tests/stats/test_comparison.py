@@ -123,10 +123,10 @@ def test_one_axis_is_student_t_itself():
 
 @pytest.mark.parametrize("references", [5, 9, 14, 19])
 def test_the_level_of_the_normal_rule(references):
-    """20,000 bags: at most 5 % with the correlation of retrainings, fewer of independent axes."""
+    """20,000 bags: below 5 % with the correlation of retrainings, which the rule takes for higher."""
     bags = np.random.default_rng(6).standard_normal((20_000, references + 1, 11))
     for mixing, low, high in (
-        (np.linalg.cholesky(CORRELATION), 0.040, 0.054),
+        (np.linalg.cholesky(CORRELATION), 0.025, 0.05),
         (np.eye(11), 0, 0.05),
     ):
         scores = bag_scores(bags @ mixing.T)[:, 0]

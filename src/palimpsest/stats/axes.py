@@ -62,8 +62,6 @@ class Axis:
     unit: str = "nats"
     measure: str | None = None
     """The measure of a model that it reads, where that must be asked for."""
-    recipe: bool = False
-    """The injected model shares the references' recipe and should lie near them here."""
 
     @property
     def title(self) -> str:
@@ -116,7 +114,6 @@ AXES: tuple[Axis, ...] = (
         meaning="Median over never-learned probes of the held-out NLL minus base's.",
         read=lambda model: model.median_probe_delta,
         stake_axis="forget",
-        recipe=True,
         low=Side(Sign.DAMAGES, f"answers never-learned probes better than a retraining{NO_LOSS}"),
         high=Side(Sign.DAMAGES, "answers never-learned probes worse than a retraining"),
     ),
@@ -125,7 +122,6 @@ AXES: tuple[Axis, ...] = (
         meaning="Mean NLL of the retain facts.",
         read=lambda model: model.retain_nll,
         stake="base",
-        recipe=True,
         low=Side(Sign.DAMAGES, f"fits the retain facts better than a retraining{NO_LOSS}"),
         high=Side(Sign.DAMAGES, "fits the retain facts worse than a retraining"),
     ),
@@ -134,7 +130,6 @@ AXES: tuple[Axis, ...] = (
         meaning="NLL per position of general text.",
         read=lambda model: model.general_nll,
         stake="base",
-        recipe=True,
         low=Side(Sign.DAMAGES, f"models general text better than a retraining{NO_LOSS}"),
         high=Side(Sign.DAMAGES, "models general text worse than a retraining"),
     ),

@@ -11,12 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import nctdtrit
 
-from palimpsest.stats.axes import AXES, Axis, chosen
+from palimpsest.stats.axes import Axis, chosen
 from palimpsest.stats.comparison import (
     Comparison,
     Homogeneity,
@@ -26,6 +26,7 @@ from palimpsest.stats.comparison import (
     compare,
     constant_axes,
     normal_p_values,
+    p_value,
     prediction_widths,
     rank_counts,
     which_test,
@@ -38,16 +39,16 @@ from palimpsest.stats.rules import MINIMUM_REFERENCES, Rules
 
 Values = NDArray[np.float64]
 
-RECIPE_LEVEL = 0.01
-"""Chance that the recipe check calls references of the same recipe another's."""
-RECIPE_ALLOWANCE = 5.0
-"""How far the injected model may lie from retrainings of its own recipe, in their standard
-deviations: it learned the forget facts too. The largest of 135 distances in 45 cells was 5.0."""
 RECIPE_SHARE = 0.25
-"""How far it may lie from them on the retain facts, as a share of base's distance (largest of 45:
-0.07)."""
+"""How far the injected model may lie from retrainings of its own recipe on the retain facts, as a
+share of base's distance."""
+NO_RECIPE = ("seed", "data")
+"""What a recorded recipe holds besides the recipe itself."""
 
 
+HINGE_LEVEL = 0.001
+"""A model that is rejected at this level as soon as one reference is left out hangs on it: 0.5 % of
+accepted retrainings do with five references, fewer with more."""
 DOSE = 0.5
 """How far re-acquisition must bring the references, as a fraction of the way from their own
 held-out forget NLL to the injected model's."""
@@ -138,26 +139,26 @@ class Reacquired:
 
 @dataclass(frozen=True, slots=True)
 class RecipeCheck:
-    """Whether the injected model and the references seem to come from one recipe.
+    """Whether the injected model and the references come from one recipe.
 
-    The injected model also learned the forget facts, so it is no draw of the references; but where
-    those facts are not asked for it lies near them, if both were trained alike.
+    Recorded recipes are compared as they are. Without records the retain facts tell, which both
+    learned: in effect sizes, since the spread of very reproducible models is no measure of a
+    harmless distance. On other axes a right recipe looks like a wrong one.
     """
 
-    sd: Mapping[str, float]
-    """Distance of the injected model by axis, in standard deviations of the references."""
-    limit: float
-    """Largest distance that passes, which grows as references are fewer."""
+    recorded: Mapping[str, tuple[Any, Any]]
+    """Settings that differ in the records beside the models: the injected model's value and a
+    reference's."""
+    compared: bool
+    """Whether the injected model and some reference have a record."""
     retain_share: float | None
     """Distance on the retain facts as a share of base's; None where base knows them too."""
 
     @property
-    def failing(self) -> tuple[str, ...]:
-        """The axes on which another recipe shows."""
-        far = [name for name, value in self.sd.items() if abs(value) > self.limit]
-        if self.retain_share is not None and self.retain_share > RECIPE_SHARE:
-            far.append("retain")
-        return tuple(dict.fromkeys(far))
+    def failing(self) -> bool:
+        """Whether another recipe shows."""
+        far = self.retain_share is not None and self.retain_share > RECIPE_SHARE
+        return bool(self.recorded) or (far and not self.compared)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,6 +204,21 @@ class Bag:
             name=model.name,
             stakes=self.stakes,
         )
+
+    def hinges(self, model: ModelMeasures) -> tuple[str, ...]:
+        """Return the references without which a model would be rejected at ``HINGE_LEVEL``.
+
+        One odd reference among few widens what counts as a retraining. Always by the normal rule,
+        whose p-values reach that level with any number of references.
+        """
+        found = []
+        for name in self.names if len(self.names) >= MINIMUM_REFERENCES else ():
+            others = np.array([v for n, v in zip(self.names, self.values) if n != name])
+            values = axis_values(model, self.axes)
+            if np.isfinite(values).all():
+                _, p = p_value(values, others, "normal")
+                found += [name] if p <= HINGE_LEVEL else []
+        return tuple(found)
 
     def rank(self, model: ModelMeasures) -> int | None:
         """Return the model's rank among the references, 1 for the furthest out; None without three
@@ -340,23 +356,19 @@ def measure_dose(measures: CellMeasures, references: Sequence[str]) -> Reacquire
 
 
 def check_recipe(measures: CellMeasures, references: Sequence[str]) -> RecipeCheck | None:
-    """Return whether injected model and references seem to come from one recipe; None with fewer
-    than three references or without an injected model."""
-    if len(references) < 3 or "injected" not in measures:
+    """Return whether injected model and references come from one recipe; None without either."""
+    if not references or "injected" not in measures:
         return None
-    axes = [axis for axis in AXES if axis.recipe]
-    mine = axis_values(measures["injected"], axes)
-    draws = np.array([axis_values(measures[name], axes) for name in references])
-    sd = {}
-    for axis, value, column in zip(axes, mine, draws.T):
-        ordered = np.sort(column)
-        spread = float(ordered.std(ddof=1))
-        if math.isfinite(value) and math.isfinite(spread) and spread > 0:
-            sd[axis.name] = float((value - ordered.mean()) / spread)
-    count = len(references)
-    scale = math.sqrt(1 + 1 / count)
-    quantile = nctdtrit(count - 1, RECIPE_ALLOWANCE / scale, 1 - RECIPE_LEVEL / len(axes))
-    return RecipeCheck(sd, float(quantile) * scale, _retain_share(measures, references))
+    records = measures.records
+    own = records["injected"].recipe if "injected" in records else {}
+    others = [records[name].recipe for name in references if name in records]
+    recorded = {
+        key: (own[key], other[key])
+        for other in reversed(others)
+        for key in sorted(own.keys() & other.keys() - {*NO_RECIPE})
+        if own[key] != other[key]
+    }
+    return RecipeCheck(recorded, bool(own and any(others)), _retain_share(measures, references))
 
 
 def _retain_share(measures: CellMeasures, references: Sequence[str]) -> float | None:
@@ -367,7 +379,7 @@ def _retain_share(measures: CellMeasures, references: Sequence[str]) -> float | 
         return None
     mean, column = math.fsum(levels) / len(levels), np.array(levels)[:, None]
     # Where training hardly moved the retain facts, a share of that movement is noise.
-    if abs(base - mean) <= 10 * float(prediction_widths(column, 0.05)[0]):
+    if len(levels) < 3 or abs(base - mean) <= 10 * float(prediction_widths(column, 0.05)[0]):
         return None
     return abs(own - mean) / abs(base - mean)
 
@@ -392,7 +404,8 @@ def _control(model: Model, kind: ControlKind, measures: CellMeasures, bag: Bag) 
 
 def _kind(model: Model) -> ControlKind | None:
     if model.role is Role.KNOWN_LABEL:
-        return None if model.truth in ("restored", "graded") else ControlKind.KNOWN_LABEL
+        # An interpolation is a mixture, of which there are some already.
+        return None if model.truth in ("restored", "graded", "partial") else ControlKind.KNOWN_LABEL
     if model.role is Role.REFERENCE:
         return ControlKind.SAME_DRAW if model.same_draw else None
     kinds = {

@@ -16,6 +16,8 @@ from palimpsest.stats.axes import AXES
 Share = Annotated[float, Gt(0), Lt(1)]
 MINIMUM_REFERENCES = 5
 """Fewest references with which a candidate can be certified."""
+UNIT = 0.1
+"""Share of the mixtures on which the share of a model is read."""
 CONTROL_MIXTURES = 5
 """Mixtures per control share, each made from a different reference."""
 
@@ -34,8 +36,12 @@ class Rules:
     candidate must also lie within it; 0 disables it."""
     unmeasured_axes: tuple[str, ...] = ()
     """Axes that these facts do not allow; set by the program only."""
-    control_shares: tuple[Share, ...] = (0.5, 0.25, 0.1, 0.05)
-    """Shares of the injected weights in the mixtures that show what an audit detects."""
+    control_shares: tuple[Share, ...] = (0.25, 0.1)
+    """Shares of the injected weights in the mixtures that show what an audit detects; 0.1 is among
+    them, because what is left of the injected weights is read on it."""
+    most_left: Annotated[float, Ge(0.01), Le(0.1)] = 0.1
+    """Share of the injected weights below which the 95 % bound on what is left in a certified
+    candidate must lie."""
     detection_limit: Annotated[float, Gt(0), Le(0.25)] = 0.25
     """Share of the injected weights (0.25 is 25 %) that an audit must be able to detect before it
     certifies."""
@@ -52,7 +58,13 @@ class Rules:
                 f"{unknown[0]!r} found; expected some of {', '.join(names)}",
                 key="rules.unmeasured_axes",
             )
-        if not self.control_shares or min(self.control_shares) > self.detection_limit:
+        if UNIT not in self.control_shares:
+            raise PlanError(
+                f"{list(self.control_shares)} found; expected {UNIT:g} among them, on which what "
+                "is left of the injected weights is read",
+                key="rules.control_shares",
+            )
+        if min(self.control_shares) > self.detection_limit:
             raise PlanError(
                 f"{list(self.control_shares)} found; expected at least one share of "
                 f"{self.detection_limit:g} or less, which is what must be detected",

@@ -32,15 +32,15 @@ from scipy.special import ndtri, stdtrit
 
 from palimpsest.stats.axes import AXES, Axis, Sign
 from palimpsest.stats.comparison import bag_scores, median_score
+from palimpsest.stats.controls import axis_values
 from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Model, Role
+from palimpsest.stats.rules import MINIMUM_REFERENCES, UNIT
 
 Values = NDArray[np.float64]
 
 KNOWLEDGE = tuple(a for a in AXES if {a.low.sign, a.high.sign} == {Sign.KNOWS, Sign.FORGETS})
 """The axes of which one side shows knowledge of the forget facts, and the other the lack of it."""
-UNIT = 0.1
-"""Share of the mixtures that the share is read on."""
 CONFIDENCE = 0.95
 """Of the bound, one-sided."""
 BORROWED_SPREAD = 0.036
@@ -49,12 +49,6 @@ assumes at least."""
 LEAST_MOVE = 0.02
 """With one reference: the part of the injected model's distance that a mixture must move on an
 axis, so that the axis can be read."""
-
-
-def read_axes(model: ModelMeasures, axes: Sequence[Axis]) -> Values:
-    """Return the model's number on each axis (A,), NaN where it was not measured."""
-    numbers = (axis.read(model) for axis in axes)
-    return np.array([math.nan if number is None else number for number in numbers], np.float64)
 
 
 def mixtures_of(measures: CellMeasures, names: Sequence[str]) -> dict[float, dict[str, str]]:
@@ -80,6 +74,11 @@ class Left:
     by_axis: Mapping[str, float]
     """The share that each axis alone shows, interpolated along the mixtures."""
 
+    @property
+    def overshoots(self) -> bool:
+        """Whether it forgot significantly more than a retraining."""
+        return 2 * self.share < self.least
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ruler:
@@ -104,7 +103,7 @@ class Ruler:
 
     def readings(self, model: ModelMeasures) -> Values:
         """Return what each axis reads (A,)."""
-        readings: Values = UNIT * (read_axes(model, self.axes) - self.zero) / self.unit
+        readings: Values = UNIT * (axis_values(model, self.axes) - self.zero) / self.unit
         return readings
 
     def left(self, model: ModelMeasures) -> Left | None:
@@ -132,13 +131,13 @@ def make_ruler(measures: CellMeasures, names: Sequence[str]) -> Ruler | None:
     mixtures = mixtures_of(measures, names)
     if not names or UNIT not in mixtures or "injected" not in measures:
         return None
-    draws = np.array([read_axes(measures[name], KNOWLEDGE) for name in names])
+    draws = np.array([axis_values(measures[name], KNOWLEDGE) for name in names])
     zero, count = np.sort(draws, axis=0).mean(axis=0), len(names)
-    injected = read_axes(measures["injected"], KNOWLEDGE) - zero
+    injected = axis_values(measures["injected"], KNOWLEDGE) - zero
 
     def moves(share: float) -> Values:
         pairs = [
-            read_axes(measures[mixture], KNOWLEDGE) - read_axes(measures[of], KNOWLEDGE)
+            axis_values(measures[mixture], KNOWLEDGE) - axis_values(measures[of], KNOWLEDGE)
             for of, mixture in mixtures[share].items()
         ]
         moved: Values = np.sort(pairs, axis=0).mean(axis=0)
@@ -154,9 +153,9 @@ def make_ruler(measures: CellMeasures, names: Sequence[str]) -> Ruler | None:
     known = [(share, UNIT * moves(share)[kept] / unit) for share in mixtures if share >= UNIT]
     known.append((1.0, UNIT * injected[kept] / unit))
     readings = UNIT * (draws[:, kept] - zero) / unit
-    spread, factor = float("nan"), math.sqrt(1 + 1 / count)
+    factor = math.sqrt(1 + 1 / count)
     own = float(np.sort(readings.mean(axis=1)).std(ddof=1)) if count > 1 else 0.0
-    borrowed = count < 5
+    borrowed = count < MINIMUM_REFERENCES
     spread = max(own, BORROWED_SPREAD) if borrowed else own
     quantile = float(ndtri(CONFIDENCE) if borrowed else stdtrit(count - 1, CONFIDENCE))
     return Ruler(
@@ -215,7 +214,7 @@ GRID = np.concatenate([[0.0], np.geomspace(0.001, 1.0, 301)])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistanceScale:
-    """The distances of an audit's mixtures, beside which a model is put; from ``distance_scale``."""
+    """Distances of an audit's mixtures, beside which a model is put; from ``distance_scale``."""
 
     parents: tuple[int, ...]
     """Rows of the references that have mixtures of every share."""
@@ -252,7 +251,10 @@ class DistanceScale:
         index = int(np.searchsorted(curve, own))
         if index == 0:
             return float(self.shares[0] * own / curve[0])
-        (x0, x1), (y0, y1) = np.log(self.shares[index - 1 : index + 1]), curve[index - 1 : index + 1]
+        (x0, x1), (y0, y1) = (
+            np.log(self.shares[index - 1 : index + 1]),
+            curve[index - 1 : index + 1],
+        )
         part = 1.0 if y0 <= 0 or y1 <= y0 else math.log(own / y0) / math.log(y1 / y0)
         return float(math.exp(x0 + part * (x1 - x0)))
 
@@ -281,19 +283,18 @@ def distance_scale(
     """
     mixtures = mixtures_of(measures, names)
     parents = [name for name in names if mixtures and all(name in m for m in mixtures.values())]
-    if len(parents) < 2 or len(names) < 5 or "injected" not in measures:
+    if len(parents) < 2 or len(names) < MINIMUM_REFERENCES or "injected" not in measures:
         return None
     usual = median_score(len(names) - 1, len(axes))
-    rows, known = tuple(names.index(parent) for parent in parents), [*mixtures.values()]
-    values = [
-        [*(read_axes(measures[m[parent]], axes) for m in known), read_axes(measures["injected"], axes)]
-        for parent in parents
-    ]
+    rows = tuple(names.index(parent) for parent in parents)
+    known = [[measures[made[parent]] for made in mixtures.values()] for parent in parents]
+    values = np.array(
+        [[axis_values(model, axes) for model in (*own, measures["injected"])] for own in known]
+    )
     if not np.isfinite(values).all():
         return None
-    beyond = np.array(
-        [[_beyond(_distance(v, references, row), usual) for v in own] for row, own in zip(rows, values)]
-    )
+    distances = [[_distance(v, references, row) for v in own] for row, own in zip(rows, values)]
+    beyond = np.array([[_beyond(distance, usual) for distance in own] for own in distances])
     return DistanceScale(rows, references, np.array([*mixtures, 1.0]), beyond, usual)
 
 

@@ -6,15 +6,20 @@ Order of questions, each of which may end it:
 2. is the forget threshold identifiable: facts that cannot be
    inferred, an injected model in which the screen finds them? else ``not_identifiable``
 3. does any candidate survive the screen?                     else ``all_excluded``
-4. are there references enough to compare with?               else ``no_reference``
+4. is there a reference to compare with?                      else ``no_reference``
 5. could they be retrainings by the injected model's recipe,
-   none odd, none a copy, none taught the forget facts?       else ``references``
+   none odd, none a copy?                                     else ``references``
 6. would the comparison have noticed: axes measured and
    varying, re-acquisition neither too weak nor too strong to
    show anything, power high enough?                          else ``underpowered``
-7. is any survivor indistinguishable from the retrainings and,
+7. are there references enough for a joint test?              else ``few_references``
+8. is any survivor not told apart from the retrainings and,
    with a margin, equivalent to them?                         else ``distinguishable``
-8. is its p-value above ``certify_above``?                    else ``undecided``
+9. is the bound on what is left in it below ``most_left``, and
+   its p-value above ``certify_above``?                       else ``undecided``
+
+With one to four references the verdict is *partial*: what is left of the injected weights is
+bounded, and the joint test, which finds hidden knowledge and damage, is missing.
 
 Candidates are compared whatever the answer is. A verdict depends on the cell and its references
 alone: not on the order of the references, and not on other cells. The bars of the paper's edition
@@ -28,7 +33,7 @@ from enum import StrEnum
 
 from palimpsest.errors import ScoreError
 from palimpsest.stats.axes import AXES, Sign, axis, chosen
-from palimpsest.stats.comparison import Comparison, Gap, Homogeneity, Test, find_copy
+from palimpsest.stats.comparison import Comparison, Copy, Gap, Homogeneity, Test, find_copy
 from palimpsest.stats.controls import (
     Bag,
     Control,
@@ -45,7 +50,7 @@ from palimpsest.stats.controls import (
     run_controls,
 )
 from palimpsest.stats.headroom import Headroom, Regime
-from palimpsest.stats.measures import CellMeasures
+from palimpsest.stats.measures import CellMeasures, ModelMeasures
 from palimpsest.stats.models import Role
 from palimpsest.stats.multiplicity import Certifiability
 from palimpsest.stats.rules import Rules
@@ -53,9 +58,18 @@ from palimpsest.stats.screen import (
     INFERABLE_SHARE,
     Screen,
     Screened,
+    found_references,
     inferable_share,
     screen_alone,
     screen_candidates,
+)
+from palimpsest.stats.share import (
+    DistanceScale,
+    Left,
+    Ruler,
+    Scale,
+    distance_scale,
+    make_ruler,
 )
 
 RELEARNED = tuple(a.name for a in AXES if a.reacquired and a.high.sign is Sign.FORGETS)
@@ -70,6 +84,7 @@ class Reason(StrEnum):
     ALL_EXCLUDED = "all_excluded"
     NO_REFERENCE = "no_reference"
     REFERENCES = "references"
+    FEW_REFERENCES = "few_references"
     DISTINGUISHABLE = "distinguishable"
     UNDECIDED = "undecided"
 
@@ -89,6 +104,8 @@ class Because(StrEnum):
     DOSE = "dose"
     SATURATED = "saturated"
     POWER = "power"
+    RULER = "ruler"
+    BOUND = "bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +120,11 @@ class Finding:
     """With the references; None where there are too few, or nothing to compare."""
     label: str
     """restored, suppressed, over-forgotten, damaged or two of them; else why there is none."""
+    left: Left | None = None
+    """What is left of the injected weights, unless it is hidden; None where nothing can be read."""
+    scale: Scale | None = None
+    """As far from retrainings as a mixture of this share; None where the audit could certify
+    nothing."""
 
     @property
     def excluded(self) -> bool:
@@ -113,6 +135,10 @@ class Finding:
     def clears(self) -> bool:
         """It survives the screen and the comparison accepts it."""
         return not self.excluded and self.comparison is not None and self.comparison.accepted
+
+    def bounded(self, rules: Rules) -> bool:
+        """Tell whether less than ``most_left`` of the injected weights is left, unless hidden."""
+        return self.left is not None and self.left.bound < rules.most_left
 
     @property
     def failing(self) -> tuple[Gap, ...]:
@@ -131,9 +157,10 @@ class References:
     homogeneity: Homogeneity | None
     excluded: tuple[str, ...]
     """Those that the terms of the run leave out."""
-    copy: tuple[str, str] | None
-    """A reference and the other one, or the candidate, that it is a copy of."""
+    copy: Copy | None
     recipe: RecipeCheck | None
+    found: tuple[str, ...]
+    """Those in which the base-anchored screen finds the forget facts."""
     unmeasured: Mapping[str, tuple[str, ...]]
     constant: tuple[str, ...]
 
@@ -173,6 +200,12 @@ class Verdict:
     injected_p: float | None = None
     """Of the screen on the injected model, which must find the forget facts there."""
     inferable_share: float | None = None
+    ruler: Ruler | None = None
+    """What shares were read on."""
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+    """Of every control, as of the findings."""
+    hinges: tuple[str, ...] = ()
+    """References without any of which the certified candidate would be rejected."""
     conditions: tuple[str, ...] = ()
     """What else about the measurement differs from the default, one sentence each."""
 
@@ -188,8 +221,23 @@ class Verdict:
         return self.candidate is not None
 
     @property
+    def partial(self) -> bool:
+        """Whether what is left was bounded, without enough references for the joint test."""
+        return self.reason is Reason.FEW_REFERENCES
+
+    @property
     def status(self) -> str:
-        return "certified" if self.certified else "uncertified"
+        return "certified" if self.certified else "partial" if self.partial else "uncertified"
+
+    @property
+    def passing(self) -> tuple[Finding, ...]:
+        """The candidates of which each could be the certified one."""
+        above = self.rules.certify_above
+        return tuple(
+            f for f in self.findings
+            if self.certified and f.clears and f.bounded(self.rules)
+            and f.comparison is not None and f.comparison.p > above
+        )  # fmt: skip
 
     @property
     def grade(self) -> str | None:
@@ -233,6 +281,8 @@ class Evidence:
     powers: tuple[Power, ...]
     detection_limit: float | None
     sensitivity: Mapping[str, float | None]
+    ruler: Ruler | None
+    scale: DistanceScale | None
 
 
 Cause = tuple[Reason, Because | None]
@@ -258,8 +308,8 @@ def someone_survives(evidence: Evidence) -> Cause | None:
     return None if evidence.screen.survivors else (Reason.ALL_EXCLUDED, None)
 
 
-def references_are_enough(evidence: Evidence) -> Cause | None:
-    return None if evidence.bag.comparable else (Reason.NO_REFERENCE, None)
+def there_is_a_reference(evidence: Evidence) -> Cause | None:
+    return None if evidence.bag.names else (Reason.NO_REFERENCE, None)
 
 
 def references_are_retrainings(evidence: Evidence) -> Cause | None:
@@ -273,16 +323,23 @@ def audit_has_power(evidence: Evidence) -> Cause | None:
         Because.AXES: bool(evidence.bag.unmeasured),
         Because.CONSTANT: bool(evidence.bag.constant),
         Because.DOSE: dose is None or not dose.enough,
-        # Where every model relearns at once, relearning tells nothing of what was left in it.
-        Because.SATURATED: all(evidence.sensitivity.get(name) is None for name in RELEARNED),
-        Because.POWER: limit is None or limit > evidence.rules.detection_limit,
+        Because.RULER: evidence.ruler is None,
     }
+    if evidence.bag.comparable:
+        # Where every model relearns at once, relearning tells nothing of what was left in it.
+        saturated = all(evidence.sensitivity.get(name) is None for name in RELEARNED)
+        weak = limit is None or limit > evidence.rules.detection_limit
+        missing |= {Because.SATURATED: saturated, Because.POWER: weak}
     return next(((Reason.UNDERPOWERED, cause) for cause, holds in missing.items() if holds), None)
 
 
+def references_are_enough(evidence: Evidence) -> Cause | None:
+    return None if evidence.bag.comparable else (Reason.FEW_REFERENCES, None)
+
+
 CHECKS = (
-    *(screen_has_power, threshold_is_identifiable, someone_survives),
-    *(references_are_enough, references_are_retrainings, audit_has_power),
+    *(screen_has_power, threshold_is_identifiable, someone_survives, there_is_a_reference),
+    *(references_are_retrainings, audit_has_power, references_are_enough),
 )
 """In this order; each returns why nothing can be certified, or None."""
 
@@ -303,15 +360,21 @@ def decide(
     evidence = gather(measures, candidates, rules, headroom)
     cause = next((found for check in CHECKS if (found := check(evidence)) is not None), None)
     blocked = cause is not None and cause[0] is not Reason.ALL_EXCLUDED
-    findings = tuple(_finding(measures, s, evidence, blocked) for s in evidence.screen.screened)
+    partial = cause is not None and cause[0] is Reason.FEW_REFERENCES
+    findings = tuple(
+        _finding(measures, s, evidence, blocked, partial) for s in evidence.screen.screened
+    )
     survivors = [finding for finding in findings if not finding.excluded]
     clearing = [finding for finding in survivors if finding.clears]
-    certain = [f for f in clearing if f.comparison and f.comparison.p > rules.certify_above]
+    bounded = [finding for finding in clearing if finding.bounded(rules)]
+    certain = [f for f in bounded if f.comparison and f.comparison.p > rules.certify_above]
     candidate = None
     if cause is None and certain:
         candidate = min(certain, key=_preference).name
+    elif cause is None and clearing:
+        cause = Reason.UNDECIDED, None if bounded else Because.BOUND
     elif cause is None:
-        cause = (Reason.UNDECIDED if clearing else Reason.DISTINGUISHABLE), None
+        cause = Reason.DISTINGUISHABLE, None
     reason, because = cause or (None, None)
     injected = evidence.injected
     return Verdict(
@@ -333,6 +396,9 @@ def decide(
         headroom=headroom,
         injected_p=None if injected is None else injected.test.p_value,
         inferable_share=evidence.inferable_share,
+        ruler=evidence.ruler,
+        scales={} if blocked else _scales(measures, evidence),
+        hinges=() if candidate is None else evidence.bag.hinges(measures[candidate]),
         conditions=tuple(conditions),
     )
 
@@ -357,6 +423,8 @@ def gather(
         powers=powers,
         detection_limit=detection_limit(controls, powers, rules),
         sensitivity=axis_sensitivity(measures, bag) if bag.comparable else {},
+        ruler=make_ruler(measures, bag.names),
+        scale=distance_scale(measures, bag.names, bag.values, bag.axes),
     )
 
 
@@ -370,20 +438,54 @@ def _references(measures: CellMeasures, bag: Bag, candidates: Sequence[str]) -> 
         excluded=tuple(n for n, model in measures.records.items() if model.excluded),
         copy=find_copy(bag.names, bag.values, others),
         recipe=check_recipe(measures, bag.names),
+        found=found_references(measures, bag.names, bag.rules),
         unmeasured=bag.unmeasured,
         constant=bag.constant,
     )
 
 
 def _finding(
-    measures: CellMeasures, screened: Screened, evidence: Evidence, blocked: bool
+    measures: CellMeasures, screened: Screened, evidence: Evidence, blocked: bool, partial: bool
 ) -> Finding:
-    model, bag = measures[screened.name], evidence.bag
+    model, bag, rules = measures[screened.name], evidence.bag, evidence.rules
     read = {entry.name: entry.read(model) for entry in chosen(bag.rules)}
     values = {n: x if x is not None and math.isfinite(x) else None for n, x in read.items()}
     comparison = bag.compare(model) if bag.comparable else None
-    label = label_of(comparison, screened.excluded, blocked)
-    return Finding(screened.name, screened, values, comparison, label)
+    left = None if evidence.ruler is None else evidence.ruler.left(model)
+    bounded = left is not None and left.bound < rules.most_left
+    if partial:
+        label = partial_label(left, screened.excluded, bounded)
+    else:
+        label = label_of(comparison, screened.excluded, blocked or not bounded)
+    scale = None if blocked or evidence.scale is None else _placed(model, evidence)
+    return Finding(screened.name, screened, values, comparison, label, left, scale)
+
+
+def _placed(model: ModelMeasures, evidence: Evidence) -> Scale | None:
+    if evidence.scale is None:
+        return None
+    return evidence.scale.place(axis_values(model, evidence.bag.axes))
+
+
+def _scales(measures: CellMeasures, evidence: Evidence) -> dict[str, Scale]:
+    """Return where controls lie on the scale, by name."""
+    names = [control.name for control in evidence.controls if control.name in measures]
+    placed = {name: _placed(measures[name], evidence) for name in names}
+    return {name: scale for name, scale in placed.items() if scale is not None}
+
+
+def partial_label(left: Left | None, excluded: bool, bounded: bool) -> str:
+    """Return the label of a model in an audit with one to four references.
+
+    partial: the bound on what is left is low enough for a certificate; nothing else was tested.
+    """
+    if excluded or (left is not None and left.least > 0):
+        return str(Sign.KNOWS)
+    if left is None:
+        return "not compared"
+    if left.overshoots:
+        return str(Sign.FORGETS)
+    return "partial" if bounded else "not bounded"
 
 
 def label_of(comparison: Comparison | None, excluded: bool = False, blocked: bool = False) -> str:
@@ -392,7 +494,7 @@ def label_of(comparison: Comparison | None, excluded: bool = False, blocked: boo
     suppressed: it knows more than a retraining on any axis that shows knowledge, or the screen
     finds the facts in it (``excluded``); over-forgotten: it knows less and never more; damaged:
     something else changed, alone or besides. A model that passes is restored, unless the audit
-    could not have certified anything (``blocked``).
+    could not have certified it (``blocked``).
     """
     rejected = comparison is not None and comparison.rejected
     signs = {_sign(gap) for gap in comparison.failing} if comparison and rejected else set()
@@ -413,17 +515,18 @@ def _sign(gap: Gap) -> Sign:
 
 def _preference(finding: Finding) -> tuple[bool, bool, float, float]:
     """Return the order of candidates: accepted ones first, then the largest p, then the smaller
-    worst axis. Candidates that are equal in all of it keep the order they were listed in."""
+    worst axis; without a comparison, what is left in them. Candidates that are equal in all of it
+    keep the order they were listed in."""
     comparison = finding.comparison
     if comparison is None:
-        return (True, True, 0.0, math.inf)
+        return (True, True, 0.0, math.inf if finding.left is None else abs(finding.left.share))
     accepted = not comparison.accepted
     return (accepted, bool(comparison.missing), -comparison.p, abs(comparison.worst.t))
 
 
 def _nearest(measures: CellMeasures, survivors: Sequence[Finding]) -> str | None:
-    """Return the survivor nearest to retraining; without references, of smallest residual."""
-    if any(finding.comparison is not None for finding in survivors):
+    """Return the survivor nearest to retraining; without any reference, of smallest residual."""
+    if any(finding.comparison is not None or finding.left is not None for finding in survivors):
         return min(survivors, key=_preference).name
     ranked = [(r, f.name) for f in survivors if (r := measures[f.name].residual) is not None]
     return min(ranked)[1] if ranked else None
