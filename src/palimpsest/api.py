@@ -52,11 +52,11 @@ class Answer:
 
     def passes(self, names: Sequence[str]) -> bool:
         """Tell whether the audit certifies a candidate and each of these could be the one."""
-        if not self.certified or self.verdict is None:
-            return False
-        findings, above = self.verdict.findings, self.verdict.rules.certify_above
-        passing = {f.name for f in findings if f.clears and f.comparison and f.comparison.p > above}
-        return set(names) <= passing
+        return (
+            self.certified
+            and self.verdict is not None
+            and set(names) <= {finding.name for finding in self.verdict.passing}
+        )
 
     @property
     def exit_code(self) -> int:

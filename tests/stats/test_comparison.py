@@ -13,6 +13,7 @@ from palimpsest.errors import ScoreError
 from palimpsest.stats.axes import AXES
 from palimpsest.stats.comparison import (
     CELL,
+    COPY_DISTANCE,
     HOMOGENEITY_LEVEL,
     bag_scores,
     check_homogeneity,
@@ -123,10 +124,10 @@ def test_one_axis_is_student_t_itself():
 
 @pytest.mark.parametrize("references", [5, 9, 14, 19])
 def test_the_level_of_the_normal_rule(references):
-    """20,000 bags: below 5 % with the correlation of retrainings, which the rule takes for higher."""
+    """20,000 bags: below 5 % with the correlation of retrainings; the rule assumes a higher one."""
     bags = np.random.default_rng(6).standard_normal((20_000, references + 1, 11))
     for mixing, low, high in (
-        (np.linalg.cholesky(CORRELATION), 0.025, 0.05),
+        (np.linalg.cholesky(CORRELATION), 0.015, 0.05),
         (np.eye(11), 0, 0.05),
     ):
         scores = bag_scores(bags @ mixing.T)[:, 0]
@@ -208,10 +209,33 @@ def test_two_retrainings_that_agree_on_every_axis_are_copies():
     apart = {"candidate": draws[3] + 0.5, "unmeasured": np.full(11, math.nan)}
     assert find_copy(names, draws, apart) is None
     again = np.concatenate([draws, draws[2:3] + 0.1 * draws.std(axis=0) * np.sign(draws[0])])
-    assert find_copy([*names, "again"], again, {}) == ("reference-2", "again")
-    near = {"candidate": draws[5] + 0.01}
-    assert find_copy(names, draws, near) == ("reference-5", "candidate")
+    found = find_copy([*names, "again"], again, {})
+    assert (found.reference, found.other, found.crowded) == ("reference-2", "again", 2)
+    assert found.distance == pytest.approx(0.1, rel=0.1)
+    near = find_copy(names, draws, {"candidate": draws[5] + 0.01})
+    assert (near.reference, near.other) == ("reference-5", "candidate")
     assert find_copy(names, draws[:, :3], {"candidate": draws[5, :3]}) is None
+
+
+def test_many_copies_with_noise_are_found_where_no_pair_is_that_near():
+    generator = np.random.default_rng(13)
+    five = generator.standard_normal((5, 11))
+    copies = np.repeat(five, 3, axis=0) + 0.15 * generator.standard_normal((15, 11))
+    bag = np.concatenate([five, copies])
+    found = find_copy([f"r{n}" for n in range(20)], bag, {})
+    assert found is not None and found.crowded >= 10 and found.distance > COPY_DISTANCE
+    # As many independent retrainings have their nearest ones much further away.
+    alone = generator.standard_normal((20, 11))
+    assert find_copy([f"r{n}" for n in range(20)], alone, {}) is None
+
+
+def test_far_out_p_is_that_of_the_largest_axis():
+    """Against scipy: beyond the reach of the table, not 0, and never larger than within it."""
+    scores = np.array([100.0, 300.0, 880.0, 890.0, 1e4, 1e8])
+    p_values = normal_p_values(scores, 5, 11)
+    assert np.all(np.diff(p_values) <= 0) and p_values[3] > 0
+    single = 2 * 4 * stats.t.sf(math.sqrt(1e4 * 4 / 11), 4)
+    assert p_values[4] == pytest.approx(single, rel=0.005)
 
 
 def test_what_cannot_be_compared_is_refused():

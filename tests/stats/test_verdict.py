@@ -102,11 +102,51 @@ def test_a_refusal_names_every_axis_that_gives_the_candidate_away():
     assert NO_LOSS in text  # the label is "damaged", but nothing was lost there
 
 
-@pytest.mark.parametrize("references", [0, 1, 4])
-def test_fewer_than_five_references_certify_nothing(references):
-    verdict = judged(cell(references, retrained()))
+def test_without_a_reference_nothing_is_compared():
+    verdict = judged(cell(0, retrained()))
     assert verdict.reason is Reason.NO_REFERENCE and verdict.nearest == "retrained"
     assert verdict.finding("retrained").label == "not compared"
+
+
+@pytest.mark.parametrize("references", [1, 2, 4])
+def test_one_to_four_references_bound_what_is_left_and_certify_nothing(references):
+    generator = np.random.default_rng(7)
+    several = (
+        retrained(),
+        model("quarter", generator, 0.25),
+        model("ascent", generator, -0.6),
+        model("tenth", generator, 0.1),
+    )
+    verdict = judged(cell(references, *several))
+    assert (verdict.status, verdict.reason) == ("partial", Reason.FEW_REFERENCES)
+    assert verdict.candidate is None and verdict.nearest == "retrained" and not verdict.passing
+    labels = {f.name: f.label for f in verdict.findings}
+    assert labels["retrained"] == "partial" and labels["ascent"] == "over-forgotten"
+    assert labels["quarter"] == "suppressed" and labels["tenth"] != "partial"
+    assert all(f.comparison is None and f.scale is None for f in verdict.findings)
+    left = verdict.finding("quarter").left
+    assert left.share == pytest.approx(0.25, abs=0.05) and left.bound > left.share > left.least
+
+
+def test_a_candidate_that_passes_is_certified_only_with_a_low_bound():
+    """What is left is far below the limit by itself; a strict limit is above no bound."""
+    verdict = judged(cell(9, retrained()))
+    assert verdict.certified and 0 <= verdict.finding("retrained").left.bound < 0.1
+    strict = judged(cell(9, retrained()), Rules(most_left=0.01))
+    assert (strict.reason, strict.because) == (Reason.UNDECIDED, Because.BOUND)
+    assert strict.finding("retrained").label == "not told apart"
+    assert strict.nearest == "retrained" and not strict.passing
+
+
+def test_mixtures_that_do_not_move_give_no_ruler():
+    measures = cell(9, retrained())
+    still = {
+        name: replace(measures[record.of], name=name)
+        for name, record in measures.records.items()
+        if record.share == 0.1
+    }
+    verdict = judged(replace(measures, models=measures.models | still))
+    assert (verdict.reason, verdict.because) == (Reason.UNDERPOWERED, Because.RULER)
 
 
 def at_once() -> CellMeasures:
@@ -203,7 +243,8 @@ def test_a_reference_that_is_a_copy_blocks_and_is_named(copied, pair):
     whole = cell(9, retrained())
     verdict = judged(replaced(9, retrained(), reference_7=whole[copied]))
     assert (verdict.reason, verdict.because) == (Reason.REFERENCES, Because.COPY)
-    assert verdict.references.copy == pair and "reference-7" in sentences(verdict)[1]
+    copy = verdict.references.copy
+    assert (copy.reference, copy.other) == pair and "reference-7" in sentences(verdict)[1]
 
 
 def test_an_excluded_reference_is_said_and_no_longer_blocks():

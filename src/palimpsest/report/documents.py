@@ -22,6 +22,7 @@ from palimpsest.stats.comparison import Comparison, Gap
 from palimpsest.stats.controls import Control
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.screen import screen_alone
+from palimpsest.stats.share import Left, Scale
 from palimpsest.stats.verdict import Finding, Verdict, label_of
 from palimpsest.stats.words import describe
 
@@ -60,16 +61,25 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
         "homogeneity": _picked(
             references and references.homogeneity, "p", "reference", "axis", "odd"
         ),
-        "copy": references and references.copy and list(references.copy),
-        "recipe": _picked(
-            references and references.recipe, "sd", "limit", "retain_share", "failing"
+        "copy": _picked(
+            references and references.copy, "reference", "other", "distance", "crowded"
         ),
+        "recipe": _picked(
+            references and references.recipe, "recorded", "compared", "retain_share", "failing"
+        ),
+        "references_found": [] if references is None else list(references.found),
+        "inferable_share": verdict.inferable_share,
+        "hinges": list(verdict.hinges),
+        "most_left": verdict.rules.most_left,
+        **share_document(None if finding is None else finding.left),
+        "spread": verdict.ruler and verdict.ruler.spread,
         "dose": dose and {"reached": dose.fraction, "required": dose.required},
         "controls": [
             {"name": control.name, "kind": control.kind, "share": control.share}
             | {"expected": control.kind.expected, "label": label_of(control.comparison)}
             | {"rejected": None if control.missing else control.rejected}
             | {"p": control.comparison and control.comparison.p}
+            | scale_document(verdict.scales.get(control.name))
             | {"missing": control.missing or None}
             for control in verdict.controls
         ],
@@ -84,6 +94,22 @@ def comparison_document(comparison: Comparison | None) -> dict[str, Any]:
         return {"p": None, "test": None, "worst_axis": None}
     worst = comparison.worst
     return {"p": comparison.p, "test": comparison.test, "worst_axis": gap_document(worst)}
+
+
+def share_document(left: Left | None) -> dict[str, Any]:
+    """Return what is left of the injected weights as plain values, null where it was not read."""
+    if left is None:
+        return {"share": None, "at_most": None, "share_by_axis": {}}
+    return {"share": left.share, "at_most": left.bound, "share_by_axis": dict(left.by_axis)}
+
+
+def scale_document(scale: Scale | None) -> dict[str, Any]:
+    """Return how far from retrainings a model lies; infinity, which JSON lacks, is null in a list
+    of three numbers."""
+    if scale is None:
+        return {"as_far_as_mixture": None}
+    numbers = (scale.share, scale.low, scale.high)
+    return {"as_far_as_mixture": [n if math.isfinite(n) else None for n in numbers]}
 
 
 def gap_document(gap: Gap) -> dict[str, Any]:
@@ -108,6 +134,8 @@ def finding_document(finding: Finding) -> dict[str, Any]:
         "median_gap": finding.screened.gap,
         "values": dict(finding.values),
         **comparison_document(finding.comparison),
+        **share_document(finding.left),
+        **scale_document(finding.scale),
         "sd": {name: gap.sd for name, gap in gaps.items()},
         "clears": finding.clears,
         "failing": [gap_document(gap) for gap in finding.failing],
@@ -170,7 +198,7 @@ def score_rows(results: RunResults) -> list[dict[str, Any]]:
         controls = {control.name: control for control in verdict.controls} if verdict else {}
         for model in sorted(models, key=lambda model: SCORED.index(model.role)):
             judged = findings.get(model.name), controls.get(model.name)
-            rows.append(_score_row(model, cell, *judged, results))
+            rows.append(_score_row(model, cell, *judged, verdict, results))
     return rows
 
 
@@ -179,6 +207,7 @@ def _score_row(
     cell: CellResult,
     finding: Finding | None,
     control: Control | None,
+    verdict: Verdict | None,
     results: RunResults,
 ) -> dict[str, Any]:
     compared = finding or control
@@ -188,6 +217,11 @@ def _score_row(
     if screened is None and measured is not None:
         screened = screen_alone(measured, results.rules)
     far = None if comparison is None else _distance(comparison.worst.sd)
+    scale, left = (finding.scale, finding.left) if finding else (None, None)
+    if control is not None and verdict is not None:
+        scale = verdict.scales.get(control.name)
+    placed = (scale.share, scale.low, scale.high) if scale else (None, None, None)
+    remains = (left.share, left.bound) if left else (None, None)
     row: dict[str, Any] = {"cell": cell.id, "base": cell.base, "family": cell.family}
     row |= {"seed": cell.seed, "model": model.name, "role": str(model.role), "method": model.method}
     row |= {"aim": model.aim, "knobs": json.dumps(dict(model.knobs)) if model.method else ""}
@@ -205,6 +239,10 @@ def _score_row(
         "retrainings": _number(None if model.cost is None else model.cost.retrainings),
         "failed": "" if model.failure is None else model.failure.reason,
     }
+    for key, value in zip(("as_far_as_mixture", "as_far_low", "as_far_high"), placed):
+        row[key] = _number(value)
+    for key, value in zip(("share", "at_most"), remains):
+        row[key] = _number(value)
     for key in ("forget_nll", "retain_nll", "general_nll", "oracle_kl", "residual"):
         row[key] = _number(None if measured is None else getattr(measured, key))
     gaps: Mapping[str, Gap] = {} if comparison is None else comparison.gaps

@@ -1,7 +1,7 @@
 """Does this method restore? One line per method, over the cells of one run or of several.
 
 In every cell a method is represented by its best candidate: one that passes if there is any, then
-the one whose worst axis lies the fewest standard deviations from the mean retraining. That is the
+the one that lies as far from retrainings as the smallest mixture. That is the
 best of a method's settings, chosen after the fact; the claim about a method by ranks is therefore
 made for every setting by itself and corrected over all settings (Holm), and a method is
 distinguishable from retraining when every one of its settings is.
@@ -33,6 +33,7 @@ FRESH = "fresh retraining"
 FORMS = {
     **dict.fromkeys(("p", "p (Holm)", "p over cells"), P_VALUE),
     **dict.fromkeys(("worst axis, sd", "expected rank sum"), ".1f"),
+    "≙ mixture": ".0%",
     "cost, retrainings": ".2f",
 }
 
@@ -75,9 +76,22 @@ class Standing:
         return axis(Counter(names).most_common(1)[0][0]).title
 
     @property
+    def scale(self) -> float:
+        """Median over cells: as far from retrainings as a mixture of this share; infinite beyond
+        the injected model, and where no cell has a scale."""
+        scales = [entry.best.scale for entry in self.entries]
+        share = middle([scale.share for scale in scales if scale is not None])
+        return math.inf if share is None else share
+
+    @property
     def distances(self) -> list[float]:
         """Of its best candidates, in standard deviations of retraining."""
         return [distance(entry.best) or 0.0 for entry in self.entries]
+
+
+def middle(shares: Sequence[float]) -> float | None:
+    """Return the upper median, which is a share even where some are infinite; None of none."""
+    return sorted(shares)[len(shares) // 2] if shares else None
 
 
 def distance(finding: Finding) -> float | None:
@@ -85,6 +99,13 @@ def distance(finding: Finding) -> float | None:
     None where it was not compared, or retrainings do not vary there."""
     sd = None if finding.comparison is None else finding.comparison.worst.sd
     return None if sd is None else abs(sd)
+
+
+def closeness(finding: Finding) -> tuple[bool, float, float]:
+    """Return the order of candidates: those that pass, then by the scale, then by the worst axis,
+    which alone orders them where the audit has no scale."""
+    share = math.inf if finding.scale is None else finding.scale.share
+    return not finding.clears, share, distance(finding) or math.inf
 
 
 def standings(runs: Runs) -> list[Standing]:
@@ -97,10 +118,10 @@ def standings(runs: Runs) -> list[Standing]:
                 if distance(finding) is not None:
                     groups.setdefault(cell.method(finding.name), []).append(finding)
             for method, mine in groups.items():
-                mine.sort(key=lambda finding: (not finding.clears, distance(finding)))
+                mine.sort(key=closeness)
                 found.setdefault(method, []).append(Entry(run, cell, tuple(mine)))
     several = [Standing(method, tuple(mine)) for method, mine in found.items()]
-    return sorted(several, key=lambda one: (-one.restores.count, fmean(one.distances)))
+    return sorted(several, key=lambda one: (-one.restores.count, one.scale, fmean(one.distances)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +160,7 @@ def as_sentence(finding: Finding, most: int = 99) -> str:
 
 def by_closeness(verdict: Verdict) -> list[Finding]:
     """Return the findings, those that pass first, then the nearest to retraining."""
-    return sorted(verdict.findings, key=lambda f: (not f.clears, distance(f) or math.inf))
+    return sorted(verdict.findings, key=closeness)
 
 
 def _over_cells(mine: Standing) -> Line:
@@ -162,6 +183,7 @@ def leaderboard_table(runs: Runs) -> Table:
             {"rank": number, "method": mine.method}
             | {"author's aim": first.cell.models[first.best.name].aim}
             | {"restores in": mine.restores, "most frequent label": mine.labels[0][0]}
+            | {"≙ mixture": mine.scale}
             | {"worst axis, sd": Estimate.average(mine.distances, cells)}
             | {"most frequent worst axis": mine.axis}
             | {"cost, retrainings": median_cost((e.cell, e.best.name) for e in mine.entries)}
@@ -225,6 +247,7 @@ def settings_table(runs: Runs) -> Table:
         rows.append(
             {"method": key[0], "candidate": key[1], "cells": len(mine) or (test and test.cells)}
             | {"restores in": Share.of(f.clears for _, f in mine) if mine else None}
+            | {"≙ mixture": middle([f.scale.share for _, f in mine if f.scale])}
             | {"worst axis, sd": median(sds) if sds else None}
             | {"cost, retrainings": median_cost((cell, finding.name) for cell, finding in mine)}
             | {"rank sum": test and test.total, "expected rank sum": test and test.expected}
@@ -245,6 +268,7 @@ def settings_table(runs: Runs) -> Table:
 HEADS = {
     "restores in": "restores",
     "most frequent label": "label",
+    "≙ mixture": "≙ mix",
     "worst axis, sd": "worst sd",
     "cost, retrainings": "cost",
     "p over cells": "p",
@@ -273,7 +297,9 @@ def short_board(board: Table) -> Table:
     mean."""
     kept = board.only(["rank", "method", *HEADS])
     about = (
-        f"{board.reading} Each method is shown by its best setting in each cell. worst sd: "
+        f"{board.reading} Each method is shown by its best setting in each cell. ≙ mix: as far "
+        "from retrainings as a mixture with this share of the injected weights, median over cells "
+        "(inf: beyond the injected model). worst sd: "
         "distance from the mean retraining on the worst axis, mean over cells with its interval; "
         "cost: in retrainings; p: rank test over cells, where a small value means that the method "
         "does not restore."

@@ -19,6 +19,7 @@ from palimpsest.stats.comparison import Comparison
 from palimpsest.stats.controls import ControlKind
 from palimpsest.stats.intervals import CONFIDENCE, clopper_pearson
 from palimpsest.stats.models import Role
+from palimpsest.stats.share import Scale
 from palimpsest.stats.verdict import label_of
 from palimpsest.stats.words import describe
 
@@ -33,7 +34,7 @@ def cells_table(results: RunResults) -> Table:
         verdict = None if cell is None else cell.verdict
         screen, references = (verdict.screen, verdict.references) if verdict else (None, None)
         recipe = references and references.recipe
-        far = max((abs(sd) for sd in recipe.sd.values()), default=None) if recipe else None
+        far = recipe.retain_share if recipe else None
         alike, dose = references and references.homogeneity, verdict and verdict.dose
         headroom = cell and cell.headroom
         rows.append(
@@ -45,13 +46,13 @@ def cells_table(results: RunResults) -> Table:
             | {"references": verdict and verdict.reference_count}
             | {"detection limit": verdict and verdict.detection_limit}
             | {"re-acquisition reached": dose and dose.fraction}
-            | {"references alike, p": alike and alike.p, "recipe, largest sd": far}
+            | {"references alike, p": alike and alike.p, "recipe, share of base's distance": far}
             | {"inferable": verdict and verdict.inferable_share}
             | {"headroom, nats": headroom and Estimate.of(headroom.estimate)}
         )
     finished_share = Share(len(results.cells), len(results.planned))
     forms = dict.fromkeys(("detection limit", "re-acquisition reached", "inferable"), ".0%")
-    forms |= {"references alike, p": P_VALUE, "recipe, largest sd": ".1f"}
+    forms |= {"references alike, p": P_VALUE, "recipe, share of base's distance": ".3f"}
     reading = (
         f"{finished_share} planned cells are finished; {results.certified} certify a candidate."
     )
@@ -63,6 +64,11 @@ def candidates_table(results: RunResults) -> Table:
     axes = chosen(results.rules)
     rows: list[Row] = [
         {"candidate": finding.name, "cell": cell.id, "label": finding.label}
+        | {"≙ mixture": finding.scale and finding.scale.share, **_interval(finding.scale)}
+        | {
+            "left": finding.left and finding.left.share,
+            "at most": finding.left and finding.left.bound,
+        }
         | _compared(finding.comparison, axes)
         | {"screen p": finding.screened.test.p_value}
         | {"screen p (Holm)": finding.screened.adjusted_p, "excluded": finding.excluded}
@@ -75,7 +81,10 @@ def candidates_table(results: RunResults) -> Table:
     ]
     reading = (
         "Values on the axes are distances from the mean retraining, in standard deviations of the "
-        "retrainings. By the rank rule, p is at least 1/(K + 1) with K retrainings."
+        "retrainings. By the rank rule, p is at least 1/(K + 1) with K retrainings. ≙ mixture: as "
+        "far from retrainings as a mixture with this share of the injected weights (90 % interval; "
+        "inf: beyond the injected model), which is no share of knowledge. left, at most: share of "
+        "the injected weights left, and its 95 % bound, unless they are hidden."
     )
     return Table.of("candidates", "Candidates", reading, rows, _forms(axes))
 
@@ -88,12 +97,18 @@ def controls_table(results: RunResults) -> Table:
         | {"kind": GROUPS[control.kind], "should be": f"{control.kind.expected}ed"}
         | {"was": control.missing or ("rejected" if control.rejected else "accepted")}
         | {"label": label_of(control.comparison)}
+        | {"≙ mixture": (scale := verdict.scales.get(control.name)) and scale.share}
+        | _interval(scale)
         | _compared(control.comparison, axes)
         for cell, verdict in results.judged
         for control in verdict.controls
     ]
     reading = "Models of known truth, judged by the same test as the candidates."
     return Table.of("controls", "Controls", reading, rows, _forms(axes))
+
+
+def _interval(scale: Scale | None) -> Row:
+    return {"from": scale and scale.low, "to": scale and scale.high}
 
 
 def _compared(comparison: Comparison | None, axes: Iterable[Axis]) -> Row:
@@ -106,6 +121,7 @@ def _compared(comparison: Comparison | None, axes: Iterable[Axis]) -> Row:
 
 def _forms(axes: Iterable[Axis]) -> dict[str, str]:
     forms = dict.fromkeys((axis.title for axis in axes), "+.1f") | {"worst axis, sd": "+.1f"}
+    forms |= dict.fromkeys(("≙ mixture", "from", "to"), ".0%") | {"left": ".1%", "at most": ".1%"}
     return forms | dict.fromkeys(("p", "screen p", "screen p (Holm)"), P_VALUE)
 
 

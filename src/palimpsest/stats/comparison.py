@@ -182,9 +182,9 @@ def normal_p_values(scores: Values, references: int, axes: int) -> Values:
     found = np.interp(scaled / CELL, np.arange(len(tail)), tail)
     # So far out it is a single axis that is large: Student-t has heavier tails than a sum shows.
     single = 2 * effective * stdtr(references - 1, -np.sqrt(scaled))
-    p_values: Values = np.round(
-        np.where(scaled < CELL * REACH, found, np.minimum(found, single)), 6
-    )
+    far = scaled >= CELL * REACH
+    p_values = np.array(np.where(far, np.minimum(found, single), found.round(6)), dtype=np.float64)
+    p_values[far] = [float(f"{p:.3g}") for p in p_values[far]]
     return p_values
 
 

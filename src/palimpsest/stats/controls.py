@@ -381,7 +381,7 @@ def _retain_share(measures: CellMeasures, references: Sequence[str]) -> float | 
     # Where training hardly moved the retain facts, a share of that movement is noise.
     if len(levels) < 3 or abs(base - mean) <= 10 * float(prediction_widths(column, 0.05)[0]):
         return None
-    return abs(own - mean) / abs(base - mean)
+    return float(abs(own - mean) / abs(base - mean))
 
 
 def _control(model: Model, kind: ControlKind, measures: CellMeasures, bag: Bag) -> Control:

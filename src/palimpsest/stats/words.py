@@ -1,9 +1,13 @@
 """A verdict in words: the answer first, then the reasons, then what the audit detects."""
 
+import math
+
 from palimpsest.stats.axes import Sign, axis
-from palimpsest.stats.comparison import COPY_DISTANCE, Gap
-from palimpsest.stats.controls import RECIPE_SHARE, Control, ControlKind, Reacquired
+from palimpsest.stats.comparison import CROWD_DISTANCE, Gap
+from palimpsest.stats.controls import Control, ControlKind, Reacquired
 from palimpsest.stats.rules import MINIMUM_REFERENCES
+from palimpsest.stats.screen import INFERABLE_SHARE
+from palimpsest.stats.share import BORROWED_SPREAD, Left, Scale
 from palimpsest.stats.verdict import Because, Finding, Reason, References, Verdict
 
 CLOSING = (
@@ -20,8 +24,9 @@ SHORT = {
     Reason.UNDERPOWERED: "this audit has too little power",
     Reason.NOT_IDENTIFIABLE: "these facts cannot show whether anything was forgotten",
     Reason.ALL_EXCLUDED: "every candidate still knows the forget facts",
-    Reason.NO_REFERENCE: "there are too few retrainings to compare with",
+    Reason.NO_REFERENCE: "there is no retraining to compare with",
     Reason.REFERENCES: "the references do not represent retrainings of the injected model",
+    Reason.FEW_REFERENCES: "what is left was bounded, nothing else was tested",
     Reason.DISTINGUISHABLE: "no candidate passes as one more retraining",
     Reason.UNDECIDED: "the best candidate passes too narrowly",
 }
@@ -38,24 +43,63 @@ def sentences(verdict: Verdict) -> list[str]:
 def headline(verdict: Verdict) -> str:
     """Return the answer in one sentence."""
     custom = " under custom rules" if verdict.rules.differences() else ""
+    references = verdict.references
+    excluded = 0 if references is None else len(references.excluded)
+    left_out = f" with {count(excluded, 'reference', 'references')} left out" if excluded else ""
+    if verdict.partial:
+        return _partial_headline(verdict, f"{custom}{left_out}")
     if verdict.candidate is None:
         assert verdict.reason is not None
         short = PROBES_FAIL if probes_fail(verdict) else SHORT[verdict.reason]
         return f"Uncertified ({verdict.reason}): {short}."
     pick = verdict.finding(verdict.candidate)
-    assert pick.comparison is not None and verdict.references is not None
-    excluded = len(verdict.references.excluded)
-    left_out = f" with {count(excluded, 'reference', 'references')} left out" if excluded else ""
-    grade = (
-        f"equivalent within {percent(verdict.rules.margin)} to"
+    assert pick.comparison is not None and pick.left is not None and references is not None
+    told = (
+        f"is equivalent within {percent(verdict.rules.margin)} to"
         if verdict.rules.margin
-        else "indistinguishable from"
+        else "could not be told from"
     )
     return (
-        f"Certified{custom}{left_out}: {pick.name} is {grade} {verdict.reference_count} "
-        f"retrainings on {len(verdict.references.axes)} axes (p = {pick.comparison.p:.2g}; "
-        f"furthest on {distance(pick.comparison.worst)})."
+        f"Certified{custom}{left_out}: {pick.name} {told} {verdict.reference_count} retrainings "
+        f"(joint test over {len(references.axes)} axes, p = {pick.comparison.p:.2g}; largest "
+        f"deviation: {distance(pick.comparison.worst)}); {_at_most(pick.left)} (95 %), unless "
+        "hidden."
     )
+
+
+def _partial_headline(verdict: Verdict, how: str) -> str:
+    given = count(verdict.reference_count, "retraining", "retrainings")
+    best = next((f for f in verdict.findings if f.name == verdict.nearest), None)
+    if best is None or best.left is None or best.label != "partial":
+        return f"Partial{how} ({given}): no candidate has a bound below the limit."
+    return f"Partial{how} ({given}): {_at_most(best.left)} in {best.name} (95 %), unless hidden."
+
+
+def _at_most(left: Left) -> str:
+    return f"at most {percent(rounded(left.bound))} of the injected weights are left"
+
+
+def rounded(share: float) -> float:
+    """Return a bound as it is shown: rounded up to a tenth of a percent, then to two digits."""
+    return math.ceil(round(1000 * share, 6)) / 1000
+
+
+def scale_words(scale: Scale) -> str:
+    """Return how far a model lies from retrainings: ``as far as a 23 % mixture (22 to 24)``."""
+    if math.isinf(scale.share):
+        return "further from retrainings than the injected model"
+    return f"as far from retrainings as a {short_share(scale.share)} mixture ({scale_range(scale)})"
+
+
+def scale_range(scale: Scale) -> str:
+    """Return the interval of a scale in percent, without the sign."""
+    high = "over 100" if math.isinf(scale.high) else f"{100 * scale.high:.0f}"
+    return f"{100 * min(scale.low, 1.0):.0f} to {high}"
+
+
+def short_share(share: float) -> str:
+    """Return a share for a table: whole percents, ``> 100 %`` beyond the injected model."""
+    return "> 100 %" if math.isinf(share) else f"{100 * share:.0f} %"
 
 
 def conditions(verdict: Verdict) -> list[str]:
@@ -82,18 +126,63 @@ def probes_fail(verdict: Verdict) -> bool:
 def reasons(verdict: Verdict) -> list[str]:
     """Return why the verdict is what it is, and what the audit could have detected."""
     if verdict.candidate is not None:
-        others = sum(finding.clears for finding in verdict.findings) - 1
+        others = len(verdict.passing) - 1
         more = [f"{count(others, 'more candidate passes', 'more candidates pass')}."]
-        return [power_sentence(verdict), *more * bool(others), *_tries(verdict)]
+        told = [hidden_sentence(verdict), _scale_sentence(verdict), *_hinges(verdict)]
+        return [
+            *filter(None, told),
+            power_sentence(verdict),
+            *more * bool(others),
+            *_tries(verdict),
+        ]
     lines = [_why(verdict)]
+    if verdict.partial:
+        return [*lines, *(bound_sentence(finding) for finding in verdict.findings)]
     if verdict.reason in (Reason.DISTINGUISHABLE, Reason.ALL_EXCLUDED) or probes_fail(verdict):
         lines += [refusal(finding) for finding in verdict.findings if not finding.clears][:3]
     elif verdict.findings and verdict.references and verdict.references.names:
-        told = [f for f in verdict.findings if f.comparison is not None and f.comparison.rejected]
-        if told and len(told) == len(verdict.findings):
-            subject = told[0].name if len(told) == 1 else "every candidate"
+        far = [f for f in verdict.findings if f.comparison is not None and f.comparison.rejected]
+        if far and len(far) == len(verdict.findings):
+            subject = far[0].name if len(far) == 1 else "every candidate"
             lines.append(f"Even so, {subject} can be distinguished from retrainings.")
     return lines + ([power_sentence(verdict)] if verdict.controls else [])
+
+
+def hidden_sentence(verdict: Verdict) -> str:
+    """Return which hidden knowledge this audit has been shown to detect."""
+    several = [c for c in verdict.controls if c.kind is ControlKind.KNOWN_LABEL and c.rejected]
+    kinds = ", ".join(c.name.removeprefix("known-") for c in several)
+    if not kinds:
+        return (
+            "The bound does not speak of hidden knowledge, which the joint test must find; no "
+            "model that hides the facts was tried in this audit."
+        )
+    return f"Hidden knowledge of these kinds would have been detected: {kinds}."
+
+
+def _scale_sentence(verdict: Verdict) -> str:
+    scale = verdict.finding(verdict.candidate or "").scale
+    return "" if scale is None else f"{verdict.candidate} lies {scale_words(scale)}."
+
+
+def _hinges(verdict: Verdict) -> list[str]:
+    return [
+        f"This answer hangs on {name}: without it, {verdict.candidate} would be rejected."
+        for name in verdict.hinges
+    ]
+
+
+def bound_sentence(finding: Finding) -> str:
+    """Return what is known of a candidate from one to four references."""
+    if finding.left is None:
+        return f"{finding.name} was not measured on every axis, so nothing is bounded."
+    also = " The screen finds the forget facts in it." if finding.excluded else ""
+    more = {
+        "suppressed": f" At least {percent(max(0.0, round(finding.left.least, 3)))} are left.",
+        "over-forgotten": " It knows less of the forget facts than a retraining.",
+    }
+    said = "" if finding.excluded else more.get(finding.label, "")
+    return f"{finding.name} is {finding.label}: {_at_most(finding.left)}.{said}{also}"
 
 
 def refusal(finding: Finding, most: int = 99) -> str:
@@ -116,11 +205,15 @@ def why(finding: Finding, most: int = 99) -> str:
     what its label says first; ``most`` of them in words, the others by name."""
     comparison = finding.comparison
     if finding.clears and comparison is not None:
-        same = "equivalent to" if comparison.equivalent else "indistinguishable from"
-        numbers = f"p = {comparison.p:.2g}; furthest on {distance(comparison.worst)}"
-        text = f"is {same} {comparison.references} retrainings ({numbers})"
-        blocked = ", but this audit could not have certified it"
-        return text if finding.label == "restored" else text + blocked
+        same = "is equivalent to" if comparison.equivalent else "could not be told from"
+        numbers = f"p = {comparison.p:.2g}; largest deviation: {distance(comparison.worst)}"
+        text = f"{same} {comparison.references} retrainings ({numbers})"
+        if finding.label == "restored":
+            return text
+        if finding.left is None:
+            return f"{text}, but this audit could not have certified it"
+        bound = percent(rounded(finding.left.bound))
+        return f"{text}; up to {bound} of the injected weights may be left"
     gaps = sorted(finding.failing, key=_order)
     if comparison is not None and not comparison.rejected:
         gaps = []
@@ -161,7 +254,7 @@ def power_sentence(verdict: Verdict) -> str:
         " %)"
         for index, power in enumerate(verdict.powers)
     ]
-    text = f"This audit detects {', '.join(parts)}."
+    text = f"With these references, this audit detects {', '.join(parts)}."
     if not any(power.noticed for power in verdict.powers):
         text = "This audit detects no mixture of a retraining with the injected weights."
     known = _counted(verdict.controls, ControlKind.KNOWN_LABEL)
@@ -190,6 +283,28 @@ def remarks(verdict: Verdict) -> list[str]:
         return notes
     if references.fault is not None and verdict.because is not references.fault:
         notes.append(_references(references))
+    recipe = references.recipe
+    if recipe is not None and not recipe.compared:
+        seen = recipe.retain_share
+        notes.append(
+            "Whether the references have the injected model's recipe could not be checked: nothing "
+            "is recorded beside the models, and the base already knows the retain facts."
+            if seen is None
+            else f"No recipe is recorded beside the models. On the retain facts the injected model "
+            f"lies {percent(round(seen, 3))} of base's distance away from the references; a "
+            "different learning rate or batch size may leave no trace there."
+        )
+    if references.found:
+        notes.append(
+            f"The screen finds the forget facts in {len(references.found)} of "
+            f"{len(references.names)} references (relative to the base): they can be inferred from "
+            "retained data, or these references were not made without the forget data."
+        )
+    if verdict.inferable_share is not None and verdict.inferable_share >= INFERABLE_SHARE / 2:
+        notes.append(
+            f"Retraining alone gives {percent(round(verdict.inferable_share, 2))} of the injected "
+            "model's gap between probes and forget facts."
+        )
     if references.test == "normal":
         notes.append(
             f"With {len(references.names)} references the comparison assumes normally distributed "
@@ -226,7 +341,6 @@ def _why(verdict: Verdict) -> str:
     if verdict.reason is Reason.ALL_EXCLUDED:
         return "The screen finds the forget facts in every candidate."
     if verdict.reason is Reason.NO_REFERENCE:
-        given = count(verdict.reference_count or "No", "reference was", "references were")
         nearest = (
             f" {verdict.nearest} has the smallest residual after re-acquisition; this is only a "
             "ranking."
@@ -234,15 +348,26 @@ def _why(verdict: Verdict) -> str:
             else ""
         )
         return (
-            f"{given} given, but candidates are certified by comparison with retrainings. Give at "
-            f"least {MINIMUM_REFERENCES}; with 20 the comparison assumes nothing "
-            f"about their distribution.{nearest}"
+            "No reference was given, but candidates are judged by comparison with retrainings. One "
+            f"bounds what is left, {MINIMUM_REFERENCES} allow a certificate, and with 20 the "
+            f"comparison assumes nothing about their distribution.{nearest}"
         )
+    if verdict.reason is Reason.FEW_REFERENCES:
+        return _few_references(verdict)
     if verdict.reason is Reason.REFERENCES:
         assert verdict.references is not None
         return _references(verdict.references)
     if verdict.reason is Reason.UNDERPOWERED:
         return _underpowered(verdict)
+    if verdict.reason is Reason.UNDECIDED and verdict.because is Because.BOUND:
+        ruler, best = verdict.ruler, verdict.finding(verdict.nearest or "")
+        assert ruler is not None and best.left is not None
+        return (
+            f"{best.name} passes the joint test, but up to {percent(rounded(best.left.bound))} of "
+            f"the injected weights may be left in it (95 %); the limit is "
+            f"{percent(verdict.rules.most_left)}. A retraining of this audit would have a bound of "
+            f"about {percent(rounded(ruler.width))}; more references narrow it."
+        )
     if verdict.reason is Reason.UNDECIDED:
         return (
             f"{verdict.nearest} passes at alpha = {verdict.rules.alpha:g}, but these rules certify "
@@ -251,11 +376,39 @@ def _why(verdict: Verdict) -> str:
     return f"No candidate passes the comparison with {verdict.reference_count} retrainings."
 
 
+def _few_references(verdict: Verdict) -> str:
+    ruler = verdict.ruler
+    assert ruler is not None
+    given = count(verdict.reference_count, "reference was", "references were")
+    missing = MINIMUM_REFERENCES - verdict.reference_count
+    spread = (
+        f"This holds if retrainings of this model vary no more than in all cells measured so far "
+        f"(standard deviation of the share at most {percent(BORROWED_SPREAD)})."
+        if ruler.spread <= BORROWED_SPREAD
+        else f"The references given vary more than those of any cell measured so far (standard "
+        f"deviation of the share {percent(round(ruler.spread, 3))}), and the bounds allow for it."
+    )
+    return (
+        f"{given} given, which bounds what is left of the injected weights and no more. {spread} "
+        "Not tested: knowledge that is hidden, and damage to anything else. "
+        f"{count(missing, 'more retraining', 'more retrainings')} would allow the joint test and a "
+        "certificate, and give the spread of this model's own retrainings."
+    )
+
+
 def _references(references: References) -> str:
-    if references.copy is not None:
+    copy = references.copy
+    if copy is not None and 2 * copy.crowded >= len(references.names) > 2:
         return (
-            f"{references.copy[0]} is not an independent draw: it lies within {COPY_DISTANCE:g} "
-            f"standard deviations of {references.copy[1]} on every axis, nearer than independent "
+            f"{copy.crowded} of {len(references.names)} references have another one within "
+            f"{CROWD_DISTANCE:g} standard deviations on every axis, nearer than independent "
+            f"retrainings do (the nearest: {copy.reference} and {copy.other}). They seem to be "
+            "copies with noise. Use models that were each trained from the base."
+        )
+    if copy is not None:
+        return (
+            f"{copy.reference} is not an independent draw: it lies within {copy.distance:.2g} "
+            f"standard deviations of {copy.other} on every axis, nearer than independent "
             "retrainings do. Leave one of them out, or replace it."
         )
     odd = references.homogeneity
@@ -269,16 +422,17 @@ def _references(references: References) -> str:
         )
     recipe = references.recipe
     assert recipe is not None
-    parts = [
-        f"{recipe.sd[name]:+.1f} sd on {axis(name).title}"
-        for name in recipe.failing
-        if abs(recipe.sd.get(name, 0.0)) > recipe.limit
-    ]
-    if recipe.retain_share is not None and recipe.retain_share > RECIPE_SHARE:
-        parts.append(f"{percent(recipe.retain_share)} of base's distance on the retain facts")
+    if recipe.recorded:
+        parts = [f"{key} {own!r} and {other!r}" for key, (own, other) in recipe.recorded.items()]
+        return (
+            "The records beside the models give different recipes for the injected model and for "
+            f"references: {', '.join(parts)}. Retrain the references by the injected model's "
+            "recipe."
+        )
     return (
-        f"The references seem to come from a different recipe than the injected model, which lies "
-        f"{' and '.join(parts)} away from them. Retrain them by its recipe."
+        "The references seem to come from a different recipe than the injected model: on the "
+        f"retain facts it lies {percent(recipe.retain_share or 0.0)} of base's distance away from "
+        "them, where one recipe leaves a few percent. Retrain them by its recipe."
     )
 
 
@@ -297,6 +451,12 @@ def _underpowered(verdict: Verdict) -> str:
         )
     if verdict.because is Because.DOSE:
         return _dose(verdict.dose)
+    if verdict.because is Because.RULER:
+        return (
+            "What is left of the injected weights cannot be read: mixtures with 10 % of them do "
+            "not move away from the references on any axis that shows knowledge of the facts. "
+            "More forget facts or more phrasings per fact would help."
+        )
     if verdict.because is Because.SATURATED:
         return (
             "Re-acquisition is too strong: the references relearn so fast that even the injected "
@@ -355,10 +515,11 @@ def _not_identifiable(verdict: Verdict) -> str:
             )
         )
     return (
-        f"Retraining alone gives {percent(verdict.inferable_share or 0.0)} of the injected model's "
-        "gap between probes and forget facts: either the facts can be inferred from retained data, "
-        "or the probes are harder than the forget facts. Use probes of the same kind, or other "
-        "forget facts."
+        f"Retraining alone gives {percent(round(verdict.inferable_share or 0.0, 2))} of the "
+        "injected model's gap between probes and forget facts: the facts can be inferred from "
+        "retained data, the probes are harder than the forget facts, or the references were not "
+        "made without the forget data. Use probes of the same kind, other forget facts, or other "
+        "references."
     )
 
 
