@@ -5,6 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from palimpsest_trials.foreign.audits import audit_named, summary, write_rows
 from palimpsest_trials.foreign.cells import make_named
 
 
@@ -17,13 +18,25 @@ def main() -> None:
         "--base", default="", help="checkpoint folder in the place of pocket models"
     )
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--runs", type=Path, help="where audits are written (OUT.audits)")
+    parser.add_argument("--csv", type=Path, default=Path("foreign.csv"), help="of the table")
     given = parser.parse_args()
     first, last = map(int, given.cells.split(":"))
     folders = [(given.out / f"cell-{n:03d}", n, given.base) for n in range(first, last)]
-    if given.action == "make":
-        with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
-            for (folder, _, _), done in zip(folders, pool.map(make_named, folders)):
-                print(f"{folder}: {done}", flush=True)
+    runs = given.runs or given.out.with_name(f"{given.out.name}.audits")
+    made = [folder for folder, _, _ in folders if (folder / "cell.json").exists()]
+    pairs = [(folder, runs / folder.name) for folder in made]
+    if given.action == "table":
+        write_rows(made, [run for _, run in pairs], given.csv)
+        print(summary(given.csv), end="")
+        return
+    with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
+        if given.action == "make":
+            found = zip((folder for folder, _, _ in folders), pool.map(make_named, folders))
+        else:
+            found = zip(made, pool.map(audit_named, pairs))
+        for folder, done in found:
+            print(f"{folder}: {done}", flush=True)
 
 
 if __name__ == "__main__":
