@@ -46,9 +46,10 @@ CONFIDENCE = 0.95
 BORROWED_SPREAD = 0.036
 """Standard deviation of a retraining's reading that an audit with fewer than five references
 assumes at least."""
-LEAST_MOVE = 0.02
-"""With one reference: the part of the injected model's distance that a mixture must move on an
-axis, so that the axis can be read."""
+LEAST_STAKE = 0.4
+"""With fewer than five references: how far the injected model must lie from them on an axis, in
+nats, so that the axis can be read. Where a one-way question taught nothing, their spread would show
+it, which is not known."""
 
 
 def mixtures_of(measures: CellMeasures, names: Sequence[str]) -> dict[float, dict[str, str]]:
@@ -144,9 +145,11 @@ def make_ruler(measures: CellMeasures, names: Sequence[str]) -> Ruler | None:
         return moved
 
     unit = moves(UNIT)
-    least = draws.std(axis=0, ddof=1) if count > 1 else LEAST_MOVE * np.abs(injected)
-    with np.errstate(invalid="ignore"):
-        kept = (np.abs(unit) >= least) & (unit * injected > 0)  # NaN where it was not measured
+    borrowed = count < MINIMUM_REFERENCES
+    least = draws.std(axis=0, ddof=1) if count > 1 else 0.0
+    with np.errstate(invalid="ignore"):  # NaN where it was not measured
+        kept = (np.abs(unit) >= least) & (unit * injected > 0)
+        kept &= np.abs(injected) >= (LEAST_STAKE if borrowed else 0.0)
     if not kept.any():
         return None
     unit, zero = unit[kept], zero[kept]
@@ -155,7 +158,6 @@ def make_ruler(measures: CellMeasures, names: Sequence[str]) -> Ruler | None:
     readings = UNIT * (draws[:, kept] - zero) / unit
     factor = math.sqrt(1 + 1 / count)
     own = float(np.sort(readings.mean(axis=1)).std(ddof=1)) if count > 1 else 0.0
-    borrowed = count < MINIMUM_REFERENCES
     spread = max(own, BORROWED_SPREAD) if borrowed else own
     quantile = float(ndtri(CONFIDENCE) if borrowed else stdtrit(count - 1, CONFIDENCE))
     return Ruler(

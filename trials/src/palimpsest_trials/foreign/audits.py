@@ -8,7 +8,6 @@ injected model's place in the check of recipes. With one reference only what is 
 
 import csv
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -62,7 +61,8 @@ def taught(folder: Path) -> bool:
 
 def kind_of(name: str) -> str:
     """Return what a model of a cell is: fresh, mixture-10, ascent, reverted, injected."""
-    return re.sub(r"(?<=fresh|-\d\d)-\d$|(?<=mixture-5)-\d$", "", name)
+    head, _, number = name.rpartition("-")
+    return head if number.isdigit() else name
 
 
 def cell_rows(folder: Path, out: Path, rules: Rules) -> Iterator[dict[str, Any]]:
