@@ -13,8 +13,6 @@ from palimpsest.cell import study
 from palimpsest.cell.launch import RunOptions, preview
 from palimpsest.cell.study import StudyTask
 from palimpsest.models import checkpoint
-from palimpsest.report.results import read_run
-from palimpsest.run import cell as cells
 
 
 @pytest.fixture
@@ -45,11 +43,3 @@ def test_a_dry_run_builds_texts_and_digests_the_base_once(
     preview(StudyTask(small_plan(base), tmp_path / "run"), RunOptions())
     assert {call.split()[0] for call in calls} == {"draw_testbed", "state_digest", "file_digest"}
     assert set(calls.values()) == {1}, calls
-
-
-def test_the_record_of_a_cell_is_parsed_once_when_a_run_is_read(
-    counted: Callable[[Any, str], Counter[str]], tiny_study: Path
-) -> None:
-    calls = counted(cells, "read_digested")
-    read_run(tiny_study)
-    assert [count for call, count in calls.items() if call.endswith("cell.json")] == [1]

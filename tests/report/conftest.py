@@ -6,24 +6,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.made_runs import cell_run, hostile_run, matrix_run, uncertified_run
+from tests.made_runs import (
+    Made,
+    cell_run,
+    hostile_run,
+    matrix_run,
+    uncertified_run,
+    write_audit,
+    write_run,
+)
 
 from palimpsest.paper.tables import paper_section
 from palimpsest.report.page import write_report
 from palimpsest.report.results import RunResults, read_run
+from palimpsest.stats.models import Model, Role
 
+NO_CANDIDATES = {role.value: Made(model=Model("", role)) for role in (Role.BASE, Role.INJECTED)}
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "cell": cell_run,
     "uncertified": uncertified_run,
     "matrix": matrix_run,
     "hostile": hostile_run,
+    "audit": lambda path: write_audit(path, ["mine-1", "mine-2", "theirs"]),
+    "no references": lambda path: cell_run(path, references=0),
+    "no candidates": lambda path: write_run(path, {"only": NO_CANDIDATES}),
+    "nothing finished": lambda path: write_run(path, {}, planned=["qwen2-s--seed0"]),
 }
 
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The reports of one cell that certifies, one that does not, of four cells of which one is
-    missing, and of a cell whose every name is an attack."""
+    """The reports of every kind of run, by name."""
     folder = tmp_path_factory.mktemp("pages")
     return {name: report_of(make(folder / name)) for name, make in MAKERS.items()}
 

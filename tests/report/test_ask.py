@@ -11,7 +11,7 @@ from tests.command import palimpsest
 
 from palimpsest import load_run
 from palimpsest.report.results import Said, asked_models, cell_answers, read_run
-from palimpsest.report.terminal import asked_lines, question_lines
+from palimpsest.report.terminal import question_lines
 
 BASE = "pocket/qwen2-s"
 
@@ -29,22 +29,16 @@ def test_answers_are_stored_with_the_truths_rank_and_probability(tiny_study: Pat
     assert len(load_run(tiny_study).answers) == len(said)
 
 
-def test_without_a_fact_the_few_models_and_with_one_every_model_answers(tiny_study: Path) -> None:
-    results = read_run(tiny_study)
-    cell = results.cells[0]
-    answers = cell_answers(cell)
-    facts = list(dict.fromkeys(said.fact for said in answers))
+def test_a_fact_that_is_named_is_asked_of_every_model_and_no_other_fact_is(
+    tiny_study: Path,
+) -> None:
+    cell = read_run(tiny_study).cells[0]
+    facts = list(dict.fromkeys(said.fact for said in cell_answers(cell)))
     everything = palimpsest("ask", str(tiny_study)).stdout
     assert all(f"fact {fact}: " in everything for fact in facts)
-    names = {line.split()[0] for line in everything.splitlines() if line.strip()}
-    shown = [cell.method(name) for name in cell.candidates if name in names]
-    assert sorted(shown) == sorted(results.methods)
     one = palimpsest("ask", str(tiny_study), "--fact", facts[0]).stdout
-    mine = [said for said in answers if said.fact == facts[0]]
-    assert "\n".join(asked_lines(results, cell, mine, everyone=True)).strip() == one.strip()
-    for title in asked_models(cell).values():
-        assert title.split("-")[0] in one
     assert facts[1] not in one
+    assert all(title.split("-")[0] in one for title in asked_models(cell).values())
 
 
 def test_a_question_is_shown_without_the_chat_template(tiny_study: Path) -> None:
@@ -70,17 +64,15 @@ def test_a_model_that_is_given_is_asked_the_same_question(tiny_study: Path) -> N
 
 
 def test_any_prompt_is_asked_of_kept_and_given_weights(tiny_study: Path, tmp_path: Path) -> None:
-    from palimpsest.models.checkpoint import load
-    from palimpsest.models.net import WholeNet
-    from palimpsest.scoring.generation import LONGEST, answer_prompt
+    from safetensors.torch import save_file
 
-    run = tmp_path / "run"
-    shutil.copytree(tiny_study, run)
+    from palimpsest.models.checkpoint import load
+    from palimpsest.scoring.generation import LONGEST
+
+    run = Path(shutil.copytree(tiny_study, tmp_path / "run"))
     loaded = load(BASE)
     weights = run / "cells" / read_run(run).cells[0].id / "models"
     weights.mkdir(exist_ok=True)
-    from safetensors.torch import save_file
-
     state = {name: value.clone() for name, value in loaded.weights.items()}
     last = "model.norm.weight"
     save_file(state | {last: -state[last]}, weights / "injected.safetensors")
@@ -91,9 +83,7 @@ def test_any_prompt_is_asked_of_kept_and_given_weights(tiny_study: Path, tmp_pat
     assert list(said) == ["mine", "base", "injected"]
     assert said["mine"] == said["base"] != said["injected"]
     assert palimpsest(*asked).stdout == first
-    answer, rank, chance = answer_prompt(WholeNet(loaded.model), loaded.tokenizer, prompt)
-    assert (answer, rank, chance) == (said["base"], 0, 0.0)
-    assert len(loaded.tokenizer(answer)["input_ids"]) <= LONGEST + 2
+    assert len(loaded.tokenizer(said["base"])["input_ids"]) <= LONGEST + 2
 
 
 def test_the_greedy_answer_has_rank_one_and_is_no_less_likely_than_others() -> None:

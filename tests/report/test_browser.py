@@ -66,12 +66,6 @@ def test_the_choice_of_a_candidate_moves_picture_and_numbers(
         assert tab.locator(".value span:visible").all_text_contents() == before
 
 
-def test_without_scripts_the_first_candidate_is_shown(browser: Any, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["cell"], java_script_enabled=False) as tab:
-        assert not tab.locator("#choice").is_visible() and tab.locator("#chosen").is_visible()
-        assert tab.locator("circle.candidate:visible").count() == 10
-
-
 def test_columns_sort_by_click_and_by_key(browser: Any, pages: dict[str, Path]) -> None:
     with opened(browser, pages["cell"]) as tab:
         head = tab.locator("#candidates th", has_text="retain").first

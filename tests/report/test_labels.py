@@ -3,11 +3,9 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.made_runs import PLACE, Made, compared_cell, write_run
-from tests.shared_runs import made_once
 
 from palimpsest.report.documents import run_document, score_rows
 from palimpsest.report.leaderboard import leaderboard_table
@@ -15,7 +13,7 @@ from palimpsest.report.page import write_report
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.report.tables import run_tables
 from palimpsest.report.terminal import study_lines
-from palimpsest.stats.axes import Sign, axis
+from palimpsest.stats.axes import axis
 from palimpsest.stats.controls import ControlKind
 from palimpsest.stats.models import Model, Role
 from palimpsest.stats.verdict import label_of
@@ -79,16 +77,6 @@ def test_the_label_is_the_same_wherever_it_stands(labeled: RunResults) -> None:
     assert scores["injected"]["label"] == "suppressed" and scores["base"]["label"] == ""
 
 
-def test_what_a_label_says_comes_before_what_lies_further_out(labeled: RunResults) -> None:
-    finding = labeled.judged[0][1].finding("embedding")
-    assert axis(finding.failing[0].axis).side(finding.failing[0].offset).sign is not Sign.KNOWS
-    sentence = run_document(labeled)["cells"]["qwen2-s--seed0"]["candidates"]["embedding"][
-        "sentence"
-    ]
-    knows, first = axis("relearn_early").low.words, axis(finding.failing[0].axis)
-    assert sentence.index(knows) < sentence.index(first.side(finding.failing[0].offset).words)
-
-
 def test_an_audit_that_could_not_certify_restores_nobody(labeled: RunResults) -> None:
     passing = labeled.judged[0][1].finding("retraining").comparison
     rejected = labeled.judged[0][1].finding("ascent").comparison
@@ -99,30 +87,3 @@ def test_an_audit_that_could_not_certify_restores_nobody(labeled: RunResults) ->
     unequal = replace(passing, accepted=False)
     assert label_of(unequal) == "not told apart"  # not rejected, and not shown equivalent
     assert label_of(replace(unequal, missing=("forget",))) == "not compared"
-
-
-@pytest.mark.slow
-def test_known_label_models_that_were_really_built_have_their_labels(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    def make(out: Path) -> None:
-        import palimpsest
-        from palimpsest.config.presets import preset
-        from palimpsest.config.sections import MethodGrid, Replication
-
-        methods = (MethodGrid("ga", (("weight", (3.0,)),)),)
-        methods += (MethodGrid("task_vector", (("coefficient", (2.0,)),)),)
-        plan = replace(preset("demo"), methods=methods, replication=Replication(7, 2))
-        palimpsest.study(replace(plan, rules=replace(plan.rules, control_shares=(0.25,))), out)
-
-    results = read_run(made_once(tmp_path_factory, "labeled-study", make))
-    rows = {row["model"]: row for row in score_rows(results)}
-    kept = {name: row["label"] for name, row in rows.items() if row["role"] == "known_label"}
-    assert len(kept) == 6
-    for name in ("router", "suppression", "interpolation-25", "interpolation-50"):
-        assert kept[f"known-{name}"].startswith("suppressed")
-    # Zeroed embeddings leave nothing that any axis could read as knowledge.
-    assert kept["known-embedding"] == "over-forgotten and damaged"
-    assert "damaged" in rows["ga-w3"]["label"]
-    assert rows["task_vector-c2"]["label"] == "over-forgotten and damaged"
-    assert {rows[f"retraining-{n}"]["label"] for n in (1, 2)} == {"restored"}

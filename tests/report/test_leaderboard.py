@@ -61,11 +61,6 @@ def test_ranks_tell_settings_from_retraining_over_cells(judged: RunResults) -> N
     assert board["replay"]["p over cells"] == max(both)
 
 
-def test_one_cell_is_too_few_for_a_claim_by_ranks(single: RunResults) -> None:
-    assert "too few" in settings_table({"one": single}).reading
-    assert {row["p over cells"] for row in leaderboard_table({"one": single}).records()} == {None}
-
-
 def test_runs_under_different_rules_are_remarked(judged: RunResults) -> None:
     terms = replace(judged.terms, rules=judged.terms.rules | {"alpha": 0.1})
     reading = leaderboard_table({"a": judged, "b": replace(judged, terms=terms)}).reading

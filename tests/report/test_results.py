@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.made_runs import Made, compared_cell, matrix_run, paper_run, write_run
+from tests.made_runs import compared_cell, matrix_run, paper_run, write_run
 
 from palimpsest import load_run
 from palimpsest.errors import InputError
@@ -16,7 +16,6 @@ from palimpsest.run import cell as stored
 from palimpsest.run.files import read_digested
 from palimpsest.run.steps import Failure
 from palimpsest.run.store import Run
-from palimpsest.stats.models import Model, Role
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +73,6 @@ def test_unfinished_and_damaged_cells_are_listed_and_the_others_are_read(tmp_pat
         "gpt2-s--seed1": "waiting",
     }
     assert "step 3" in results.missing[0].reason and len(results.cells) == 3
-
-
-def test_a_cell_without_candidates_has_no_verdict(tmp_path: Path) -> None:
-    known = {name: Made(model=Model(name, role)) for name, role in
-             (("base", Role.BASE), ("injected", Role.INJECTED))}  # fmt: skip
-    results = read_run(write_run(tmp_path / "run", {"only": known}))
-    assert results.cells[0].verdict is None and results.judged == ()
 
 
 def test_a_verdict_does_not_depend_on_other_seeds(tmp_path: Path) -> None:

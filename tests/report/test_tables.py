@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
-from tests.made_runs import RULES, cell_run, compared_cell, write_audit, write_run
+from tests.made_runs import RULES, compared_cell, write_run
 
 from palimpsest import plots
 from palimpsest.errors import InputError
@@ -71,16 +71,6 @@ def test_axes_say_how_far_a_model_must_move_to_be_noticed(results: RunResults) -
     assert rows["relearn early"]["detected in"] == Share(len(known), 3)
 
 
-def test_every_compared_model_has_its_place_on_every_axis(single: RunResults) -> None:
-    table = run_tables(single)["positions"]
-    groups = {row["model"]: row["group"] for row in table.records()}
-    assert list(groups.values()).count("retraining") == 20
-    assert groups["known-router"] == "known-label model" and groups["reference"].startswith("same")
-    mine = [row["sd"] for row in table.records() if row["model"] == "replay-1"]
-    gaps = single.judged[0][1].finding("replay-1").comparison.gaps  # type: ignore[union-attr]
-    assert mine == [gap.sd for gap in gaps.values()]
-
-
 def test_a_further_axis_reaches_verdict_tables_and_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,13 +120,3 @@ def test_the_picture_of_a_candidate_has_one_row_per_axis_and_names_its_distances
     assert notes == [f"{gap.sd:+.1f} sd" for gap in comparison.gaps.values()]
     places = [x for line in panel.lines for x in line.get_xdata()]
     assert max(map(abs, places)) <= 1.05 * FAR  # further out is drawn at the edge
-
-
-def test_figures_without_references(tmp_path: Path) -> None:
-    results = read_run(cell_run(tmp_path / "run", references=0))
-    with pytest.raises(InputError):
-        plots.retrainings(results)
-    assert isinstance(plots.forget_deltas(results), Figure)
-    audit = read_run(write_audit(tmp_path / "audit", ["mine"]))
-    with pytest.raises(InputError):
-        plots.diagnostic(audit)

@@ -4,13 +4,20 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.made_runs import HOSTILE, write_audit, write_run
+from tests.report.conftest import MAKERS
 
 from palimpsest.report.results import RunResults, read_run
 from palimpsest.report.table import Table, table_lines
 from palimpsest.report.terminal import study_lines
 from palimpsest.stats import words
 from palimpsest.stats.axes import chosen
+
+
+def answer(results: RunResults) -> str:
+    """What stands first, where there is a verdict."""
+    if len(results.planned) > 1:
+        return words.certified_cells(results.certified, len(results.judged))
+    return words.headline(results.judged[0][1]) if results.judged else ""
 
 
 def lines_of(results: RunResults, **options: bool) -> list[str]:
@@ -21,29 +28,22 @@ def joined(lines: list[str]) -> str:
     return " ".join(" ".join(lines).split())
 
 
-def test_the_answer_comes_first_then_candidates_reasons_and_axes(single: RunResults) -> None:
-    text = joined(lines_of(single))
-    verdict = single.judged[0][1]
-    order = [
-        words.headline(verdict),
-        words.refusal(verdict.finding("ga-w3"), 2),
-        words.power_sentence(verdict),
-        words.CLOSING,
-        "1 replay-1 restored",
-        "axis injected 50 % 25 % 10 % 5 %",
-    ]
-    places = [text.index(part) for part in order]
-    assert places == sorted(places) and places[0] == 0
-
-
-def test_every_candidate_has_a_line_with_its_label_p_and_worst_axis(single: RunResults) -> None:
-    lines = lines_of(single)
-    for finding in single.judged[0][1].findings:
-        (line,) = [one for one in lines if re.match(rf"\d+  {re.escape(finding.name)} ", one)]
-        assert finding.comparison is not None
-        far = words.distance(finding.comparison.worst, " ").removesuffix(" sd")
-        assert finding.label in line and line.endswith(far)
-        assert f"{finding.comparison.p:.2g}" in line
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_terminal_answers_first_and_names_every_candidate(
+    kind: str, pages: dict[str, Path]
+) -> None:
+    results = read_run(pages[kind].parents[1])
+    lines = lines_of(results)
+    assert joined(lines).startswith(answer(results) or lines[0])
+    for cell in results.missing:
+        assert any(line.startswith(f"{cell.id}: {cell.state}") for line in lines)
+    for _, verdict in results.judged[: len(results.planned) == 1]:
+        table = [line for line in lines if re.match(r"\d+  ", line)]
+        labels = {finding.label for finding in verdict.findings}
+        assert len(table) == len(verdict.findings)
+        assert all(any(label in line for label in labels) for line in table)
+        assert words.CLOSING in joined(lines)
+    assert not {"\x1b", "\x07", "\u202e"} & set("".join(lines))
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -67,30 +67,3 @@ def test_a_long_name_is_folded_and_the_label_stays_whole() -> None:
     assert max(map(len, lines)) <= 60 and any("suppressed and damaged" in line for line in lines)
     names = [line.partition("  ")[0].strip() for line in lines[1:]]
     assert "".join(names) == "replay-facts_vector-c1-s0.1-" * 3
-
-
-def test_several_cells_have_a_line_per_method_and_per_cell(results: RunResults) -> None:
-    lines = lines_of(results)
-    assert lines[0] == words.certified_cells(3, 3)
-    assert any(re.match(r"replay +3/3  restored", line) for line in lines)
-    assert sum(line.startswith(("qwen2-s--", "gpt2-s--")) for line in lines) == 4
-    assert "gpt2-s--seed1: waiting" in lines
-
-
-def test_without_references_the_screen_speaks(tmp_path: Path) -> None:
-    lines = lines_of(read_run(write_audit(tmp_path / "run", ["good"], references=0)))
-    assert any(re.match(r"1  good +not compared +\S+ +–", line) for line in lines)
-
-
-def test_a_run_of_nothing_says_so(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {}, planned=["qwen2-s--seed0"])
-    assert lines_of(read_run(run)) == [
-        "qwen2-s--seed0: waiting",
-        "No candidate was measured, so there is no verdict.",
-    ]
-
-
-def test_names_cannot_command_the_terminal(pages: dict[str, Path]) -> None:
-    text = "\n".join(lines_of(read_run(pages["hostile"].parents[1])))
-    assert not {"\x1b", "\x07", "\u202e"} & set(text)
-    assert HOSTILE["markup"].split()[0] in text
