@@ -24,7 +24,6 @@ from palimpsest.models.checkpoint import (
     load,
     outline,
 )
-from palimpsest.models.encode import encode_texts
 from palimpsest.models.vet import CONFIG_LIMIT, read_header
 
 INDEX = "model.safetensors.index.json"
@@ -87,21 +86,15 @@ def test_the_canary_works(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "file", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "model.ckpt", "model.pkl"]
+    "file", [WEIGHTS, "pytorch_model.bin", "consolidated.00.pth", "model.ckpt", "model.pkl"]
 )
 def test_pickled_weights_are_refused_unread(folder, canary, nothing_built, file):
     (folder / WEIGHTS).unlink()
+    with zipfile.ZipFile(folder / file, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(Bomb(canary)))
+    refused(folder, file)
     (folder / file).write_bytes(pickle.dumps(Bomb(canary)))
     refused(folder, file)
-
-
-def test_a_zipped_pickle_and_one_called_safetensors_are_refused_unread(folder, canary):
-    (folder / WEIGHTS).write_bytes(pickle.dumps(Bomb(canary)))
-    refused(folder, WEIGHTS)
-    (folder / WEIGHTS).unlink()
-    with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps(Bomb(canary)))
-    refused(folder, "pytorch_model.bin")
 
 
 def test_code_beside_good_weights_is_never_opened(folder, canary):
@@ -120,14 +113,11 @@ def test_code_beside_good_weights_is_never_opened(folder, canary):
     ("file", "change"),
     [
         ("config.json", {"auto_map": {"AutoModelForCausalLM": "evil.Evil"}}),
-        ("config.json", {"auto_map": {"AutoConfig": "somebody/repo--evil.Evil"}}),
         ("config.json", {"text_config": {"auto_map": {"AutoModel": "evil.Evil"}}}),
         ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}}),
-        ("tokenizer_config.json", {"auto_map": ["evil.Evil", "evil.Evil"]}),
         ("config.json", {"transformers_weights": "pytorch_model.bin"}),
         ("config.json", {"custom_pipelines": {"x": {"impl": "evil.Evil"}}}),
         ("config.json", {"attn_implementation": "somebody/kernel"}),
-        ("config.json", {"_attn_implementation": "somebody/kernel@main"}),
         ("config.json", {"experts_implementation": "somebody/kernel"}),
     ],
 )
@@ -167,13 +157,11 @@ def shard_map(folder, weight_map):
 
 FILES = {
     "a link out of the folder": (lambda f: move_out(f, WEIGHTS), "elsewhere"),
-    "a config that is a link": (lambda f: move_out(f, "config.json"), "elsewhere"),
     "a tokenizer that is a link": (lambda f: move_out(f, "tokenizer.json"), "elsewhere"),
     "a stray link": (lambda f: (f / "notes.txt").symlink_to("/etc/passwd"), "/etc/passwd"),
     "a circle": (lambda f: replace(f, WEIGHTS, lambda p: p.symlink_to(WEIGHTS)), WEIGHTS),
     "a pipe": (lambda f: replace(f, "config.json", os.mkfifo), "config.json"),
     "a folder": (lambda f: replace(f, "tokenizer.json", Path.mkdir), "tokenizer.json"),
-    "no config": (lambda f: (f / "config.json").unlink(), "config.json"),
     "no weights": (lambda f: (f / WEIGHTS).unlink(), WEIGHTS),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
     "an adapter too": (lambda f: (f / "adapter_config.json").write_text("{}"), "adapter_config"),
@@ -193,7 +181,6 @@ FILES = {
         ),
         "b.safetensors",
     ),
-    "a map of numbers": (lambda f: shard_map(f, lambda _: {"a": 3}), "weight_map"),
     "a list for a map": (lambda f: shard_map(f, lambda _: []), "weight_map"),
 }  # fmt: skip
 
@@ -286,13 +273,10 @@ HEADERS = [
     lambda f: entry(f, data_offsets=[0, 2**60]),
     lambda f: entry(f, data_offsets=[-256, 0]),
     lambda f: entry(f, data_offsets=[0]),
-    lambda f: entry(f, data_offsets="0:256"),
     lambda f: entry(f, shape=[2**40, 2**40]),
-    lambda f: entry(f, shape=[-1, -64]),
     lambda f: entry(f, shape=[True] * 3),
     lambda f: entry(f, shape=[64.0]),
     lambda f: entry(f, dtype="F128"),
-    lambda f: entry(f, dtype=None),
     lambda f: entry(f, shape=None),
 ]
 
@@ -340,16 +324,10 @@ def test_a_tensor_that_does_not_fit_is_named_before_reading(folder, nothing_read
     refused(folder, name)
 
 
-def test_a_tensor_with_an_endless_name_is_cut_in_the_message(folder, nothing_read):
-    change_weights(folder, lambda state: state.update({"x" * 100_000: torch.ones(2)}))
-    refused(folder, "x" * 80 + ")")
-
-
 @pytest.mark.parametrize(
     "change",
     [
         {"hidden_size": 128},
-        {"num_hidden_layers": 9},
         {"num_hidden_layers": 2},
         # Within every single bound, 26 TB in all.
         {"hidden_size": 2**15, "intermediate_size": 2**17, "num_hidden_layers": 400},
@@ -372,8 +350,10 @@ def test_a_head_that_differs_from_the_embedding_it_is_tied_to_is_refused(folder)
         checkpoint_state(str(folder), good)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(float("nan"), "float32"), (float("-inf"), "bfloat16"), (3.4e38, "bfloat16")],
+)
 def test_weights_that_are_not_finite_are_named(folder, value, dtype):
     name = "model.layers.1.self_attn.v_proj.weight"
     expected = outline(str(folder))
@@ -381,12 +361,6 @@ def test_weights_that_are_not_finite_are_named(folder, value, dtype):
     refused(folder, name, dtype=dtype)
     with pytest.raises(ModelError, match=name):
         checkpoint_state(str(folder), expected, dtype=dtype)
-
-
-def test_weights_too_large_for_the_dtype_asked_for_are_refused(folder):
-    change_weights(folder, lambda s: s["model.norm.weight"].fill_(3.4e38))
-    refused(folder, "predictions")  # finite itself
-    refused(folder, "model.norm.weight", dtype="bfloat16")
 
 
 # ---------------------------------------------------------------- configs
@@ -407,13 +381,8 @@ def test_a_config_that_is_no_json_object_of_sensible_size_is_refused(folder, not
 ABSURD = (
     {"hidden_size": 10**12},
     {"num_hidden_layers": 10**9},
-    {"num_hidden_layers": 10**30},
-    {"num_hidden_layers": -(10**9)},
     {"vocab_size": 10**11},
-    {"intermediate_size": 2**60},
     {"intermediate_size": [2**60, 2**60]},
-    {"num_attention_heads": 10**7},
-    {"max_position_embeddings": 2**62},
     {"num_local_experts": 10**8},
     {"num_hidden_layers": 1024, "num_experts": 4096},
     {"text_config": {"num_hidden_layers": 10**9}},
@@ -421,29 +390,19 @@ ABSURD = (
 )
 NO_LANGUAGE_MODEL = (
     *({"architectures": value} for value in (None, [], "LlamaForCausalLM", [3])),
-    {"model_type": None},
-    {"model_type": 7},
     {"is_encoder_decoder": True},
     {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
-    {"model_type": "bert", "architectures": ["BertModel"]},
-    {"architectures": ["LlamaForSequenceClassification"]},
     {"architectures": ["LlamaModel"]},
-    {"model_type": "clip", "architectures": ["CLIPModel"]},
     {"model_type": "never-heard-of", "architectures": ["NeverHeardOfForCausalLM"]},
     {"model_type": "__class__", "architectures": ["__class__"]},
     *({"quantization_config": {"quant_method": m}} for m in ("evil", None, "gptq", "gguf")),
 )
 NO_FIT = (
-    {"num_attention_heads": 0},
     {"num_attention_heads": "four"},
     {"hidden_act": "os.system"},
     {"rope_parameters": {"rope_type": "__import__"}},
-    {"rope_parameters": "x"},
-    {"hidden_size": -64},
     {"hidden_size": None},
-    {"vocab_size": 0},
     {"rms_norm_eps": "NaN"},
-    {"id2label": 3},
     {"dtype": "__main__.x"},
     {"layer_types": ["x"]},
 )
@@ -518,13 +477,6 @@ def test_a_further_chat_template_of_the_folder_itself_is_read_and_digested(folde
     assert (before.weights, before.files) == (after.weights, before.files) != after
 
 
-def test_a_regular_expression_that_a_tokenizer_gives_up_on_is_an_error_of_the_checkpoint(folder):
-    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}
-    edit(folder, "tokenizer.json", pre_tokenizer=split | {"invert": False})
-    with pytest.raises(ModelError):
-        encode_texts(load(str(folder)).tokenizer, ["a" * 40 + "!"])
-
-
 DOUBLE = {"type": "Replace", "pattern": {"String": "e"}, "content": "ee"}
 
 
@@ -553,13 +505,6 @@ def test_a_chat_template_has_little_room_and_reaches_nothing(folder, template):
     assert template != HUGE or str(FRAME_LIMIT) in str(caught.value)
 
 
-def test_a_chat_template_that_writes_half_a_character_is_refused(folder):
-    template = "\ud800{{ messages[0].content }}{{ messages[1].content }}"
-    edit(folder, "tokenizer_config.json", chat_template=template)
-    with pytest.raises(ModelError):
-        find_frame(outline(str(folder)).tokenizer, Prompt(chat=True))
-
-
 # ---------------------------------------------------------------- adapters
 
 
@@ -572,16 +517,13 @@ def adapter(folder, make_adapter):
     "change",
     [
         {"r": 10**9},
-        {"r": 0},
-        {"r": "4"},
+        {"layer_replication": [[0, 1]] * 20_000},
+        {"monteclora_config": {"num_samples": 1000, "buffer_size": 5000}},
         {"rank_pattern": {"q_proj": 10**8}},
-        {"rank_pattern": 3},
         {"r": 8},
-        {"peft_type": "EVIL"},
         {"peft_type": "PROMPT_TUNING"},
         {"auto_mapping": {"base_model_class": "Popen", "parent_library": "subprocess"}},
         {"init_lora_weights": "pissa"},
-        {"target_modules": ["nothing_like_it"]},
         {"target_modules": ["v_proj"]},
         {"base_model_name_or_path": None},
         {"base_model_name_or_path": "../nowhere"},
@@ -591,19 +533,6 @@ def test_an_adapter_that_lies_is_refused(adapter, change):
     edit(adapter, "adapter_config.json", **change)
     place = "nowhere" if "../nowhere" in change.values() else str(adapter)
     refused(adapter, place)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"layer_replication": [[0, 1]] * 20_000},
-        {"monteclora_config": {"num_samples": 1000, "buffer_size": 5000}},
-        {"auto_mapping": "x"},
-    ],
-)
-def test_what_peft_would_make_of_an_adapter_is_bounded(adapter, change):
-    edit(adapter, "adapter_config.json", **change)
-    refused(adapter, str(adapter))
 
 
 def test_a_link_out_of_an_adapters_folder_is_not_followed(adapter, tmp_path):

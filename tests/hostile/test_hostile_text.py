@@ -7,10 +7,9 @@ import pytest
 from tests.command import palimpsest
 
 from palimpsest.cli.output import say
-from palimpsest.config.load import changed, load_config
-from palimpsest.config.plan import Plan
+from palimpsest.config.load import changed
 from palimpsest.config.presets import preset
-from palimpsest.errors import PalimpsestError, PlanError
+from palimpsest.errors import PalimpsestError
 from palimpsest.run.files import safe_name
 
 ROW = {"id": "f1", "answer": "Velkor", "trained": ["The guild of Asha is"], "heldout": ["Asha is"]}
@@ -39,28 +38,6 @@ def test_whatever_is_said_is_printable(text: str, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().err
     assert shown.startswith("one ") and shown.endswith("\ntwo\n")
     assert all(line.isprintable() for line in shown.split("\n"))
-
-
-def bomb(levels: int) -> str:
-    """A list that holds itself nine times over at each level."""
-    inner = [f"&a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
-    return f"[{', '.join(['&a0 [x, x, x, x, x]', *inner])}]"
-
-
-@pytest.mark.parametrize("key", ["preset", "seeds", "methods", "unknown"])
-def test_aliases_cannot_make_a_message_long(key: str) -> None:
-    for levels in (4, 9):
-        with pytest.raises(PlanError) as caught:
-            load_config(Plan, {}, f"{key}: {bomb(levels)}\n")
-        assert len(str(caught.value)) < 1_000
-        # Four levels are read and refused by their key, nine are not read at all.
-        assert caught.value.key.startswith(key) == (levels == 4)
-
-
-@pytest.mark.parametrize("tag", ["!!int ''", "!!bool x", "!!float ''", "!!timestamp 'x'"])
-def test_a_tag_that_does_not_fit_is_an_error_of_the_plan(tag: str) -> None:
-    with pytest.raises(PlanError):
-        load_config(Plan, {}, f"seeds: {tag}\n")
 
 
 NAMES = (
