@@ -62,20 +62,22 @@ from palimpsest.stats.rules import CONTROL_MIXTURES, Rules
 from palimpsest.stats.words import UNPROVED
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v3"
+PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v4"
 KINDS = ("study", "audit")
 """Runs that have verdicts."""
 REVEAL = "reveal.json"
 STATEMENT, ENVELOPE = "statement.json", "statement.dsse.json"
 HEADLINE = (
-    *("status", "grade", "candidate", "reason", "p", "detection_limit", "custom_rules"),
-    "excluded_references",
+    *("status", "grade", "candidate", "reason", "p", "at_most", "detection_limit"),
+    *("custom_rules", "excluded_references"),
 )
 """What the statement repeats of a verdict; no sentences, which versions may word differently."""
 # Part of the format: the statement is compared with what its bundle should say.
 SCOPE = (
     "An empirical test of models as they were produced. A certified candidate could not be told "
-    "from retrainings of the same recipe on the compared axes.",
+    "from retrainings of the same recipe on the compared axes, and has a bound on the share of the "
+    "injected weights that is left in it, unless they are hidden. Retraining is the reference for "
+    "removing examples, not concepts.",
     "Alpha is the rate at which the comparison wrongly refuses a retraining. False certification "
     "has no fixed rate: the controls show the power of this audit against these alternatives.",
     UNPROVED,

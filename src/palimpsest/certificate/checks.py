@@ -170,7 +170,8 @@ def terms(evidence: Evidence) -> str:
         drawn = terms.config["drawn"]
         if Beacon(drawn["beacon"], drawn["bound"]).record() != drawn:
             raise BundleError("the recorded draw does not follow from its text and digests")
-        source = "a published text and the digests" if drawn["beacon"] else "the digests"
+        text = f"the text {shown(drawn['beacon'])}, which the maker says was published later, and "
+        source = f"{text if drawn['beacon'] else ''}the digests"
         words = f"; schedule and phrasings are drawn from {source} of {len(drawn['bound'])} models"
     return f"configuration, rules and seal of {count} cells{words}"
 

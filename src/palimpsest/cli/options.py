@@ -75,7 +75,7 @@ class Flags(NamedTuple):
 
 ENGINE = Flags(Engine, "device dtype lora checkpointing", COMPUTATION, "engine")
 FORMAT = Flags(Prompt, "chat prompt_file", PROMPT, "prompt")
-THRESHOLDS = Flags(Rules, "alpha detection_limit", RULES, "rules")
+THRESHOLDS = Flags(Rules, "alpha most_left detection_limit control_shares", RULES, "rules")
 
 
 def takes(*parts: Flags) -> Callable[[F], F]:

@@ -29,7 +29,9 @@ from palimpsest.stats.words import describe
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FORMAT = "palimpsest/3"
+FORMAT = "palimpsest/4"
+DIGITS = 6
+"""Decimals of shares: the last bits of a sum differ between machines."""
 SCORED = (
     *(Role.BASE, Role.INJECTED, Role.REFERENCE, Role.RETRAINING),
     *(Role.CONTROL, Role.KNOWN_LABEL, Role.CANDIDATE),
@@ -100,7 +102,9 @@ def share_document(left: Left | None) -> dict[str, Any]:
     """Return what is left of the injected weights as plain values, null where it was not read."""
     if left is None:
         return {"share": None, "at_most": None, "share_by_axis": {}}
-    return {"share": left.share, "at_most": left.bound, "share_by_axis": dict(left.by_axis)}
+    by_axis = {name: round(share, DIGITS) for name, share in left.by_axis.items()}
+    whole = {"share": round(left.share, DIGITS), "at_most": round(left.bound, DIGITS)}
+    return whole | {"share_by_axis": by_axis}
 
 
 def scale_document(scale: Scale | None) -> dict[str, Any]:
@@ -109,7 +113,8 @@ def scale_document(scale: Scale | None) -> dict[str, Any]:
     if scale is None:
         return {"as_far_as_mixture": None}
     numbers = (scale.share, scale.low, scale.high)
-    return {"as_far_as_mixture": [n if math.isfinite(n) else None for n in numbers]}
+    shown = [round(n, DIGITS) if math.isfinite(n) else None for n in numbers]
+    return {"as_far_as_mixture": shown}
 
 
 def gap_document(gap: Gap) -> dict[str, Any]:

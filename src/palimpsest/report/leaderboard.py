@@ -183,7 +183,7 @@ def leaderboard_table(runs: Runs) -> Table:
             {"rank": number, "method": mine.method}
             | {"author's aim": first.cell.models[first.best.name].aim}
             | {"restores in": mine.restores, "most frequent label": mine.labels[0][0]}
-            | {"≙ mixture": mine.scale}
+            | {"≙ mixture": min(mine.scale, 1.0)}
             | {"worst axis, sd": Estimate.average(mine.distances, cells)}
             | {"most frequent worst axis": mine.axis}
             | {"cost, retrainings": median_cost((e.cell, e.best.name) for e in mine.entries)}
@@ -247,7 +247,7 @@ def settings_table(runs: Runs) -> Table:
         rows.append(
             {"method": key[0], "candidate": key[1], "cells": len(mine) or (test and test.cells)}
             | {"restores in": Share.of(f.clears for _, f in mine) if mine else None}
-            | {"≙ mixture": middle([f.scale.share for _, f in mine if f.scale])}
+            | {"≙ mixture": middle([min(f.scale.share, 1.0) for _, f in mine if f.scale])}
             | {"worst axis, sd": median(sds) if sds else None}
             | {"cost, retrainings": median_cost((cell, finding.name) for cell, finding in mine)}
             | {"rank sum": test and test.total, "expected rank sum": test and test.expected}
@@ -299,7 +299,7 @@ def short_board(board: Table) -> Table:
     about = (
         f"{board.reading} Each method is shown by its best setting in each cell. ≙ mix: as far "
         "from retrainings as a mixture with this share of the injected weights, median over cells "
-        "(inf: beyond the injected model). worst sd: "
+        "(100 %: as far as the injected model, further, or no scale). worst sd: "
         "distance from the mean retraining on the worst axis, mean over cells with its interval; "
         "cost: in retrainings; p: rank test over cells, where a small value means that the method "
         "does not restore."

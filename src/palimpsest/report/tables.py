@@ -64,11 +64,8 @@ def candidates_table(results: RunResults) -> Table:
     axes = chosen(results.rules)
     rows: list[Row] = [
         {"candidate": finding.name, "cell": cell.id, "label": finding.label}
-        | {"≙ mixture": finding.scale and finding.scale.share, **_interval(finding.scale)}
-        | {
-            "left": finding.left and finding.left.share,
-            "at most": finding.left and finding.left.bound,
-        }
+        | _placed(finding.scale)
+        | {"left": (left := finding.left) and left.share, "at most": left and left.bound}
         | _compared(finding.comparison, axes)
         | {"screen p": finding.screened.test.p_value}
         | {"screen p (Holm)": finding.screened.adjusted_p, "excluded": finding.excluded}
@@ -83,8 +80,8 @@ def candidates_table(results: RunResults) -> Table:
         "Values on the axes are distances from the mean retraining, in standard deviations of the "
         "retrainings. By the rank rule, p is at least 1/(K + 1) with K retrainings. ≙ mixture: as "
         "far from retrainings as a mixture with this share of the injected weights (90 % interval; "
-        "inf: beyond the injected model), which is no share of knowledge. left, at most: share of "
-        "the injected weights left, and its 95 % bound, unless they are hidden."
+        "100 %: as far as the injected model, or further), which is no share of knowledge. left, at "
+        "most: share of the injected weights left, and its 95 % bound, unless they are hidden."
     )
     return Table.of("candidates", "Candidates", reading, rows, _forms(axes))
 
@@ -97,8 +94,7 @@ def controls_table(results: RunResults) -> Table:
         | {"kind": GROUPS[control.kind], "should be": f"{control.kind.expected}ed"}
         | {"was": control.missing or ("rejected" if control.rejected else "accepted")}
         | {"label": label_of(control.comparison)}
-        | {"≙ mixture": (scale := verdict.scales.get(control.name)) and scale.share}
-        | _interval(scale)
+        | _placed(verdict.scales.get(control.name))
         | _compared(control.comparison, axes)
         for cell, verdict in results.judged
         for control in verdict.controls
@@ -107,8 +103,11 @@ def controls_table(results: RunResults) -> Table:
     return Table.of("controls", "Controls", reading, rows, _forms(axes))
 
 
-def _interval(scale: Scale | None) -> Row:
-    return {"from": scale and scale.low, "to": scale and scale.high}
+def _placed(scale: Scale | None) -> Row:
+    """Return where a model lies on the scale; what is beyond the injected model is 1."""
+    numbers = (scale.share, scale.low, scale.high) if scale else ()
+    capped = [min(number, 1.0) for number in numbers] or [None] * 3
+    return dict(zip(("≙ mixture", "from", "to"), capped))
 
 
 def _compared(comparison: Comparison | None, axes: Iterable[Axis]) -> Row:

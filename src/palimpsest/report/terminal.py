@@ -53,11 +53,16 @@ def _candidates(found: list[Finding], wide: int) -> str:
         p = finding.comparison.p if finding.comparison else finding.screened.adjusted_p
         row: Row = {"": str(number), "candidate": finding.name, "label": finding.label}
         row |= {"p": p_value(p)}
+        row |= {"≙ mixture": words.short_share(finding.scale.share) if finding.scale else "–"}
+        bound = finding.left and words.percent(words.rounded(finding.left.bound))
+        row |= {"left at most": bound or "–"}
         far = "–" if worst is None else words.distance(worst, " ").removesuffix(" sd")
         rows.append(row | {"worst axis, sd": far})
     comparisons = [finding.comparison for finding in found if finding.comparison]
     ranked = max((c.references for c in comparisons if c.test == "rank"), default=0)
-    least = f"p: {1 / (ranked + 1):.2g} is the smallest that {ranked} retrainings allow."
+    least = f"p: {1 / (ranked + 1):.2g} is the smallest that {ranked} retrainings allow. "
+    least += "≙ mixture: as far from retrainings as a mixture with this share of the injected "
+    least += "weights. left at most: bound on the injected weights left, unless hidden."
     return table_lines(Table.of("candidates", "", least if ranked else "", rows), wide)
 
 

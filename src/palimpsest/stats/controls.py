@@ -39,9 +39,10 @@ from palimpsest.stats.rules import MINIMUM_REFERENCES, Rules
 
 Values = NDArray[np.float64]
 
-RECIPE_SHARE = 0.25
+RECIPE_SHARE = 0.15
 """How far the injected model may lie from retrainings of its own recipe on the retain facts, as a
-share of base's distance."""
+share of base's distance: twice the largest that was seen with one recipe. A third of the steps is
+noticed nearly always, twice the learning rate or the batch size in half of the cells."""
 NO_RECIPE = ("seed", "data")
 """What a recorded recipe holds besides the recipe itself."""
 
