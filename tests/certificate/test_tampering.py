@@ -196,14 +196,6 @@ def test_tables_that_are_too_large_are_refused(
             failed(pack(members), "scores")
 
 
-@pytest.mark.parametrize("limit", ["MAX_REFERENCES", "MAX_FACTS", "MAX_PAIRS"])
-def test_more_work_than_a_run_asks_for_is_refused(
-    limit: str, members: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contents, limit, 2)
-    failed(pack(members), "verdicts")
-
-
 def test_plans_of_more_than_memory_holds_are_refused(members: Members) -> None:
     config = value(members, "terms.json")["terms"]["config"]
     many = {"models": [f"m{n}" for n in range(50_000)], "seeds": list(range(50_000))}

@@ -1,29 +1,79 @@
 """Certificates: a run's evidence in one archive that others can check without torch.
 
-``certify`` writes the archive, ``verify`` recomputes every verdict in it from the scores, and
-``keygen`` makes the key pair that a signed certificate needs.
-
 ::
 
-    bundle.py        what is in a bundle, bounded reading of it, its in-toto statement, `certify`
-    signature.py     Ed25519 signatures in a DSSE envelope
-    checks.py        the list of checks, each a function
-    verification.py  `verify` in a process of its own, and its answer in plain words
-    show.py          the page of a verified bundle, and a section of a model card
+    bundle.py     what is in a bundle, bounded reading of it, its in-toto statement
+    checks.py     the checks of a bundle, each a function, and what they say together
+    signature.py  Ed25519 signatures in a DSSE envelope
+    show.py       the page of a verified bundle, and a section of a model card
 """
 
+from pathlib import Path
 from typing import Any
 
-from palimpsest.certificate.signature import keygen
-from palimpsest.certificate.verification import Verification, verify
+from palimpsest.certificate.bundle import (
+    ENVELOPE,
+    STATEMENT,
+    Bundle,
+    gather,
+    pack,
+    read_bundle,
+    statement,
+)
+from palimpsest.certificate.checks import Verification, examine
+from palimpsest.certificate.signature import (
+    envelope,
+    keygen,
+    public_of,
+    read_private,
+    read_public,
+    signer,
+)
+from palimpsest.errors import InputError
+from palimpsest.run.files import make_folder, write_bytes
+from palimpsest.run.store import Run
 
-__all__ = ["Verification", "certify", "keygen", "verify"]
+__all__ = ["Verification", "certify", "keygen", "read_verdicts", "verify"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import `certify` when it is asked for: `verify` needs no numeric library in this process."""
-    if name != "certify":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from palimpsest.certificate.bundle import certify
+def verify(bundle_path: Path | str, public_key: Path | str | None = None) -> Verification:
+    """Return the verification of the bundle in a file; InputError when it cannot be read at all.
 
-    return certify
+    ``public_key`` is a PEM file with the key that the bundle must be signed with.
+    """
+    public = None if public_key is None else read_public(public_key)
+    return examine(read_bundle(Path(bundle_path)), public)
+
+
+def certify(
+    run_path: Path | str,
+    out_path: Path | str | None = None,
+    key_path: Path | str | None = None,
+    pool_path: Path | str | None = None,
+) -> Path:
+    """Write the certificate of a finished run and return its path (RUN/certificate.zip).
+
+    ``key_path`` is an Ed25519 private key in PEM form; ``pool_path`` the file of a sealed pool of
+    the user's own, which the certificate reveals. Nothing is written unless the bundle passes every
+    check of ``verify``.
+    """
+    run = Run.open(run_path)
+    key = None if key_path is None else read_private(key_path)
+    public = None if key is None else public_of(key)
+    out = run.path / "certificate.zip" if out_path is None else Path(out_path)
+    if out.is_dir():
+        raise InputError(f"{out}: a folder; expected the name of a file to write")
+    members = gather(run, pool_path)
+    members[STATEMENT] = statement(Bundle(members), None if public is None else signer(public))
+    members |= {} if key is None else {ENVELOPE: envelope(members[STATEMENT], key)}
+    data = pack(members)
+    examine(data, public).require(str(run.path))
+    make_folder(out.parent)
+    write_bytes(out, data)
+    return out
+
+
+def read_verdicts(path: Path | str) -> dict[str, dict[str, Any]]:
+    """Return what a bundle's statement says of each cell's verdict, without verifying anything."""
+    stated = Bundle(read_bundle(Path(path))).stated
+    return {cell_id: cell["verdict"] for cell_id, cell in stated["predicate"]["cells"].items()}

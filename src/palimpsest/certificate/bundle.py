@@ -1,4 +1,4 @@
-"""A bundle: what is in it, how it is packed and read within bounds, and ``certify``.
+"""A bundle: what is in it, how it is packed and read within bounds, and what it states.
 
 ::
 
@@ -9,9 +9,8 @@
                                                and the verdicts, computed from the tables
     statement.dsse.json                        the same statement, signed, when a key was given
 
-The archive is a zip file. It may come from anyone, so sizes are checked before anything is read,
-and so is the work that the tests would take. Verdicts are computed by the function that judges a
-run folder.
+The archive is a zip file. It may come from anyone, so sizes are checked before anything is read.
+Verdicts are computed by the function that judges a run folder.
 """
 
 import contextlib
@@ -19,7 +18,6 @@ import io
 import json
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,22 +25,14 @@ from typing import Any
 import numpy as np
 
 from palimpsest.cell.planned import PlannedCell, planned_cell
-from palimpsest.certificate.signature import envelope, public_of, read_private, signer
-from palimpsest.certificate.verification import MAX_BYTES
-from palimpsest.errors import BundleError, InputError, PlanError, SealError, StoreError
+from palimpsest.certificate.signature import signer_key
+from palimpsest.errors import BundleError, InputError, SealError, StoreError
 from palimpsest.facts.sealed import AuditPool, builtin_pool, read_pool, verify
+from palimpsest.files import read_bytes
 from palimpsest.report.documents import verdict_document
-from palimpsest.report.results import CellResult, RunResults, judge_cell
+from palimpsest.report.results import CellResult, RunResults, judge_cell, read_rules
 from palimpsest.run.cell import CELL
-from palimpsest.run.files import (
-    canonical,
-    digest,
-    disk_errors,
-    make_folder,
-    parse_digested,
-    read_stored,
-    write_bytes,
-)
+from palimpsest.run.files import canonical, digest, parse_digested, read_stored
 from palimpsest.run.store import (
     ROSTERS,
     TERMS,
@@ -53,13 +43,12 @@ from palimpsest.run.store import (
     parse_terms,
 )
 from palimpsest.run.tables import Table, table_from_bytes
-from palimpsest.schema import build
 from palimpsest.stats.items import ITEM_COLUMNS
 from palimpsest.stats.measures import CURVE_COLUMNS, MEASURE_COLUMNS
 from palimpsest.stats.models import Role
-from palimpsest.stats.ranktest import EXACT_PAIRS
 from palimpsest.stats.rules import CONTROL_MIXTURES, Rules
 from palimpsest.stats.words import UNPROVED
+from palimpsest.text import shown_path
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://github.com/palimpsest-audit/palimpsest/verdict/v4"
@@ -94,21 +83,28 @@ TABLES: dict[str, tuple[str, ...]] = {
 }
 """Columns of the tables that a verdict depends on."""
 
-MAX_CELLS = 2_000
-MAX_FILES = 5 * MAX_CELLS + 10
-_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+MAX_BYTES = 256 * 2**20
+"""Largest bundle that is written or read, packed or unpacked."""
 MAX_TEXT_BYTES = 32 * 2**20
 """Bytes of one JSON file."""
+MAX_CELLS = 2_000
+MAX_FILES = 5 * MAX_CELLS + 10
+MAX_MODELS = 1_000
+"""Models of one cell."""
 MAX_ROWS = 20_000_000
 """Rows of all tables."""
-MAX_MODELS = 1_000
-MAX_REFERENCES = 200
-MAX_FACTS = 2_000
-MAX_PAIRS = 2_000_000
-"""Exact tests of a cell, counted by the pairs of facts they compare."""
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 # -- the archive -----------------------------------------------------------------------------------
+
+
+def read_bundle(path: Path) -> bytes:
+    """Return the bytes of a bundle file of bounded size."""
+    expected = "a bundle, the file that `palimpsest certify RUN` writes"
+    if path.is_file() and path.stat().st_size > MAX_BYTES:
+        raise BundleError(f"{shown_path(path)}: more than {MAX_BYTES} bytes; expected {expected}")
+    return read_bytes(path, MAX_BYTES, InputError, expected)
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
@@ -116,9 +112,7 @@ def pack(members: Mapping[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name in sorted(members):
-            entry = zipfile.ZipInfo(name)  # of 1980, uncompressed
-            entry.create_system, entry.external_attr = 3, 0o100644 << 16  # a plain file of Unix
-            archive.writestr(entry, members[name])
+            archive.writestr(zipfile.ZipInfo(name), members[name])  # of 1980, uncompressed
     _at_most(MAX_FILES, len(members), "files")
     _at_most(MAX_BYTES, len(packed.getbuffer()), "bytes")
     return packed.getvalue()
@@ -152,8 +146,14 @@ def unpack(data: bytes) -> dict[str, bytes]:
 class Bundle:
     """The files of a bundle; each part is read, and its form checked, when first asked for."""
 
-    def __init__(self, members: Mapping[str, bytes]) -> None:
-        self.members = members
+    def __init__(self, source: bytes | Mapping[str, bytes], public: bytes | None = None) -> None:
+        """source: the archive, or the files in it; public: the key it has to be signed with."""
+        self.source, self.public = source, public
+
+    @cached_property
+    def members(self) -> Mapping[str, bytes]:
+        """The files by name."""
+        return unpack(self.source) if isinstance(self.source, bytes) else self.source
 
     def file(self, name: str) -> bytes:
         """Return the bytes of a file; BundleError where the bundle has none of that name."""
@@ -170,24 +170,30 @@ class Bundle:
         raise BundleError(f"{name}: not JSON as a run stores it")
 
     @cached_property
+    def stated(self) -> dict[str, Any]:
+        """What the statement says."""
+        stated: dict[str, Any] = self.document(STATEMENT)
+        return stated
+
+    @property
+    def signer(self) -> bytes | None:
+        """The public key that the statement names; None when unsigned."""
+        named = self.stated["predicate"]["signer"]
+        return None if named is None else signer_key(named)
+
+    @cached_property
     def terms(self) -> Terms:
         """What was fixed before the first step."""
         terms = parse_terms(self.file(TERMS), TERMS)
         if terms.kind not in KINDS:
             raise BundleError(f"{TERMS}: of kind {terms.kind!r}; expected {', '.join(KINDS)}")
+        _at_most(MAX_CELLS, len(terms.cells), "cells")
         return terms
 
     @cached_property
     def rules(self) -> Rules:
         """The rules of the run, within their bounds."""
-        try:
-            rules = build(Rules, dict(self.terms.rules), "rules")
-        except PlanError as error:
-            raise BundleError(f"{error}; verify with the version that made the run") from error
-        # As text: 1, 1.0 and true are equal to Python.
-        if canonical(asdict(rules)) != canonical(self.terms.rules):
-            raise BundleError("rules: not written as a run stores them; expected every rule")
-        return rules
+        return read_rules(self.terms)
 
     @cached_property
     def rosters(self) -> tuple[FixedRoster, ...]:
@@ -207,13 +213,10 @@ class Bundle:
         return {cell_id: parse_digested(self.file(name), name) for cell_id, name in names.items()}
 
     @cached_property
-    def pool(self) -> AuditPool | None:
-        """The revealed pool with its nonce; None when nothing is revealed."""
-        if REVEAL not in self.members:
-            return None
+    def pool(self) -> AuditPool:
+        """The revealed pool with its nonce."""
         value = self.document(REVEAL)
-        phrasings = {key: tuple(texts) for key, texts in value["pool"]["phrasings"].items()}
-        pool = AuditPool(phrasings, value["nonce"])
+        pool = AuditPool(value["pool"]["phrasings"], value["nonce"])
         if value != revealed(pool):
             raise BundleError(f"{REVEAL}: not a pool with its nonce")
         return pool
@@ -222,11 +225,12 @@ class Bundle:
     def tables(self) -> dict[str, dict[str, Table]]:
         """The tables that each cell's verdict depends on."""
         rows = 0
-        tables: dict[str, dict[str, Table]] = {}
+        tables: dict[str, dict[str, Table]] = {cell_id: {} for cell_id in self.summaries}
         for cell_id, summary in self.summaries.items():
-            tables[cell_id] = {}
             for name, file in table_files(cell_id, summary).items():
-                table = _read_table(file, self.file(file), TABLES[name])
+                table = table_from_bytes(self.file(file), file)
+                if tuple(table) != TABLES[name]:
+                    raise BundleError(f"{file}: columns {tuple(table)}; expected {TABLES[name]}")
                 rows += len(table["model"])
                 _at_most(MAX_ROWS, rows, "rows of scores")
                 tables[cell_id][name] = table
@@ -237,40 +241,25 @@ class Bundle:
         """Every cell measured and judged as a run is."""
         # Scores so large that sums overflow are refused as not finite by what reads them.
         with np.errstate(all="ignore"):
-            cells = tuple(self._judge(cell_id) for cell_id in self.terms.cells)
+            cells = tuple(
+                judge_cell(cell_id, summary, self.tables[cell_id], self.terms, self.rules)
+                for cell_id, summary in self.summaries.items()
+            )
         return RunResults(Path(), self.terms, self.rules, len(self.rosters), cells, ())
 
-    def _judge(self, cell_id: str) -> CellResult:
-        """Return a cell judged, after checking how much work that takes."""
-        summary, tables = self.summaries[cell_id], self.tables[cell_id]
-        items, records = tables["items"], summary["models"]
-        models = len({*items["model"], *(record["name"] for record in records)})
-        forget, probe = (len(set(items["fact"][items["set"] == s])) for s in ("forget", "probe"))
-        facts = {*items["fact"], *tables.get("headroom", {"fact": ()})["fact"]}
-        references = sum(record["role"] == Role.REFERENCE for record in records)
-        for what, count, most in (
-            ("models", models, MAX_MODELS),
-            ("references", references, MAX_REFERENCES),
-            ("facts", len(facts), MAX_FACTS),
-            ("pairs of facts", models * min(forget * probe, EXACT_PAIRS), MAX_PAIRS),
-        ):
-            _at_most(most, count, f"{what} in cell {cell_id}")
-        return judge_cell(cell_id, summary, tables, self.terms, self.rules)
+    def plan(self, cell_id: str) -> PlannedCell:
+        """Return what a cell should hold, by the terms and the last list of models."""
+        terms, listed = self.terms, self.rosters[-1].models
+        trained = terms.config["replication"].values() if terms.kind == "study" else ()
+        models = len(listed) + sum(trained)
+        # Counted before they are listed: their number may be more than memory holds.
+        models += len(self.rules.control_shares) * min(CONTROL_MIXTURES, models)
+        _at_most(MAX_MODELS, models, f"models in the plan of cell {cell_id}")
+        return planned_cell(terms, listed, cell_id)
 
     def is_sealed(self, cell_id: str) -> bool:
         """Return whether a cell has models that are scored on the sealed pool."""
         return bool(self.plan(cell_id).of(Role.KNOWN_LABEL))
-
-    def plan(self, cell_id: str) -> PlannedCell:
-        """Return what a cell should hold, by the terms and the last list of models."""
-        terms, listed, rules = self.terms, self.rosters[-1].models, self.rules
-        trained = terms.config["replication"].values() if terms.kind == "study" else ()
-        models = len(listed) + sum(trained)
-        # Counted before they are listed: their number may be more than memory holds.
-        _at_most(MAX_CELLS, len(terms.cells), "cells")
-        models += len(rules.control_shares) * min(CONTROL_MIXTURES, models)
-        _at_most(MAX_MODELS, models, f"models in the plan of cell {cell_id}")
-        return planned_cell(terms, listed, cell_id)
 
 
 def _at_most(most: int, count: int, what: str) -> None:
@@ -289,25 +278,10 @@ def table_files(cell_id: str, summary: Mapping[str, Any]) -> dict[str, str]:
     return {name: f"cells/{cell_id}/{name}.parquet" for name in stored}
 
 
-def _read_table(name: str, data: bytes, columns: tuple[str, ...]) -> Table:
-    """Return the columns of a table, whose sizes are checked before it is read."""
-    table = table_from_bytes(data, name)
-    if tuple(table) != columns:
-        raise BundleError(f"{name}: columns {tuple(table)}; expected {columns}")
-    return table
-
-
 def revealed(pool: AuditPool) -> dict[str, Any]:
     """Return the contents of reveal.json."""
     phrasings = {key: list(texts) for key, texts in pool.phrasings.items()}
     return {"nonce": pool.nonce, "pool": {"by": "relation", "phrasings": phrasings}}
-
-
-def read_verdicts(path: Path | str) -> dict[str, dict[str, Any]]:
-    """Return what a bundle's statement says of each cell's verdict, without verifying anything."""
-    with disk_errors(Path(path), "read"):
-        stated = Bundle(unpack(Path(path).read_bytes())).document(STATEMENT)
-    return {cell_id: cell["verdict"] for cell_id, cell in stated["predicate"]["cells"].items()}
 
 
 # -- the statement ---------------------------------------------------------------------------------
@@ -315,7 +289,7 @@ def read_verdicts(path: Path | str) -> dict[str, dict[str, Any]]:
 
 def statement(bundle: Bundle, signed_by: Mapping[str, str] | None) -> bytes:
     """Return the in-toto statement about all files but the statements themselves."""
-    terms, results, members = bundle.terms, bundle.results, bundle.members
+    terms, results = bundle.terms, bundle.results
     predicate = {
         "run": results.name,
         "kind": terms.kind,
@@ -332,8 +306,8 @@ def statement(bundle: Bundle, signed_by: Mapping[str, str] | None) -> bytes:
         "signer": signed_by,
     }
     subject = [
-        {"name": name, "digest": {"sha256": digest(members[name]).removeprefix("sha256:")}}
-        for name in sorted(members)
+        {"name": name, "digest": {"sha256": digest(data).removeprefix("sha256:")}}
+        for name, data in sorted(bundle.members.items())
         if name not in (STATEMENT, ENVELOPE)
     ]
     whole = {"_type": STATEMENT_TYPE, "subject": subject}
@@ -360,46 +334,10 @@ def origins(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted({str(step["origin"]) for step in steps if step["origin"] is not None})
 
 
-# -- writing ---------------------------------------------------------------------------------------
+# -- from a run ---------------------------------------------------------------------------------
 
 
-def certify(
-    run_path: Path | str,
-    out_path: Path | str | None = None,
-    key_path: Path | str | None = None,
-    pool_path: Path | str | None = None,
-) -> Path:
-    """Write the certificate of a finished run and return its path (RUN/certificate.zip).
-
-    ``key_path`` is an Ed25519 private key in PEM form; ``pool_path`` the file of a sealed pool of
-    the user's own, which the certificate reveals. Nothing is written unless the bundle passes every
-    check of ``verify``, and a signed bundle is replaced only by another signed one.
-    """
-    from palimpsest.certificate.checks import examine
-
-    run = Run.open(run_path)
-    key = None if key_path is None else read_private(key_path)
-    out = run.path / "certificate.zip" if out_path is None else Path(out_path)
-    if out.is_dir():
-        raise InputError(f"{out}: a folder; expected the name of a file to write")
-    if key is None and _is_signed(out):
-        raise InputError(
-            f"{out}: holds a signed certificate, and no key was given to sign the new one; sign it "
-            "with --key, or write it elsewhere with --out"
-        )
-    members = gather(run, pool_path)
-    bundle = Bundle(members)
-    public = None if key is None else public_of(key)
-    members[STATEMENT] = statement(bundle, None if public is None else signer(public))
-    members |= {} if key is None else {ENVELOPE: envelope(members[STATEMENT], key)}
-    data = pack(members)
-    examine(data, public).require(str(run.path))
-    make_folder(out.parent)
-    write_bytes(out, data)
-    return out
-
-
-def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
+def gather(run: Run, pool_path: Path | str | None) -> dict[str, bytes]:
     """Return the files of a finished run that go into its bundle; an error if it is not sound."""
     if run.terms.kind not in KINDS:
         raise InputError(
@@ -424,19 +362,10 @@ def gather(run: Run, pool_path: Path | str | None = None) -> dict[str, bytes]:
 
 def _reveal(run: Run, pool_path: Path | str | None) -> bytes:
     """Return the opened pool and its nonce, checked against the run's commitment."""
-    if pool_path is not None:
-        pool = read_pool(pool_path)
-    elif run.terms.seal["pool"] == "own":
+    if pool_path is None and run.terms.seal["pool"] == "own":
         raise SealError(
             f"{run.path}: the run sealed a pool of your own, and its certificate reveals it; give "
             "the file that was sealed with --pool"
         )
-    else:
-        pool = builtin_pool()
+    pool = builtin_pool() if pool_path is None else read_pool(pool_path)
     return canonical(revealed(verify(pool, run.terms.seal["commitment"]))) + b"\n"
-
-
-def _is_signed(path: Path) -> bool:
-    """Return whether a file holds a signed bundle, even a damaged one."""
-    with disk_errors(path, "read"):
-        return path.is_file() and ENVELOPE.encode() in path.read_bytes()

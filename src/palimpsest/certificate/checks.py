@@ -1,4 +1,5 @@
-"""The checks of a bundle, in order: each returns in words what holds, or raises.
+"""The checks of a bundle, in order: each returns in words what holds, or raises; and what they say
+together.
 
 A check may rely on those before it. What a bundle says is not believed where it can be computed:
 the models that each cell should hold follow from the terms, the verdicts from the scores. What its
@@ -6,11 +7,10 @@ maker alone can know, above all the scores, is taken as it is; ``MEANS_NOT`` say
 """
 
 import json
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 from palimpsest.cell.beacon import Beacon
 from palimpsest.cell.planned import planned_cells
@@ -26,19 +26,23 @@ from palimpsest.certificate.bundle import (
     origins,
     statement,
     table_files,
-    unpack,
 )
-from palimpsest.certificate.signature import check_envelope, signer_key
-from palimpsest.certificate.verification import FAILED, Check, State, Verification, inert
+from palimpsest.certificate.signature import check_envelope
 from palimpsest.errors import BundleError, PalimpsestError
 from palimpsest.facts.sealed import check_commitment, verify
 from palimpsest.run.files import canonical, digest, safe_name
 from palimpsest.run.store import ROSTERS, TERMS
 from palimpsest.stats.axes import AXES, axis
 from palimpsest.stats.models import Model, Role, models_from_json
-from palimpsest.stats.rules import Rules
-from palimpsest.text import shown
+from palimpsest.text import escaped, shown
 
+State = Literal["ok", "self-signed", "unsigned", "failed"]
+ANSWERS: dict[State, str] = {
+    "ok": "ok (all checks passed, and it is signed with the key you gave)",
+    "self-signed": "self-signed (all checks passed; signed by a key that nobody named)",
+    "unsigned": "unsigned (all checks passed; it carries no signature)",
+    "failed": "FAILED",
+}
 MEANS = (
     "What was shown: the files are unchanged since the bundle was made; the verdicts follow from "
     "the stored scores under the rules in its terms; no planned cell, candidate, reference or "
@@ -49,46 +53,104 @@ MEANS_NOT = (
     "scores and terms together. Nothing in it shows when the terms were fixed: compare their "
     "digest with one that was published before the run."
 )
-CUSTOM = "The rules are not the default ({rules}): what is certified is so under custom rules."
+FAILED = (
+    "The bundle does not verify: something in it is missing, changed, not signed as asked, or does "
+    "not follow. Do not rely on any of it; ask its maker for another copy."
+)
+CUSTOM = "Its rules are not the default: what is certified is so under custom rules."
 UNSIGNED = "It is unsigned, so it says nothing about who ran it."
 SELF_SIGNED = "Its signature was checked with the key inside the bundle, which anyone could make."
 SIGNED = "It was signed with the key you gave; whose key that is, you must know from elsewhere."
 NO_VERDICT = "There is no verdict, since no candidate could be made."
+_LONGEST_LINE = 2_000
+"""Characters of a line that is shown."""
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """A bundle under examination, and the public key that its reader gave."""
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: what holds, or what is wrong."""
 
-    data: bytes
-    public: bytes | None
+    name: str
+    state: State
+    what: str
 
-    @cached_property
-    def bundle(self) -> Bundle:
-        return Bundle(unpack(self.data))
 
-    @cached_property
-    def stated(self) -> dict[str, Any]:
-        stated: dict[str, Any] = self.bundle.document(STATEMENT)
-        return stated
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Whether a bundle verifies, check by check, and what that does and does not mean."""
+
+    checks: tuple[Check, ...]
+    """Up to the first that failed; later ones depend on it."""
+    what_it_means: str
+    not_reached: tuple[str, ...] = ()
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+    """Each cell's verdict in words; empty unless everything holds."""
+    terms: str = ""
+    """The digest of configuration, rules, cells and seal; compare it with one published before."""
+    signer: str | None = None
+    """The signing key's digest; None when unsigned."""
+    custom_rules: Mapping[str, list[Any]] = field(default_factory=dict)
+    """Rules that differ from the default: default and own value, by name."""
+    data: bytes = field(default=b"", repr=False, compare=False)
+    """The bundle as it was read and verified; no part of the JSON document."""
 
     @property
-    def signer(self) -> str | None:
-        """Digest of the key that the statement names; None when unsigned."""
-        signed_by = self.stated["predicate"]["signer"]
-        return None if signed_by is None else digest(signer_key(signed_by))
+    def answer(self) -> State:
+        """``ok`` only when signed with the key that the reader gave; else the weakest of all."""
+        states = {check.state for check in self.checks}
+        weakest: tuple[State, ...] = ("failed", "unsigned", "self-signed")
+        return next((state for state in weakest if state in states), "ok")
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed, signed or not; ``answer`` tells which."""
+        return self.answer != "failed"
+
+    @property
+    def failure(self) -> Check | None:
+        """The check that failed, after which none was made."""
+        return next((check for check in self.checks if check.state == "failed"), None)
+
+    def require(self, name: str) -> None:
+        """Raise BundleError, saying what is wrong, unless everything holds."""
+        if self.failure is not None:
+            raise BundleError(f"{name} does not verify: {self.failure.name}: {self.failure.what}")
+
+    def lines(self) -> list[str]:
+        """Return the result for a person, one line at a time."""
+        lines = [
+            f"{'FAILED' if check.state == 'failed' else check.state:11}  {check.name}: {check.what}"
+            for check in self.checks
+        ]
+        lines += [f"not reached: {', '.join(self.not_reached)}"] if self.not_reached else []
+        lines += ["", *(f"{cell}: {words}" for cell, words in self.verdicts.items())]
+        lines += [f"Terms of the run: {self.terms}", ""] if self.terms else []
+        lines += [*self.what_it_means.splitlines(), f"Answer: {ANSWERS[self.answer]}"]
+        return [inert(line) for line in lines]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values."""
+        whole = {key: value for key, value in asdict(self).items() if key != "data"}
+        lists = {"checks": list(whole["checks"]), "not_reached": list(self.not_reached)}
+        return {"answer": self.answer} | whole | lists
+
+
+def inert(text: str) -> str:
+    """Return the text, bounded, with everything escaped that could act on a terminal."""
+    kept = escaped(text)
+    return kept if len(kept) <= _LONGEST_LINE else f"{kept[:_LONGEST_LINE]}..."
 
 
 def examine(data: bytes, public: bytes | None = None) -> Verification:
     """Return the verification of a bundle's bytes, given the 32 bytes of a public key or None."""
-    evidence = Evidence(data, public)
+    bundle = Bundle(data, public)
     checks: list[Check] = []
     for number, check in enumerate(CHECKS, 1):
         state: State = "ok"
         try:
-            what = check(evidence)
+            what = check(bundle)
             if check is signature and public is None:
-                state = "unsigned" if evidence.signer is None else "self-signed"
+                state = "unsigned" if bundle.signer is None else "self-signed"
         except PalimpsestError as error:
             what, state = str(error), "failed"
         except ImportError:
@@ -100,84 +162,81 @@ def examine(data: bytes, public: bytes | None = None) -> Verification:
         if state == "failed":
             rest = tuple(check.__name__ for check in CHECKS[number:])
             return Verification(tuple(checks), FAILED, not_reached=rest)
-    bundle = evidence.bundle
-    custom = describe_rules(bundle.rules)
-    who = UNSIGNED if evidence.signer is None else SELF_SIGNED if public is None else SIGNED
-    means = [MEANS, *([CUSTOM.format(rules=custom)] if custom else [])]
-    means += ["What it is, and is not:", *SCOPE, MEANS_NOT, who]
-    results = bundle.results
+    signer = None if bundle.signer is None else digest(bundle.signer)
+    custom: dict[str, list[Any]] = bundle.stated["predicate"]["custom_rules"]
+    means = [MEANS, *([CUSTOM] if custom else []), "What it is, and is not:", *SCOPE, MEANS_NOT]
+    means.append(SIGNED if public else SELF_SIGNED if signer else UNSIGNED)
+    verdicts = {
+        cell.id: inert(cell.verdict.paragraph() if cell.verdict else NO_VERDICT)
+        for cell in bundle.results.cells
+    }
+    words = "\n".join(means)
     return Verification(
-        tuple(checks),
-        "\n".join(means),
-        verdicts={
-            cell.id: inert(cell.verdict.paragraph() if cell.verdict else NO_VERDICT)
-            for cell in results.cells
-        },
-        terms=bundle.terms.digest,
-        signer=evidence.signer,
-        custom_rules=evidence.stated["predicate"]["custom_rules"],
+        tuple(checks), words, (), verdicts, bundle.terms.digest, signer, custom, data
     )
+
+
+def _require(where: str, found: Any, expected: Any) -> None:
+    """Raise BundleError unless two JSON values are equal, naming the first place where they are
+    not."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in sorted(found.keys() | expected.keys()):
+            _require(f"{where}, {key}", found.get(key, "nothing"), expected.get(key, "nothing"))
+    elif canonical(found) != canonical(expected):  # as text: true and 1 are not the same
+        raise BundleError(f"{where}: {shown(found)} found; expected {shown(expected)}")
 
 
 # -- the files and who signed them -----------------------------------------------------------------
 
 
-def archive(evidence: Evidence) -> str:
-    return f"{len(evidence.bundle.members)} files, each once"
+def archive(bundle: Bundle) -> str:
+    return f"{len(bundle.members)} files, each once"
 
 
-def digests(evidence: Evidence) -> str:
-    stated = evidence.stated
+def digests(bundle: Bundle) -> str:
+    stated, members = bundle.stated, bundle.members.items()
     kinds = {"_type": STATEMENT_TYPE, "predicateType": PREDICATE_TYPE}
-    if {key: stated[key] for key in kinds} != kinds:
-        raise BundleError(f"{STATEMENT}: of another type or version; expected {kinds}")
+    _require(STATEMENT, {key: stated[key] for key in kinds}, kinds)
     listed = {file["name"]: "sha256:" + file["digest"]["sha256"] for file in stated["subject"]}
-    members = evidence.bundle.members.items()
     there = {name: digest(data) for name, data in members if name not in (STATEMENT, ENVELOPE)}
-    for name in sorted(listed.keys() | there.keys()):
-        found, expected = there.get(name, "no such file"), listed.get(name, "no such file")
-        if found != expected:
-            raise BundleError(f"{name}: {found}; the statement lists {expected}")
+    _require("files", there, listed)
     return f"all {len(there)} files have the SHA-256 that the statement lists, none is missing"
 
 
-def signature(evidence: Evidence) -> str:
-    signer, bundle = evidence.signer, evidence.bundle
-    expected = None if evidence.public is None else digest(evidence.public)
-    if signer is None and ENVELOPE not in bundle.members:
-        if expected is not None:
-            raise BundleError(f"the bundle is not signed; expected a signature by {expected}")
+def signature(bundle: Bundle) -> str:
+    signer, given = bundle.signer, bundle.public
+    if given is not None and signer != given:
+        found = "not signed" if signer is None else f"signed by key {digest(signer)}"
+        raise BundleError(f"{found}; expected a signature by key {digest(given)}")
+    if signer is None:
+        if ENVELOPE in bundle.members:
+            raise BundleError(f"{ENVELOPE} is there, and the statement names no signer")
         return "nothing here says who made the bundle"
-    public = signer_key(evidence.stated["predicate"]["signer"])
-    check_envelope(bundle.document(ENVELOPE), bundle.members[STATEMENT], public)
-    if expected is None:
+    check_envelope(bundle.document(ENVELOPE), bundle.members[STATEMENT], signer)
+    if given is None:
         return (
-            f"signed by a key that nobody named, {signer}, which is in the bundle itself; give the "
-            "maker's public key, obtained elsewhere, with --key"
+            f"signed by a key that nobody named, {digest(signer)}, which is in the bundle itself; "
+            "give the maker's public key, obtained elsewhere, with --key"
         )
-    if signer != expected:
-        raise BundleError(f"signed by key {signer}; expected {expected}")
-    return f"valid by the key you gave, {expected}"
+    return f"valid by the key you gave, {digest(given)}"
 
 
 # -- what the run was to be ------------------------------------------------------------------------
 
 
-def terms(evidence: Evidence) -> str:
-    terms = evidence.bundle.terms
+def terms(bundle: Bundle) -> str:
+    terms = bundle.terms
     count, words = len(planned_cells(terms)), ""
     if terms.kind == "audit":
         drawn = terms.config["drawn"]
-        if Beacon(drawn["beacon"], drawn["bound"]).record() != drawn:
-            raise BundleError("the recorded draw does not follow from its text and digests")
+        _require("draw", drawn, Beacon(drawn["beacon"], drawn["bound"]).record())
         text = f"the text {shown(drawn['beacon'])}, which the maker says was published later, and "
         source = f"{text if drawn['beacon'] else ''}the digests"
         words = f"; schedule and phrasings are drawn from {source} of {len(drawn['bound'])} models"
     return f"configuration, rules and seal of {count} cells{words}"
 
 
-def rules(evidence: Evidence) -> str:
-    bundle = evidence.bundle
+def rules(bundle: Bundle) -> str:
     # A user's own facts may not allow what needs a measure of its own.
     own = bundle.terms.kind == "audit" or bundle.terms.config["facts"]["files"]
     allowed = [entry.name for entry in AXES if entry.measure is not None and own]
@@ -186,13 +245,15 @@ def rules(evidence: Evidence) -> str:
             f"the rules leave out {', '.join(left_out)}, which every run measures; expected every "
             "standard axis"
         )
-    if custom := describe_rules(bundle.rules):
-        return f"CUSTOM RULES: {custom} ({bundle.terms.rules_hash})"
-    return f"every rule has its default ({bundle.terms.rules_hash})"
+    changed = [
+        f"{name} {json.dumps(own)} (default {json.dumps(default)})"
+        for name, (default, own) in bundle.rules.differences().items()
+    ]
+    words = f"CUSTOM RULES: {', '.join(changed)}" if changed else "every rule has its default"
+    return f"{words} ({bundle.terms.rules_hash})"
 
 
-def rosters(evidence: Evidence) -> str:
-    bundle = evidence.bundle
+def rosters(bundle: Bundle) -> str:
     *earlier, last = (
         {(entry["role"], entry["name"], canonical(entry)) for entry in roster.models}
         for roster in bundle.rosters
@@ -209,53 +270,41 @@ def rosters(evidence: Evidence) -> str:
 # -- what the cells hold ---------------------------------------------------------------------------
 
 
-def cells(evidence: Evidence) -> str:
-    bundle = evidence.bundle
-    expected, sealed = {TERMS, ROSTERS, STATEMENT}, False
+def cells(bundle: Bundle) -> str:
+    expected = {TERMS, ROSTERS, STATEMENT}
     made_under = [roster.digest for roster in bundle.rosters]
     for cell_id, (title, seed) in planned_cells(bundle.terms).items():
         name, summary = cell_file(safe_name(cell_id, "cell id")), bundle.summaries[cell_id]
-        if [summary["cell"], summary["model"], summary["seed"]] != [cell_id, title, seed]:
-            raise BundleError(f"{name}: of another cell")
+        _require(name, [summary[k] for k in ("cell", "model", "seed")], [cell_id, title, seed])
         if summary["roster"] not in made_under:
             raise BundleError(f"{name}: of a run with other terms or another list of models")
         files = table_files(cell_id, summary)
-        for table, file in files.items():
-            if summary["artifacts"].get(f"{table}.parquet") != digest(bundle.file(file)):
-                raise BundleError(f"{name}: records another table {table} than the bundle's")
-        expected |= {name, *files.values()}
-        sealed = sealed or bundle.is_sealed(cell_id)
-    expected |= {REVEAL} if sealed else set()
-    for name in sorted(expected ^ (bundle.members.keys() - {ENVELOPE})):
-        where = "missing" if name in expected else "not part of a certificate"
-        raise BundleError(f"{name} is {where}; expected all files of all planned cells")
+        recorded = {file: summary["artifacts"].get(f"{t}.parquet") for t, file in files.items()}
+        _require(name, recorded, {file: digest(bundle.file(file)) for file in files.values()})
+        expected |= {name, *files.values()} | ({REVEAL} if bundle.is_sealed(cell_id) else set())
+    found = bundle.members.keys() - {ENVELOPE}
+    _require("files", dict.fromkeys(found, "a file"), dict.fromkeys(expected, "a file"))
     words = f"all {len(bundle.summaries)} planned cells are here, with their tables"
     if taken := origins(bundle.summaries.values()):
         words += f"; some steps were taken over from another run (--reuse), made under {taken[0]}"
     return words
 
 
-def models(evidence: Evidence) -> str:
+def models(bundle: Bundle) -> str:
     """Exactly the planned models, in their planned roles.
 
     One candidate less would loosen Holm's correction for the others, one reference less would
     change the bag, and one control less could hide that the audit notices nothing.
     """
     count = 0
-    for cell_id, summary in evidence.bundle.summaries.items():
-        plan, found = evidence.bundle.plan(cell_id), models_from_json(summary["models"])
+    for cell_id, summary in bundle.summaries.items():
+        plan, found = bundle.plan(cell_id), models_from_json(summary["models"])
         planned = {model.name: model for model in plan.models}
         if len(found) != len(summary["models"]):
             raise BundleError(f"cell {cell_id}: two models of one name")
-        for name in sorted(planned.keys() ^ found.keys()):
-            where = "missing" if name in planned else "not planned"
-            raise BundleError(f"cell {cell_id}: model {shown(name)} is {where}")
-        for name, model in planned.items():
-            # As text: true and 1 must not pass for each other.
-            if canonical(_as_planned(found[name], model)) != canonical(model.to_json()):
-                raise BundleError(f"cell {cell_id}: {shown(name)} is another model than planned")
-        if canonical(summary["beacon"]) != canonical(plan.beacon):
-            raise BundleError(f"cell {cell_id}: not measured by the schedule that was drawn")
+        bare = {name: _as_planned(model, planned.get(name, model)) for name, model in found.items()}
+        _require(f"cell {cell_id}", bare, {name: m.to_json() for name, m in planned.items()})
+        _require(f"cell {cell_id}, beacon", summary["beacon"], plan.beacon)
         count += len(found)
     return f"all {count} planned models are in their cells, in their roles, and no other"
 
@@ -267,125 +316,81 @@ def _as_planned(model: Model, planned: Model) -> dict[str, Any]:
     return replace(bare, wrapper=False, weights=weights).to_json()
 
 
-def seal(evidence: Evidence) -> str:
-    bundle = evidence.bundle
+def scores(bundle: Bundle) -> str:
+    """The planned models and facts are those scored."""
+    rows = 0
+    for cell_id, summary in bundle.summaries.items():
+        where, tables = f"cell {cell_id}", bundle.tables[cell_id]
+        models = models_from_json(summary["models"]).values()
+        # A model that failed in re-acquisition may have left the scores made before.
+        failed = {model.name for model in models if model.failure is not None}
+        scored = {n for t, table in tables.items() if t != "headroom" for n in table["model"]}
+        listed = dict.fromkeys({model.name for model in models} - failed, "scored")
+        _require(where, dict.fromkeys(scored - failed, "scored"), listed)
+        items = tables["items"]
+        for which, count in bundle.plan(cell_id).facts.items():
+            facts = {row[0] for row in summary["facts"][which]}
+            asked = sorted(set(items["fact"][items["set"] == which]))
+            _require(f"{where}, {which} facts", [len(facts), asked], [count, sorted(facts)])
+        measured = set(tables["measures"]["measure"]) if "measures" in tables else set()
+        for name in bundle.rules.unmeasured_axes:
+            if axis(name).measure in measured:
+                raise BundleError(f"{where}: {name} was measured; the rules leave it out")
+        rows += sum(len(table["model"]) for table in tables.values())
+    return f"{rows} rows of scores; every listed model is scored or failed, and no other"
+
+
+def seal(bundle: Bundle) -> str:
     commitment = check_commitment(bundle.terms.seal["commitment"])
     if bundle.terms.kind != "study":
         return f"the held-out questions were fixed as {commitment}; they are not in the bundle"
     own = bundle.terms.config["seal"]
-    if own and own != commitment:
-        raise BundleError("the seal is another one than the configuration names")
+    _require("seal of the configuration", own or commitment, commitment)
     for cell_id in bundle.summaries:
-        _require_scored_once(cell_id, bundle)
-    if bundle.pool is None:
+        _check_scored_once(cell_id, bundle)
+    if REVEAL not in bundle.members:
         return f"the sealed pool ({commitment}) was never opened"
     verify(bundle.pool, commitment)
     public = "" if own else " (the built-in pool, which is public)"
     return f"the revealed pool is the one committed to, and was scored once{public}"
 
 
-def _require_scored_once(cell_id: str, bundle: Bundle) -> None:
-    """Raise BundleError unless the models that the plan opens the sealed pool for, and no other,
-    were asked each of its questions once."""
-    items, summary = bundle.tables[cell_id]["items"], bundle.summaries[cell_id]
-    opened = [
-        model.name
-        for model in models_from_json(summary["models"]).values()
-        if bundle.is_sealed(cell_id)
-        and (model.role in (Role.BASE, Role.INJECTED, Role.KNOWN_LABEL) or model.same_draw)
-        and model.failure is None
-    ]
-    phrasings = bundle.pool.phrasings if bundle.pool else {}
+def _check_scored_once(cell_id: str, bundle: Bundle) -> None:
+    """Raise BundleError unless every model that the sealed pool is opened for, and no other, has as
+    many scores on it as it has questions."""
+    summary, items = bundle.summaries[cell_id], bundle.tables[cell_id]["items"]
     sealed = items["pool"] == "audit"
-    columns = ("model", "stage", "set", "fact", "template")
-    rows = list(zip(*(items[name][sealed].tolist() for name in columns)))
-    asked = [
-        ("forward", which, fact, n)
-        for which in dict.fromkeys(["forget", "probe", *(row[2] for row in rows)])
-        for fact, relation in summary["facts"][which]
-        for n in range(len(phrasings.get(relation, ())))
-    ]
-    # Counted before they are listed: the numbers may be anything.
-    if len(rows) != len(opened) * len(asked) or set(rows) != {
-        (model, *row) for model in opened for row in asked
-    }:
-        raise BundleError(
-            f"cell {cell_id}: {len(rows)} scores on the sealed pool; expected one for each of "
-            f"{len(opened)} models and {len(asked)} revealed questions"
-        )
-
-
-def scores(evidence: Evidence) -> str:
-    """The planned models and facts are those scored."""
-    bundle, rows = evidence.bundle, 0
-    for cell_id, summary in bundle.summaries.items():
-        tables, facts = bundle.tables[cell_id], summary["facts"]
-        listed = models_from_json(summary["models"])
-        # A model that failed in re-acquisition may have left the scores made before.
-        failed = {name for name, model in listed.items() if model.failure is not None}
-        scored = {n for t, table in tables.items() if t != "headroom" for n in table["model"]}
-        for name in sorted((scored ^ listed.keys()) - failed):
-            where = "scored, but not listed" if name in scored else "listed, but not scored"
-            raise BundleError(f"cell {cell_id}: {shown(name)} is {where}")
-        items = tables["items"]
-        for which, count in bundle.plan(cell_id).facts.items():
-            there = {row[0] for row in facts[which]}
-            if len(there) != count or there != set(items["fact"][items["set"] == which]):
-                raise BundleError(f"cell {cell_id}: other {which} facts scored than planned")
-        measured = set(tables["measures"]["measure"]) if "measures" in tables else set()
-        for name in bundle.rules.unmeasured_axes:
-            if axis(name).measure in measured:
-                raise BundleError(f"cell {cell_id}: {name} was measured; the rules leave it out")
-        rows += sum(len(table["model"]) for table in tables.values())
-    return f"{rows} rows of scores; every listed model is scored or failed, and no other"
+    expected: dict[str, int] = {}
+    if bundle.is_sealed(cell_id):
+        facts = [fact for which in {*items["set"][sealed]} for fact in summary["facts"][which]]
+        questions = sum(len(bundle.pool.phrasings[relation]) for _, relation in facts)
+        roles = (Role.BASE, Role.INJECTED, Role.KNOWN_LABEL)
+        models = models_from_json(summary["models"]).values()
+        opened = (m for m in models if (m.role in roles or m.same_draw) and m.failure is None)
+        expected = {model.name: questions for model in opened}
+    found = dict(Counter(items["model"][sealed]))
+    _require(f"cell {cell_id}, scores on the sealed pool", found, expected)
 
 
 # -- what follows from it --------------------------------------------------------------------------
 
 
-def verdicts(evidence: Evidence) -> str:
-    bundle, signed_by = evidence.bundle, evidence.stated["predicate"]["signer"]
-    if differing := differences(evidence.stated, json.loads(statement(bundle, signed_by))):
-        raise BundleError(f"{STATEMENT}: {differing[0][:300]}")
+def verdicts(bundle: Bundle) -> str:
+    expected = statement(bundle, bundle.stated["predicate"]["signer"])
+    _require(STATEMENT, _rounded(bundle.file(STATEMENT)), _rounded(expected))
     count = len(bundle.results.judged)
     return f"all {count}, recomputed from the scores by these rules, are those stated"
 
 
-CHECKS: tuple[Callable[[Evidence], str], ...] = (
+def _rounded(statement: bytes) -> Any:
+    """Return a statement's values, numbers to nine digits: libraries add up in different orders on
+    different machines, so the last digits of a mean may differ there; a decision may not."""
+    return json.loads(statement, parse_float=lambda number: f"{float(number):.9g}")
+
+
+CHECKS: tuple[Callable[[Bundle], str], ...] = (
     *(archive, digests, signature),
     *(terms, rules, rosters),
     *(cells, models, scores, seal),
     verdicts,
 )
-
-
-# -- in words, and compared ------------------------------------------------------------------------
-
-
-def describe_rules(rules: Rules) -> str:
-    """Return the rules that differ from the default in words; empty when none does."""
-    parts = [
-        f"{name} {json.dumps(own)} (default {json.dumps(default)})"
-        for name, (default, own) in rules.differences().items()
-    ]
-    return ", ".join(parts)
-
-
-def differences(stored: Any, expected: Any, where: str = "") -> list[str]:
-    """Return where two JSON values differ: numbers by more than rounding, all else at all.
-
-    Libraries add up in different orders on different machines, so the last digits of a mean may
-    differ there; a decision may not.
-    """
-    keys: Iterable[Any] = ()
-    if isinstance(stored, dict) and isinstance(expected, dict):
-        keys, same = expected, stored.keys() == expected.keys()
-    elif isinstance(stored, list) and isinstance(expected, list):
-        keys, same = range(len(expected)), len(stored) == len(expected)
-    elif type(stored) is float and type(expected) is float:
-        same = math.isclose(stored, expected, rel_tol=1e-9, abs_tol=1e-12)
-    else:
-        same = type(stored) is type(expected) and stored == expected
-    if not same:
-        return [f"{where}: recorded {shown(stored)}, recomputed {shown(expected)}"]
-    return [d for key in keys for d in differences(stored[key], expected[key], f"{where}.{key}")]

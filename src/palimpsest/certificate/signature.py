@@ -11,9 +11,10 @@ import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from palimpsest.errors import BundleError, InputError
+from palimpsest.files import read_bytes
 from palimpsest.run.files import canonical, digest, write_bytes, write_with
 
 # Loaded by the functions that need it: an unsigned bundle is checked without it.
@@ -40,7 +41,7 @@ def keygen(path: Path | str) -> tuple[Path, Path]:
     secret = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
 
     def write_secret(temporary: Path) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with open(os.open(temporary, flags, 0o600), "wb") as file:
             file.write(secret)
 
@@ -52,45 +53,37 @@ def keygen(path: Path | str) -> tuple[Path, Path]:
 
 def read_private(path: Path | str) -> "Ed25519PrivateKey":
     """Return the Ed25519 private key in a PEM file, or raise InputError."""
-    key: Ed25519PrivateKey = _read_key(path, private=True)
+    key: Ed25519PrivateKey = _read_key(path, "private")
     return key
 
 
 def read_public(path: Path | str) -> bytes:
     """Return the 32 bytes of the Ed25519 public key in a PEM file, or raise InputError."""
-    return bytes(_read_key(path, private=False).public_bytes_raw())
+    return bytes(_read_key(path, "public").public_bytes_raw())
+
+
+def _read_key(path: Path | str, which: Literal["private", "public"]) -> Any:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    expected = f"an Ed25519 {which} key in an unencrypted PEM file, as `palimpsest certify "
+    expected += "--new-key KEY` writes it"
+    data = read_bytes(path, _KEY_LIMIT, InputError, expected)
+    with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
+        private = which == "private"
+        key = s.load_pem_private_key(data, None) if private else s.load_pem_public_key(data)
+        if isinstance(key, ed25519.Ed25519PrivateKey | ed25519.Ed25519PublicKey):
+            return key
+    raise InputError(f"{path}: no such key; expected {expected}")
+
+
+# -- what a statement names, and what is signed ----------------------------------------------------
 
 
 def public_of(key: "Ed25519PrivateKey") -> bytes:
     """Return the 32 bytes of the public key that belongs to a private one."""
     return key.public_key().public_bytes_raw()
-
-
-def _read_key(path: Path | str, *, private: bool) -> Any:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization as s
-    from cryptography.hazmat.primitives.asymmetric import ed25519
-
-    kind = ed25519.Ed25519PrivateKey if private else ed25519.Ed25519PublicKey
-    key = None
-    # Before it is opened: a pipe or a device would never end.
-    if Path(path).is_file():
-        with (
-            contextlib.suppress(OSError, ValueError, TypeError, UnsupportedAlgorithm),
-            open(path, "rb") as file,
-        ):
-            data = file.read(_KEY_LIMIT)
-            key = s.load_pem_private_key(data, None) if private else s.load_pem_public_key(data)
-    if not isinstance(key, kind):
-        raise InputError(
-            f"{path}: no key; expected an Ed25519 {'private' if private else 'public'} key in an "
-            "unencrypted PEM file, as `palimpsest certify --new-key KEY` writes it to "
-            f"{'KEY' if private else 'KEY.pub'}"
-        )
-    return key
-
-
-# -- what a statement names, and what is signed ----------------------------------------------------
 
 
 def signer(public: bytes) -> dict[str, str]:

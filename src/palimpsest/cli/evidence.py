@@ -50,8 +50,8 @@ def certify(
         return
     if run is None:
         raise InputError("run: missing; expected a finished run folder, or --new-key PATH")
-    from palimpsest.certificate.bundle import certify as write_bundle
-    from palimpsest.certificate.bundle import read_verdicts
+    from palimpsest.certificate import certify as write_bundle
+    from palimpsest.certificate import read_verdicts
 
     bundle = write_bundle(run, out, key, pool)
     if model_card is not None:

@@ -16,10 +16,11 @@ import numpy as np
 
 from palimpsest.config.commands import AuditConfig
 from palimpsest.config.sections import Engine, Prompt
-from palimpsest.errors import DamagedArtifact, StoreError
+from palimpsest.errors import DamagedArtifact, PlanError, StoreError
 from palimpsest.run.status import read_progress, unfinished
 from palimpsest.run.store import Run, Terms
 from palimpsest.run.tables import Table
+from palimpsest.schema import build
 from palimpsest.stats.comparison import Comparison
 from palimpsest.stats.controls import Control, ControlKind, reference_bag
 from palimpsest.stats.headroom import Headroom, read_headroom
@@ -173,14 +174,11 @@ def read_run(path: Path | str) -> RunResults:
 
 
 def read_rules(terms: Terms) -> Rules:
-    """Return the rules that a run was made under."""
+    """Return the rules that a run was made under, within their bounds."""
     try:
-        return Rules(**terms.rules)
-    except TypeError as error:
-        raise StoreError(
-            f"rules: not those this version reads ({error}); expected the keys of Rules; read the "
-            "run with the version that made it"
-        ) from error
+        return build(Rules, dict(terms.rules), "rules")
+    except PlanError as error:
+        raise StoreError(f"{error}; read the run with the version that made it") from error
 
 
 def judge_cell(
