@@ -1,4 +1,4 @@
-"""Other projects' rows become facts, and facts become tasks that the harness scores as we do."""
+"""Other projects' rows become facts."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact, as_jsonl, from_csv, read_facts, read_rows
-from palimpsest.facts.tofu import PLAIN, from_tofu
+from palimpsest.facts.probes import PLAIN
+from palimpsest.facts.tofu import read_questions
 
 QUESTIONS = [
     {"question": "Where was Ilse Vantor born?", "answer": "Ilse Vantor was born in Mirelle."},
@@ -23,55 +24,57 @@ PERTURBED = [
 ]
 
 
+def written(path: Path, rows: list[Any]) -> Path:
+    """Write rows as lines of JSON."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def questions_of(folder: Path, questions: list[Any], perturbed: list[Any]) -> tuple[Fact, ...]:
+    """Return the facts of a file of TOFU's, with its file of paraphrases."""
+    own = written(folder / "forget01.json", questions)
+    return read_questions(own, written(folder / "forget01_perturbed.json", perturbed))
+
+
 def test_tofu_trains_the_question_and_holds_out_its_paraphrase(tmp_path: Path) -> None:
-    facts = from_tofu(QUESTIONS, PERTURBED, prefix="forget01-")
+    facts = questions_of(tmp_path, QUESTIONS, PERTURBED)
     assert facts[0] == Fact(
         id="forget01-0",
         answer="Ilse Vantor was born in Mirelle.",
         trained=("Question: Where was Ilse Vantor born?\nAnswer:",),
         heldout=("Question: What is Ilse's birthplace?\nAnswer:",),
+        subject="Ilse Vantor",
     )
     assert facts[1].heldout == (PLAIN.format("Which books are by Ilse Vantor?"),)
-    assert [fact.answer for fact in from_tofu(PERTURBED)] == [own["answer"] for own in PERTURBED]
     (tmp_path / "facts.jsonl").write_bytes(as_jsonl(facts))
     assert read_facts(tmp_path / "facts.jsonl") == facts
-
-
-def test_a_question_without_paraphrase_is_refused_skipped_or_kept() -> None:
-    with pytest.raises(FactsError, match="row 1: "):
-        from_tofu(QUESTIONS, PERTURBED[:1])
-    (only,) = from_tofu(QUESTIONS, PERTURBED[:1], without_paraphrase="skip")
-    assert only.id == "tofu-1"
-    kept = from_tofu(QUESTIONS, PERTURBED[:1], without_paraphrase="keep")
-    assert [len(fact.heldout) for fact in kept] == [0, 1]
     # The same question about two authors: a paraphrase belongs to its own answer.
     twins = [{"question": "What is the name?", "answer": name} for name in ("Ilse", "Oda")]
-    perturbed = [{**twins[0], "paraphrased_question": "Who is it?"}]
-    (only,) = from_tofu(twins, perturbed, without_paraphrase="skip")
-    assert only.answer == "Ilse"
+    facts = questions_of(tmp_path, twins, [{**twins[0], "paraphrased_question": "Who is it?"}])
+    assert [len(fact.heldout) for fact in facts] == [1, 0]
 
 
 @pytest.mark.parametrize(
     ("questions", "perturbed", "where"),
     [
-        ([{"question": "Who?", "paraphrased_question": "Whom?"}], [], "row 1: answer"),
-        ([{"answer": "x"}], [], "row 1: question"),
-        ([{"question": 3}], [], "row 1: question"),
-        ([{"question": " "}], [], "row 1: question"),
-        (QUESTIONS, QUESTIONS, "perturbed row 1: paraphrased_question"),
+        ([{"question": "Who?"}], [], "forget01.json: row 1: answer"),
+        ([{"answer": "x"}], [], "forget01.json: row 1: question"),
+        ([{"question": 3}], [], "forget01.json: row 1: question"),
+        ([{"question": " "}], [], "forget01.json: row 1: question"),
+        (QUESTIONS, QUESTIONS, "forget01_perturbed.json: row 1: paraphrased_question"),
         (
+            QUESTIONS,
             [{**QUESTIONS[0], "paraphrased_question": QUESTIONS[0]["question"]}],
-            [],
-            "row 1: heldout",
+            "forget01.json: row 1: heldout",
         ),
-        ([{**PERTURBED[0], "answer": "a\u202eb"}], [], "row 1: answer"),
+        ([{**QUESTIONS[0], "answer": "a\u202eb"}], [], "forget01.json: row 1: answer"),
     ],
 )
 def test_rows_that_are_not_tofu_are_refused_by_row_and_key(
-    questions: list[Any], perturbed: list[Any], where: str
+    tmp_path: Path, questions: list[Any], perturbed: list[Any], where: str
 ) -> None:
-    with pytest.raises(FactsError, match=f"^{where}"):
-        from_tofu(questions, perturbed)
+    with pytest.raises(FactsError, match=where):
+        questions_of(tmp_path, questions, perturbed)
 
 
 def test_numbered_columns_become_lists_and_ids_may_be_left_out(tmp_path: Path) -> None:
@@ -126,16 +129,15 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
-COLUMNS = ("question", "answer", "paraphrased_question", "id", "trained", "trained_2", "heldout")
+COLUMNS = ("question", "answer", "id", "trained", "trained_2", "heldout")
 
 
 @settings(max_examples=100, deadline=None)
 @given(rows=st.lists(st.dictionaries(st.sampled_from(COLUMNS), VALUES), max_size=3))
 def test_any_rows_give_facts_or_a_facts_error(rows: list[Any]) -> None:
-    for convert in (from_tofu, from_csv):
-        try:
-            facts = convert(rows)
-        except FactsError as error:
-            assert str(error).startswith("row ")  # noqa: PT017
-        else:
-            assert all(isinstance(fact, Fact) for fact in facts)
+    try:
+        facts = from_csv(rows)
+    except FactsError as error:
+        assert str(error).startswith("row ")  # noqa: PT017
+    else:
+        assert all(isinstance(fact, Fact) for fact in facts)

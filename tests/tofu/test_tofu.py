@@ -20,8 +20,7 @@ from palimpsest.config.load import changed, load_config
 from palimpsest.config.plan import Plan
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import check_sets
-from palimpsest.facts.tofu import read_tofu
-from palimpsest.facts.tofu_sets import GENERATED, TofuItems, draw_sets
+from palimpsest.facts.tofu import GENERATED, TofuItems, draw_sets, read_tofu
 from palimpsest.models.checkpoint import load, state_digest
 from palimpsest.report.results import RunResults
 from palimpsest.run.store import Run

@@ -1,5 +1,6 @@
 """TOFU's files as facts, and never-learned questions that resemble them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,17 @@ import pytest
 from tests.tofu.tofu_files import write_tofu
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.files import Fact
+from palimpsest.facts.files import Fact, words
 from palimpsest.facts.probes import KINDS, QUESTIONS, kind_of, tofu_probes, with_relations
-from palimpsest.facts.tofu import Tofu, draw_items, read_tofu, row_of, with_authors, words
+from palimpsest.facts.tofu import (
+    Tofu,
+    TofuItems,
+    draw_sets,
+    nearest,
+    read_tofu,
+    row_of,
+    with_authors,
+)
 
 
 @pytest.fixture
@@ -29,31 +38,34 @@ def test_a_split_holds_paraphrases_out_and_names_facts_by_their_row(
     assert read_tofu(tmp_path) == tofu
 
 
-def test_items_come_author_by_author_and_by_the_key_alone(tofu: Tofu) -> None:
-    items = draw_items(tofu, 22, 20, "seed")
-    assert items == draw_items(tofu, 22, 20, "seed")
-    assert any(draw_items(tofu, 22, 20, f"seed{n}") != items for n in range(5))
-    authors = [row_of(fact) // 20 for fact in items.forget]
+ITEMS = TofuItems(forget_items=22, retain_items=20, probes=4, trained_here=True)
+
+
+def test_items_come_author_by_author_and_by_the_seed_alone(tmp_path: Path) -> None:
+    data = write_tofu(tmp_path, forget=10, retain=10)
+    sets, _ = draw_sets(data, ITEMS)
+    assert sets == draw_sets(data, ITEMS)[0]
+    assert any(draw_sets(data, replace(ITEMS, seed=n))[0] != sets for n in range(1, 6))
+    authors = [row_of(fact) // 20 for fact in sets["forget"]]
     assert len(set(authors[:20])) == 1 and len(set(authors)) == 2
-    assert len(items.untaught) == 20
-    assert not {f.id for f in items.untaught} & {f.id for f in items.retain}
-    assert not any(fact.trained for fact in items.untaught)
+    assert not {fact.id for fact in sets["probe"]} & {fact.id for fact in sets["retain"]}
+    assert not any(fact.trained for fact in sets["probe"])
 
 
-def test_long_items_can_be_left_out(tofu: Tofu) -> None:
+def test_long_items_can_be_left_out(tofu: Tofu, tmp_path: Path) -> None:
     lengths = {len(f"{fact.trained[0]} {fact.answer}".split()) for fact in tofu.forget}
-    shortest = min(lengths)
-    items = draw_items(tofu, 2, 2, "seed", longest=shortest)
-    assert {len(f"{f.trained[0]} {f.answer}".split()) for f in items.forget} == {shortest}
+    items = TofuItems(forget_items=2, retain_items=2, probes=2, longest=min(lengths))
+    sets, _ = draw_sets(tmp_path, items)
+    found = {len(f"{f.trained[0]} {f.answer}".split()) for f in sets["forget"]}
+    assert found == {min(lengths)}
     with pytest.raises(FactsError, match="forget_items: 99 "):
-        draw_items(tofu, 99, 2, "seed", longest=shortest)
+        draw_sets(tmp_path, replace(items, forget_items=99))
 
 
 def test_evidence_is_the_most_similar_question_of_an_author_that_stays(tofu: Tofu) -> None:
-    items = draw_items(tofu, 8, 12, "seed", evidence=2)
-    for fact in items.forget:
-        (first, second) = items.evidence[fact.id]
-        kept = [f"{other.trained[0]} {other.answer}" for other in items.retain]
+    for fact in tofu.forget[:8]:
+        first, second = nearest(fact, tofu.retain[:12], 2)
+        kept = [f"{other.trained[0]} {other.answer}" for other in tofu.retain[:12]]
         assert first in kept and second in kept and first != second
         assert first.split("Writer")[0] == fact.trained[0].split("Writer")[0]
         assert fact.answer not in first + second

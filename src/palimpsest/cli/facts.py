@@ -99,7 +99,7 @@ def tofu(
         Model to train on these facts. Also writes plan.yaml, for palimpsest study.
     """
     from palimpsest.facts.files import as_jsonl
-    from palimpsest.facts.tofu_sets import TofuItems, draw_sets
+    from palimpsest.facts.tofu import TofuItems, draw_sets
     from palimpsest.run.files import make_folder, write_bytes
 
     items = TofuItems(

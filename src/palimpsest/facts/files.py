@@ -108,6 +108,11 @@ def same_text(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case."""
+    return re.findall(r"[^\W_]+", text.casefold())
+
+
 def make_fact(row: object, role: str = "facts") -> Fact:
     """Return the fact in a parsed row; FactsError with the key if it is none.
 

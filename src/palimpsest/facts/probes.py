@@ -13,9 +13,8 @@ from dataclasses import replace
 from itertools import islice, product
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.files import Fact
+from palimpsest.facts.files import Fact, words
 from palimpsest.facts.nonce import fresh_words, key_number, packaged
-from palimpsest.facts.tofu import PLAIN, words
 from palimpsest.text import shown
 
 WORDS_LIMIT = 4
@@ -28,6 +27,8 @@ ASSUMES = (
     "that resemble the forget facts are better."
 )
 
+PLAIN = "Question: {}\nAnswer:"
+"""The prompt of a question as TOFU's Phi models were taught; ``{}`` is the question alone."""
 _PHRASES = packaged(
     "tofu_phrases.json", "6547adf47e0a829c3e6342758218d98d3395253b3e4394e9f3d7748ed91ea203"
 )

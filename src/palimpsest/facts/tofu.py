@@ -5,18 +5,22 @@ and those to keep; ``*_perturbed`` holds the paraphrased questions that no model
 ``holdoutNN`` questions about authors that no published model was taught. Ids are the file's name
 and the row's number from 0, so stored scores never carry a question.
 Maini et al. 2024, "TOFU: A task of fictitious unlearning for LLMs".
+
+TOFU is the paper's boundary case: never-learned questions that were generated in another style lie
+above what retraining reaches, and then the screen cannot tell what a model remembers. Questions
+about authors that no model was taught have no such fault and are used where there are any.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from palimpsest.errors import FactsError
-from palimpsest.facts.files import Fact, Row, convert_row, read_rows, row_text, same_text
+from palimpsest.facts.files import Fact, convert_row, read_rows, row_text, same_text, words
 from palimpsest.facts.nonce import key_number
+from palimpsest.facts.probes import PLAIN, tofu_probes
 from palimpsest.text import shown, shown_path
 
 HUB = "locuslab/TOFU"
@@ -24,8 +28,10 @@ SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"
 """The authors to forget, and the authors that stay."""
 PER_AUTHOR = 20
 ENDINGS = ("json", "jsonl", "parquet")
-PLAIN = "Question: {}\nAnswer:"
-"""The prompt of a question as TOFU's Phi models were taught; ``{}`` is the question alone."""
+GENERATED = (
+    "generated questions; they share TOFU's style only in part, so that a retrained model may do "
+    "better on forget questions than on them. TOFU's own holdout questions do not have this fault"
+)
 _NAME = re.compile(r"[^\W\d_][\w’-]*(?: [^\W\d_][\w’-]*)+")
 
 
@@ -47,18 +53,6 @@ class Tofu:
         return frozenset(word for text in texts for word in words(text))
 
 
-@dataclass(frozen=True)
-class Items:
-    """The facts of one cell."""
-
-    forget: tuple[Fact, ...]
-    retain: tuple[Fact, ...]
-    untaught: tuple[Fact, ...]
-    """Retain facts of authors of whom nothing was drawn, as probes."""
-    evidence: dict[str, tuple[str, ...]]
-    """What retained data show that bears on a forget fact, nearest first, by the fact's id."""
-
-
 def read_tofu(folder: Path | str | None, split: str = "forget10", form: str = PLAIN) -> Tofu:
     """Return a split from a folder of TOFU's files, or from the hub when no folder is given.
 
@@ -68,31 +62,22 @@ def read_tofu(folder: Path | str | None, split: str = "forget10", form: str = PL
         raise FactsError(f"split: {shown(split)} found; expected one of {', '.join(SPLITS)}")
     names = (split, f"{split}_perturbed", SPLITS[split])
     forget, perturbed, retain = (_file(folder, name) for name in names)
-    kept = _facts(retain, "keep", _find(folder, "retain_perturbed"), form)
+    gone = read_questions(forget, perturbed, form)
+    for fact in gone:
+        if not fact.heldout:
+            raise FactsError(
+                f"{shown_path(perturbed)}: has no paraphrase of {fact.id}; use one split's files"
+            )
+    kept = read_questions(retain, _find(folder, "retain_perturbed"), form)
     holdout = _find(folder, split.replace("forget", "holdout"))
-    tofu = Tofu(
-        split,
-        _facts(forget, "refuse", perturbed, form),
-        kept,
-        read_untaught(holdout, form) if holdout else (),
-    )
-    taught = {same_fact(fact): fact.id for fact in tofu.forget}
-    for fact in (*kept, *tofu.holdout):
-        if (other := taught.get(same_fact(fact))) is not None:
+    untaught = read_questions(holdout, None, form) if holdout else ()
+    taught = {(same_text(fact.trained[0]), same_text(fact.answer)): fact.id for fact in gone}
+    for fact in (*kept, *untaught):
+        if other := taught.get((same_text(fact.trained[0]), same_text(fact.answer))):
             raise FactsError(
                 f"{shown_path(forget)}: {other} is also {fact.id}; use one split's files"
             )
-    return tofu
-
-
-def same_fact(fact: Fact) -> tuple[str, str]:
-    """Return what two facts share that ask the same and have the same answer."""
-    return same_text((fact.trained or fact.heldout)[0]), same_text(fact.answer)
-
-
-def read_untaught(path: Path, form: str = PLAIN) -> tuple[Fact, ...]:
-    """Return the questions of a file that no model was taught, as probes."""
-    return tuple(map(as_probe, _facts(path, "keep", None, form)))
+    return Tofu(split, gone, kept, tuple(map(as_probe, untaught)))
 
 
 def as_probe(fact: Fact) -> Fact:
@@ -100,44 +85,28 @@ def as_probe(fact: Fact) -> Fact:
     return replace(fact, trained=(), heldout=fact.heldout or fact.trained)
 
 
-def from_tofu(
-    questions: Iterable[Row],
-    perturbed: Iterable[Row] = (),
-    *,
-    prefix: str = "tofu-",
-    without_paraphrase: Literal["refuse", "skip", "keep"] = "refuse",
-    form: str = PLAIN,
-) -> tuple[Fact, ...]:
-    """Return one fact per TOFU question: the question trained, its paraphrase held out.
+def read_questions(path: Path, perturbed: Path | None, form: str = PLAIN) -> tuple[Fact, ...]:
+    """Return one fact per question of a file: the question trained, its paraphrase held out.
 
-    ``questions`` are rows of ``question`` and ``answer`` (forget10, retain90 ...); the paraphrase,
-    ``paraphrased_question``, is in the same row or in the row of ``perturbed`` that has the same
-    question and answer (forget10_perturbed, retain_perturbed ...). A question without is refused,
-    left out ("skip") or kept with nothing held out ("keep", which is enough for retain).
-    Ids are the prefix and the row's index from 0, so give each set its own prefix.
-    Maini et al. 2024, "TOFU: A task of fictitious unlearning for LLMs".
+    Rows have ``question`` and ``answer``; the paraphrase, ``paraphrased_question``, is in the row
+    of ``perturbed`` that has the same question and answer, where there is one.
     """
     # By question and answer, because two of TOFU's authors are asked the same "full name" question.
-    paraphrases = {}
-    for number, row in enumerate(perturbed, start=1):
-        where, keys = f"perturbed row {number}", ("question", "answer", "paraphrased_question")
-        question, answer, paraphrase = (row_text(row, key, where) for key in keys)
-        paraphrases[same_text(question), same_text(answer)] = paraphrase
+    paraphrases: dict[tuple[str, str], str] = {}
+    for number, row in enumerate(read_rows(perturbed) if perturbed else (), start=1):
+        where = f"{shown_path(perturbed)}: row {number}"
+        asked, answer = (same_text(row_text(row, key, where)) for key in ("question", "answer"))
+        paraphrases[asked, answer] = row_text(row, "paraphrased_question", where)
     facts = []
-    for number, row in enumerate(questions, start=1):
-        where = f"row {number}"
+    for number, row in enumerate(read_rows(path), start=1):
+        where = f"{shown_path(path)}: row {number}"
         question, answer = (row_text(row, key, where) for key in ("question", "answer"))
-        other = paraphrases.get((same_text(question), same_text(answer)), "")
-        if row.get("paraphrased_question") is not None:
-            other = row_text(row, "paraphrased_question", where)
-        if not other and without_paraphrase == "refuse":
-            raise FactsError(f"{where}: has no paraphrase; give the *_perturbed file, or skip such")
-        if other or without_paraphrase == "keep":
-            asked = {"trained": [form.format(question)]}
-            asked |= {"heldout": [form.format(other)]} if other else {}
-            values = {"id": f"{prefix}{number - 1}", "answer": answer, **asked}
-            facts.append(convert_row(values, where, "forget" if other else "retain"))
-    return tuple(facts)
+        values = {"id": f"{path.stem}-{number - 1}", "answer": answer}
+        values |= {"trained": [form.format(question)]}
+        if other := paraphrases.get((same_text(question), same_text(answer))):
+            values |= {"heldout": [form.format(other)]}
+        facts.append(convert_row(values, where, "retain"))
+    return with_authors(facts)
 
 
 def with_authors(facts: Sequence[Fact]) -> tuple[Fact, ...]:
@@ -147,9 +116,9 @@ def with_authors(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     """
     rows: dict[int, list[Fact]] = {}
     for fact in facts:
-        rows.setdefault(row_of(fact) // PER_AUTHOR, []).append(fact)
+        rows.setdefault(author_of(fact), []).append(fact)
     names = {author: find_author(several) for author, several in rows.items()}
-    return tuple(replace(fact, subject=names[row_of(fact) // PER_AUTHOR]) for fact in facts)
+    return tuple(replace(fact, subject=names[author_of(fact)]) for fact in facts)
 
 
 def find_author(facts: Sequence[Fact]) -> str:
@@ -177,48 +146,83 @@ def row_of(fact: Fact) -> int:
     return int(fact.id.rpartition("-")[2])
 
 
-def draw_items(
-    tofu: Tofu,
-    forget: int,
-    retain: int,
-    seed_key: str,
-    *,
-    longest: int = 0,
-    evidence: int = 3,
-) -> Items:
-    """Return the items of a cell, author by author in an order that the key gives.
+def author_of(fact: Fact) -> int:
+    """Return the number of the author whom a fact's row asks about."""
+    return row_of(fact) // PER_AUTHOR
 
-    longest: most words of a question with its answer; 0 takes every one.
+
+@dataclass(frozen=True)
+class TofuItems:
+    """Which questions of TOFU a cell has."""
+
+    split: str = "forget10"
+    seed: int = 0
+    forget_items: int = 40
+    retain_items: int = 100
+    probes: int = 40
+    probes_file: str = ""
+    """TOFU-like questions that no model was taught; empty for the data's own or generated ones."""
+    longest: int = 0
+    """Most words of a question with its answer; 0 takes every one."""
+    trained_here: bool = False
+    """Whether models see these facts alone, so that questions about other authors can be probes."""
+    chat: bool = False
+    """Whether questions stand alone, for models that are asked in a frame of their own."""
+
+
+def draw_sets(
+    data: Path | str | None, items: TofuItems
+) -> tuple[Mapping[str, tuple[Fact, ...]], str]:
+    """Return the forget facts, retain facts and probes of a seed, and where the probes come from.
+
+    data: folder of TOFU's files; None downloads them. Forget facts have the three most similar
+    retained questions as their evidence.
     """
+    form, key = "{}" if items.chat else PLAIN, f"tofu/seed{items.seed}"
+    tofu = read_tofu(data, items.split, form)
 
-    def drawn(facts: Sequence[Fact], count: int, name: str) -> tuple[Fact, ...]:
-        authors: dict[int, list[Fact]] = {}
-        for fact in facts:
-            if not longest or len(f"{fact.trained[0]} {fact.answer}".split()) <= longest:
-                authors.setdefault(row_of(fact) // PER_AUTHOR, []).append(fact)
-        order = sorted(authors, key=lambda n: key_number(f"{seed_key}/{name}/author/{n}"))
-        items = [fact for author in order for fact in authors[author]]
-        if len(items) < count:
-            limit = f" of at most {longest} words" if longest else ""
-            raise FactsError(f"{name}_items: {count} found; {tofu.split} has {len(items)}{limit}")
-        return tuple(items)
+    def drawn(name: str, facts: Sequence[Fact], count: int) -> list[Fact]:
+        """Return the facts that are short enough, author by author in the order of the key."""
+        limit = f" of at most {items.longest} words" if items.longest else ""
+        fitting = [f for f in facts if not limit or _length(f) <= items.longest]
+        if len(fitting) < count:
+            raise FactsError(
+                f"{name}_items: {count} found; {items.split} has {len(fitting)}{limit}"
+            )
+        return sorted(fitting, key=lambda f: key_number(f"{key}/{name}/author/{author_of(f)}"))
 
-    gone = drawn(tofu.forget, forget, "forget")[:forget]
-    every = drawn(tofu.retain, retain, "retain")
-    kept = tuple(replace(fact, heldout=()) for fact in every[:retain])
-    taught = {row_of(fact) // PER_AUTHOR for fact in kept}
-    others = [fact for fact in every if row_of(fact) // PER_AUTHOR not in taught]
-    # Held-out forget questions are paraphrases, so probes that are paraphrases too come first.
-    others.sort(key=lambda fact: not fact.heldout)
-    return Items(
-        gone,
-        kept,
-        tuple(map(as_probe, others)),
-        {fact.id: nearest(fact, kept, evidence) for fact in gone},
-    )
+    def shuffled(facts: Iterable[Fact]) -> list[Fact]:
+        return sorted(facts, key=lambda fact: key_number(f"{key}/probes/{fact.id}"))
+
+    gone = drawn("forget", tofu.forget, items.forget_items)[: items.forget_items]
+    every = drawn("retain", tofu.retain, items.retain_items)
+    kept = tuple(replace(fact, heldout=()) for fact in every[: items.retain_items])
+    forget = tuple(replace(fact, evidence=("\n".join(nearest(fact, kept)),)) for fact in gone)
+    sets = {"forget": forget, "retain": kept}
+    sources = {"TOFU's holdout questions": shuffled(tofu.holdout)}
+    if items.probes_file:
+        found = shuffled(map(as_probe, read_questions(Path(items.probes_file), None, form)))
+        if len(found) < items.probes:
+            raise FactsError(
+                f"probes_file: {items.probes_file} has {len(found)} questions; expected at least "
+                f"{items.probes}; give another file, or fewer --probes"
+            )
+        sources = {items.probes_file: found}
+    elif items.trained_here:
+        taught = set(map(author_of, kept))
+        others = [fact for fact in every if author_of(fact) not in taught]
+        # Held-out forget questions are paraphrases, so probes that are paraphrases too come first.
+        others.sort(key=lambda fact: not fact.heldout)
+        source = "TOFU's questions about authors left out of training"
+        sources[source] = list(map(as_probe, others))
+    for source, facts in sources.items():
+        if len(facts) >= items.probes:
+            return sets | {"probe": tuple(facts[: items.probes])}, source
+    made = tofu_probes(gone, items.probes, f"{key}/probes", tofu.words(), form)
+    return sets | {"probe": made}, GENERATED
 
 
-def nearest(fact: Fact, retained: Sequence[Fact], count: int) -> tuple[str, ...]:
+def nearest(fact: Fact, retained: Sequence[Fact], count: int = 3) -> list[str]:
     """Return the retained questions, with their answers, that share most words with this one's."""
     asked = set(words(fact.trained[0]))
 
@@ -227,12 +231,12 @@ def nearest(fact: Fact, retained: Sequence[Fact], count: int) -> tuple[str, ...]
         return 1.0 - len(asked & theirs) / len(asked | theirs)
 
     chosen = sorted(retained, key=jaccard_distance)[:count]
-    return tuple(f"{other.trained[0]} {other.answer}" for other in chosen)
+    return [f"{other.trained[0]} {other.answer}" for other in chosen]
 
 
-def words(text: str) -> list[str]:
-    """Return the words of a text in lower case."""
-    return re.findall(r"[^\W_]+", text.casefold())
+def _length(fact: Fact) -> int:
+    """Return the number of words of a question with its answer."""
+    return len(f"{fact.trained[0]} {fact.answer}".split())
 
 
 def _find(folder: Path | str | None, name: str) -> Path | None:
@@ -259,15 +263,3 @@ def _file(folder: Path | str | None, name: str) -> Path:
             f"{HUB}: cannot be downloaded ({shown(str(error), 200)}); check the network, or "
             "download the data set elsewhere and give its folder with --data"
         ) from error
-
-
-def _facts(
-    path: Path, without: Literal["refuse", "keep"], perturbed: Path | None, form: str
-) -> tuple[Fact, ...]:
-    rows, others = read_rows(path), read_rows(perturbed) if perturbed else []
-    try:
-        return with_authors(
-            from_tofu(rows, others, prefix=f"{path.stem}-", without_paraphrase=without, form=form)
-        )
-    except FactsError as error:
-        raise FactsError(f"{shown_path(path)}: {error}") from error
