@@ -28,6 +28,7 @@ from palimpsest.report.results import (
     asked_models,
     cell_answers,
     cell_positions,
+    control_label,
 )
 from palimpsest.report.table import Share, Table, as_csv, as_markdown
 from palimpsest.report.tables import run_tables
@@ -36,6 +37,7 @@ from palimpsest.stats import words
 from palimpsest.stats.axes import Axis, chosen
 from palimpsest.stats.design import ReferenceDesign, design_references
 from palimpsest.stats.rules import MINIMUM_REFERENCES
+from palimpsest.stats.share import Scale
 from palimpsest.stats.verdict import Verdict
 from palimpsest.text import printable
 
@@ -44,6 +46,7 @@ MORE_REFERENCES = (20, 40)
 """Numbers of references that a reader may choose between; between them nothing is gained."""
 PRINTED = 2000
 """Rows up to which a table is written for people too."""
+SCALE_TICKS = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0)
 TICKS = (-30, -10, -3, -1, 0, 1, 3, 10, 30)
 
 
@@ -66,6 +69,18 @@ class Strip:
     marks: list[Mark]
     candidates: list[Mark | None]
     """In the order of the choice."""
+    shares: list[str]
+    """The share of the injected weights that the axis alone shows, of each candidate; empty where
+    it does not show any."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleStrip:
+    """The scale: as far from retrainings as a mixture, logarithmic."""
+
+    ticks: list[tuple[str, float]]
+    marks: list[Mark]
+    candidates: list[Mark | None]
 
 
 def write_report(results: RunResults, section: Sequence[Table | Picture] = ()) -> Path:
@@ -135,6 +150,7 @@ def page_values(results: RunResults) -> dict[str, Any]:
         "lines": lines,
         "choices": choices,
         "strips": strips(results, choices) if verdict else [],
+        "scale": scale_strip(verdict, choices) if verdict else None,
         "ticks": [(tick, across(tick)) for tick in TICKS],
         "designs": more_references(verdict) if verdict else [],
         "asked": questions(cell) if cell else [],
@@ -171,8 +187,42 @@ def strips(results: RunResults, choices: list[str]) -> list[Strip]:
     for axis in (a for a in chosen(results.rules) if any(a.name in p.sd for p in shown)):
         marks = [mark for position in shown if (mark := _mark(position, axis)) is not None]
         mine = [_mark(by_name[name], axis) if name in by_name else None for name in choices]
-        picture.append(Strip(axis, verdict.sensitivity.get(axis.name), marks, mine))
+        left = [verdict.finding(name).left for name in choices]
+        shares = [
+            words.percent(round(known.by_axis[axis.name], 2))
+            if known and axis.name in known.by_axis
+            else ""
+            for known in left
+        ]
+        picture.append(Strip(axis, verdict.sensitivity.get(axis.name), marks, mine, shares))
     return picture
+
+
+def scale_strip(verdict: Verdict, choices: list[str]) -> ScaleStrip | None:
+    """Return the strip of the scale; None where the audit has none."""
+    scales = [verdict.finding(name).scale for name in choices]
+    if not any(scales):
+        return None
+    controls = {control.name: control for control in verdict.controls}
+    marks = [
+        Mark(controls[name].kind, along(scale), f"{control_label(controls[name])}: {said(scale)}")
+        for name, scale in verdict.scales.items()
+    ]
+    ticks = [(f"{share:.0%}", along(Scale(share, share, share))) for share in SCALE_TICKS]
+    mine = [Mark("candidate", along(s), said(s)) if s is not None else None for s in scales]
+    return ScaleStrip(ticks, marks, mine)
+
+
+def said(scale: Scale) -> str:
+    """Return a place on the scale in words, with its interval."""
+    return f"{words.short_share(scale.share)} ({words.scale_range(scale)})"
+
+
+def along(scale: Scale) -> float:
+    """Return where a share lies on the scale, in percent: logarithmic from 1 % on."""
+    low = math.log(SCALE_TICKS[0])
+    share = min(max(scale.share, SCALE_TICKS[0]), 1.3)
+    return round(3 + 90 * (math.log(share) - low) / -low, 2)
 
 
 def _mark(position: Position, axis: Axis) -> Mark | None:

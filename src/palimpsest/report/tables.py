@@ -80,8 +80,8 @@ def candidates_table(results: RunResults) -> Table:
         "Values on the axes are distances from the mean retraining, in standard deviations of the "
         "retrainings. By the rank rule, p is at least 1/(K + 1) with K retrainings. ≙ mixture: as "
         "far from retrainings as a mixture with this share of the injected weights (90 % interval; "
-        "100 %: as far as the injected model, or further), which is no share of knowledge. left, at "
-        "most: share of the injected weights left, and its 95 % bound, unless they are hidden."
+        "100 %: as far as the injected model, or further); no share of knowledge. left, at most: "
+        "share of the injected weights left, and its 95 % bound, unless they are hidden."
     )
     return Table.of("candidates", "Candidates", reading, rows, _forms(axes))
 

@@ -43,6 +43,8 @@ RECIPE_SHARE = 0.15
 """How far the injected model may lie from retrainings of its own recipe on the retain facts, as a
 share of base's distance: twice the largest that was seen with one recipe. A third of the steps is
 noticed nearly always, twice the learning rate or the batch size in half of the cells."""
+LEAST_TAUGHT = 1.0
+"""With one or two references: nats by which training must have moved the retain facts."""
 NO_RECIPE = ("seed", "data")
 """What a recorded recipe holds besides the recipe itself."""
 
@@ -380,7 +382,8 @@ def _retain_share(measures: CellMeasures, references: Sequence[str]) -> float | 
         return None
     mean, column = math.fsum(levels) / len(levels), np.array(levels)[:, None]
     # Where training hardly moved the retain facts, a share of that movement is noise.
-    if len(levels) < 3 or abs(base - mean) <= 10 * float(prediction_widths(column, 0.05)[0]):
+    noise = float(prediction_widths(column, 0.05)[0]) if len(levels) > 2 else LEAST_TAUGHT / 10
+    if abs(base - mean) <= 10 * noise:
         return None
     return float(abs(own - mean) / abs(base - mean))
 

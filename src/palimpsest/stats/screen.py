@@ -30,7 +30,7 @@ GAP_LEVEL = 0.01
 """Chance that a retraining's gap lies beyond those of the references."""
 INFERABLE_SHARE = 0.3
 """From this share on, forget facts count as inferable from retained data, or as left in the
-references. Retrainings showed at most 0.25, references with a quarter of the injected weights 0.34."""
+references: honest ones showed at most 0.25, those with a quarter of the injected weights 0.34."""
 
 
 @dataclass(frozen=True, slots=True)

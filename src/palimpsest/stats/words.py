@@ -174,15 +174,18 @@ def _hinges(verdict: Verdict) -> list[str]:
 
 def bound_sentence(finding: Finding) -> str:
     """Return what is known of a candidate from one to four references."""
-    if finding.left is None:
+    left = finding.left
+    if left is None:
         return f"{finding.name} was not measured on every axis, so nothing is bounded."
-    also = " The screen finds the forget facts in it." if finding.excluded else ""
-    more = {
-        "suppressed": f" At least {percent(max(0.0, round(finding.left.least, 3)))} are left.",
-        "over-forgotten": " It knows less of the forget facts than a retraining.",
-    }
-    said = "" if finding.excluded else more.get(finding.label, "")
-    return f"{finding.name} is {finding.label}: {_at_most(finding.left)}.{said}{also}"
+    if finding.excluded:
+        found = f"the screen finds the forget facts in it (p = {finding.screened.adjusted_p:.2g})"
+        return f"{finding.name} is suppressed: {found}; {_at_most(left)}."
+    if left.overshoots:
+        return f"{finding.name} is over-forgotten: it knows less of the forget facts than a retraining."
+    if left.least > 0:
+        least = percent(round(left.least, 3))
+        return f"{finding.name} is suppressed: at least {least} and {_at_most(left)}."
+    return f"{finding.name}: {_at_most(left)} ({finding.label})."
 
 
 def refusal(finding: Finding, most: int = 99) -> str:
@@ -305,7 +308,7 @@ def remarks(verdict: Verdict) -> list[str]:
             f"Retraining alone gives {percent(round(verdict.inferable_share, 2))} of the injected "
             "model's gap between probes and forget facts."
         )
-    if references.test == "normal":
+    if references.test == "normal" and not verdict.partial:
         notes.append(
             f"With {len(references.names)} references the comparison assumes normally distributed "
             "retrainings; with 20 or more it assumes nothing about the distribution."
