@@ -105,9 +105,11 @@ def controls_table(results: RunResults) -> Table:
 
 def _placed(scale: Scale | None) -> Row:
     """Return where a model lies on the scale; what is beyond the injected model is 1."""
-    numbers = (scale.share, scale.low, scale.high) if scale else ()
-    capped = [min(number, 1.0) for number in numbers] or [None] * 3
-    return dict(zip(("≙ mixture", "from", "to"), capped))
+    columns = ("≙ mixture", "from", "to")
+    if scale is None:
+        return dict.fromkeys(columns)
+    numbers = (scale.share, scale.low, scale.high)
+    return {column: min(number, 1.0) for column, number in zip(columns, numbers)}
 
 
 def _compared(comparison: Comparison | None, axes: Iterable[Axis]) -> Row:

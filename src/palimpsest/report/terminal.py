@@ -48,22 +48,30 @@ def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
 def _candidates(found: list[Finding], wide: int) -> str:
     """Return one line per candidate: number, name, label, p, worst axis."""
     rows: list[Row] = []
+    scaled = any(finding.scale for finding in found)
     for number, finding in enumerate(found, 1):
         worst = finding.comparison.worst if finding.comparison else None
         p = finding.comparison.p if finding.comparison else finding.screened.adjusted_p
         row: Row = {"": str(number), "candidate": finding.name, "label": finding.label}
-        row |= {"p": p_value(p)}
-        row |= {"≙ mixture": words.short_share(finding.scale.share) if finding.scale else "–"}
-        bound = finding.left and words.percent(words.rounded(finding.left.bound))
-        row |= {"left at most": bound or "–"}
+        if finding.comparison is None and finding.left is not None:
+            row |= {"left at most": words.percent(words.rounded(finding.left.bound))}
+            rows.append(row)
+            continue
+        # Where there is a scale, p is the same for nearly all of them; the headline has the best.
+        row |= {"≙ mix": placed(finding)} if scaled else {"p": p_value(p)}
         far = "–" if worst is None else words.distance(worst, " ").removesuffix(" sd")
         rows.append(row | {"worst axis, sd": far})
     comparisons = [finding.comparison for finding in found if finding.comparison]
     ranked = max((c.references for c in comparisons if c.test == "rank"), default=0)
-    least = f"p: {1 / (ranked + 1):.2g} is the smallest that {ranked} retrainings allow. "
-    least += "≙ mixture: as far from retrainings as a mixture with this share of the injected "
-    least += "weights. left at most: bound on the injected weights left, unless hidden."
-    return table_lines(Table.of("candidates", "", least if ranked else "", rows), wide)
+    least = f"p: {1 / (ranked + 1):.2g} is the smallest that {ranked} retrainings allow."
+    about = "≙ mix: as far from retrainings as a mixture with this share of the injected weights."
+    reading = about if scaled else least if ranked else ""
+    return table_lines(Table.of("candidates", "", reading, rows), wide)
+
+
+def placed(finding: Finding) -> str:
+    """Return where a candidate lies on the scale; a dash where that is not known."""
+    return words.short_share(finding.scale.share) if finding.scale else "–"
 
 
 def _by_axis(cell: CellResult, results: RunResults, found: list[Finding], wide: int) -> Table:

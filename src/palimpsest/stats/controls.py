@@ -156,6 +156,8 @@ class RecipeCheck:
     """Whether the injected model and some reference have a record."""
     retain_share: float | None
     """Distance on the retain facts as a share of base's; None where base knows them too."""
+    made_here: bool
+    """Whether the run trained all of them itself, by one recipe."""
 
     @property
     def failing(self) -> bool:
@@ -371,7 +373,11 @@ def check_recipe(measures: CellMeasures, references: Sequence[str]) -> RecipeChe
         for key in sorted(own.keys() & other.keys() - {*NO_RECIPE})
         if own[key] != other[key]
     }
-    return RecipeCheck(recorded, bool(own and any(others)), _retain_share(measures, references))
+    trained = all(
+        name in records and not records[name].source for name in ("injected", *references)
+    )
+    share = _retain_share(measures, references)
+    return RecipeCheck(recorded, bool(own and any(others)), share, trained)
 
 
 def _retain_share(measures: CellMeasures, references: Sequence[str]) -> float | None:

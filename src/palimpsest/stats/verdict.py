@@ -200,7 +200,7 @@ class Verdict:
     injected_p: float | None = None
     """Of the screen on the injected model, which must find the forget facts there."""
     inferable_share: float | None = None
-    ruler: Ruler | None = None
+    ruler: Ruler | None = field(default=None, compare=False)
     """What shares were read on."""
     scales: Mapping[str, Scale] = field(default_factory=dict)
     """Of every control, as of the findings."""

@@ -181,7 +181,8 @@ def bound_sentence(finding: Finding) -> str:
         found = f"the screen finds the forget facts in it (p = {finding.screened.adjusted_p:.2g})"
         return f"{finding.name} is suppressed: {found}; {_at_most(left)}."
     if left.overshoots:
-        return f"{finding.name} is over-forgotten: it knows less of the forget facts than a retraining."
+        knows = "it knows less of the forget facts than a retraining"
+        return f"{finding.name} is over-forgotten: {knows}."
     if left.least > 0:
         least = percent(round(left.least, 3))
         return f"{finding.name} is suppressed: at least {least} and {_at_most(left)}."
@@ -287,7 +288,7 @@ def remarks(verdict: Verdict) -> list[str]:
     if references.fault is not None and verdict.because is not references.fault:
         notes.append(_references(references))
     recipe = references.recipe
-    if recipe is not None and not recipe.compared:
+    if recipe is not None and not recipe.compared and not recipe.made_here:
         seen = recipe.retain_share
         notes.append(
             "Whether the references have the injected model's recipe could not be checked: nothing "
