@@ -12,12 +12,17 @@ import io
 import sys
 import tarfile
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from palimpsest.run.files import parse_digested, write_digested
+from palimpsest.run.store import ROSTERS, TERMS, FixedRoster, Terms
 from palimpsest.run.tables import table_bytes, table_from_bytes
+from palimpsest.stats.rules import Rules
 
 KEPT = ("terms.json", "rosters.json", "cells/*/*.json", "cells/*/*.parquet")
 
@@ -48,6 +53,44 @@ def unpack(archive: Path, folder: Path) -> None:
         packed.extractall(folder, filter="data")
         for path in (folder / name for name in packed.getnames() if name.endswith(".parquet")):
             path.write_bytes(table_bytes(table_from_bytes(path.read_bytes(), str(path))))
+        runs = {folder / Path(name).parts[0] for name in packed.getnames()}
+    for run in sorted(runs):
+        put_under_todays_rules(run)
+
+
+def put_under_todays_rules(run: Path) -> None:
+    """Leave out rules that are no setting any more, so that today's verdict can be read.
+
+    The digests of terms and lists follow from them and are made anew: what was measured is as it
+    was, and ``certify`` would not say that these terms were fixed before the run.
+    """
+    known = {item.name for item in fields(Rules)}
+    record = parse_digested((run / TERMS).read_bytes(), TERMS)
+    plain = record["terms"]
+    if not plain["rules"].keys() - known:
+        return
+    before = [entry.digest for entry in _lists(run, Terms(**plain))]
+    plain["rules"] = {key: value for key, value in plain["rules"].items() if key in known}
+    terms = Terms(**plain)
+    _write(run / TERMS, record)
+    lists = [list(entry.models) for entry in _lists(run, terms)]
+    write_digested(run / ROSTERS, {"terms": terms.digest, "rosters": lists})
+    renamed = dict(zip(before, (entry.digest for entry in _lists(run, terms))))
+    for path in sorted(run.glob("cells/*/cell.json")):
+        cell = parse_digested(path.read_bytes(), str(path))
+        for holder in (cell, *cell["models"]):
+            if holder.get("roster"):
+                holder["roster"] = renamed[holder["roster"]]
+        _write(path, cell)
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    write_digested(path, {key: value for key, value in record.items() if key != "digest"})
+
+
+def _lists(run: Path, terms: Terms) -> list[FixedRoster]:
+    stored = parse_digested((run / ROSTERS).read_bytes(), ROSTERS)["rosters"]
+    return [FixedRoster.of(models, terms) for models in stored]
 
 
 def _for_packing(data: bytes) -> bytes:
