@@ -3,15 +3,15 @@
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from palimpsest.errors import InputError, PalimpsestError, PlanError
 from palimpsest.text import shown, shown_path
 
 LINE_LIMIT = 64 * 2**20
-"""Longest line, in bytes, that ``read_lines`` gives in one piece."""
+"""Most bytes that are read in one piece: the longest line that ``read_lines`` gives whole."""
 YAML_LIMIT = 2**20
 """Largest document, in bytes."""
 WEIGHT_LIMIT = 2**21
@@ -30,23 +30,7 @@ def read_lines(
 
     error: the class of the error, with a message that asks for what is ``expected``.
     """
-    name = shown_path(path)
-    try:
-        # Before it is opened: opening a pipe waits for its writer, and a device never ends.
-        about = os.stat(path)
-        if not stat.S_ISREG(about.st_mode):
-            raise error(f"{name}: found a folder, device or pipe; expected {expected}")
-        size = about.st_size
-        with open(path, "rb") as file:
-            # The file may grow while it is read.
-            while size <= limit and (line := file.readline(min(LINE_LIMIT, limit + 1))):
-                yield line
-                size = max(size, file.tell())
-    except (OSError, ValueError) as problem:
-        why = getattr(problem, "strerror", None) or shown(str(problem))
-        raise error(f"{name}: cannot be read ({why}); expected {expected}") from problem
-    if size > limit:
-        raise error(f"{name}: has more than {limit} bytes; expected {expected}")
+    return _pieces(path, limit, error, expected, lambda file, most: file.readline(most))
 
 
 def read_bytes(
@@ -56,7 +40,34 @@ def read_bytes(
     expected: str = "a file",
 ) -> bytes:
     """Return the bytes of a regular file of at most ``limit`` bytes; see ``read_lines``."""
-    return b"".join(read_lines(path, limit, error, expected))
+    # Not by lines: a log has millions of them.
+    return b"".join(_pieces(path, limit, error, expected, lambda file, most: file.read(most)))
+
+
+def _pieces(
+    path: Path | str,
+    limit: int,
+    error: type[PalimpsestError],
+    expected: str,
+    read: Callable[[BinaryIO, int], bytes],
+) -> Iterator[bytes]:
+    name = shown_path(path)
+    try:
+        # Before it is opened: opening a pipe waits for its writer, and a device never ends.
+        about = os.stat(path)
+        if not stat.S_ISREG(about.st_mode):
+            raise error(f"{name}: found a folder, device or pipe; expected {expected}")
+        size = about.st_size
+        with open(path, "rb") as file:
+            # The file may grow while it is read.
+            while size <= limit and (piece := read(file, min(LINE_LIMIT, limit + 1))):
+                yield piece
+                size = max(size, file.tell())
+    except (OSError, ValueError) as problem:
+        why = getattr(problem, "strerror", None) or shown(str(problem))
+        raise error(f"{name}: cannot be read ({why}); expected {expected}") from problem
+    if size > limit:
+        raise error(f"{name}: has more than {limit} bytes; expected {expected}")
 
 
 def read_object(
