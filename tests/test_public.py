@@ -15,8 +15,8 @@ def run(code: str) -> str:
 def test_the_public_names_are_these_and_can_be_had() -> None:
     assert palimpsest.__all__ == [
         *("Answer", "Fact", "PalimpsestError", "Plan", "Rules", "Verdict", "audit", "decide"),
-        *("load", "load_config", "load_run", "logs", "preset", "read_facts", "retrain", "study"),
-        *("unlearn", "verify"),
+        *("load", "load_config", "load_run", "logs", "preset", "read_facts", "retrain"),
+        *("screen", "study", "unlearn", "verify"),
     ]
     for name in palimpsest.__all__:
         assert getattr(palimpsest, name) is not None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from palimpsest.errors import PalimpsestError
     from palimpsest.facts.files import Fact, read_facts
     from palimpsest.models.checkpoint import load
-    from palimpsest.openunlearning import logs
+    from palimpsest.openunlearning import logs, screen
     from palimpsest.report.documents import load_run
     from palimpsest.stats.rules import Rules
     from palimpsest.stats.verdict import Verdict, decide
@@ -25,8 +25,8 @@ __version__ = "0.3.0"
 
 __all__ = [
     "Answer", "Fact", "PalimpsestError", "Plan", "Rules", "Verdict", "audit", "decide", "load",
-    "load_config", "load_run", "logs", "preset", "read_facts", "retrain", "study",
-    "unlearn", "verify",
+    "load_config", "load_run", "logs", "preset", "read_facts", "retrain", "screen",
+    "study", "unlearn", "verify",
 ]  # fmt: skip
 
 _HOMES = {
@@ -38,7 +38,7 @@ _HOMES = {
     "palimpsest.errors": ("PalimpsestError",),
     "palimpsest.facts.files": ("Fact", "read_facts"),
     "palimpsest.models.checkpoint": ("load",),
-    "palimpsest.openunlearning": ("logs",),
+    "palimpsest.openunlearning": ("logs", "screen"),
     "palimpsest.report.documents": ("load_run",),
     "palimpsest.stats.rules": ("Rules",),
     "palimpsest.stats.verdict": ("Verdict", "decide"),

@@ -42,10 +42,11 @@ class World:
         *,
         scores: tuple[str, ...] = ("mia_min_k", "mia_loss"),
         config: Any = None,
+        name: str = "TOFU_EVAL.json",
     ) -> Path:
         """Write a log into a folder under the root, with a configuration beside it if given."""
-        path = self.root / folder / "TOFU_EVAL.json"
-        (path.parent / ".hydra").mkdir(parents=True, exist_ok=True)
+        path = self.root / folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         sides = {side: _metric(sets[side], "score") for side in sets if side != "retain"}
         log: dict[str, Any] = {score: {**sides, "agg_value": 0.5} for score in scores}
         log |= {"forget_quality": {"agg_value": None}, "model_utility": {"agg_value": 0.6}}
@@ -55,6 +56,7 @@ class World:
             log["forget_Q_A_PARA_Prob"] = _metric(sets["forget"] + 1.0, "avg_loss")
         path.write_text(json.dumps(log))
         if config is not None:
+            (path.parent / ".hydra").mkdir(exist_ok=True)
             (path.parent / ".hydra" / "config.yaml").write_text(yaml.safe_dump(config))
         return path
 
@@ -70,6 +72,11 @@ class World:
         step = "" if at is None else f"checkpoint-{at}/"
         folder = f"unlearn/tofu_{BASE}_forget01_{name}/{step}evals"
         return self.write(folder, self.sets(*shifts), **more)
+
+    def retraining(self, name: str, *shifts: float, at: int | None = None) -> Path:
+        """Write the log of a retrained model, or of one of its checkpoints."""
+        step = "" if at is None else f"checkpoint-{at}/"
+        return self.write(f"finetune/tofu_{BASE}_{name}/{step}evals", self.sets(*shifts))
 
 
 def _metric(values: Values, field: str) -> dict[str, Any]:

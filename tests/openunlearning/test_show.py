@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,20 +37,56 @@ def test_the_command_answers_first_in_80_columns_and_loads_no_torch(saves: Path)
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
-    order = [text.index(part) for part in ("<b>NPO-6: still", "   model  ", "certificate")]
+    order = [text.index(part) for part in ("logs of", "<b>NPO-18", "No certificate")]
     assert order == sorted(order)
-    levels = [line.split() for line in lines if line.startswith("2  retain99 ")]
-    assert len(levels[0]) > len(levels[1]) == 2 + 3
+    (row,) = (line for line in lines if "<b>NPO-18" in line)
+    assert "1.00" in row and row.endswith("kk")  # AUC, and the path of both checkpoints
+
+
+def test_400_runs_are_one_screen_and_all_of_them_can_be_had(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.references()
+    for number in range(60):
+        world.candidate(f"a_method_with_a_long_name_{number}", 0.4 if number == 37 else -2.0, 0.4)
+    logs(world.root)
+    short = capsys.readouterr().out.splitlines()
+    assert len(short) <= 60 and max(map(len, short)) <= 80
+    assert sum("method" in line for line in short) == 32 and "_37" in "".join(short[:12])
+    logs(world.root, all=True)
+    assert sum("method" in line for line in capsys.readouterr().out.splitlines()) >= 120
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_at_once(tmp_path: Path, number: int) -> None:
+    busy = """
+import time
+import palimpsest.openunlearning.judging as judging
+def find(paths):
+    print("reading", flush=True)
+    while True:  # as in one long call that looks at no flag
+        sum(range(1000))
+judging.find_logs = find
+main()
+"""
+    command = [sys.executable, "-c", COMMAND.replace("main()\n", busy), "logs", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"reading\n"
+        process.send_signal(number)
+        assert process.wait(timeout=20) == -number
 
 
 def test_json_has_every_key(saves: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs(saves, role=[f"tofu_{BASE}_full=candidate"], json=True)
     document = json.loads(capsys.readouterr().out)
-    assert set(document) == {"models", "groups", "missing_for_certificate", "problems"}
+    assert set(document) == {
+        *("models", "groups", "counts", "missing_for_certificate", "problems"),
+    }
     (model,) = (entry for entry in document["models"] if entry["name"].endswith("full"))
     assert {
         *("name", "role", "split", "outcome", "reason", "p_below", "p_above", "median_forget"),
         *("median_holdout", "anchor", "score", "benchmark", "base", "checkpoint", "levels"),
+        *("auc", "adjusted_below", "adjusted_above", "family", "anchor_logs", "reference_logs"),
     } <= set(model)
     assert (model["role"], model["levels"]["model_utility"]) == ("candidate", 0.6)
     assert document["groups"][0]["nearest"].keys() == {f"tofu_{BASE}_forget01_<b>NPO"}

@@ -1,7 +1,10 @@
 """Your own models: design and run an audit, train references, unlearn, judge evaluation logs."""
 
 import shlex
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +39,7 @@ from palimpsest.config.commands import (
 )
 from palimpsest.config.sections import Injection
 from palimpsest.errors import PlanError
+from palimpsest.run.signals import SIGNALS
 
 if TYPE_CHECKING:
     from palimpsest.api import Answer
@@ -253,8 +257,12 @@ def design(
 def logs(
     *paths: Path,
     role: Repeatable = None,
+    base: Repeatable = None,
     score: str | None = None,
     anchor: str | None = None,
+    forget_task: str = "",
+    holdout_task: str = "",
+    all: Annotated[bool, Parameter(negative=())] = False,
     csv: Path | None = None,
     page: Path | None = None,
     json: AsJson = False,
@@ -266,11 +274,19 @@ def logs(
     paths
         TOFU_EVAL.json or MUSE_EVAL.json files, or folders that contain such files.
     role
-        Role of a model, as NAME=ROLE: pretrained, retrained, full or candidate. Repeatable.
+        Role of runs, as PATTERN=ROLE: pretrained, retrained, full or candidate. Repeatable.
+    base
+        Base model of runs, as PATTERN=NAME. Repeatable.
     score
         Score to judge by: mia_min_k, mia_loss or mia_zlib. Default: the first that most logs have.
     anchor
         Model whose score is subtracted: pretrained, retrained or raw (none). Default: the first.
+    forget_task
+        Task of lm-evaluation-harness to be forgotten, or a pattern: its samples_*.jsonl are read.
+    holdout_task
+        Control task of lm-evaluation-harness, or a pattern, such as 'mmlu_*'.
+    all
+        Show every log, checkpoint and level, not one screen.
     csv
         CSV file to write a table with all levels to.
     page
@@ -280,11 +296,25 @@ def logs(
     from palimpsest.openunlearning.show import as_csv_file, as_json, as_text, render_page
     from palimpsest.run.files import make_folder, write_bytes
 
-    roles = dict(text.rpartition("=")[::2] for text in role or ())
-    report = judge_logs(paths, roles=roles, score=score, anchor=anchor)
+    roles, bases = (dict(text.rpartition("=")[::2] for text in told or ()) for told in (role, base))
+    tasks = {"forget_task": forget_task, "holdout_task": holdout_task}
+    with _ended_by_signals():
+        report = judge_logs(paths, roles=roles, bases=bases, score=score, anchor=anchor, **tasks)
     if csv:
         write_bytes(csv, as_csv_file(report).encode())
     if page:
         make_folder(page)
         write_bytes(page / "index.html", render_page(report).encode())
-    answer(as_json(report) if json else as_text(report))
+    answer(as_json(report) if json else as_text(report, all))
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the process at once: nothing is stored that could be resumed."""
+    kept = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in kept}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

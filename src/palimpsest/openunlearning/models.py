@@ -1,4 +1,4 @@
-"""A model as its evaluation log shows it, and the groups within which models are compared."""
+"""A model as one evaluation log shows it, and the groups within which models are compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from palimpsest.openunlearning.screening import Screen
 
 Values = NDArray[np.float64]
 """One number per question, (questions,); NaN where a log has none that is finite."""
@@ -20,11 +22,11 @@ def median(values: Values) -> float:
 
 
 class Role(StrEnum):
-    """What a model was trained on: nothing, the retain questions, all, or all and unlearned."""
+    """What a model was trained on: nothing, all, the retain questions, or all and unlearned."""
 
     PRETRAINED = "pretrained"
-    RETRAINED = "retrained"
     FULL = "full"
+    RETRAINED = "retrained"
     CANDIDATE = "candidate"
 
 
@@ -32,9 +34,12 @@ class Outcome(StrEnum):
     """What the scores of one model show."""
 
     STILL_KNOWS = "still knows"
+    STILL_KNOWS_DAMAGED = "still knows and damaged"
     OVER_FORGOTTEN = "over-forgotten"
+    OVER_FORGOTTEN_DAMAGED = "over-forgotten and damaged"
     DAMAGED = "damaged"
     NOT_TOLD_APART = "not told apart by these scores"
+    ANCHOR = "anchor"
     NOT_JUDGED = "not judged"
 
 
@@ -55,14 +60,16 @@ class Model:
     medians: Mapping[str, float]  # of every set of questions, for reading beside the retrained
     levels: Mapping[str, float]  # aggregate value of every metric
     reason: str = ""  # one that is there before the screen says why not to compare the model
+    last: bool = True  # log of its run
     outcome: Outcome = Outcome.NOT_JUDGED
     score: str = ""
-    anchor: Role | None = None
-    p_below: float | None = None
-    p_above: float | None = None  # None with raw scores, which also differ by difficulty
-    median_forget: float | None = None
-    median_holdout: float | None = None
-    left_out: int = 0  # questions without a finite score in the log or its anchor's
+    anchor: Role | None = None  # None with raw scores
+    anchor_logs: tuple[Path, ...] = ()
+    reference_logs: tuple[Path, ...] = ()  # of the retrained models that shifts are from
+    screen: Screen | None = None
+    adjusted_below: float | None = None
+    adjusted_above: float | None = None
+    family: int = 0  # tests over which p-values are adjusted
     shifts: Mapping[str, float] = field(default_factory=dict)  # from the retrained, in spreads
     retraining_p: float | None = None  # of being one more of five or more retrainings
 
@@ -72,6 +79,11 @@ class Model:
         label = self.name.removeprefix(f"{self.benchmark.lower()}_{self.base}_")
         label = label.removeprefix(f"{self.split}_")
         return label if self.checkpoint is None else f"{label}-{self.checkpoint}"
+
+    @property
+    def group(self) -> str:
+        """The title of the group in which it is compared: one split of one base model."""
+        return " ".join(filter(None, (self.benchmark, self.base, self.split)))
 
     @property
     def position(self) -> tuple[int, str, float]:
@@ -85,6 +97,16 @@ class Model:
         return {**self.scores[self.score], **self.losses}
 
     @property
+    def p_below(self) -> float | None:
+        """P-value of forget questions below holdout questions; None if not screened."""
+        return None if self.screen is None else self.screen.p_below
+
+    @property
+    def p_above(self) -> float | None:
+        """The other side; None with raw scores too, which also differ by difficulty."""
+        return self.screen.p_above if self.screen and self.screen.anchored else None
+
+    @property
     def distance(self) -> float | None:
         """Distance from the retrained model: the largest shift of forget, holdout and retain."""
         keys = {"forget", "holdout", "retain"} & self.shifts.keys()
@@ -93,17 +115,21 @@ class Model:
 
 @dataclass(frozen=True)
 class Group:
-    """Models of one benchmark, base model and split."""
+    """Models of one benchmark, base model and split, references first, checkpoints in order."""
 
     title: str
     models: tuple[Model, ...]
 
     @property
+    def runs(self) -> list[list[Model]]:
+        """The logs of every run, the last one at the end."""
+        return [list(run) for _, run in groupby(self.models, lambda m: (m.role, m.name))]
+
+    @property
     def nearest(self) -> list[Model]:
         """The checkpoint nearest to the retrained model, of every run with several."""
-        known = [model for model in self.models if model.distance is not None]
-        runs = [list(run) for _, run in groupby(known, lambda model: model.name)]
-        return [min(run, key=lambda model: model.distance or 0) for run in runs if len(run) > 1]
+        known = [[m for m in run if m.distance is not None] for run in self.runs]
+        return [min(run, key=lambda m: m.distance or 0) for run in known if len(run) > 1]
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,24 @@
 """Find and read evaluation logs: which model, in which role, and its scores per question."""
 
 import json
-import re
+import os
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from palimpsest.errors import InputError
-from palimpsest.openunlearning.hydra import (
-    BASE,
-    CHAT,
-    CONFIG,
-    MODEL,
-    TAGS,
-    RunConfig,
-    load_bounded,
-    read_run_config,
-)
+from palimpsest.errors import InputError, PlanError
+from palimpsest.openunlearning.hydra import CONFIG, load_bounded, read_run_config
 from palimpsest.openunlearning.models import Model, Role, Values, median
+from palimpsest.openunlearning.naming import Identity, locate_run, parse_name, read_identity
 
 SIZE_LIMIT = 512 * 2**20
 """Largest log read, in bytes."""
+SUITES = ("TOFU_EVAL.json", "MUSE_EVAL.json")
+"""Ends of the names of logs; other suites write other files."""
+ARCHIVES = (".zip", ".tgz", ".tar.gz", ".tar")
 SCORES = ("mia_min_k", "mia_loss", "mia_zlib")
 """Scores that can be screened: all made of losses, lower for what a model knows better."""
 LOSSES = {"retain": "retain_Q_A_Prob", "real authors": "ra_Q_A_Prob", "world facts": "wf_Q_A_Prob"}
@@ -31,41 +27,74 @@ MEDIANS = {"forget": "forget_Q_A_Prob", "paraphrases": "forget_Q_A_PARA_Prob", *
 MUSE_MEDIANS = {"forget knowledge": "forget_knowmem_ROUGE", "forget text": "forget_verbmem_ROUGE"}
 MUSE_MEDIANS |= {"retain knowledge": "retain_knowmem_ROUGE"}
 SPLIT_SIZES = {"forget01": 40, "forget05": 200, "forget10": 400}
-TOFU_NAME = re.compile(
-    r"tofu_(?P<base>.+?)_(?P<kind>full|ft|pretrained|retain(?=\d)|forget(?=\d))"
-    r"(?:_retain)?(?P<size>\d\d)?(?P<rest>(?:_.*)?)$"
-)
-MUSE_NAME = re.compile(r"muse_(?P<base>.+?)_(?P<split>News|Books)_(?P<kind>[^_]+)(?P<rest>.*)$")
-NUMBERED = re.compile(r"(?:_(?:seed|run|draw)?[-_]?\d+)?")
-KINDS = {"full": Role.FULL, "ft": Role.FULL, "target": Role.FULL, "pretrained": Role.PRETRAINED}
-KINDS |= {"retain": Role.RETRAINED, "retrain": Role.RETRAINED}
+NO_ROLE, NO_BASE = "role unknown", "unknown base"
+AGAIN = "evaluate again with the metric mia_min_k (privleak brings it)"
+EARLY = "forget_minKpc_neg_logprob"
+"""What logs have that were written before mia_min_k came, in April 2025."""
 
 
-class Identity(NamedTuple):
-    """What a name or a configuration says about a model; empty where it says nothing."""
+class Given(NamedTuple):
+    """What the user says: roles and base models by patterns of run folders' names."""
 
-    base: str = ""
-    split: str = ""
-    role: Role | None = None
-    template: Mapping[str, str] = {}
+    roles: Mapping[str, str]
+    bases: Mapping[str, str]
+
+    def of(self, name: str) -> tuple[Role | None, str]:
+        """Return the role and the base model of a run; of several patterns the last one wins."""
+        told = [[v for pattern, v in kind.items() if fnmatchcase(name, pattern)] for kind in self]
+        role, base = ((found or [""])[-1] for found in told)
+        return (Role(role) if role else None), base
+
+    def check(self, names: set[str]) -> None:
+        """Raise PlanError for a pattern that no run's name matches."""
+        for key, kind in (("role", self.roles), ("base", self.bases)):
+            for pattern in kind:
+                if not any(fnmatchcase(name, pattern) for name in names):
+                    known = ", ".join(sorted(names)[:10]) + ", ..." * (len(names) > 10)
+                    raise PlanError(f"{pattern!r} matches no run; runs are {known}", key=key)
 
 
-def find_logs(paths: Iterable[Path | str]) -> list[Path]:
-    """Return the files given and every ``*_EVAL.json`` in the folders given, each once."""
-    found: list[Path] = []
+def find_logs(paths: Iterable[Path | str]) -> tuple[list[Path], list[str]]:
+    """Return the files given and the logs of known suites in the folders given, each once, and
+    remarks on what else is there."""
+    named, files = list[Path](), dict[Path, None]()
     for given in map(Path, paths):
         if not given.exists():
             raise InputError(f"{given}: not found; expected a folder of runs or a log file")
-        found += sorted(given.rglob("*_EVAL.json")) if given.is_dir() else [given]
-    if not found:
-        raise InputError("no *_EVAL.json found there; expected evaluation logs of OpenUnlearning")
-    return list({path.resolve(): path.absolute() for path in found}.values())
+        if not given.is_dir():
+            named.append(given)
+        for folder, children, names in os.walk(given):
+            children.sort()
+            files |= dict.fromkeys(Path(folder) / name for name in sorted(names))
+    archives = [path for path in (*named, *files) if path.name.lower().endswith(ARCHIVES)]
+    logs = [path for path in named if path not in archives]
+    logs += [path for path in files if path.name.endswith(SUITES)]
+    others = [p for p in files if p.name.endswith("_EVAL.json") and not p.name.endswith(SUITES)]
+    bare = [
+        path
+        for path in files
+        if path.name.endswith("_SUMMARY.json")
+        and path.with_name(path.name.replace("_SUMMARY", "_EVAL")) not in files
+    ]
+    remarks = [
+        f"{len(found)} {what}: {', '.join(sorted({path.name for path in found})[:3])}"
+        for found, what in (
+            (others, "logs of other suites were not read"),
+            (bare, "summaries without a log; take the *_EVAL.json, which has scores of questions"),
+            (archives, "archives; unpack them to have their logs read"),
+        )
+        if found
+    ]
+    if not logs:
+        expected = f"no *{SUITES[0]} or *{SUITES[1]} found; expected logs of OpenUnlearning"
+        raise InputError("; ".join([expected, *remarks]))
+    return list({path.resolve(): path.absolute() for path in logs}.values()), remarks
 
 
-def read_log(path: Path, roles: Mapping[str, Role]) -> Model:
-    """Return a model; ``roles``, by name of the run folder, win over names and configurations."""
+def read_log(path: Path, given: Given, configs: dict[Path, Identity]) -> Model:
+    """Return a model; what is ``given`` wins over names and configurations, which are read once."""
     metrics = load_bounded(path, SIZE_LIMIT, parse_metrics)
-    muse = path.name.startswith("MUSE") or any("knowmem" in name for name in metrics)
+    muse = "MUSE" in path.name or any("knowmem" in name for name in metrics)
     scores = {
         score: {s: _values(_section(metrics, score, s), "score") for s in ("forget", "holdout")}
         for score in SCORES
@@ -78,79 +107,51 @@ def read_log(path: Path, roles: Mapping[str, Role]) -> Model:
         answers = {name: _values(metrics.get(key), "avg_loss") for name, key in MEDIANS.items()}
         medians = {name: median(values) for name, values in answers.items()}
 
-    run, checkpoint, hint = _locate_run(path)
+    run, checkpoint, hint = locate_run(path)
+    name = path.name.partition("MUSE_EVAL" if muse else "TOFU_EVAL")[0].strip("_-") or run.name
     folders = path.parents[: path.parents.index(run) + 1]
     beside = next((folder for folder in folders if (folder / CONFIG).is_file()), None)
-    config = Identity() if beside is None else read_identity(read_run_config(beside))
-    named = parse_name(run.name)
+    if beside is not None and beside not in configs:
+        configs[beside] = read_identity(read_run_config(beside))
+    config = Identity() if beside is None else configs[beside]
+    named, (role, base) = parse_name(name), given.of(name)
     sizes = {len(sets["forget"]) for sets in scores.values()} - {0}
     sized = [split for split, size in SPLIT_SIZES.items() if sizes == {size} and not muse]
     splits = list(dict.fromkeys(filter(None, (named.split, hint, config.split, *sized))))
     told = list(dict.fromkeys(filter(None, (named.role, config.role))))
-    role = roles.get(run.name, told[0] if len(told) == 1 else None)
+    if not told and run.parent.name == "unlearn":
+        told = [Role.CANDIDATE]
+    role = role or (told[0] if len(told) == 1 else None)
+    scores = {score: sets for score, sets in scores.items() if all(map(len, sets.values()))}
     fault = ""
     if len(splits) > 1 or (sizes and not sized and splits and splits[0] in SPLIT_SIZES):
         fault = f"folder, configuration and {sizes} questions disagree: {' and '.join(splits)}"
     elif role is None:
-        unclear = f"folder and configuration say {' and '.join(told)}" if told else "role unknown"
-        fault = f"{unclear}; give --role {run.name}=ROLE"
+        fault = f"{NO_ROLE}: folder and configuration say {' and '.join(told)}" if told else NO_ROLE
+    elif named.setting:
+        fault = "evaluated at another temperature, where scores are no likelihoods"
+    elif not scores and EARLY in metrics:
+        fault = f"a log of before April 2025 ({EARLY}); {AGAIN}"
+    elif not scores:
+        fault = f"no {', '.join(SCORES)} of forget and holdout questions; {AGAIN}"
+    if checkpoint == 0 and role is not None:
+        # The evaluation before the first step is of the model that the run began with.
+        role = Role.FULL if role is Role.CANDIDATE else Role.PRETRAINED
     return Model(
         path=path,
-        name=run.name,
+        name=name,
         checkpoint=checkpoint,
         benchmark="MUSE" if muse else "TOFU",
-        base=named.base or config.base or "unknown",
-        split=splits[0] if splits else "unknown",
+        base=base or named.base or config.base or NO_BASE,
+        split=splits[0] if splits else "unknown split",
         role=role,
         template=config.template,
-        scores={name: sets for name, sets in scores.items() if all(map(len, sets.values()))},
+        scores=scores,
         losses={name: values for name, values in losses.items() if np.isfinite(values).any()},
         medians={name: level for name, level in medians.items() if np.isfinite(level)},
         levels={name: level for name, level in levels.items() if np.isfinite(level)},
         reason=fault,
     )
-
-
-def parse_name(name: str) -> Identity:
-    """Return what a name in one of OpenUnlearning's forms says."""
-    match = MUSE_NAME.match(name) or TOFU_NAME.match(name)
-    if match is None:
-        return Identity()
-    parts = match.groupdict()
-    role: Role | None = KINDS.get(parts["kind"], Role.CANDIDATE)
-    if role is not Role.CANDIDATE and not NUMBERED.fullmatch(parts["rest"]):
-        role = None  # what follows a reference's name may be a method
-    split = parts.get("split") or ""
-    if size := parts.get("size"):
-        split = f"forget{size if parts['kind'] == 'forget' else f'{100 - int(size):02}'}"
-    return Identity(parts["base"], split, role)
-
-
-def read_identity(config: RunConfig) -> Identity:
-    """Return what a configuration says about the model and its prompt."""
-    model, base, mode = (config.text(key) for key in (MODEL, BASE, "mode"))
-    if mode == "unlearn":
-        role: Role | None = Role.CANDIDATE
-    elif mode == "eval":
-        role = Role.PRETRAINED if model == base else parse_name(Path(model).name).role
-    else:
-        role = KINDS.get(" ".join(config.trained_on).rstrip("0123456789"))
-    template = config.section("model.template_args")
-    chat = template.get("apply_chat_template") is True
-    used = {key: config.text(f"model.template_args.{key}") for key in (CHAT if chat else TAGS)}
-    prompt = {"apply_chat_template": str(chat), **used} if template else {}
-    split = config.text("forget_split") or config.text("data_split")
-    return Identity(Path(base).name, split, role, prompt)
-
-
-def _locate_run(path: Path) -> tuple[Path, int | None, str]:
-    """Return the run folder of a log, its checkpoint, and the split of an ``evals_SPLIT``."""
-    folder, checkpoint, hint = path.parent, None, ""
-    if match := re.fullmatch(r"evals?(?:_(forget\d\d|News|Books))?", folder.name):
-        folder, hint = folder.parent, match[1] or ""
-    if match := re.fullmatch(r"checkpoint-(\d{1,9})", folder.name):
-        folder, checkpoint = folder.parent, int(match[1])
-    return folder, checkpoint, hint
 
 
 def parse_metrics(text: str) -> Any:

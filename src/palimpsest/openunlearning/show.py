@@ -1,12 +1,16 @@
 """The answer about a set of logs: JSON and CSV for programs, text and a page for people."""
 
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from palimpsest.openunlearning.judging import ALPHA, DAMAGE
+from palimpsest.openunlearning.judging import ALPHA
 from palimpsest.openunlearning.models import Group, LogReport, Model, Outcome, Role
 from palimpsest.report import canvas
 from palimpsest.report.page import Section, tables_page
-from palimpsest.report.table import Row, Table, as_csv, table_lines, wrapped
+from palimpsest.report.table import P_VALUE, Row, Table, as_csv, table_lines, width, wrapped
+from palimpsest.text import shortened
 
 MISSING = (
     "weights of candidates, full and pretrained model",
@@ -14,31 +18,38 @@ MISSING = (
     "re-acquisition: how fast each model relearns the forget questions",
 )
 SCOPE = (
-    "This is no certificate: it compares forward scores with one retraining. A certificate needs "
-    f"{'; '.join(MISSING)}."
+    "No certificate: forward scores of single models are compared. A certificate needs weights of "
+    "these models and of five or more retrainings, and what each model relearns (palimpsest audit)."
 )
 LEGEND = (
-    "forget, holdout: median difference from the anchor. below, above: unadjusted p-values that "
-    "forget questions score below or above never-taught holdout questions; outcomes are decided at "
-    f"{ALPHA} after Holm correction. A model is damaged if a median shifts by more than {DAMAGE} "
-    "spreads, a spread being the variation of the retrained model's scores over questions."
+    "AUC: chance that a forget question is better known than a never-taught one; p: of the side "
+    f"that AUC points to, told apart where adjusted is at most {ALPHA}. path, one letter for each "
+    "checkpoint: k still knows, o over-forgotten, = not told apart, - not judged; capitals: "
+    "damaged too (D: alone), over twice as far from the retrained model as the full model is, "
+    "where unlearning should change nothing."
 )
-FORMS = dict.fromkeys(("forget", "holdout"), "+.2f") | dict.fromkeys(("below", "above"), ".2g")
+LETTERS = dict(zip(Outcome, "kKoOD=a-"))
+FORMS = {"AUC": ".2f", "p": P_VALUE, "adjusted": P_VALUE, "Δ forget": "+.2f", "Δ holdout": "+.2f"}
+ROOM, NOTES = 34, 7
+"""Lines that groups may take on one screen, and remarks that it has."""
 FIELDS = (
-    *("name", "role", "split", "benchmark", "base", "checkpoint", "outcome", "reason", "score"),
-    *("anchor", "p_below", "p_above", "median_forget", "median_holdout", "left_out"),
-    *("distance", "retraining_p", "path", "shifts", "medians", "levels"),
+    *("name", "role", "split", "benchmark", "base", "checkpoint", "last", "outcome", "reason"),
+    *("score", "anchor", "family", "auc", "p_below", "p_above", "adjusted_below"),
+    *("adjusted_above", "median_forget", "median_holdout", "left_out", "distance", "retraining_p"),
+    *("path", "anchor_logs", "reference_logs", "shifts", "medians", "levels"),
 )
 """What JSON says about a model; the last three are numbers by name."""
-
 COLORS = {
     Outcome.STILL_KNOWS: "#b84a00",
     Outcome.OVER_FORGOTTEN: "#0068a3",
     Outcome.DAMAGED: "#8a4380",
     Outcome.NOT_TOLD_APART: "#00734f",
 }
+COLORS |= {o: COLORS[Outcome(o.removesuffix(" and damaged"))] for o in Outcome if " and " in o}
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
 MARKERS = {Role.CANDIDATE: "o", Role.RETRAINED: "s", Role.FULL: "^", Role.PRETRAINED: "D"}
+NUMBERED = 60
+"""Models up to which the picture says their numbers."""
 
 
 # -- for programs ----------------------------------------------------------------------------------
@@ -46,34 +57,41 @@ MARKERS = {Role.CANDIDATE: "o", Role.RETRAINED: "s", Role.FULL: "^", Role.PRETRA
 
 def as_json(report: LogReport) -> dict[str, Any]:
     """Return the whole answer as one JSON document."""
+    counts = _counts(report)
     return {
-        "models": [{key: getattr(model, key) for key in FIELDS} for model in _models(report)],
+        "models": [_record(model) for model in _models(report)],
         "groups": [
             {
                 "title": group.title,
+                "setting": setting(group),
                 "models": [model.name for model in group.models],
                 "nearest": {near.name: near.checkpoint for near in group.nearest},
             }
             for group in report.groups
         ],
+        "counts": {role: {o: counts[role, o] for o in Outcome if counts[role, o]} for role in Role},
         "missing_for_certificate": list(MISSING),
         "problems": list(report.problems),
     }
 
 
+def _record(model: Model) -> dict[str, Any]:
+    return {key: getattr(model, key, getattr(model.screen, key, None)) for key in FIELDS}
+
+
 def as_csv_file(report: LogReport) -> str:
     """Return one line per model, with a column per shift, median and level."""
     models = _models(report)
-    *plain, shifts, medians, levels = FIELDS
-    names = {key: sorted({n for m in models for n in getattr(m, key)}) for key in FIELDS[-3:]}
-    rows: list[Row] = [
-        {key: getattr(model, key) for key in plain}
-        | {"path": str(model.path)}
-        | {f"shift of {name}": model.shifts.get(name) for name in names[shifts]}
-        | {f"median of {name}": model.medians.get(name) for name in names[medians]}
-        | {name: model.levels.get(name) for name in names[levels]}
-        for model in models
-    ]
+    heads = {"shifts": "shift of {}", "medians": "median of {}", "levels": "{}"}
+    names = {key: sorted({name for m in models for name in getattr(m, key)}) for key in heads}
+    rows: list[Row] = []
+    for model in models:
+        row = {key: value for key, value in _record(model).items() if key not in heads}
+        row |= {"path": str(model.path)}
+        row |= {k: " ".join(map(str, row[k])) for k in ("anchor_logs", "reference_logs")}
+        for key, head in heads.items():
+            row |= {head.format(name): getattr(model, key).get(name) for name in names[key]}
+        rows.append(row)
     return as_csv(Table.of("logs", "", "", rows))
 
 
@@ -81,70 +99,143 @@ def _models(report: LogReport) -> list[Model]:
     return [model for group in report.groups for model in group.models]
 
 
+def _counts(report: LogReport) -> Counter[tuple[Role | None, Outcome]]:
+    """Return how many runs have each outcome, by their last logs."""
+    return Counter((m.role, m.outcome) for m in _models(report) if m.last)
+
+
 # -- for people ------------------------------------------------------------------------------------
 
 
-def as_text(report: LogReport) -> str:
-    """Return the answer, then the tables, then what is missing for a certificate."""
-    lines: list[str] = []
-    for group in report.groups:
-        head = f"{group.title}: {setting(group)}"
-        lines += [*map(wrapped, [head, *sentences(group)]), ""]
-    for group in report.groups:
-        tables = [models_table(group), medians_table(group)]
-        lines += [f"{table_lines(table)}\n" for table in tables if table.rows]
-    return "\n".join([*lines, wrapped(LEGEND), "", *map(wrapped, [SCOPE, *report.problems])])
+def as_text(report: LogReport, everything: bool = False) -> str:
+    """Return the answer on one screen: counts, a line per candidate, what limits it; or all."""
+    models, notes = _models(report), list(report.problems)
+    lead = f"{len(models)} logs of {sum(model.last for model in models)} runs. Their last logs:"
+    parts = [wrapped(lead), table_lines(counts_table(report)), ""]
+    if everything:
+        for group in report.groups:
+            parts += [wrapped(setting(group)), *map(table_lines, group_tables(group)), ""]
+    else:
+        parts += _shortly(report)
+        more = [f"{len(notes) - NOTES} more remarks: --all"] if len(notes) > NOTES else []
+        notes = [text if len(text) < 160 else f"{text[:157]}..." for text in notes[:NOTES]] + more
+    return "\n".join([*parts, *map(wrapped, [LEGEND, SCOPE, *notes])])
+
+
+def _shortly(report: LogReport) -> list[str]:
+    """Return a line per candidate that was judged, or per reference where there is none."""
+    last = {g: [m for m in g.models if m.last and m.screen] for g in report.groups}
+    chosen = {g: [m for m in models if m.role is Role.CANDIDATE] for g, models in last.items()}
+    chosen = chosen if any(chosen.values()) else last
+    rows = [row for group, models in chosen.items() for row in _rows(group, models)]
+    grid = Table.of("", "", "", rows, FORMS)
+    texts = iter([[grid.shown(*pair) for pair in zip(grid.columns, row)] for row in grid.rows])
+    shown = {group: [(model, next(texts)) for model in models] for group, models in chosen.items()}
+    every = [text for named in shown.values() for _, text in named]
+    wide = [max(map(len, column)) for column in zip(grid.columns, *every)]
+    wide[:1] = [max(12, min(wide[0], width() - sum(wide[1:]) - 2 * len(wide)))] if wide else []
+    room, left, lines = ROOM, 0, [_columns(grid.columns, wide)] if wide else []
+    for group, named in shown.items():
+        if len(named) > room - 2:  # the nearest ones first
+            named.sort(key=lambda row: (row[0].outcome is not Outcome.NOT_TOLD_APART, _far(row[0])))
+        kept = named[: max(0, room - 2)]
+        left += len(named) - len(kept)
+        if kept:
+            lines += [wrapped(setting(group)), *(_columns(text, wide) for _, text in kept)]
+            room -= len(kept) + 2
+    paths = sum(not model.last for model in _models(report))
+    more = [f"{n} more {what}" for n, what in ((left, "runs"), (paths, "checkpoints")) if n]
+    return [*lines, *([f"{' and '.join(more)}: --all, --csv or --page."] if more else []), ""]
+
+
+def _far(model: Model) -> float:
+    return float("inf") if model.distance is None else model.distance
+
+
+def _columns(texts: Sequence[str], wide: Sequence[int]) -> str:
+    """Return texts in columns: a name, cut in its middle, at the left, numbers at the right."""
+    cells = [shortened(texts[0], wide[0]), *texts[1:]]
+    aligned = [
+        f"{t:{'<' if n in (0, 1, 5) else '>'}{w}}" for n, (t, w) in enumerate(zip(cells, wide))
+    ]
+    return f"  {'  '.join(aligned)}".rstrip()
 
 
 def setting(group: Group) -> str:
-    """Return how the models of a group are compared."""
-    first = max(group.models, key=lambda model: model.p_below is not None)
-    return f"{first.score}, " + (f"anchored to the {first.anchor} model" if first.anchor else "raw")
+    """Return how the models of a group are compared: score, anchor, references and family."""
+    judged = [m for m in group.models if m.screen and m.last]
+    if not judged:
+        return f"{group.title}: nothing can be judged."
+    first = next((m for m in judged if m.role is Role.CANDIDATE), judged[0])
+    anchor = f"less that of {_named(group, first.anchor_logs)}" if first.anchor else "raw"
+    beside = f"; beside {_named(group, first.reference_logs)}" if first.reference_logs else ""
+    return f"{group.title}: {first.score} {anchor}{beside}; p adjusted over {first.family} tests."
+
+
+def _named(group: Group, paths: Sequence[Path]) -> str:
+    names = [model.label for model in group.models if model.path in paths]
+    return names[0] if len(names) == 1 else f"the mean of {len(names)} retrained models"
+
+
+def counts_table(report: LogReport) -> Table:
+    """Return how many runs have each outcome, by role."""
+    counts = _counts(report)
+    roles = [role for role in (*reversed(Role), None) if any(counts[role, o] for o in Outcome)]
+    rows: list[Row] = [
+        {"": str(outcome)} | {role or "no role": counts[role, outcome] or None for role in roles}
+        for outcome in Outcome
+        if any(counts[role, outcome] for role in roles)
+    ]
+    return Table.of("counts", "", "", rows)
+
+
+def group_tables(group: Group) -> list[Table]:
+    """Return the outcome and the levels of every log, by its number in the picture."""
+    names = list(dict.fromkeys(name for model in group.models for name in model.medians))
+    numbered = [({"": str(number)}, model) for number, model in enumerate(group.models, 1)]
+    outcomes = [n | row for (n, _), row in zip(numbered, _rows(group, group.models))]
+    levels = [
+        number
+        | {"log": model.label, "Δ forget": getattr(model.screen, "median_forget", None)}
+        | {"Δ holdout": getattr(model.screen, "median_holdout", None)}
+        | {name: model.medians.get(name) for name in names}
+        for number, model in numbered
+    ]
+    of = "mean ROUGE" if group.title.startswith("MUSE") else "median NLL, in nats per token,"
+    title = f"Median score less the anchor's, and {of} of answers"
+    return [
+        Table.of("outcomes", "", "", outcomes, FORMS),
+        Table.of("levels", title, "", levels, dict.fromkeys(names, ".2f") | FORMS),
+    ]
+
+
+def _rows(group: Group, models: Sequence[Model]) -> list[Row]:
+    """Return what is shown of each model; p-values are of the side that AUC points to."""
+    runs = {(run[0].role, run[0].name): run for run in group.runs if len(run) > 1}
+    rows: list[Row] = []
+    for model in models:
+        path = runs.get((model.role, model.name), []) if model.last else []
+        sides = [(model.p_below, model.adjusted_below), (model.p_above, model.adjusted_above)]
+        p, adjusted = min((side for side in sides if side[0] is not None), default=(None, None))
+        rows.append(
+            {
+                "log": model.label,
+                "outcome": model.outcome.removesuffix(" by these scores").replace(" and ", ", "),
+                "AUC": getattr(model.screen, "auc", None),
+                "p": p,
+                "adjusted": adjusted,
+                "path": "".join(LETTERS[checkpoint.outcome] for checkpoint in path),
+            }
+        )
+    return rows
 
 
 def sentences(group: Group) -> list[str]:
-    """Return the answer: a sentence per candidate, and the nearest checkpoint of every run."""
+    """Return a sentence per candidate, and the nearest checkpoint of every run."""
     candidates = [model for model in group.models if model.role is Role.CANDIDATE]
     texts = [f"{m.label}: {m.outcome}; {m.reason}." for m in candidates or group.models]
-    if group.nearest:
-        nearest = ", ".join(model.label for model in group.nearest)
-        texts.append(f"Nearest to the retrained model among each run's checkpoints: {nearest}.")
-    return texts
-
-
-def models_table(group: Group) -> Table:
-    """Return one row per model, by the number that it has in the picture."""
-    rows: list[Row] = [
-        {"": str(number), "model": model.label}
-        | {"forget": model.median_forget, "holdout": model.median_holdout}
-        | {"below": model.p_below, "above": model.p_above, "outcome": str(model.outcome)}
-        for number, model in enumerate(group.models, 1)
-    ]
-    return Table.of("models", group.title, "", rows, FORMS)
-
-
-def medians_table(group: Group) -> Table:
-    """Return the median level of every set of questions; without rows if no log has any."""
-    names = list(dict.fromkeys(name for model in group.models for name in model.medians))
-    rows: list[Row] = [
-        {"": str(number), "model": model.label} | {name: model.medians.get(name) for name in names}
-        for number, model in enumerate(group.models, 1)
-        if names
-    ]
-    title = "Median negative log-likelihood of answers, nats per token"
-    if any(model.benchmark == "MUSE" for model in group.models):
-        title = "Mean ROUGE of answers"
-    return Table.of("medians", title, "", rows, dict.fromkeys(names, ".2f"))
-
-
-def levels_table(group: Group) -> Table:
-    """Return the level of every metric, one column per model by its number."""
-    names = sorted({name for model in group.models for name in model.levels})
-    rows: list[Row] = [
-        {"metric": name} | {str(n): m.levels.get(name) for n, m in enumerate(group.models, 1)}
-        for name in names
-    ]
-    return Table.of("levels", "Levels of every metric", "", rows)
+    nearest = ", ".join(model.label for model in group.nearest)
+    return texts + ([f"Nearest checkpoint of each run: {nearest}."] if nearest else [])
 
 
 @canvas.figure()
@@ -154,32 +245,33 @@ def logs_figure(group: Group) -> canvas.Picture:
     Both axes are linear near 0, logarithmic further out and have one range, so that a model which
     knows forget and never-taught questions alike lies on the diagonal.
     """
-    shown = [m for m in group.models if m.outcome is not Outcome.NOT_JUDGED]
-    points = {m: (m.median_holdout or 0.0, m.median_forget or 0.0) for m in shown}
-    looks = {m: canvas.Style(COLORS[m.outcome], MARKERS[m.role or Role.CANDIDATE]) for m in shown}
-    roles = {m.role or Role.CANDIDATE for m in shown}
-    entries = [
-        canvas.key(canvas.Style(canvas.QUIET, marker), role)
-        for role, marker in MARKERS.items()
-        if role in roles
+    points = {
+        (number, model): (model.screen.median_holdout, model.screen.median_forget)
+        for number, model in enumerate(group.models, 1)
+        if model.screen is not None and model.role is not None
+    }
+    roles, outcomes = {m.role for _, m in points}, {m.outcome for _, m in points}
+    looks: list[tuple[canvas.Style, str]] = [
+        (canvas.Style(canvas.QUIET, mark), role) for role, mark in MARKERS.items() if role in roles
     ]
-    outcomes = {m.outcome for m in shown}
-    entries += [canvas.key(canvas.Style(c, "o"), o) for o, c in COLORS.items() if o in outcomes]
-    figure, (axes,) = canvas.sheet((4.6, 4.6), entries, left=0.9)
-    for name in dict.fromkeys(model.name for model in shown):
-        run = [point for model, point in points.items() if model.name == name]
+    looks += [(canvas.Style(color, "o"), o) for o, color in COLORS.items() if o in outcomes]
+    figure, (axes,) = canvas.sheet((4.6, 4.6), [canvas.key(*look) for look in looks], left=0.9)
+    runs: dict[str, list[tuple[float, float]]] = {}
+    for (number, model), point in points.items():
+        runs.setdefault(model.name, []).append(point)
+        style = canvas.Style(COLORS[model.outcome], MARKERS[model.role or Role.CANDIDATE])
+        canvas.points(axes, [point], style, size=6)
+        down = model.role is Role.CANDIDATE  # which often lies near a reference
+        name = str(number) if len(points) <= NUMBERED else ""
+        axes.annotate(name, point, (5, -10 if down else 5), textcoords="offset points")
+    for run in runs.values():
         axes.plot(*zip(*run), color=canvas.QUIET, linewidth=0.8, zorder=1.5)
-    for model, point in points.items():
-        canvas.points(axes, [point], looks[model], size=6)
-        number = str(group.models.index(model) + 1)
-        above = model.role is not Role.CANDIDATE  # which often lie near a reference
-        axes.annotate(number, point, (5, 5 if above else -10), textcoords="offset points")
     reach = [value for point in points.values() for value in point]
     limits = (1.3 * min([-1.0, *reach]), 1.3 * max([1.0, *reach]))
-    for which in "xy":
-        axes.set(**{f"{which}scale": "symlog"})
-        axes.set(**{f"{which}ticks": TICKS, f"{which}lim": limits})
-        (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter("{x:g}")
+    axes.set(xscale="symlog", yscale="symlog")
+    axes.set(xticks=TICKS, yticks=TICKS, xlim=limits, ylim=limits)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.plot(limits, limits, "--", color=canvas.QUIET, linewidth=0.8, zorder=1.2)
     axes.grid(visible=True)
     axes.set_xlabel("holdout questions, median difference from the anchor")
@@ -194,15 +286,10 @@ def logs_figure(group: Group) -> canvas.Picture:
 
 def render_page(report: LogReport) -> str:
     """Return the page; whatever a name holds is escaped."""
-    sections = [
-        Section(
-            group.title,
-            setting(group),
-            [models_table(group), medians_table(group), levels_table(group)],
-            sentences(group),
-            logs_figure(group),
-        )
-        for group in report.groups
+    sections = [Section("Outcomes", "Last logs of runs", [counts_table(report)])]
+    sections += [
+        Section(g.title, setting(g), group_tables(g), sentences(g), logs_figure(g))
+        for g in report.groups
     ]
     sections.append(Section("How to read this, and its limits", LEGEND, (), report.problems))
     return tables_page("What the evaluation logs show", SCOPE, sections)
