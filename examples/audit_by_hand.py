@@ -2,8 +2,8 @@
 
 ``python examples/audit_by_hand.py FOLDER`` trains seven pocket models in FOLDER and audits two of
 them. It says what ``palimpsest audit`` says of the same models (tests/test_audit_by_hand.py). The
-command also checks its inputs, resumes, mixes in further shares of the injected weights, looks for
-odd or copied references and writes a report.
+command also checks its inputs, resumes, looks for odd or copied references and for another recipe,
+and writes a report.
 """
 
 import random
@@ -35,9 +35,10 @@ from palimpsest.stats.comparison import Comparison, compare, which_test
 from palimpsest.stats.multiplicity import holm
 from palimpsest.stats.ranktest import rank_test
 from palimpsest.stats.rules import CONTROL_MIXTURES, Rules
+from palimpsest.stats.share import KNOWLEDGE
 
 QUICK = Path(__file__).parent / "quick"
-RULES = Rules(control_shares=(0.25,))  # the command's, but with mixtures of one share only
+RULES = Rules()
 
 
 @dataclass(frozen=True)
@@ -135,44 +136,43 @@ def audit_by_hand(
     states = {name: palimpsest.load(path).weights for name, path in {**paths, **models}.items()}
     names = [name for name in digests if name not in candidates]
 
-    # Every model is measured alike. A mixture is a retraining with a quarter of the injected
-    # weights; the residual is the distance from what the injected model answers.
+    # Every model is measured alike. A mixture is a retraining with a tenth or a quarter of the
+    # injected weights; the residual is the distance from what the injected model answers.
     net_of, exam = Nets(loaded, stack=1), prepare(loaded, digests, files, plan, text)
     teacher = record(net_of([states["injected"]]), exam.sheet, in_residual)
     found = {name: measure(net_of([state]), exam, teacher) for name, state in states.items()}
-    mixtures = {}
+    mixtures: dict[float, dict[str, Any]] = {0.1: {}, 0.25: {}}
     for name in sorted(names, key=digests.__getitem__)[:CONTROL_MIXTURES]:
-        mixed = {k: torch.lerp(states["injected"][k], v, 0.75) for k, v in states[name].items()}
-        mixtures[name] = measure(net_of([mixed]), exam, teacher)
+        for part, made in mixtures.items():
+            own, other = states[name], states["injected"]
+            def placed(part: float) -> dict[str, list[float]]:
+        return {name: on_axes(model, found["base"]) for name, model in mixtures[part].items()}
 
-    # Screen: a candidate is excluded if it is significant after Holm's correction, and its gap
-    # lies where that of a further retraining lies in less than one case of a hundred.
-    screened = {n: screen(found[n], [found[m] for m in names if m != n]) for n in digests}
-    gaps = np.array([screened[name][1] for name in names])
-    reach = stdtrit(len(gaps) - 1, 0.99) * np.sqrt(1 + 1 / len(gaps)) * gaps.std(ddof=1)
-    lowest = min(gaps.min(), gaps.mean() - reach)
-    significant = holm([screened[name][0] for name in candidates], RULES.alpha).rejected
-    kept = [n for n, s in zip(candidates, significant) if not s or screened[n][1] >= lowest]
-
-    # Compare: is a model one more draw of the references, on all axes together?
-    table = {name: on_axes(model, found["base"]) for name, model in found.items()}
-    rule = which_test(len(names), RULES.alpha)  # by rank from 20 references on, else normal
-
-    def compared(values: list[float], without: str = "") -> Comparison:
-        others = [table[name] for name in names if name != without]
-        return compare(values, others, AXES, RULES, test=rule)
-
-    results = {name: compared(table[name]) for name in candidates}
-    passing = [name for name in kept if results[name].accepted]
-    # The same test must reject the injected model and most mixtures.
-    noticed = [compared(on_axes(m, found["base"]), name).rejected for name, m in mixtures.items()]
+    noticed = [compared(values, name).rejected for name, values in placed(0.25).items()]
     blind = not compared(table["injected"]).rejected or np.mean(noticed) < RULES.detection_power
+
+    # Bound: a mixture of 10 % is the unit in which a model's distance from the mean reference is
+    # read, on the axes that show knowledge; references say how far retrainings vary.
+    shown = [[axis.name for axis in AXES].index(axis.name) for axis in KNOWLEDGE]
+    draws = np.array([table[name] for name in names])[:, shown]
+    moved = np.array([np.subtract(v, table[n])[shown] for n, v in placed(0.1).items()]).mean(axis=0)
+    moving = abs(moved) >= draws.std(axis=0, ddof=1)
+    width = stdtrit(len(names) - 1, 0.95) * np.sqrt(1 + 1 / len(names))
+
+    def reading(values: Any) -> float:
+        return float((0.1 * (np.array(values)[shown] - draws.mean(axis=0)) / moved)[moving].mean())
+
+    width *= np.std([reading(table[name]) for name in names], ddof=1)
+    bounds = {name: max(0.0, reading(table[name]) + float(width)) for name in candidates}
+    bounded = [name for name in passing if bounds[name] < RULES.most_left]
 
     # Decide: the first of these that holds is the reason.
     reasons = {"all_excluded": not kept, "underpowered": blind, "distinguishable": not passing}
+    reasons["undecided"] = not bounded
     return {
         "reason": next((reason for reason, holds in reasons.items() if holds), None),
         "passing": passing,
+        "left at most": bounds,  # of the injected weights, up to a tenth of them
         "p": {name: result.p for name, result in results.items()},
         "worst_axis": {name: result.worst.axis for name, result in results.items()},
         "screen_p": {name: float(screened[name][0]) for name in candidates},

@@ -73,7 +73,6 @@ def test_pocket_models_get_the_commands_verdict(
         probes=str(quick / "probe.jsonl"),
         general=str(quick / "general.txt"),
         learning_rate=1.5e-4,
-        rules={"control_shares": [0.25]},
         out=tmp_path / "run",
     )
     by_hand = {key: eval(value) for key, value in printed.items() if key != "reason"}

@@ -467,11 +467,11 @@ def test_a_control_that_cannot_be_built_is_named_as_missing(
         raise Unavailable("their weights are quantized")
 
     monkeypatch.setattr(models, "Interpolated", refuse)
-    values = audit_values(world, out=str(tmp_path / "run"), rules={"control_shares": [0.2]})
+    values = audit_values(world, out=str(tmp_path / "run"), rules={"control_shares": [0.2, 0.1]})
     _, answer = counted(values, reuse=str(tiny_audit))
     assert answer.verdict is not None and answer.verdict.reason == "underpowered"
     missing = [control for control in answer.document["controls"] if control["share"]]
-    assert len(missing) == 5 and all(control["missing"] for control in missing)
+    assert len(missing) == 10 and all(control["missing"] for control in missing)
 
 
 # -- probes and questions --------------------------------------------------------------------------

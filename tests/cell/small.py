@@ -51,7 +51,7 @@ def bare_plan(model: Path | str = "pocket/qwen2-s", **changes: Any) -> Plan:
     """The smallest cell that can be finished: one reference beside the first, nothing else."""
     few = {"methods": (), "known_label": (), "replication": Replication(draws=1)}
     plan = small_plan(model, **(few | changes))
-    return replace(plan, rules=replace(plan.rules, control_shares=(0.25,)))
+    return replace(plan, rules=replace(plan.rules, control_shares=(0.1,)))
 
 
 def finish(plan: Plan, out: Path, **options: Any) -> tuple[Run, list[str]]:

@@ -131,7 +131,7 @@ def test_a_plug_in_that_fails_later_costs_its_candidate_and_the_exit_code(
         "unlearning: {steps: 2}\nreacquisition: {steps: 2, chunks: 2}\n"
         "general: {train_pieces: 8, scored_pieces: 2}\n"
         "methods: [{name: task_vector}]\nknown_label: []\n"
-        "replication: {draws: 1}\nrules: {control_shares: [0.25]}\n"
+        "replication: {draws: 1}\nrules: {control_shares: [0.1]}\n"
     )
     command = ("study", str(plan), "--out", str(tmp_path / "run"), "--executor", "inline")
     done = palimpsest(*command, "--method", TASK)

@@ -48,5 +48,5 @@ def audit_files(base: Path, root: Path) -> dict[str, Any]:
         "references": [made["reference"], made["again"]],
         "candidates": {"candidate": made["candidate"]},
         "learning_rate": 1e-4,
-        "rules": {"control_shares": [0.25]},
+        "rules": {"control_shares": [0.1]},
     }

@@ -45,7 +45,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plan(facts: Path) -> Plan:
     """The plan that was written, small enough to be finished once per process."""
-    quick: dict[str, Any] = {"methods": [{"name": "npo"}], "rules": {"control_shares": [0.25]}}
+    quick: dict[str, Any] = {"methods": [{"name": "npo"}], "rules": {"control_shares": [0.1]}}
     quick["injection"] = {"steps": 60, "learning_rate": 2e-3}
     quick["unlearning"] = {"steps": 2, "learning_rate": 2e-3}
     quick["reacquisition"] = {"learning_rate": 2e-3}
