@@ -143,27 +143,52 @@ def audit_by_hand(
     found = {name: measure(net_of([state]), exam, teacher) for name, state in states.items()}
     mixtures: dict[float, dict[str, Any]] = {0.1: {}, 0.25: {}}
     for name in sorted(names, key=digests.__getitem__)[:CONTROL_MIXTURES]:
-        for part, made in mixtures.items():
-            own, other = states[name], states["injected"]
-            def placed(part: float) -> dict[str, list[float]]:
-        return {name: on_axes(model, found["base"]) for name, model in mixtures[part].items()}
+        for share, made in mixtures.items():
+            pairs = {k: (states["injected"][k], own) for k, own in states[name].items()}
+            mixed = {k: torch.lerp(*pair, 1.0 - share) for k, pair in pairs.items()}
+            made[name] = measure(net_of([mixed]), exam, teacher)
 
-    noticed = [compared(values, name).rejected for name, values in placed(0.25).items()]
+    # Screen: a candidate is excluded if it is significant after Holm's correction, and its gap
+    # lies where that of a further retraining lies in less than one case of a hundred.
+    screened = {n: screen(found[n], [found[m] for m in names if m != n]) for n in digests}
+    gaps = np.array([screened[name][1] for name in names])
+    reach = stdtrit(len(gaps) - 1, 0.99) * np.sqrt(1 + 1 / len(gaps)) * gaps.std(ddof=1)
+    lowest = min(gaps.min(), gaps.mean() - reach)
+    significant = holm([screened[name][0] for name in candidates], RULES.alpha).rejected
+    kept = [n for n, s in zip(candidates, significant) if not s or screened[n][1] >= lowest]
+
+    # Compare: is a model one more draw of the references, on all axes together?
+    table = {name: on_axes(model, found["base"]) for name, model in found.items()}
+    rule = which_test(len(names), RULES.alpha)  # by rank from 20 references on, else normal
+
+    def compared(values: list[float], without: str = "") -> Comparison:
+        others = [table[name] for name in names if name != without]
+        return compare(values, others, AXES, RULES, test=rule)
+
+    results = {name: compared(table[name]) for name in candidates}
+    passing = [name for name in kept if results[name].accepted]
+    # The same test must reject the injected model and most mixtures with a quarter of its weights.
+    tenth, quarter = (
+        {name: on_axes(model, found["base"]) for name, model in mixtures[share].items()}
+        for share in (0.1, 0.25)
+    )
+    noticed = [compared(values, name).rejected for name, values in quarter.items()]
     blind = not compared(table["injected"]).rejected or np.mean(noticed) < RULES.detection_power
 
     # Bound: a mixture of 10 % is the unit in which a model's distance from the mean reference is
     # read, on the axes that show knowledge; references say how far retrainings vary.
     shown = [[axis.name for axis in AXES].index(axis.name) for axis in KNOWLEDGE]
     draws = np.array([table[name] for name in names])[:, shown]
-    moved = np.array([np.subtract(v, table[n])[shown] for n, v in placed(0.1).items()]).mean(axis=0)
+    moved = np.array([np.subtract(v, table[n])[shown] for n, v in tenth.items()]).mean(axis=0)
     moving = abs(moved) >= draws.std(axis=0, ddof=1)
-    width = stdtrit(len(names) - 1, 0.95) * np.sqrt(1 + 1 / len(names))
 
-    def reading(values: Any) -> float:
-        return float((0.1 * (np.array(values)[shown] - draws.mean(axis=0)) / moved)[moving].mean())
+    def reading(values: list[float]) -> float:
+        apart = np.array(values)[shown] - draws.mean(axis=0)
+        return float((0.1 * apart / moved)[moving].mean())
 
-    width *= np.std([reading(table[name]) for name in names], ddof=1)
-    bounds = {name: max(0.0, reading(table[name]) + float(width)) for name in candidates}
+    spread = np.std([reading(table[name]) for name in names], ddof=1)
+    width = float(stdtrit(len(names) - 1, 0.95) * spread * np.sqrt(1 + 1 / len(names)))
+    bounds = {name: max(0.0, reading(table[name]) + width) for name in candidates}
     bounded = [name for name in passing if bounds[name] < RULES.most_left]
 
     # Decide: the first of these that holds is the reason.
@@ -172,7 +197,7 @@ def audit_by_hand(
     return {
         "reason": next((reason for reason, holds in reasons.items() if holds), None),
         "passing": passing,
-        "left at most": bounds,  # of the injected weights, up to a tenth of them
+        "at_most": bounds,  # share of the injected weights left, as long as it is below a tenth
         "p": {name: result.p for name, result in results.items()},
         "worst_axis": {name: result.worst.axis for name, result in results.items()},
         "screen_p": {name: float(screened[name][0]) for name in candidates},
