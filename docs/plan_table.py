@@ -22,8 +22,8 @@ SECTIONS = {
     "rules": "Thresholds and rules of the verdict",
     "engine": "How numbers are computed",
 }
-AUDIT_ONLY = ("items", "chunks", "scored_pieces", "piece_tokens", "adapter_base")
-"""Keys of an audit's file that have no flag, beside sections."""
+AUDIT_ONLY = ("adapter_base",)
+"""Keys of an audit's file that have neither a flag nor a counterpart in a plan."""
 OPENING = f"""# Configuration
 
 <!-- Written by docs/plan_table.py from the code; do not edit. -->
@@ -34,7 +34,8 @@ an error names the key. Relative paths are relative to the file's folder.
 ## Files of `audit`, `retrain` and `unlearn`
 
 `palimpsest audit audit.yaml` takes the names of its flags as keys (`candidates` and `references` for the repeatable
-ones), the sections `engine` and `rules` with the keys below, and
+ones), the sections `engine`, `prompt` and `rules` with the keys below, `items` and `chunks` (see `reacquisition`),
+`scored_pieces` and `piece_tokens` (see `general`), and
 
 AUDIT_KEYS
 ## The plan of a study
@@ -55,19 +56,14 @@ files ([format](audit-your-model.md#the-files)). Models are trained on all `trai
 each retain fact, which is used only for scoring. Set `known_label: []`: the sealed phrasings exist only for invented
 facts.
 
-If you run a finished plan again with one more [method](methods.md), or after editing a plug-in, only what is new is
-trained. `--keep candidates` keeps the candidates' weights under `cells/<cell>/models/`. `examples/plans/` has complete
-plans.
+If you run a finished plan again with one more [method](methods.md), only what is new is trained. `--keep candidates`
+keeps the candidates' weights under `cells/<cell>/models/`. `examples/plans/` has complete plans.
 """.replace("{{", "{").replace("}}", "}")
 
 
 def document() -> str:
     """Return the whole of docs/plan.md."""
-    audit = [
-        key
-        for key in config_keys(AuditConfig)
-        if key.name in AUDIT_ONLY or _section(key.name) == "prompt"
-    ]
+    audit = [key for key in config_keys(AuditConfig) if key.name in AUDIT_ONLY]
     parts = [OPENING.replace("AUDIT_KEYS\n", _listed(audit) + "\n")]
     keys = sorted(config_keys(), key=lambda key: list(SECTIONS).index(_section(key.name)))
     for section, several in groupby(keys, key=lambda key: _section(key.name)):

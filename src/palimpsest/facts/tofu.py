@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from palimpsest.errors import FactsError
 from palimpsest.facts.files import Fact, convert_row, read_rows, row_text, same_text, words
@@ -101,7 +102,7 @@ def read_questions(path: Path, perturbed: Path | None, form: str = PLAIN) -> tup
     for number, row in enumerate(read_rows(path), start=1):
         where = f"{shown_path(path)}: row {number}"
         question, answer = (row_text(row, key, where) for key in ("question", "answer"))
-        values = {"id": f"{path.stem}-{number - 1}", "answer": answer}
+        values: dict[str, Any] = {"id": f"{path.stem}-{number - 1}", "answer": answer}
         values |= {"trained": [form.format(question)]}
         if other := paraphrases.get((same_text(question), same_text(answer))):
             values |= {"heldout": [form.format(other)]}
