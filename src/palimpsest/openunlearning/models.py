@@ -49,16 +49,16 @@ class Model:
 
     path: Path
     name: str  # of the run folder
-    checkpoint: int | None
-    benchmark: str
-    base: str
-    split: str
     role: Role | None
-    template: Mapping[str, str]  # settings of the prompt; empty where no configuration gives them
     scores: Mapping[str, Mapping[str, Values]]  # by score: forget and holdout; only with both
     losses: Mapping[str, Values]  # of further questions that unlearning should leave alone
     medians: Mapping[str, float]  # of every set of questions, for reading beside the retrained
     levels: Mapping[str, float]  # aggregate value of every metric
+    benchmark: str = ""
+    base: str = ""
+    split: str = ""
+    checkpoint: int | None = None
+    template: Mapping[str, str] = field(default_factory=dict)  # of the prompt; empty if unknown
     reason: str = ""  # one that is there before the screen says why not to compare the model
     last: bool = True  # log of its run
     outcome: Outcome = Outcome.NOT_JUDGED

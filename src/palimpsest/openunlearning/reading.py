@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,18 +96,6 @@ def read_log(path: Path, given: Given, configs: dict[Path, Identity]) -> Model:
     """Return a model; what is ``given`` wins over names and configurations, which are read once."""
     metrics = load_bounded(path, SIZE_LIMIT, parse_metrics)
     muse = "MUSE" in path.name or any("knowmem" in name for name in metrics)
-    scores = {
-        score: {s: _values(_section(metrics, score, s), "score") for s in ("forget", "holdout")}
-        for score in SCORES
-    }
-    losses = {name: _values(metrics.get(key), "avg_loss") for name, key in LOSSES.items()}
-    levels = {name: _number(metric, "agg_value") for name, metric in metrics.items()}
-    if muse:
-        medians = {name: levels.get(key, np.nan) for name, key in MUSE_MEDIANS.items()}
-    else:
-        answers = {name: _values(metrics.get(key), "avg_loss") for name, key in MEDIANS.items()}
-        medians = {name: median(values) for name, values in answers.items()}
-
     run, checkpoint, hint = locate_run(path)
     name = path.name.partition("MUSE_EVAL" if muse else "TOFU_EVAL")[0].strip("_-") or run.name
     folders = path.parents[: path.parents.index(run) + 1]
@@ -115,14 +104,26 @@ def read_log(path: Path, given: Given, configs: dict[Path, Identity]) -> Model:
         configs[beside] = read_identity(read_run_config(beside))
     config = Identity() if beside is None else configs[beside]
     named, (role, base) = parse_name(name), given.of(name)
-    sizes = {len(sets["forget"]) for sets in scores.values()} - {0}
-    sized = [split for split, size in SPLIT_SIZES.items() if sizes == {size} and not muse]
-    splits = list(dict.fromkeys(filter(None, (named.split, hint, config.split, *sized))))
     told = list(dict.fromkeys(filter(None, (named.role, config.role))))
     if not told and run.parent.name == "unlearn":
         told = [Role.CANDIDATE]
     role = role or (told[0] if len(told) == 1 else None)
-    scores = {score: sets for score, sets in scores.items() if all(map(len, sets.values()))}
+    if checkpoint == 0 and role is not None:
+        # The evaluation before the first step is of the model that the run began with.
+        role = Role.FULL if role is Role.CANDIDATE else Role.PRETRAINED
+    model = model_of(
+        metrics,
+        path=path,
+        name=name,
+        checkpoint=checkpoint,
+        benchmark="MUSE" if muse else "TOFU",
+        base=base or named.base or config.base or NO_BASE,
+        role=role,
+        template=config.template,
+    )
+    sizes = {len(sets["forget"]) for sets in model.scores.values()}
+    sized = [split for split, size in SPLIT_SIZES.items() if sizes == {size} and not muse]
+    splits = list(dict.fromkeys(filter(None, (named.split, hint, config.split, *sized))))
     fault = ""
     if len(splits) > 1 or (sizes and not sized and splits and splits[0] in SPLIT_SIZES):
         fault = f"folder, configuration and {sizes} questions disagree: {' and '.join(splits)}"
@@ -130,27 +131,33 @@ def read_log(path: Path, given: Given, configs: dict[Path, Identity]) -> Model:
         fault = f"{NO_ROLE}: folder and configuration say {' and '.join(told)}" if told else NO_ROLE
     elif named.setting:
         fault = "evaluated at another temperature, where scores are no likelihoods"
-    elif not scores and EARLY in metrics:
+    elif not model.scores and EARLY in metrics:
         fault = f"a log of before April 2025 ({EARLY}); {AGAIN}"
-    elif not scores:
+    elif not model.scores:
         fault = f"no {', '.join(SCORES)} of forget and holdout questions; {AGAIN}"
-    if checkpoint == 0 and role is not None:
-        # The evaluation before the first step is of the model that the run began with.
-        role = Role.FULL if role is Role.CANDIDATE else Role.PRETRAINED
+    return replace(model, split=splits[0] if splits else "unknown split", reason=fault)
+
+
+def model_of(metrics: Mapping[str, Any], *, benchmark: str = "TOFU", **about: Any) -> Model:
+    """Return the model of these metrics; ``about`` are further fields of it."""
+    scores = {
+        score: {s: _values(_section(metrics, score, s), "score") for s in ("forget", "holdout")}
+        for score in SCORES
+    }
+    losses = {name: _values(metrics.get(key), "avg_loss") for name, key in LOSSES.items()}
+    levels = {name: _number(metric, "agg_value") for name, metric in metrics.items()}
+    if benchmark == "MUSE":
+        medians = {name: levels.get(key, np.nan) for name, key in MUSE_MEDIANS.items()}
+    else:
+        answers = {name: _values(metrics.get(key), "avg_loss") for name, key in MEDIANS.items()}
+        medians = {name: median(values) for name, values in answers.items()}
     return Model(
-        path=path,
-        name=name,
-        checkpoint=checkpoint,
-        benchmark="MUSE" if muse else "TOFU",
-        base=base or named.base or config.base or NO_BASE,
-        split=splits[0] if splits else "unknown split",
-        role=role,
-        template=config.template,
-        scores=scores,
+        benchmark=benchmark,
+        scores={score: sets for score, sets in scores.items() if all(map(len, sets.values()))},
         losses={name: values for name, values in losses.items() if np.isfinite(values).any()},
         medians={name: level for name, level in medians.items() if np.isfinite(level)},
         levels={name: level for name, level in levels.items() if np.isfinite(level)},
-        reason=fault,
+        **about,
     )
 
 

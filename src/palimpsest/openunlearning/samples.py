@@ -61,7 +61,6 @@ def read_samples(
             Model(
                 path=folder,
                 name=folder.name,
-                checkpoint=None,
                 benchmark="lm-eval",
                 base=base,
                 split=f"{forget_task} against {holdout_task}",
