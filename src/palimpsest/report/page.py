@@ -244,7 +244,7 @@ def across(sd: float) -> float:
 def more_references(verdict: Verdict) -> list[ReferenceDesign]:
     """Return what this number of references notices, and what more of them would."""
     count = verdict.reference_count
-    enough = [count] if count >= MINIMUM_REFERENCES else []
+    enough = [max(count, MINIMUM_REFERENCES)]
     counts = enough + [more for more in MORE_REFERENCES if more > count]
     return [design_references(number, verdict.rules.alpha) for number in counts]
 

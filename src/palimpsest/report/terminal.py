@@ -29,13 +29,16 @@ def study_lines(results: RunResults) -> list[str]:
         blocks = [*map(wrapped, (words.headline(verdict), *words.conditions(verdict))), ""]
         blocks += [*map(wrapped, _reasons(verdict, answer_lines(results))), ""]
         blocks += [_candidates(found, wide), ""]
-        blocks += [table_lines(_by_axis(cell, results, found, wide), wide)]
+        if not verdict.partial:
+            blocks += [table_lines(_by_axis(cell, results, found, wide), wide)]
         blocks += [wrapped(f"{name} failed: {why}") for name, why in cell.failed.items()]
     return blocks
 
 
 def _reasons(verdict: Verdict, lines: list[Line]) -> list[str]:
     """Return why the verdict is what it is: a sentence for each of a few refused, the power."""
+    if verdict.partial:
+        return [*words.reasons(verdict), *words.remarks(verdict), words.CLOSING]
     refused = [line.finding for line in lines if line.finding and not line.finding.clears]
     texts = [] if verdict.certified else [words.reasons(verdict)[0]]
     texts += [words.refusal(finding, MOST_AXES) for finding in refused[:MOST_REASONS]]

@@ -69,10 +69,15 @@ def headline(verdict: Verdict) -> str:
 
 def _partial_headline(verdict: Verdict, how: str) -> str:
     given = count(verdict.reference_count, "retraining", "retrainings")
-    best = next((f for f in verdict.findings if f.name == verdict.nearest), None)
-    if best is None or best.left is None or best.label != "partial":
-        return f"Partial{how} ({given}): no candidate has a bound below the limit."
-    return f"Partial{how} ({given}): {_at_most(best.left)} in {best.name} (95 %), unless hidden."
+    open_ones = [f for f in verdict.findings if f.left and f.label in ("partial", "not bounded")]
+    if not open_ones:
+        labels = ", ".join(f"{f.name} is {f.label}" for f in verdict.findings[:3])
+        return f"Partial{how} ({given}): {labels}."
+    best = min(open_ones, key=lambda f: f.left.bound if f.left else math.inf)
+    assert best.left is not None
+    limit = "" if best.label == "partial" else f"; the limit is {percent(verdict.rules.most_left)}"
+    told = f"{_at_most(best.left)} in {best.name} (95 %), unless hidden"
+    return f"Partial{how} ({given}): {told}{limit}."
 
 
 def _at_most(left: Left) -> str:
@@ -174,23 +179,29 @@ def _hinges(verdict: Verdict) -> list[str]:
 
 def bound_sentence(finding: Finding) -> str:
     """Return what is known of a candidate from one to four references."""
+    label = "" if finding.label in ("partial", "not bounded") else f" is {finding.label}"
+    return f"{finding.name}{label}: {bound_words(finding)}."
+
+
+def bound_words(finding: Finding) -> str:
+    """Return what is left in a candidate that was not compared."""
     left = finding.left
     if left is None:
-        return f"{finding.name} was not measured on every axis, so nothing is bounded."
+        return "it was not measured on every axis, so nothing is bounded"
     if finding.excluded:
         found = f"the screen finds the forget facts in it (p = {finding.screened.adjusted_p:.2g})"
-        return f"{finding.name} is suppressed: {found}; {_at_most(left)}."
+        return f"{found}; {_at_most(left)}"
     if left.overshoots:
-        knows = "it knows less of the forget facts than a retraining"
-        return f"{finding.name} is over-forgotten: {knows}."
+        return "it knows less of the forget facts than a retraining"
     if left.least > 0:
-        least = percent(round(left.least, 3))
-        return f"{finding.name} is suppressed: at least {least} and {_at_most(left)}."
-    return f"{finding.name}: {_at_most(left)} ({finding.label})."
+        return f"at least {percent(round(left.least, 3))} and {_at_most(left)}"
+    return _at_most(left)
 
 
 def refusal(finding: Finding, most: int = 99) -> str:
     """Return why a candidate was not accepted; ``most`` as in ``why``."""
+    if finding.comparison is None and finding.left is not None:
+        return bound_sentence(finding)
     told = f"is {finding.label}" if finding.failing or finding.excluded else "was not accepted"
     return f"{finding.name} {told}: it {why(finding, most)}."
 
@@ -218,6 +229,8 @@ def why(finding: Finding, most: int = 99) -> str:
             return f"{text}, but this audit could not have certified it"
         bound = percent(rounded(finding.left.bound))
         return f"{text}; up to {bound} of the injected weights may be left"
+    if comparison is None and finding.left is not None:
+        return bound_words(finding)
     gaps = sorted(finding.failing, key=_order)
     if comparison is not None and not comparison.rejected:
         gaps = []
@@ -386,10 +399,10 @@ def _few_references(verdict: Verdict) -> str:
     given = count(verdict.reference_count, "reference was", "references were")
     missing = MINIMUM_REFERENCES - verdict.reference_count
     spread = (
-        f"This holds if retrainings of this model vary no more than in all cells measured so far "
-        f"(standard deviation of the share at most {percent(BORROWED_SPREAD)})."
+        "This holds if retrainings of this model vary no more than in nine of ten cells measured "
+        f"so far (standard deviation of the share at most {percent(BORROWED_SPREAD)})."
         if ruler.spread <= BORROWED_SPREAD
-        else f"The references given vary more than those of any cell measured so far (standard "
+        else f"The references given vary more than in nine of ten cells measured so far (standard "
         f"deviation of the share {percent(round(ruler.spread, 3))}), and the bounds allow for it."
     )
     return (
