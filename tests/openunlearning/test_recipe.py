@@ -1,7 +1,9 @@
 """A training run of OpenUnlearning as a ``retrain --command``: what is kept, replaced, refused."""
 
 import json
+import os
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ from tests.openunlearning.test_runs import rewrite
 from tests.tofu.tofu_files import write_tofu
 
 from palimpsest.config.commands import RecipeSource
-from palimpsest.errors import FactsError, InputError, PlanError
+from palimpsest.errors import InputError, PlanError
 from palimpsest.facts.examples import read_examples
-from palimpsest.openunlearning.recipe import REPLACED, retrain_command
+from palimpsest.openunlearning.models import Role
+from palimpsest.openunlearning.naming import parse_name
+from palimpsest.openunlearning.recipe import PYTHON, REPLACED, retrain_command
 
 FORGET, RETAIN = 8, 40
 RECIPE = ["experiment=finetune/tofu/default.yaml", "model=Llama-3.2-1B-Instruct"]
@@ -58,7 +62,7 @@ def test_the_command_keeps_the_recipe_and_replaces_what_differs_between_runs(
     assert flags["--base"] == "meta-llama/tiny" and flags["--out"] == str(tmp_path / "refs")
     assert flags["--prompt-file"] == str(run / ".hydra" / "config.yaml")
     words = shlex.split(flags["--command"])
-    assert words == ["python", "src/train.py", *RECIPE, *REPLACED]
+    assert words == [*PYTHON, "src/train.py", *RECIPE, *REPLACED]
     rows = read_examples(flags["--train"]).rows
     assert [row.set for row in rows] == ["forget"] * FORGET + ["retain"] * RETAIN
     for name, part in (("forget10", rows[:FORGET]), ("retain90", rows[FORGET:])):
@@ -90,13 +94,56 @@ def test_retrain_accepts_the_command_that_it_prints(tmp_path: Path) -> None:
     assert "2 times" in again.stdout and not (tmp_path / "refs").exists()
 
 
+@pytest.mark.parametrize(("gpus", "accumulate"), [(1, 4), (2, 2), (4, 1), (3, None)])
+def test_a_script_for_a_cluster_does_the_same_on_any_number_of_devices(
+    run: Path, data: Path, tmp_path: Path, gpus: int, accumulate: int | None
+) -> None:
+    rewrite(run, "trainer", "args", "gradient_accumulation_steps", value=4)
+    (run / "trainer_state.json").write_text('{"max_steps": 625, "num_train_epochs": 5}')
+    source = RecipeSource(open_unlearning=str(run), data=str(data))
+    _, remark = retrain_command(source, {"out": str(tmp_path / "refs"), "draws": 7})
+    (script,) = tmp_path.glob("refs.given/*.sbatch")
+    assert str(script) in remark and "--array=0-6" in script.read_text()
+    mine = tmp_path / "python"
+    mine.write_text('#!/bin/bash\nprintf "%q " "$@"; echo "threads=$OMP_NUM_THREADS"\n')
+    mine.chmod(0o755)
+    told = {"OU": str(mine), "SLURM_ARRAY_TASK_ID": "0", "SLURM_GPUS_ON_NODE": str(gpus)}
+    told |= {"SLURM_JOB_ID": "41", "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
+    done = subprocess.run(["bash", script], env=told, capture_output=True, text=True, check=False)
+    if accumulate is None:
+        assert done.returncode == 2
+        return
+    train, seeded, pretrained = map(shlex.split, done.stdout.splitlines())
+    assert done.returncode == 0 and train[-1] == "threads="
+    assert ("--main_process_port" in train) is (gpus > 1) is ("20041" in train)
+    for word in (
+        *RECIPE,
+        "trainer.args.seed=0",
+        "trainer.args.do_eval=false",
+        f"trainer.args.gradient_accumulation_steps={accumulate}",
+        "data.train.TOFU_QA_retain.args.hf_args.name=retain90",
+        "task_name=tofu_Llama-3.2-1B-Instruct_retain90_seed0",
+    ):
+        assert word in train, word
+    model = "model.model_args.pretrained_model_name_or_path="
+    assert f"{model}saves/finetune/tofu_Llama-3.2-1B-Instruct_retain90_seed0" in seeded
+    assert f"{model}meta-llama/tiny" in pretrained and RECIPE[3] in pretrained
+    for words, name, role in (
+        (seeded, "tofu_Llama-3.2-1B-Instruct_retain90_seed0", Role.RETRAINED),
+        (pretrained, "tofu_Llama-3.2-1B-Instruct_pretrained", Role.PRETRAINED),
+    ):
+        assert f"paths.output_dir=saves/eval/{name}/evals_forget10" in words
+        assert parse_name(name).role is role
+
+
 def test_the_split_to_forget_is_named_where_the_run_does_not(run: Path, data: Path) -> None:
     def prepared(forget_split: Any = "") -> str:
         source = RecipeSource(open_unlearning=str(run), data=str(data), forget_split=forget_split)
         return retrain_command(source, {"out": str(data / "refs")})[1]
 
-    with pytest.raises(FactsError):  # the folder has forget10 alone
+    with pytest.raises(PlanError) as caught:  # the folder has forget10 alone
         prepared("forget05")
+    assert caught.value.key == "data"
     write_run(run, train="retain90")
     rewrite(run, "forget_split", value="forget05")
     assert "forget10" in prepared()

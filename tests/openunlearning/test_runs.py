@@ -14,9 +14,10 @@ from tests.tofu.tofu_files import write_tofu
 
 from palimpsest.config.commands import AuditConfig, RunSource
 from palimpsest.config.sections import Prompt
-from palimpsest.errors import FactsError, PlanError
+from palimpsest.errors import PlanError
 from palimpsest.facts.files import read_facts
 from palimpsest.facts.questions import FactSet, Pool, Question
+from palimpsest.openunlearning.hydra import read_run_config
 from palimpsest.openunlearning.runs import audit_run
 
 BASE, FULL = "meta-llama/tiny", "open-unlearning/tofu_tiny_full"
@@ -116,12 +117,8 @@ def rewrite(folder: Path, *keys: str, value: Any) -> None:
     [
         (("trainer", "args", "learning_rate"), 3e-5, "learning_rate is 3e-05, not 1e-05"),
         (("trainer", "args", "num_train_epochs"), 9, "num_train_epochs is 9, not 5"),
-        (("trainer", "args", "gradient_accumulation_steps"), 4, "batch size is 32, not 8"),
-        (
-            ("trainer", "args", "per_device_train_batch_size"),
-            "9" * 999,
-            "batch size is .{,90}, not",
-        ),
+        (("trainer", "args", "gradient_accumulation_steps"), 4, "32 questions .*, not 8"),
+        (("trainer", "args", "per_device_train_batch_size"), "9" * 999, "not numbers"),
         (("model", "template_args", "date_string"), "today", "date_string is 'today'"),
     ],
 )
@@ -149,6 +146,61 @@ def test_the_recipe_is_the_injected_models_where_its_folder_says_it(
         prepare(source, tmp_path)
 
 
+def trained(folder: Path, each: int, accumulate: int, steps: int | None) -> None:
+    """Say with which batches a run was trained, and how many steps its trainer did."""
+    rewrite(folder, "trainer", "args", "per_device_train_batch_size", value=each)
+    rewrite(folder, "trainer", "args", "gradient_accumulation_steps", value=accumulate)
+    if steps is not None:
+        state = {"max_steps": steps, "num_train_epochs": 5}
+        (folder / "trainer_state.json").write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize(
+    ("each", "accumulate", "steps", "accepted"),
+    [
+        (8, 4, 560, True),  # on one device
+        (4, 4, 560, True),  # on two
+        (4, 8, 560, True),
+        (8, 4, 70, False),  # on eight: what looked equal is not
+        (4, 4, 1125, False),
+        (8, 4, None, False),  # on nobody knows how many
+        (8, 4, 0, False),
+    ],
+)
+def test_questions_of_a_step_are_counted_over_devices(
+    source: RunSource, tmp_path: Path, each: int, accumulate: int, steps: int, accepted: bool
+) -> None:
+    run = Path(source.open_unlearning)
+    finetune = run.parents[1] / "finetune"
+    rewrite(run, "model", "model_args", "pretrained_model_name_or_path",
+            value="saves/finetune/tofu_tiny_full")  # fmt: skip
+    trained(finetune / "tofu_tiny_full", 4, 4, 625)  # 4,000 rows on two devices
+    trained(finetune / "tofu_tiny_retain90_seed1", each, accumulate, steps)
+    trained(finetune / "tofu_tiny_retain90_seed2", 8, 4, 560)
+    if accepted:
+        config, remarks = prepare(source, tmp_path)
+        assert len(config.references) == 2
+        assert any("2 devices" in r or "each of 2" in r for r in remarks)
+    else:
+        with pytest.raises(PlanError) as caught:
+            prepare(source, tmp_path)
+        assert caught.value.key == "references"
+
+
+def test_devices_that_nothing_tells_are_said_to_be_assumed(
+    source: RunSource, tmp_path: Path
+) -> None:
+    _, remarks = prepare(source, tmp_path)
+    assert sum("assumed" in remark and "seed2" in remark for remark in remarks) == 1
+
+
+@pytest.mark.parametrize("state", ["[1]", "{}", '{"max_steps": "x"}'])
+def test_a_trainers_state_that_says_nothing_is_unknown(tmp_path: Path, state: str) -> None:
+    run = write_config(tmp_path, "finetune", BASE, BASE, train="full")
+    (run / "trainer_state.json").write_text(state)
+    assert read_run_config(run).batch == (8, None)
+
+
 @pytest.mark.parametrize(
     ("keys", "value"),
     [
@@ -172,8 +224,12 @@ def test_missing_things_are_named(source: RunSource, tmp_path: Path) -> None:
     run = Path(source.open_unlearning)
     with pytest.raises(PlanError):
         prepare(replace(source, open_unlearning=str(tmp_path)), tmp_path)
-    with pytest.raises(FactsError, match="forget10"):
-        prepare(replace(source, data=str(tmp_path)), tmp_path)
+    for data in ("", str(tmp_path)):
+        with pytest.raises(PlanError) as caught:
+            prepare(replace(source, data=data), tmp_path)
+        assert caught.value.key == "data"
+        for name in ("forget10_perturbed", "retain90", "holdout10", "locuslab/TOFU"):
+            assert name in str(caught.value)
     with pytest.raises(PlanError) as caught:
         prepare(replace(source, probes_from_retain="all"), tmp_path)
     assert caught.value.key == "probes_from_retain"

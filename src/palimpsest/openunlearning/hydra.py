@@ -1,5 +1,6 @@
 """The configuration of a run of OpenUnlearning, ``.hydra/config.yaml``, and files within bounds."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ RECIPE = (
 CHAT = ("system_prompt", "date_string")
 TAGS = ("user_start_tag", "user_end_tag", "asst_start_tag", "system_prompt_with_special_tokens")
 """Template settings that reach the prompt, with and without the tokenizer's chat template."""
+ROWS = {"full": 4000, "retain99": 3960, "retain95": 3800, "retain90": 3600}
+"""Questions of TOFU's training sets."""
+STATE_LIMIT = 64 * 2**20
 _VALUE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -70,11 +74,28 @@ class RunConfig:
         """Return the recipe and the prompt, by dotted key."""
         keys = [f"trainer.args.{key}" for key in RECIPE]
         keys += [f"model.template_args.{key}" for key in ("apply_chat_template", *CHAT, *TAGS)]
+        return {key: self.get(key) for key in keys}
+
+    @property
+    def batch(self) -> tuple[int, int | None]:
+        """The questions of a step on one device, and the number of devices; None if unknown.
+
+        No configuration says how many devices there were. What the trainer left does: its steps
+        are rows * epochs / (questions of a step on all devices), rounded.
+        """
         parts = ("per_device_train_batch_size", "gradient_accumulation_steps")
         numbers = [self.get(f"trainer.args.{part}") or 1 for part in parts]
-        whole = all(type(number) is int for number in numbers)
-        size = numbers[0] * numbers[1] if whole else str(numbers)[:80]
-        return {key: self.get(key) for key in keys} | {"batch size": size}
+        if not all(type(number) is int and 0 < number < 10**6 for number in numbers):
+            raise PlanError(f"{self.folder}: {parts} are not numbers", key="references")
+        each = numbers[0] * numbers[1]
+        rows = sum(ROWS.get(name, 0) for name in self.trained_on)
+        state = self.folder / "trainer_state.json"
+        left = load_bounded(state, STATE_LIMIT, json.loads) if state.is_file() else None
+        told = left if isinstance(left, dict) else {}
+        steps, epochs = told.get("max_steps"), told.get("num_train_epochs")
+        if not (rows and isinstance(steps, int) and steps > 0 and isinstance(epochs, int | float)):
+            return each, None
+        return each, max(1, round(rows * epochs / steps / each))
 
     @property
     def trained_on(self) -> list[str]:

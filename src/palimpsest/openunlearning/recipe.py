@@ -18,18 +18,24 @@ from palimpsest.facts.questions import FactSet
 from palimpsest.facts.tofu import SPLITS, read_tofu
 from palimpsest.files import parse_yaml
 from palimpsest.openunlearning.hydra import (
+    BASE,
     CONFIG,
     MODEL,
     RunConfig,
     load_bounded,
     read_run_config,
 )
+from palimpsest.openunlearning.runs import check_data
 from palimpsest.run.files import make_folder, write_bytes
 from palimpsest.text import shown_path
 
 TRAINERS = ("FinetuneTrainer", "Trainer")
 DRAWS = 20
 """References with which a comparison assumes nothing about their distribution."""
+PYTHON = ("env", "-u", "OMP_NUM_THREADS", "-u", "MKL_NUM_THREADS", "-u", "OPENBLAS_NUM_THREADS")
+PYTHON += ("/path/to/ou/bin/python",)
+"""OpenUnlearning's own interpreter, whose pins differ from ours, without a worker's settings."""
+INTERPRETER = f"Replace {PYTHON[-1]} by the interpreter of OpenUnlearning's environment."
 _DATA = "data.train.TOFU_QA_retain.args"
 REPLACED = (
     *("task_name=retrain", "paths.output_dir={out}", "trainer.args.seed={seed}"),
@@ -44,8 +50,8 @@ _OWN = re.compile(r"[+~]*(data\.train\b|data/datasets@|task_name\b|paths\.|hydra
 
 
 def retrain_command(source: RecipeSource, given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the command line that repeats a run without its forget data, and a sentence on the
-    rows that were written for it; ``given`` are further settings of ``retrain``."""
+    """Return the command line that repeats a run without its forget data, and a sentence on what
+    was written for it; ``given`` are further settings of ``retrain``."""
     config = read_run_config(Path(source.open_unlearning))
     if (handler := config.get("trainer.handler")) not in TRAINERS:
         raise PlanError(
@@ -67,15 +73,46 @@ def retrain_command(source: RecipeSource, given: Mapping[str, Any]) -> tuple[str
     trained = read_overrides(config.folder)
     remark = f"Rows: {values.get('train')}."
     if "train" not in given:
-        rows, remark = tofu_rows(source, config)
-        file = Path(f"{out}.given") / "train.jsonl"
-        make_folder(file.parent)
-        write_bytes(file, rows)
-        values["train"] = str(file)
+        split = split_to_forget(source, config)
+        rows, remark = tofu_rows(source.data, split)
+        folder = Path(f"{out}.given")
+        make_folder(folder)
+        write_bytes(folder / "train.jsonl", rows)
+        values["train"] = str(folder / "train.jsonl")
+        script = folder / "references.sbatch"
+        write_bytes(script, cluster_script(config, trained, split, script, values).encode())
+        remark += f" For a Slurm array, or several GPUs a model: {script}."
     # Braces are retrain's own placeholders, and nothing to quote.
-    values["command"] = " ".join(["python src/train.py", *map(shlex.quote, trained), *REPLACED])
+    values["command"] = " ".join([*PYTHON, "src/train.py", *map(shlex.quote, trained), *REPLACED])
     flags = [f"--{key.replace('_', '-')}" + _shown(value) for key, value in values.items()]
-    return " \\\n  ".join(["palimpsest retrain", *flags]), remark
+    return " \\\n  ".join(["palimpsest retrain", *flags]), f"{remark} {INTERPRETER}"
+
+
+def cluster_script(
+    config: RunConfig, trained: list[str], split: str, script: Path, values: Mapping[str, Any]
+) -> str:
+    """Return the script that trains and evaluates one reference per index of a Slurm array."""
+    each, devices = config.batch
+    batch = ("trainer.args.per_device_train_batch_size", "trainer.args.gradient_accumulation_steps")
+    kept = [text for text in trained if not text.lstrip("+").startswith(batch)]
+    model = next((t.partition("=")[2] for t in kept if t.startswith("model=")), "")
+    model = model or Path(config.needed(BASE)).name
+    evaluated = [text for text in kept if text.lstrip("+").startswith(("model=", "model."))]
+    fields = {
+        "LAST": str(int(values["draws"]) - 1),
+        "MODEL": model,
+        "FORGET": split,
+        "RETAIN": SPLITS[split],
+        "HOLDOUT": split.replace("forget", "holdout"),
+        "FILE": shlex.quote(str(script)),
+        "STEP": str(each * (devices or 1)),
+        "EACH": str(config.get(batch[0]) or 1),
+        "TRAIN": " ".join(map(shlex.quote, kept)),
+        "EVAL": " ".join(map(shlex.quote, evaluated or [f"model={model}"])),
+        "BASE": shlex.quote(str(values["base"])),
+    }
+    text = Path(__file__).with_name("references.sbatch").read_text("utf-8")
+    return re.sub(r"@([A-Z]+)@", lambda match: fields[match[1]], text)
 
 
 def _shown(value: Any) -> str:
@@ -100,8 +137,8 @@ def read_overrides(folder: Path) -> list[str]:
     ]
 
 
-def tofu_rows(source: RecipeSource, config: RunConfig) -> tuple[bytes, str]:
-    """Return TOFU's rows as a file of ``retrain --train``, what is to be forgotten marked."""
+def split_to_forget(source: RecipeSource, config: RunConfig) -> str:
+    """Return the split that a run is to be repeated without."""
     trained_on = config.trained_on
     if trained_on not in (["full"], *([kept] for kept in SPLITS.values())):
         raise PlanError(
@@ -117,9 +154,13 @@ def tofu_rows(source: RecipeSource, config: RunConfig) -> tuple[bytes, str]:
             "or give the full model's run",
             key="forget_split",
         )
-    if not source.data:
-        raise PlanError("missing; expected the folder of TOFU's files, or --train", key="data")
-    tofu = read_tofu(source.data, split, "{}")
+    return split
+
+
+def tofu_rows(data: str, split: str) -> tuple[bytes, str]:
+    """Return TOFU's rows as a file of ``retrain --train``, what is to be forgotten marked."""
+    check_data(data, split)
+    tofu = read_tofu(data, split, "{}")
     rows = list(_rows(FactSet.FORGET, tofu.forget)) + list(_rows(FactSet.RETAIN, tofu.retain))
     remark = f"References are trained on TOFU's {len(rows)} rows without {split}."
     return "".join(f"{json.dumps(row)}\n" for row in rows).encode(), remark

@@ -16,7 +16,7 @@ from palimpsest.config.load import load_config
 from palimpsest.errors import PlanError
 from palimpsest.facts.files import Fact, as_jsonl, read_rows
 from palimpsest.facts.probes import tofu_probes, with_relations
-from palimpsest.facts.tofu import SPLITS, Tofu, as_probe, read_tofu, row_of
+from palimpsest.facts.tofu import ENDINGS, SPLITS, Tofu, as_probe, read_tofu, row_of
 from palimpsest.openunlearning.hydra import BASE, CONFIG, MODEL, RunConfig, read_run_config
 from palimpsest.run.files import make_folder, write_bytes
 from palimpsest.stats.rules import MINIMUM_REFERENCES
@@ -30,8 +30,6 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d{1,9})")
 
 def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig, list[str]]:
     """Return the audit of a run folder, and what was found; ``values`` win over the run's."""
-    if not source.data:
-        raise PlanError("missing; expected the folder of TOFU's files", key="data")
     folder = Path(source.open_unlearning)
     config = read_run_config(folder)
     split = config.get("forget_split")
@@ -42,6 +40,7 @@ def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig
             "and files of facts to `palimpsest audit`",
             key="open_unlearning",
         )
+    check_data(source.data, split)
     given = {key: value for key, value in values.items() if value not in (None, {}, [])}
     out = Path(given.get("out") or Path("runs") / folder.name)
     facts = Path(f"{out}.given")
@@ -68,6 +67,21 @@ def audit_run(source: RunSource, values: Mapping[str, Any]) -> tuple[AuditConfig
         found["general"] = _general(Path(source.data), facts, remarks)
     prompt = found["prompt"] | given.pop("prompt", {})
     return load_config(AuditConfig, found | given | {"prompt": prompt}), remarks
+
+
+def check_data(folder: str, split: str) -> None:
+    """Raise PlanError, with all that is needed, unless a folder has TOFU's files of a split."""
+    needed = (split, f"{split}_perturbed", SPLITS[split])
+    lacking = [n for n in needed if not any((Path(folder) / f"{n}.{e}").is_file() for e in ENDINGS)]
+    if not folder or lacking:
+        found = f"{shown_path(folder)} lacks {', '.join(lacking)}" if folder else "missing"
+        more = (split.replace("forget", "holdout"), "retain_perturbed", *GENERAL)
+        raise PlanError(
+            f"{found}; expected a folder of locuslab/TOFU with {', '.join(needed)} (.json), and "
+            f"better with {', '.join(more)}; get them with: huggingface-cli download locuslab/TOFU "
+            "--repo-type dataset --local-dir TOFU",
+            key="data",
+        )
 
 
 def _has_weights(folder: Path) -> bool:
@@ -101,7 +115,7 @@ def _references(config: RunConfig, base: str, injected: str, remarks: list[str])
     saves = next((p for p in config.folder.resolve().parents if p.name == "saves"), None)
     runs = sorted((saves / "finetune").glob(f"*/{CONFIG}")) if saves is not None else []
     configs = [read_run_config(path.parents[1]) for path in runs]
-    paths: list[str] = []
+    paths, notes = list[str](), dict[str, list[str]]()
     model = Path(injected)
     recipe = read_run_config(model) if (model / CONFIG).is_file() else None
     for found in configs:
@@ -109,7 +123,7 @@ def _references(config: RunConfig, base: str, injected: str, remarks: list[str])
         if found.trained_on != [SPLITS[split]] or not same_base or not _has_weights(found.folder):
             continue
         recipe = recipe or found
-        differences = list(_differences(recipe, found))
+        differences = [*_differences(recipe, found), *_batches(recipe, found, notes)]
         if differences:
             raise PlanError(
                 f"{shown_path(found.folder)} was trained by another recipe than "
@@ -118,13 +132,14 @@ def _references(config: RunConfig, base: str, injected: str, remarks: list[str])
                 key="references",
             )
         paths.append(str(found.folder))
+    remarks += [f"{', '.join(names)}: {text}." for text, names in notes.items()]
     needed = MINIMUM_REFERENCES
     if len(paths) < needed:
         remarks.append(
             f"{len(paths)} references found in saves/finetune; a verdict takes {needed} or more. "
             f"Train them on {SPLITS[split]} with OpenUnlearning and other seeds, or with "
-            "`palimpsest retrain --open-unlearning` on the full model's run, and name them with "
-            "--references-folder."
+            "`palimpsest retrain --open-unlearning` on the full model's run, which also writes a "
+            "script for a cluster, and name them with --references-folder."
         )
     return paths
 
@@ -134,6 +149,22 @@ def _differences(recipe: RunConfig, other: RunConfig) -> Iterator[str]:
     for key, value in recipe.settings().items():
         if theirs[key] != value:
             yield f"{key.rpartition('.')[2]} is {theirs[key]!r}, not {value!r}"
+
+
+def _batches(recipe: RunConfig, other: RunConfig, notes: dict[str, list[str]]) -> Iterator[str]:
+    """Yield how the questions of a step differ; note, by runs, what is equal on other devices."""
+    (mine, devices), (theirs, others) = recipe.batch, other.batch
+    told = f"{theirs} questions a step on each of {others or 'unknown'} devices"
+    if devices and others:
+        if mine * devices != theirs * others:
+            yield f"{told}, not {mine} on each of {devices}"
+        elif devices != others:
+            note = f"{told}, as many as {mine} on each of {devices}"
+            notes.setdefault(note, []).append(other.folder.name)
+    elif mine != theirs:
+        yield f"{told}, not {mine} on {devices or 'unknown'} (trainer_state.json would tell)"
+    elif recipe.folder != other.folder:
+        notes.setdefault("as many devices are assumed", []).append(other.folder.name)
 
 
 def _probes(tofu: Tofu, source: RunSource, remarks: list[str]) -> tuple[Fact, ...]:
